@@ -73,3 +73,7 @@ class Manifest:
 def sha256_of_file(path: str | Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class InputError(ValueError):
+    """Something the user gave is wrong, and the message says what to do: jobs print it without a traceback."""

@@ -1,0 +1,29 @@
+"""The small encoders that ship with the package, each a folder that `AutoModel.from_pretrained` reads."""
+
+from pathlib import Path
+
+from cosent.schema import InputError
+
+SHIPPED = ("mini",)
+
+
+def resolve(model_name_or_path: str) -> str:
+    """Returns what `from_pretrained` should be given: a shipped encoder's folder, a local folder or a Hub id.
+
+    Raises:
+        InputError: the name can only be a path (it starts with `.`, `/` or `~`, or has more than one `/`), and
+            nothing is there. A name such as `org/model` may be a Hub id and is passed on.
+    """
+    if model_name_or_path in SHIPPED and not Path(model_name_or_path).exists():
+        return str(Path(__file__).parent / model_name_or_path)
+    path = Path(model_name_or_path).expanduser()
+    if path.is_dir():
+        return str(path)
+    if path.is_file():
+        raise InputError(f"{path} is a file; a model is a folder with config.json, weights and tokenizer. Pass the folder.")
+    if model_name_or_path.startswith((".", "/", "~")) or model_name_or_path.count("/") > 1:
+        raise InputError(
+            f"There is no model at {model_name_or_path}. Pass a folder that a training run wrote, a shipped encoder "
+            f"({', '.join(SHIPPED)}) or a Hub id such as hfl/chinese-roberta-wwm-ext."
+        )
+    return model_name_or_path

@@ -1,0 +1,239 @@
+"""The bi-encoder: a backbone with a pool on top, saved so that sentence-transformers loads the folder as it is."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.functional import cosine_similarity, normalize
+from tqdm.auto import tqdm
+from transformers import AutoModel, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from cosent.encoders import resolve
+from cosent.layout import load_pooling, save_pooling
+from cosent.pooling import Pooling
+from cosent.schema import InputError
+
+logger = logging.getLogger(__name__)
+
+HEAD_NAME = "head.safetensors"
+
+
+class SentenceEncoder(nn.Module):
+    """A transformer backbone, its tokenizer and a pool: sentences in, vectors out."""
+
+    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling):
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.pooling = pooling
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        pooling: str | None = None,
+        max_length: int | None = None,
+        dropout: float | None = None,
+        seed: int = 42,
+    ) -> "SentenceEncoder":
+        """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
+
+        Args:
+            model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
+            pooling: one of `POOLINGS`; default: what the folder says, else `mean`.
+            max_length: tokens per sentence, special tokens included; default: what the tokenizer says.
+            dropout: probability for hidden states and attention; default: what the backbone says.
+            seed: seed of whatever weights the folder does not have; the global random state stays as it was.
+
+        Raises:
+            InputError: no model is there, or it pools in a way that this project does not compute.
+        """
+        path = resolve(model_name_or_path)
+        changed = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+        try:
+            backbone = load_backbone(path, seed, **changed)
+            tokenizer = AutoTokenizer.from_pretrained(path)
+        except OSError as error:
+            raise InputError(
+                f"{model_name_or_path} is neither a model folder here nor a model that the Hub gives now "
+                f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
+            ) from error
+        encoder = cls(backbone, tokenizer, load_pooling(path, backbone.config.hidden_size, pooling, seed))
+        if max_length is not None:
+            encoder.max_length = max_length
+        return encoder
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes backbone, tokenizer and the description of the pool; sentence-transformers loads the folder.
+
+        Args:
+            state_dict: this module's weights where they had to be gathered from shards; default: its own.
+        """
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        self.backbone.save_pretrained(folder, state_dict=below(state_dict, "backbone."))
+        self.tokenizer.model_max_length = self.max_length
+        self.tokenizer.save_pretrained(folder)
+        save_pooling(self.pooling, folder, below(state_dict, "pooling."))
+
+    @property
+    def max_length(self) -> int:
+        """Tokens per sentence, [CLS] and [SEP] included; longer sentences are cut. Saved with the tokenizer."""
+        return min(self.tokenizer.model_max_length, self.backbone.config.max_position_embeddings)
+
+    @max_length.setter
+    def max_length(self, tokens: int) -> None:
+        limit = self.backbone.config.max_position_embeddings
+        if not 3 <= tokens <= limit:
+            raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
+        self.tokenizer.model_max_length = tokens
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Embeds sentences.
+
+        Args:
+            input_ids, attention_mask (`torch.Tensor` of shape `(sentences, tokens)`): padded on the right.
+
+        Returns:
+            `torch.Tensor` of shape `(sentences, hidden)`, not normalised.
+        """
+        inner = len(self.pooling.layers) > 1
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=inner)
+        tokens = output.last_hidden_state
+        if inner:
+            tokens = torch.stack([output.hidden_states[layer] for layer in self.pooling.layers]).mean(dim=0)
+        return self.pooling(tokens, attention_mask)
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        sentences: list[str],
+        batch_size: int = 64,
+        normalize_embeddings: bool = False,
+        show_progress_bar: bool = False,
+    ) -> np.ndarray:
+        """Embeds sentences in evaluation mode, longest first, each distinct sentence once.
+
+        Args:
+            sentences: any number of sentences in any order.
+            batch_size: sentences per forward pass.
+            normalize_embeddings: scale every vector to length 1, so that a dot product is the cosine.
+            show_progress_bar: report progress on stderr.
+
+        Returns:
+            float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
+
+        Raises:
+            InputError: one string instead of a list of them.
+        """
+        if isinstance(sentences, str):
+            raise InputError("encode takes a list of sentences, got one string. Pass [sentence].")
+        unique = sorted(set(sentences), key=len, reverse=True)
+        vectors = np.empty((len(unique), self.pooling.hidden_size), dtype=np.float32)
+        was_training = self.training
+        self.eval()
+        with tqdm(total=len(unique), unit="sentence", disable=not show_progress_bar) as progress:
+            for start in range(0, len(unique), batch_size):
+                batch = unique[start : start + batch_size]
+                inputs = self.tokenizer(
+                    batch, padding=True, truncation=True, max_length=self.max_length, return_tensors="pt"
+                ).to(self.backbone.device)
+                embeddings = self(inputs["input_ids"], inputs["attention_mask"]).float()
+                if normalize_embeddings:
+                    embeddings = normalize(embeddings, dim=-1)
+                vectors[start : start + len(batch)] = embeddings.cpu().numpy()
+                progress.update(len(batch))
+        self.train(was_training)
+        row = {sentence: index for index, sentence in enumerate(unique)}
+        return vectors[[row[sentence] for sentence in sentences]]
+
+    def similarity(self, sentences1: str | list[str], sentences2: str | list[str]) -> float | np.ndarray:
+        """Cosine of each pair: a float for two strings, shape `(pairs,)` for two lists of equal length.
+
+        For all against all, multiply what `encode(..., normalize_embeddings=True)` gives.
+        """
+        if isinstance(sentences1, str) and isinstance(sentences2, str):
+            return float(self.similarity([sentences1], [sentences2])[0])
+        if len(sentences1) != len(sentences2):
+            raise InputError(f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences.")
+        vectors = self.encode([*sentences1, *sentences2], normalize_embeddings=True)
+        return (vectors[: len(sentences1)] * vectors[len(sentences1) :]).sum(axis=1)
+
+
+class BiEncoder(nn.Module):
+    """What a trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head on top.
+
+    Every forward of training goes through this module, so that the hooks of DistributedDataParallel see the head too.
+    """
+
+    def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Embeds and compares pairs.
+
+        Args:
+            input_ids, attention_mask (`torch.Tensor` of shape `(batch, 2, tokens)`): padded on the right.
+
+        Returns:
+            `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
+            head also `logits` of shape `(batch, classes)`.
+        """
+        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
+        embeddings = embeddings.float().unflatten(0, (-1, 2))
+        outputs = {"embeddings": embeddings, "scores": cosine_similarity(embeddings[:, 0], embeddings[:, 1])}
+        if self.head is not None:
+            outputs["logits"] = self.head(embeddings)
+        return outputs
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict | None = None) -> None:
+        self.encoder.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes the encoder as `SentenceEncoder` does, and the head (needed for resuming alone) beside it."""
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        self.encoder.save_pretrained(folder, below(state_dict, "encoder."))
+        if self.head is not None:
+            save_file(below(state_dict, "head."), Path(folder, HEAD_NAME))
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Takes over the weights that `save_pretrained` wrote to `folder`."""
+        saved = SentenceEncoder.from_pretrained(str(folder))
+        self.encoder.load_state_dict(saved.state_dict())
+        if self.head is not None:
+            self.head.load_state_dict(load_file(Path(folder, HEAD_NAME)))
+
+
+def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
+    """Loads an encoder in float32 without its pooler, and warns of weights that the checkpoint does not have.
+
+    transformers' own report of every load names the pooler, which no pool here uses; it is silenced for ours.
+    """
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            backbone, report = AutoModel.from_pretrained(
+                path, dtype=torch.float32, output_loading_info=True, **config_changes
+            )
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        transformers_logging.enable_progress_bar()
+    backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
+    fresh = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    if fresh:
+        logger.warning("%s lacks %d weights of its architecture, which start at random (seed %d): %s ...",
+                       path, len(fresh), seed, ", ".join(fresh[:3]))
+    return backbone
+
+
+def below(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The part of a state dict under a submodule, named as the submodule names it."""
+    return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
