@@ -1,0 +1,61 @@
+"""Small real things for every test: a tiny encoder, a prepared corpus; nothing from the network."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from transformers import BertConfig, BertModel, BertTokenizer
+
+from cosent.encoders.vocabulary import character_vocabulary
+from cosent.schema import Manifest, sha256_of_file
+
+SENTENCES = ["我喜欢北京", "我不喜欢北京", "今天天气很好", "今天天气不好", "红色的苹果", "推荐一辆红车", "怎么还款", "如何还款"]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A folder with a BERT of 2 layers, 32 wide, over the real character vocabulary."""
+    folder = tmp_path_factory.mktemp("tiny")
+    vocabulary = {token: index for index, token in enumerate(character_vocabulary())}
+    config = BertConfig(
+        vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    BertTokenizer(vocab=vocabulary, model_max_length=512).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def make_corpus(tmp_path):
+    """Returns a function that prepares a corpus folder out of `{split: [(sentence1, sentence2, label)]}`."""
+
+    def make(splits: dict[str, list[tuple[str, str, float]]], label_kind: str = "binary", label_max: float = 1.0) -> Path:
+        folder = tmp_path / "corpus"
+        folder.mkdir(exist_ok=True)
+        described = {}
+        for split, rows in splits.items():
+            columns = {name: [row[i] for row in rows] for i, name in enumerate(("sentence1", "sentence2", "label"))}
+            features = datasets.Features(
+                sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
+            )
+            file = folder / f"{split}.parquet"
+            datasets.Dataset.from_dict(columns, features=features).to_parquet(str(file))
+            described[split] = {"rows": len(rows), "sha256": sha256_of_file(file)}
+        Manifest("made_up", label_kind, 0.0, label_max, {"bi_encoder": 32, "cross_encoder": 64}, described).save(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def pairs() -> list[tuple[str, str, float]]:
+    """All ordered pairs of `SENTENCES`; those at an even distance are called similar."""
+    return [(a, b, float((i - j) % 2 == 0)) for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)]
