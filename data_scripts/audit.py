@@ -1,0 +1,176 @@
+"""What stands twice, what leaks between splits, and how far plain character overlap gets on a prepared corpus.
+
+    python -m data_scripts.audit lcqmc
+    python -m data_scripts.audit data/my_pairs --json audit.json
+"""
+
+import argparse
+import json
+import sys
+import unicodedata
+from collections import Counter, defaultdict
+from itertools import combinations
+from pathlib import Path
+
+from cosent.schema import COLUMNS, SPLITS, InputError, Manifest
+
+PERCENTILES = (50, 90, 99, 100)
+PLACEHOLDER = "NS"  # stands for a missing translation in PAWS-X (google-research-datasets/paws#15)
+
+Pair = tuple[str, str, float]
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m data_scripts.audit",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("corpus", help="name of a folder below data/, or a prepared folder")
+    parser.add_argument("--json", type=Path, help="file to write the same report to")
+    return parser.parse_args(argv)
+
+
+def main(arguments: argparse.Namespace) -> dict:
+    """Prints the report of a prepared corpus and returns it.
+
+    Raises:
+        InputError: there is no such prepared corpus.
+    """
+    below_data = Path("data", arguments.corpus)
+    folder = below_data if below_data.is_dir() else Path(arguments.corpus)
+    if not folder.is_dir():
+        raise InputError(
+            f"Expected a prepared corpus at data/{arguments.corpus} or {arguments.corpus}, got no such folder. "
+            f"Run `python -m data_scripts.prepare {arguments.corpus} --source RAW_FOLDER` first."
+        )
+    manifest = Manifest.load(folder)
+    pairs = {split: read(folder / f"{split}.parquet") for split in SPLITS if split in manifest.splits}
+    report = {
+        "name": manifest.name,
+        "splits": {split: {**describe(rows), **duplicates(rows)} for split, rows in pairs.items()},
+        "leaks": {f"{a} -> {b}": leaks(pairs[a], pairs[b]) for a, b in combinations(pairs, 2)},
+        "warnings": manifest.warnings,
+    }
+    print(table(report))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    return report
+
+
+def read(path: Path) -> list[Pair]:
+    import pyarrow.parquet
+
+    columns = pyarrow.parquet.read_table(path, columns=list(COLUMNS))
+    return list(zip(*(columns[name].to_pylist() for name in COLUMNS), strict=True))
+
+
+def unordered(pair: Pair) -> tuple[str, str]:
+    return (pair[0], pair[1]) if pair[0] <= pair[1] else (pair[1], pair[0])
+
+
+def duplicates(pairs: list[Pair]) -> dict:
+    """Rows beyond the first of each pair, and pairs whose rows disagree about the label."""
+    labels = defaultdict(set)
+    for pair in pairs:
+        labels[unordered(pair)].add(pair[2])
+    return {
+        "repeated_ordered": len(pairs) - len({pair[:2] for pair in pairs}),
+        "repeated_unordered": len(pairs) - len(labels),
+        "conflicting_pairs": sum(len(found) > 1 for found in labels.values()),
+    }
+
+
+def leaks(seen: list[Pair], held_out: list[Pair]) -> dict:
+    """Rows of `held_out` that `seen` gives away: the whole pair in either order, both sentences, at least one.
+
+    `pair_other_label` counts the leaked pairs that never have the same label in `seen`.
+    """
+    labels = defaultdict(set)
+    for pair in seen:
+        labels[unordered(pair)].add(pair[2])
+    sentences = {sentence for pair in seen for sentence in pair[:2]}
+    known = [(pair[0] in sentences) + (pair[1] in sentences) for pair in held_out]
+    whole = [pair for pair in held_out if unordered(pair) in labels]
+    return {
+        "rows": len(held_out),
+        "pair": len(whole),
+        "pair_other_label": sum(pair[2] not in labels[unordered(pair)] for pair in whole),
+        "both_sentences": sum(count == 2 for count in known),
+        "one_or_both_sentences": sum(count > 0 for count in known),
+    }
+
+
+def is_placeholder(sentence: str) -> bool:
+    """`NS`, or no letter, digit or Chinese character at all."""
+    return sentence == PLACEHOLDER or not any(unicodedata.category(character)[0] in "LN" for character in sentence)
+
+
+def describe(pairs: list[Pair]) -> dict:
+    import numpy as np
+
+    lengths = [len(sentence) for pair in pairs for sentence in pair[:2]]
+    found = [is_placeholder(pair[0]) + is_placeholder(pair[1]) for pair in pairs]
+    labels = Counter(pair[2] for pair in pairs)
+    percentiles = np.percentile(lengths, PERCENTILES).round().astype(int).tolist()
+    return {
+        "rows": len(pairs),
+        "label_histogram": {f"{label:g}": labels[label] for label in sorted(labels)},
+        "characters": dict(zip(map(str, PERCENTILES), percentiles, strict=True)),
+        "equal_sentences": sum(pair[0] == pair[1] for pair in pairs),
+        "placeholder_one_sentence": sum(count == 1 for count in found),
+        "placeholder_both_sentences": sum(count == 2 for count in found),
+        "overlap_spearman": overlap_spearman(pairs),
+    }
+
+
+def dice_overlap(sentence1: str, sentence2: str) -> float:
+    """`2 * |a & b| / (|a| + |b|)` with a, b the multisets of characters and character bigrams of the two sentences.
+
+    Case, spaces and punctuation count as they are. Two empty sentences have overlap 0.
+    """
+    grams1, grams2 = (Counter([*s, *map("".join, zip(s, s[1:], strict=False))]) for s in (sentence1, sentence2))
+    total = grams1.total() + grams2.total()
+    shared = sum(min(count, grams2[gram]) for gram, count in grams1.items() if gram in grams2)
+    return 2 * shared / total if total else 0.0
+
+
+def overlap_spearman(pairs: list[Pair]) -> float | None:
+    """Spearman x100 of the overlap with the labels: a trained model must clear it. None for a single label."""
+    from scipy.stats import spearmanr
+
+    labels = [pair[2] for pair in pairs]
+    overlaps = [dice_overlap(*pair[:2]) for pair in pairs]
+    if len(set(labels)) < 2 or len(set(overlaps)) < 2:
+        return None
+    return round(100 * float(spearmanr(overlaps, labels).statistic), 2)
+
+
+def table(report: dict) -> str:
+    """The report for a human: one column per split, one line per pair of splits."""
+    splits = report["splits"]
+    lines = [report["name"], f"{'':<28}" + "".join(f"{split:>14}" for split in splits)]
+    first = next(iter(splits.values()))
+    for fact in (name for name in first if name not in ("label_histogram", "characters")):
+        values = ("-" if facts[fact] is None else f"{facts[fact]:,}" for facts in splits.values())
+        lines.append(f"{fact:<28}" + "".join(f"{value:>14}" for value in values))
+    for percentile in map(str, PERCENTILES):
+        name = "characters, longest" if percentile == "100" else f"characters, {percentile}%"
+        lines.append(f"{name:<28}" + "".join(f"{facts['characters'][percentile]:>14,}" for facts in splits.values()))
+    for split, facts in splits.items():
+        histogram = "  ".join(f"{label}: {rows:,}" for label, rows in list(facts["label_histogram"].items())[:20])
+        lines.append(f"labels of {split:<18}{histogram}")
+    for couple, leak in report["leaks"].items():
+        lines.append(
+            f"leak {couple:<23}pair {leak['pair']:,} (label differs: {leak['pair_other_label']:,}), both sentences "
+            f"{leak['both_sentences']:,}, one or both {leak['one_or_both_sentences']:,} of {leak['rows']:,} rows"
+        )
+    return "\n".join(lines + [f"warning: {warning}" for warning in report["warnings"]])
+
+
+if __name__ == "__main__":
+    try:
+        main(parse())
+    except InputError as error:
+        sys.exit(f"error: {error}")

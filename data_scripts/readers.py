@@ -1,0 +1,264 @@
+"""Raw files to checked pairs, one row at a time: nothing is padded, cut, guessed or skipped without being counted."""
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cosent.schema import NLI_CLASSES, InputError
+
+SENTENCE1_NAMES = ("sentence1", "text1", "s1", "premise", "query1", "question1")
+SENTENCE2_NAMES = ("sentence2", "text2", "s2", "hypothesis", "query2", "question2")
+LABEL_NAMES = ("gold_label", "label", "score", "similarity")
+COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
+NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the rows of one raw file are written.
+
+    Args:
+        format: `tsv` (tabs, never quoted), `csv` (quoted where needed) or `jsonl` (one object per line).
+        header: whether line 1 holds column names instead of a pair.
+        columns: where sentence1, sentence2 and label stand: a 0-based position, or names of which the first one
+            present is taken.
+        width: number of columns of every row; None takes that of line 1.
+    """
+
+    format: str
+    header: bool = False
+    columns: tuple[int | tuple[str, ...], ...] = (0, 1, 2)
+    width: int | None = 3
+
+
+@dataclass(frozen=True)
+class LabelRange:
+    """Which labels a corpus may hold: `kind` as in `cosent.schema.LABEL_KINDS`, both ends included."""
+
+    kind: str
+    low: float
+    high: float
+
+
+@dataclass
+class Tally:
+    """What reading one split found: rows per file, rows left out by reason, and the bad rows."""
+
+    files: list[dict] = field(default_factory=list)
+    left_out: Counter = field(default_factory=Counter)
+    bad_rows: list[dict] = field(default_factory=list)
+
+
+class RowError(InputError):
+    """One row cannot be used; `expected` and `got` are halves of the sentence that the user reads."""
+
+    def __init__(self, expected: str, got: str):
+        super().__init__(f"expected {expected}, got {got}")
+        self.expected, self.got = expected, got
+
+
+Record = tuple[int, str, list | dict | RowError]  # line number, its text, its fields (or why it has none)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines from 1, ended by LF or CRLF and by nothing else: U+2028 or a form feed belongs to a sentence.
+
+    Bytes that are not UTF-8 come back as lone surrogates, for `check_text` to report with their line.
+    """
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if number == 1:
+                line = line.removeprefix(BYTE_ORDER_MARK)
+            yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", errors="surrogateescape")
+
+
+def read_records(path: Path, format: str) -> Iterator[Record]:
+    """Lines cut into fields; a blank line has an empty list of them.
+
+    Args:
+        format: `tsv`, `csv` or `jsonl`.
+    """
+    for number, text, fields in _read_csv(path) if format == "csv" else _read_by_line(path, format):
+        yield number, text, _not_utf8(text) or fields
+
+
+def _read_by_line(path: Path, format: str) -> Iterator[Record]:
+    for number, text in read_lines(path):
+        if not text.strip():
+            yield number, text, []
+        else:
+            yield number, text, text.split("\t") if format == "tsv" else _json_object(text)
+
+
+def _read_csv(path: Path) -> Iterator[Record]:
+    consumed: list[str] = []
+
+    def lines() -> Iterator[str]:
+        for _, text in read_lines(path):
+            consumed.append(text)
+            yield text + "\n"
+
+    reader = csv.reader(lines(), strict=True)
+    while True:
+        start = reader.line_num + 1  # a quoted sentence may span several lines; its row is known by the first
+        consumed.clear()
+        try:
+            fields: list | RowError = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            fields = RowError('comma-separated values, with quotes doubled inside quotes', str(error))
+        yield start, "\n".join(consumed), fields
+
+
+def _not_utf8(text: str) -> RowError | None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return RowError(
+            "UTF-8",
+            f"other bytes from character {error.start + 1} on (of a GBK file? `iconv -f GB18030 -t UTF-8` converts it)",
+        )
+    return None
+
+
+def _json_object(text: str) -> dict | RowError:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        return RowError("one JSON object per line", f"text that is not JSON ({error.msg}, column {error.colno})")
+    return value if isinstance(value, dict) else RowError("one JSON object per line", f"a JSON {type(value).__name__}")
+
+
+def find_columns(names: list[str], layout: Layout, path: Path) -> tuple[int | str, ...]:
+    """The three columns among `names` (a header, or the keys of the first JSON object).
+
+    Raises:
+        InputError: a column is missing.
+    """
+    positions = [wanted for wanted in layout.columns if isinstance(wanted, int)]
+    if layout.width is None and positions and max(positions) >= len(names):
+        raise InputError(
+            f"{path}, line 1: expected a column {max(positions)} (counted from 0), got {len(names)} columns: {names}. "
+            "Correct the column flags, or name the separator with --format."
+        )
+    found = []
+    for wanted in layout.columns:
+        candidates = [name for name in wanted if name in names] if isinstance(wanted, tuple) else [wanted]
+        if not candidates:
+            raise InputError(
+                f"{path}, line 1: expected a column named {' or '.join(map(repr, wanted))}, got {names}. Taking other "
+                "columns would train on the wrong text. Name them with --sentence1_column, --sentence2_column and "
+                "--label_column, or correct the first line."
+            )
+        named = candidates[0]
+        found.append(names.index(named) if layout.format != "jsonl" and isinstance(named, str) else named)
+    return tuple(found)
+
+
+def check_text(value: object, name: str) -> str:
+    """A sentence without the white space around it.
+
+    Raises:
+        RowError: not text, empty, or not UTF-8.
+    """
+    if not isinstance(value, str):
+        raise RowError(f"text in {name}", f"{value!r}")
+    if problem := _not_utf8(value):  # a lone surrogate can also come out of a JSON escape
+        raise problem
+    sentence = value.strip()
+    if not any(character.isprintable() and not character.isspace() for character in sentence):
+        raise RowError(f"a sentence in {name}", "an empty sentence")
+    return sentence
+
+
+def check_label(value: object, labels: LabelRange) -> float:
+    """A label as the number that training uses; NLI classes become their rank.
+
+    Raises:
+        RowError: not one of the classes, not a number, NaN, or outside the range.
+    """
+    if labels.kind == "nli":
+        if not isinstance(value, str) or value.strip() not in NLI_CLASSES:
+            # 0 is entailment in some corpora and contradiction in others
+            raise RowError(f"an NLI label, one of {', '.join(NLI_CLASSES)} (numbers are ambiguous)", f"{value!r}")
+        return float(NLI_CLASSES.index(value.strip()))
+    wanted = "0 or 1" if labels.kind == "binary" else f"a number from {labels.low:g} to {labels.high:g}"
+    try:
+        number = math.nan if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number) or not labels.low <= number <= labels.high or (labels.kind == "binary" and number % 1):
+        raise RowError(f"a label that is {wanted}", f"{value!r}")
+    return number
+
+
+def _pair(fields: list | dict | RowError, columns: tuple, width: int | None, labels: LabelRange) -> tuple | None:
+    """(sentence1, sentence2, label), or None where the annotators found no gold label."""
+    if isinstance(fields, RowError):
+        raise fields
+    if isinstance(fields, list) and len(fields) != width:
+        raise RowError(f"{width} columns", f"{len(fields)}")
+    missing = [column for column in columns if isinstance(fields, dict) and column not in fields]
+    if missing:
+        raise RowError(f"the keys {', '.join(columns)}", f"a row without {', '.join(missing)}")
+    sentence1, sentence2, label = (fields[column] for column in columns)
+    if labels.kind == "nli" and isinstance(label, str) and label.strip() == NO_GOLD_LABEL:
+        return None
+    return check_text(sentence1, "sentence1"), check_text(sentence2, "sentence2"), check_label(label, labels)
+
+
+def read_pairs(
+    name: str, records: Iterable[Record], layout: Layout, labels: LabelRange, tally: Tally, on_bad_rows: str
+) -> Iterator[tuple[str, str, float]]:
+    """Checked pairs of one file, in its order; what is left out goes to `tally`.
+
+    Args:
+        name: the file, as errors and the manifest call it.
+        on_bad_rows: `error` stops at the first bad row, `skip` counts and lists it.
+
+    Raises:
+        InputError: a bad row, with file, line, text, what was expected and what to do.
+    """
+    columns, width = None, layout.width
+    rows = 0
+    for number, text, fields in records:
+        if isinstance(fields, list) and not fields:
+            tally.left_out["blank line"] += 1
+            continue
+        if columns is None and not isinstance(fields, RowError):
+            names = [field.strip() for field in fields] if isinstance(fields, list) else list(fields)
+            columns = find_columns(names, layout, Path(name))
+            width = width or len(names)
+            if layout.header:
+                continue
+        try:
+            pair = _pair(fields, columns, width, labels)
+        except RowError as error:
+            _report(name, number, text, error, tally, on_bad_rows)
+            continue
+        if pair is None:
+            tally.left_out["no gold label (-)"] += 1
+            continue
+        rows += 1
+        yield pair
+    tally.files[-1]["rows"] = rows
+
+
+def _report(name: str, number: int, text: str, error: RowError, tally: Tally, on_bad_rows: str) -> None:
+    shown = text.encode("utf-8", errors="backslashreplace").decode("utf-8")
+    shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
+    if on_bad_rows == "error":
+        raise InputError(
+            f"{name}, line {number}: expected {error.expected}, got {error.got}.\n  {shown!r}\n"
+            "A guess at what it means would train on a wrong pair. Correct the line, or pass --on_bad_rows skip: such "
+            "rows are then left out, counted and listed in the manifest."
+        ) from error
+    tally.left_out["bad row"] += 1
+    tally.bad_rows.append({"file": name, "line": number, "text": shown, "reason": str(error)})

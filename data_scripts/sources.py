@@ -1,0 +1,142 @@
+"""Where the rows come from: the files of a corpus in the table, the user's own files, the Hub, or the demo grammar."""
+
+import difflib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from cosent.schema import LABEL_KINDS, SPLITS, InputError
+from data_scripts.builder import Carve, RawFile
+from data_scripts.corpora import CORPORA, TEXT, Corpus
+from data_scripts.readers import LabelRange, Record
+
+HUB_SPLITS = {"train": "train", "validation": "validation", "dev": "validation", "valid": "validation", "test": "test"}
+HUB_COLUMNS = ("sentence1", "sentence2", "score")
+
+
+@dataclass
+class Source:
+    """What `prepare` needs to know of a source before it reads a row."""
+
+    corpus: Corpus
+    files: dict[str, list[RawFile]]
+    words: str
+    warnings: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
+    carve: Carve | None = None
+
+    @property
+    def labels(self) -> LabelRange:
+        return LabelRange(self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max)
+
+
+def unknown_name(name: str) -> InputError:
+    near = difflib.get_close_matches(name, CORPORA, n=3, cutoff=0.5)
+    return InputError(
+        f"{name!r} is not in the table of corpora ({', '.join(CORPORA)})"
+        + (f"; nearest: {', '.join(near)}" if near else "")
+        + f". For pairs of your own under that name, say what their labels are: --label_kind {'|'.join(LABEL_KINDS)}."
+    )
+
+
+def from_folder(corpus: Corpus, source: Path) -> Source:
+    """The files of a corpus in the table, in the senteval_cn layout or its publisher's.
+
+    Raises:
+        InputError: `source` is no folder, or holds no file of this corpus.
+    """
+    if not source.is_dir():
+        raise InputError(
+            f"--source must be the folder that holds the raw files of {corpus.name}, got {source}, which is none. "
+            "For a file of your own pairs, choose another name and pass --label_kind."
+        )
+    warnings, decisions, files = list(corpus.notes), [], {}
+    for split in SPLITS:
+        for part, part_split in corpus.parts.get(split, () if corpus.parts else ((corpus.name, split),)):
+            found = _find(CORPORA[part], part_split, source)
+            files.setdefault(split, []).extend(found)
+            if not found and corpus.parts:
+                warnings.append(f"{part} {part_split} is not in the source, so it is not in {split}.")
+    files = {split: found for split, found in files.items() if found}
+    if not files:
+        raise _nothing_found(corpus, source)
+    return Source(corpus, files, f"folder {source.resolve()}", warnings, decisions)
+
+
+def _find(corpus: Corpus, split: str, source: Path) -> list[RawFile]:
+    for folder in (source, *(source / name for name in corpus.folders)):
+        # Names such as train.txt say nothing about the corpus: a folder that bears another one's name is not searched.
+        if any(folder.name in other.folders and corpus.name != name for name, other in CORPORA.items()):
+            continue
+        for pattern, layout in corpus.files[split]:
+            if paths := sorted(folder.glob(pattern)):
+                return [RawFile(path, layout) for path in paths]
+    return []
+
+
+def _nothing_found(corpus: Corpus, source: Path) -> InputError:
+    parts = [CORPORA[part] for couples in corpus.parts.values() for part, _ in couples] or [corpus]
+    folders = sorted({folder for part in parts for folder in part.folders})
+    patterns = sorted({pattern for part in parts for files in part.files.values() for pattern, _ in files})
+    holds = ", ".join(sorted(path.name for path in source.iterdir())[:12]) or "nothing"
+    return InputError(
+        f"No file of {corpus.name} in {source}. Expected one of {', '.join(patterns)}, there or in a folder "
+        f"{' or '.join(folders)} below; it holds {holds}. An empty corpus would be of no use: point --source at the "
+        "right folder, or choose a name of your own and pass --label_kind."
+    )
+
+
+def from_hub(corpus: Corpus) -> Source:
+    """The pinned Hub revision of a corpus.
+
+    Raises:
+        InputError: the corpus has none, the Hub cannot be reached, or its columns are others.
+    """
+    if not corpus.hub_repository:
+        names = ", ".join(name for name, other in CORPORA.items() if other.hub_repository)
+        raise InputError(f"{corpus.name} has no pinned repository on the Hub ({names} have). Use --source FOLDER.")
+    import datasets
+
+    repository, revision = corpus.hub_repository, corpus.hub_revision
+    try:
+        loaded = datasets.load_dataset(repository, revision=revision)
+    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
+        raise InputError(
+            f"--source hub needs {repository} at revision {revision}, and the Hugging Face Hub was not reached "
+            f"({error}). Without network, use --source FOLDER with the raw files; behind a mirror, set HF_ENDPOINT."
+        ) from error
+    files, warnings = {}, list(corpus.notes)
+    for name, rows in loaded.items():
+        if name not in HUB_SPLITS or not set(HUB_COLUMNS) <= set(rows.column_names):
+            raise InputError(
+                f"{repository}@{revision}: expected splits among {', '.join(HUB_SPLITS)} with the columns "
+                f"{', '.join(HUB_COLUMNS)}, got split {name!r} with {', '.join(rows.column_names)}. Other columns "
+                "could be read as the wrong text. Please report this; until then use --source FOLDER."
+            )
+        files[HUB_SPLITS[name]] = [RawFile(Path(repository, name), TEXT, partial(_hub_records, rows))]
+    files = {split: files[split] for split in SPLITS if split in files}
+    return Source(corpus, files, f"Hugging Face Hub {repository} at revision {revision}", warnings)
+
+
+def _hub_records(rows) -> Iterator[Record]:
+    for number, row in enumerate(rows, start=1):
+        fields = [row[column] for column in HUB_COLUMNS]
+        yield number, json.dumps(fields, ensure_ascii=False), fields
+
+
+def from_demo(corpus: Corpus) -> Source:
+    from data_scripts import demo
+
+    binary = corpus.label_kind == "binary"
+    files = {
+        split: [RawFile(Path("data_scripts.demo", split), TEXT, partial(_demo_records, demo.pairs, split, binary))]
+        for split in SPLITS
+    }
+    return Source(corpus, files, f"data_scripts.demo, seed {demo.SEED}", list(corpus.notes))
+
+
+def _demo_records(pairs: Callable, split: str, binary: bool) -> Iterator[Record]:
+    for number, fields in enumerate(pairs(split, binary), start=1):
+        yield number, "\t".join(map(str, fields)), list(fields)
