@@ -1,0 +1,325 @@
+"""Losses on scores, sentence embeddings or logits: pure functions that return a scalar mean or batch loss.
+
+`scores` (`torch.Tensor` of shape `(batch,)`) are similarities, any floating dtype; `labels` (same shape) are the gold
+labels, any dtype. Half precision is computed in float32, float64 stays float64, and the result has that dtype. A NaN
+score gives a NaN loss: it is never hidden. The value check of the labels waits once for the device.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def cosent_loss(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
+    """Ranks the pairs of a batch against one another: a pair with a higher label shall have a higher score.
+
+    `log(1 + sum over all i, j with labels[i] > labels[j] of exp(scale * (scores[j] - scores[i])))`
+
+    O(batch log batch) time and O(batch) memory. Only the order of the labels counts and ties are not compared. Without
+    an ordered pair (one pair, equal labels, an empty batch) the loss and its gradient are exactly 0. On CUDA the sums
+    are atomic: bit-equal reruns need `torch.use_deterministic_algorithms`.
+
+    Args:
+        scores, labels: as above; labels are any numbers that rise with similarity.
+        scale: inverse temperature: 20 for cosines, 1 for the logit of a cross-encoder.
+
+    Raises:
+        ValueError: shapes that differ, scores that are not floating, a NaN label.
+
+    Source: https://kexue.fm/archives/8847; https://doi.org/10.1109/TASLP.2024.3402087.
+    """
+    scores = _check(scores, labels, is_mean=False)
+    _refuse(labels.isnan(), labels, "numbers", "NaN has no rank, so these pairs would be compared at random")
+    return _CosentKernel.apply(scores, labels, scale)
+
+
+class _CosentKernel(torch.autograd.Function):
+    """`log(1 + sum over labels[i] > labels[j] of exp(x[j] - x[i]))`, x = scale * scores, with a closed-form gradient.
+
+    Equal labels form a grade, and the sum over pairs of grades needs two numbers of each: logsumexp(x), logsumexp(-x).
+    With `higher[g]` = logsumexp of -x over all higher grades and `lower[g]` = logsumexp of x over all lower ones,
+    `d loss / d x[i] = exp(x[i] + higher - loss) - exp(lower - x[i] - loss)`: every exponent is <= 0, nothing overflows.
+    float64 inside, because 1e6 terms added in float32 leave a gradient wrong by 2e-4; in float64 it costs no more.
+    """
+
+    @staticmethod
+    def forward(ctx, scores: Tensor, labels: Tensor, scale: float) -> Tensor:
+        labels, order = labels.sort()  # equal labels side by side: all that follows reads memory in order
+        grades, grade = labels.unique_consecutive(return_inverse=True)  # ascending (grades,), (batch,)
+        x = scale * (scores if scores.device.type == "mps" else scores.double())[order]  # MPS has no float64
+        nothing = x.new_full((1,), -torch.inf)
+        below, above = _group_logsumexp(x, grade, len(grades)), _group_logsumexp(-x, grade, len(grades))
+        lower = torch.cat((nothing, below.logcumsumexp(0)))[:-1]
+        higher = torch.cat((nothing, above.flip(0).logcumsumexp(0)))[:-1].flip(0)
+        loss = torch.cat((x.new_zeros(1), lower + above)).logsumexp(0)
+        gradient = (higher - loss)[grade].add_(x).exp_()
+        gradient -= (lower - loss)[grade].sub_(x).exp_()
+        gradient = gradient.mul_(scale).to(scores.dtype)
+        ctx.save_for_backward(torch.empty_like(gradient).scatter_(0, order, gradient))
+        return loss.to(scores.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, upstream: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return upstream * gradient, None, None
+
+
+def _group_logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
+    """`out[g] = logsumexp of x[group == g]` for non-empty groups: (batch,), (batch,) -> (groups,)."""
+    top = x.new_full((groups,), -torch.inf).scatter_reduce_(0, group, x, "amax")
+    return torch.zeros_like(top).scatter_add_(0, group, (x - top[group]).exp_()).log_().add_(top)
+
+
+def has_ordered_pair(labels: Tensor) -> Tensor:
+    """Whether two labels of a batch differ, without which `cosent_loss` teaches nothing: (batch,) -> bool scalar.
+
+    Stays on the labels' device and does not wait for it. False for one pair and for an empty batch.
+    """
+    return (labels != labels[:1]).any()
+
+
+def cosine_linear_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """`mean of t * (1 - c) + (1 - t) * (1 + c)` with c = scores (cosines), t = labels in 0..1.
+
+    Raises `ValueError` like every mean loss here: shapes that differ, labels outside 0..1, an empty batch.
+    Source: https://kexue.fm/archives/8847, eq. 1.
+    """
+    c, t = _check_targets(scores, labels)
+    return (t * (1 - c) + (1 - t) * (1 + c)).mean()
+
+
+def cosine_squared_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """`mean of t * (1 - c)^2 + (1 - t) * c^2` with c = scores (cosines), t = labels in 0..1.
+
+    Source: https://kexue.fm/archives/8847, eq. 2.
+    """
+    c, t = _check_targets(scores, labels)
+    return (t * (1 - c).square() + (1 - t) * c.square()).mean()
+
+
+def cosine_floor_loss(scores: Tensor, labels: Tensor, floor: float = 0.7) -> Tensor:
+    """`mean of t * (1 - c) + (1 - t) * max(c, floor)` with c = scores (cosines), t = labels in 0..1.
+
+    A negative pair below `floor` has no gradient. Source: https://kexue.fm/archives/8847, eq. 3.
+    """
+    c, t = _check_targets(scores, labels)
+    return (t * (1 - c) + (1 - t) * c.clamp(min=floor)).mean()
+
+
+def cosine_mse_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """`mean of (c - (2 * t - 1))^2` with c = scores (cosines), t = labels in 0..1: regression to -1..1.
+
+    The source has t (1 - c)^2 + (1 - t) (1 + c)^2. That is the same number for t of 0 or 1; for a grade between it is
+    larger by the constant 4 t (1 - t), so the gradient is the same for every t, and only this form reaches 0.
+
+    Source: https://kexue.fm/archives/8541, second form.
+    """
+    c, t = _check_targets(scores, labels)
+    return (c - (2 * t - 1)).square().mean()
+
+
+def cosine_hinge_loss(scores: Tensor, labels: Tensor, upper: float = 0.9, lower: float = 0.1) -> Tensor:
+    """`mean of t * max(upper - c, 0) + (1 - t) * max(c - lower, 0)` with c = scores (cosines), t = labels in 0..1.
+
+    Source: https://kexue.fm/archives/8541, third form.
+    """
+    c, t = _check_targets(scores, labels)
+    return (t * (upper - c).relu() + (1 - t) * (c - lower).relu()).mean()
+
+
+def angle_loss(embeddings: Tensor, labels: Tensor, scale: float = 20.0, cosine_weight: float = 1.0) -> Tensor:
+    """`cosent_loss(|cos + sin|, labels, scale) + cosine_weight * cosent_loss(cos, labels, scale)`.
+
+    The halves of an embedding are the real and imaginary part of a complex vector. With u, v of length 1,
+    `cos = re(u) . re(v) + im(u) . im(v)` and `sin = im(u) . re(v) - re(u) . im(v)`. A zero vector has cos = sin = 0
+    and a finite gradient. AnglE's third term (in-batch negatives) is left out.
+
+    Args:
+        embeddings: sentence embeddings of shape `(batch, 2, hidden)`, hidden even.
+        labels: shape `(batch,)`, any numbers that rise with similarity.
+        scale: inverse temperature of both terms.
+        cosine_weight: weight of the term on cosines; 0 leaves it out.
+
+    Raises:
+        ValueError: another shape, an odd hidden size, a NaN label.
+
+    Source: https://arxiv.org/abs/2309.12871, section 3; https://github.com/SeanLee97/AnglE, `angle_emb/loss.py`.
+    """
+    _check_embeddings(embeddings)
+    if embeddings.shape[-1] % 2:
+        raise ValueError(
+            f"angle_loss expects an even hidden size, got {embeddings.shape[-1]}. Its two halves are a real and an "
+            "imaginary part: with a padded zero the angles would depend on the padding. Use another loss or encoder."
+        )
+    embeddings = _at_least_float32(embeddings)
+    norm = embeddings.norm(dim=-1, keepdim=True)
+    u, v = (embeddings / norm.masked_fill(norm == 0, 1)).unbind(1)  # 2 x (batch, hidden)
+    (u_re, u_im), (v_re, v_im) = u.chunk(2, dim=-1), v.chunk(2, dim=-1)  # 4 x (batch, hidden / 2)
+    cosines = (u * v).sum(-1)  # (batch,)
+    sines = (u_im * v_re - u_re * v_im).sum(-1)
+    loss = cosent_loss((cosines + sines).abs(), labels, scale)
+    return loss + cosine_weight * cosent_loss(cosines, labels, scale) if cosine_weight else loss
+
+
+FEATURES = {
+    "u": lambda u, v: u,
+    "v": lambda u, v: v,
+    "|u-v|": lambda u, v: (u - v).abs(),
+    "u*v": lambda u, v: u * v,
+}
+
+
+class SentenceBertHead(nn.Module):
+    """Sentence-BERT's classifier: a linear layer on a concatenation of features of two sentence embeddings.
+
+    Drawn as in the source (Glorot uniform, bias 0), from `seed`; the global random state is left alone.
+
+    Args:
+        hidden_size: size of a sentence embedding.
+        num_classes: logits per pair.
+        features: any of `FEATURES`, in the order of concatenation.
+        bias: true in Sentence-BERT and kexue.fm 8847; false in the joint model of 8541.
+        seed: seed of the weights.
+
+    Source: https://arxiv.org/abs/1908.10084, section 3; https://github.com/bojone/CoSENT, `sbert.py`.
+    """
+
+    def __init__(self, hidden_size: int, num_classes: int, features=("u", "v", "|u-v|"), bias=True, seed: int = 0):
+        super().__init__()
+        features = tuple(features)
+        if not features or len(set(features)) < len(features) or not set(features) <= set(FEATURES):
+            raise ValueError(
+                f"features must be some of {', '.join(FEATURES)}, each once, got {', '.join(features) or 'none'}. "
+                "A repeated feature would only be weighted twice. Name the ones that the head shall read."
+            )
+        self.features = features
+        self.linear = nn.utils.skip_init(nn.Linear, hidden_size * len(features), num_classes, bias=bias)
+        nn.init.xavier_uniform_(self.linear.weight, generator=torch.Generator().manual_seed(seed))
+        if bias:
+            nn.init.zeros_(self.linear.bias)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Logits `(batch, num_classes)` of embeddings `(batch, 2, hidden)`, in the dtype of the weights."""
+        _check_embeddings(embeddings)
+        with torch.autocast(embeddings.device.type, enabled=False):  # two bf16 logits of a pair are easily equal
+            u, v = embeddings.to(self.linear.weight.dtype).unbind(1)
+            return self.linear(torch.cat([FEATURES[name](u, v) for name in self.features], dim=-1))
+
+
+def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """`mean of logsumexp(logits[i]) - logits[i, labels[i]]`: logits (batch, classes), labels (batch,), whole numbers.
+
+    Raises `ValueError`: shapes that do not fit, an empty batch, a label that is no whole number in 0..classes - 1.
+    Source: https://arxiv.org/abs/1908.10084, section 3 (classification objective).
+    """
+    return F.cross_entropy(*_check_classes(logits, labels, logits.shape[-1]))
+
+
+def joint_cross_entropy_loss(logits: Tensor, labels: Tensor, is_nli: Tensor) -> Tensor:
+    """Mean cross entropy of one head for two tasks: columns 0-1 are the classes of similarity rows, 2-4 those of NLI.
+
+    A row's softmax runs over the columns of its own task; the others get no gradient from it. Rows weigh the same.
+
+    Args:
+        logits: shape `(batch, 5)`.
+        labels: shape `(batch,)`, classes of the row's own task: 0..1 for similarity, 0..2 for NLI.
+        is_nli: bool, shape `(batch,)`.
+
+    Raises:
+        ValueError: shapes that do not fit, an empty batch, a label that is no class of its task.
+
+    Source: https://kexue.fm/archives/8541; https://github.com/ZhuiyiTechnology/roformer-sim, `train/supervised.py`.
+    """
+    if logits.shape[1:] != (5,) or is_nli.shape != labels.shape or is_nli.dtype != torch.bool:
+        raise ValueError(
+            f"Expected logits (batch, 5) and is_nli (torch.bool) of shape {tuple(labels.shape)}, got "
+            f"{tuple(logits.shape)} and {tuple(is_nli.shape)} ({is_nli.dtype}). Rows would be scored by the columns of "
+            "the other task. Use a head of 5 classes and one flag per pair."
+        )
+    logits, classes = _check_classes(logits, labels, 2 + is_nli.to(torch.long))
+    is_nli_column = torch.arange(5, device=logits.device) >= 2  # (5,)
+    logits = logits.masked_fill(is_nli[:, None] != is_nli_column, -torch.inf)
+    return F.cross_entropy(logits, classes + 2 * is_nli)
+
+
+class Loss(NamedTuple):
+    """A loss by name.
+
+    Args:
+        function: `(what reads names, labels, **hyper-parameters) -> scalar`.
+        reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits` (batch, classes).
+        compares_pairs: a batch loss: a batch without `has_ordered_pair` teaches nothing, and the loss of a batch is not
+            the mean of the losses of its parts.
+    """
+
+    function: Callable[..., Tensor]
+    reads: str
+    compares_pairs: bool = False
+
+
+LOSSES = {
+    "cosent": Loss(cosent_loss, "scores", compares_pairs=True),
+    "cosine_linear": Loss(cosine_linear_loss, "scores"),
+    "cosine_squared": Loss(cosine_squared_loss, "scores"),
+    "cosine_floor": Loss(cosine_floor_loss, "scores"),
+    "cosine_mse": Loss(cosine_mse_loss, "scores"),
+    "cosine_hinge": Loss(cosine_hinge_loss, "scores"),
+    "angle": Loss(angle_loss, "embeddings", compares_pairs=True),
+    "sbert": Loss(cross_entropy_loss, "logits"),
+}
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _check(values: Tensor, labels: Tensor, dims: int = 1, is_mean: bool = True) -> Tensor:
+    """Checks scores (batch,), or logits (batch, classes) for `dims=2`, against labels (batch,); returns them upcast."""
+    if values.ndim != dims or labels.shape != values.shape[:1] or not values.is_floating_point():
+        expected = "scores (batch,)" if dims == 1 else "logits (batch, classes)"
+        raise ValueError(
+            f"Expected floating {expected} and labels (batch,), got {values.dtype} {tuple(values.shape)} and "
+            f"{tuple(labels.shape)}. Broadcasting would pair scores with the labels of other rows without a word. Pass "
+            "one row and one label per pair; `squeeze(-1)` a column."
+        )
+    if is_mean and not len(labels):
+        raise ValueError(
+            "Expected at least one pair, got an empty batch. Its mean is NaN and would erase the weights at the next "
+            "step. Leave empty batches out (in a distributed run: gather before the loss)."
+        )
+    return _at_least_float32(values)
+
+
+def _check_targets(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    scores = _check(scores, labels)
+    outside = ~((labels >= 0) & (labels <= 1))  # NaN too
+    _refuse(outside, labels, "within 0..1", "1 - label would turn negative and the loss push the pair the wrong way")
+    return scores, labels.to(scores.dtype)
+
+
+def _check_classes(logits: Tensor, labels: Tensor, classes: int | Tensor) -> tuple[Tensor, Tensor]:
+    logits = _check(logits, labels, dims=2)
+    no_class = ~((labels >= 0) & (labels < classes) & (labels % 1 == 0))  # NaN too
+    _refuse(no_class, labels, "whole numbers below the number of classes", "another class would be learnt")
+    return logits, labels.long()
+
+
+def _check_embeddings(embeddings: Tensor) -> None:
+    if embeddings.ndim != 3 or embeddings.shape[1] != 2 or not embeddings.is_floating_point():
+        raise ValueError(
+            f"Expected floating embeddings (batch, 2, hidden), got {embeddings.dtype} {tuple(embeddings.shape)}. "
+            "Another layout would pair sentences of different rows. `view(-1, 2, hidden)` neighbouring rows."
+        )
+
+
+def _refuse(bad: Tensor, labels: Tensor, expected: str, consequence: str) -> None:
+    if bad.any():
+        rows = bad.nonzero().flatten().tolist()
+        raise ValueError(
+            f"Expected labels {expected}, got {labels[rows[0]].item()} in row {rows[0]} of the batch "
+            f"({len(rows)} of {len(bad)} are like it). Otherwise {consequence}. Correct or scale the labels."
+        )
