@@ -15,7 +15,16 @@ from transformers import BertConfig, BertModel, BertTokenizer
 from cosent.encoders.vocabulary import character_vocabulary
 from cosent.schema import Manifest, sha256_of_file
 
-SENTENCES = ["我喜欢北京", "我不喜欢北京", "今天天气很好", "今天天气不好", "红色的苹果", "推荐一辆红车", "怎么还款", "如何还款"]
+SENTENCES = [
+    "我喜欢北京",
+    "我不喜欢北京",
+    "今天天气很好",
+    "今天天气不好",
+    "红色的苹果",
+    "推荐一辆红车",
+    "怎么还款",
+    "如何还款",
+]
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +46,9 @@ def tiny_model(tmp_path_factory) -> Path:
 def make_corpus(tmp_path):
     """Returns a function that prepares a corpus folder out of `{split: [(sentence1, sentence2, label)]}`."""
 
-    def make(splits: dict[str, list[tuple[str, str, float]]], label_kind: str = "binary", label_max: float = 1.0) -> Path:
+    def make(
+        splits: dict[str, list[tuple[str, str, float]]], label_kind: str = "binary", label_max: float = 1.0
+    ) -> Path:
         folder = tmp_path / "corpus"
         folder.mkdir(exist_ok=True)
         described = {}

@@ -1,6 +1,6 @@
 """The folder layout of sentence-transformers, written and read by hand: what stands beside a saved backbone.
 
-    modules.json  1_Pooling/config.json  [1_Pooling/model.safetensors]  [2_Dense/config.json + model.safetensors]
+modules.json  1_Pooling/config.json  [1_Pooling/model.safetensors]  [2_Dense/config.json + model.safetensors]
 """
 
 import json
@@ -41,12 +41,15 @@ def save_pooling(pooling: Pooling, folder: str | Path, weights: dict) -> None:
         # A class that sentence-transformers refuses makes it stop; without modules.json it would pool by mean.
         modules["1_Pooling"] = "cosent.pooling.Pooling"
         config["pooling_mode"] = mode
-        logger.warning("%s pools by %s, which sentence-transformers does not have: only SentenceEncoder loads it.",
-                       folder, mode)
+        logger.warning(
+            "%s pools by %s, which sentence-transformers does not have: only SentenceEncoder loads it.", folder, mode
+        )
     write_json(folder / "1_Pooling" / "config.json", config)
     if weights:
         save_file(weights, folder / WEIGHT_FILES[pooling.mode])
-    described = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules.items())]
+    described = [
+        {"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules.items())
+    ]
     write_json(folder / "modules.json", described)
 
 

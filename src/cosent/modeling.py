@@ -1,6 +1,7 @@
 """The bi-encoder: a backbone with a pool on top, saved so that sentence-transformers loads the folder as it is."""
 
 import logging
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from cosent.backbones import max_tokens, packed_forward, padded_forward
 from cosent.encoders import resolve
 from cosent.layout import load_pooling, save_pooling
 from cosent.pooling import Pooling
@@ -23,13 +25,19 @@ HEAD_NAME = "head.safetensors"
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer backbone, its tokenizer and a pool: sentences in, vectors out."""
+    """A transformer backbone, its tokenizer and a pool: sentences in, vectors out.
 
-    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling):
+    Args:
+        packing: lay the sentences of a batch into shared rows instead of padding them, where that changes no number
+            (see `packing.py`). Also an attribute, which may be switched at any time.
+    """
+
+    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, packing: bool = True):
         super().__init__()
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.pooling = pooling
+        self.packing = packing
 
     @classmethod
     def from_pretrained(
@@ -74,7 +82,8 @@ class SentenceEncoder(nn.Module):
             state_dict: this module's weights where they had to be gathered from shards; default: its own.
         """
         state_dict = self.state_dict() if state_dict is None else state_dict
-        self.backbone.save_pretrained(folder, state_dict=below(state_dict, "backbone."))
+        with quiet_transformers():
+            self.backbone.save_pretrained(folder, state_dict=below(state_dict, "backbone."))
         self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
         save_pooling(self.pooling, folder, below(state_dict, "pooling."))
@@ -82,11 +91,11 @@ class SentenceEncoder(nn.Module):
     @property
     def max_length(self) -> int:
         """Tokens per sentence, [CLS] and [SEP] included; longer sentences are cut. Saved with the tokenizer."""
-        return min(self.tokenizer.model_max_length, self.backbone.config.max_position_embeddings)
+        return min(self.tokenizer.model_max_length, max_tokens(self.backbone.config))
 
     @max_length.setter
     def max_length(self, tokens: int) -> None:
-        limit = self.backbone.config.max_position_embeddings
+        limit = max_tokens(self.backbone.config)
         if not 3 <= tokens <= limit:
             raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
         self.tokenizer.model_max_length = tokens
@@ -100,12 +109,10 @@ class SentenceEncoder(nn.Module):
         Returns:
             `torch.Tensor` of shape `(sentences, hidden)`, not normalised.
         """
-        inner = len(self.pooling.layers) > 1
-        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=inner)
-        tokens = output.last_hidden_state
-        if inner:
-            tokens = torch.stack([output.hidden_states[layer] for layer in self.pooling.layers]).mean(dim=0)
-        return self.pooling(tokens, attention_mask)
+        run = packed_forward if self.packing else padded_forward
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
+        return self.pooling(tokens, attention_mask[:, : tokens.shape[1]])
 
     @torch.inference_mode()
     def encode(
@@ -209,28 +216,31 @@ class BiEncoder(nn.Module):
             self.head.load_state_dict(load_file(Path(folder, HEAD_NAME)))
 
 
-def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
-    """Loads an encoder in float32 without its pooler, and warns of weights that the checkpoint does not have.
-
-    transformers' own report of every load names the pooler, which no pool here uses; it is silenced for ours.
-    """
+@contextmanager
+def quiet_transformers():
+    """Silences reports and progress bars of saving and loading, which last a split second and name unused poolers."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            backbone, report = AutoModel.from_pretrained(
-                path, dtype=torch.float32, output_loading_info=True, **config_changes
-            )
+        yield
     finally:
         transformers_logging.set_verbosity(verbosity)
         transformers_logging.enable_progress_bar()
+
+
+def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
+    """Loads an encoder in float32 without its pooler, and warns of weights that the checkpoint does not have."""
+    with quiet_transformers(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        backbone, report = AutoModel.from_pretrained(
+            path, dtype=torch.float32, output_loading_info=True, **config_changes
+        )
     backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
     fresh = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
     if fresh:
-        logger.warning("%s lacks %d weights of its architecture, which start at random (seed %d): %s ...",
-                       path, len(fresh), seed, ", ".join(fresh[:3]))
+        missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
+        logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
     return backbone
 
 

@@ -1,7 +1,7 @@
 """The contract between `data_scripts` and training: three columns, three kinds of label, one manifest per corpus.
 
-A prepared corpus is a folder with up to one `<split>.parquet` per split and a `MANIFEST.json`. Labels are always numbers
-that rise with similarity, so that every loss which only needs an order can use them as they are.
+A prepared corpus is a folder with up to one `<split>.parquet` per split and a `MANIFEST.json`. Labels are always
+numbers that rise with similarity, so that every loss which only needs an order can use them as they are.
 """
 
 import hashlib
@@ -16,6 +16,10 @@ LABEL_KINDS = ("binary", "graded", "nli")
 NLI_CLASSES = ("contradiction", "neutral", "entailment")  # the label is the position: entailment ranks highest
 
 
+class InputError(ValueError):
+    """Something the user gave is wrong, and the message says what to do: jobs print it without a traceback."""
+
+
 @dataclass
 class Manifest:
     """What a prepared corpus says about itself.
@@ -26,7 +30,7 @@ class Manifest:
         label_min, label_max: range of the labels, both ends included (binary 0..1, NLI 0..2, STS-B 0..5).
         max_length: tokens, by tower (`bi_encoder`: per sentence, `cross_encoder`: per pair), special tokens counted.
         splits: by split name: `rows`, `sha256` of the Parquet file, `label_histogram`, `source_files` (name, SHA-256,
-            rows read), `published_rows` (or None), `left_out` (reason -> rows) and `bad_rows` (file, line, text, reason).
+            rows read), `published_rows` (or None), `left_out` (reason -> rows), `bad_rows` (file, line, text, reason).
         absent_splits: splits that the source does not have.
         warnings: what a reader should know before using the figures, e.g. a partial corpus.
         source: where the rows came from, in words.
@@ -53,27 +57,25 @@ class Manifest:
         """Reads the manifest of a prepared folder.
 
         Raises:
-            ValueError: the folder has no manifest, or one that another version of this project wrote.
+            InputError: the folder has no manifest, or one that another version of this project wrote.
         """
         path = Path(folder, MANIFEST_NAME)
         if not path.is_file():
-            raise ValueError(
+            raise InputError(
                 f"{folder} is not a prepared corpus: it has no {MANIFEST_NAME}. Training never reads raw files; "
                 f"run `python -m data_scripts.prepare NAME --source {folder} --output data/NAME` and pass data/NAME."
             )
         try:
             manifest = cls(**json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} was not written by this version ({error}). Prepare the corpus again.") from error
+            raise InputError(f"{path} was not written by this version ({error}). Prepare the corpus again.") from error
         if manifest.label_kind not in LABEL_KINDS:
-            raise ValueError(f"{path}: label_kind must be one of {', '.join(LABEL_KINDS)}, got {manifest.label_kind!r}.")
+            raise InputError(
+                f"{path}: label_kind must be one of {', '.join(LABEL_KINDS)}, got {manifest.label_kind!r}."
+            )
         return manifest
 
 
 def sha256_of_file(path: str | Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class InputError(ValueError):
-    """Something the user gave is wrong, and the message says what to do: jobs print it without a traceback."""

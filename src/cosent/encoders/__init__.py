@@ -20,7 +20,9 @@ def resolve(model_name_or_path: str) -> str:
     if path.is_dir():
         return str(path)
     if path.is_file():
-        raise InputError(f"{path} is a file; a model is a folder with config.json, weights and tokenizer. Pass the folder.")
+        raise InputError(
+            f"{path} is a file; a model is a folder with config.json, weights and tokenizer. Pass the folder."
+        )
     if model_name_or_path.startswith((".", "/", "~")) or model_name_or_path.count("/") > 1:
         raise InputError(
             f"There is no model at {model_name_or_path}. Pass a folder that a training run wrote, a shipped encoder "

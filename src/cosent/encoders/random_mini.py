@@ -1,6 +1,6 @@
 """Writes the `mini` encoder with random weights: a BERT of 4 layers, 256 wide, that knows nothing yet.
 
-    python -m cosent.encoders.random_mini --output src/cosent/encoders/mini
+python -m cosent.encoders.random_mini --output src/cosent/encoders/mini
 """
 
 import argparse

@@ -4,7 +4,35 @@ import string
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CHINESE_PUNCTUATION = "，。？！、；：“”‘’（）《》〈〉【】「」『』—…·～￥％＋－＝／＊＃＠＆＜＞｜％℃°×÷±→←↑↓★☆●○■□◆◇"
-LATIN_PIECES = "app qq wifi wechat vip ok pk tv pc cpu usb gps atm pos ktv nba dna iphone ipad http www com cn ing er ed ly".split()
+LATIN_PIECES = [
+    "app",
+    "qq",
+    "wifi",
+    "wechat",
+    "vip",
+    "ok",
+    "pk",
+    "tv",
+    "pc",
+    "cpu",
+    "usb",
+    "gps",
+    "atm",
+    "pos",
+    "ktv",
+    "nba",
+    "dna",
+    "iphone",
+    "ipad",
+    "http",
+    "www",
+    "com",
+    "cn",
+    "ing",
+    "er",
+    "ed",
+    "ly",
+]
 
 
 def gb2312_characters() -> list[str]:

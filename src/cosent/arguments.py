@@ -1,0 +1,82 @@
+"""The dataclasses that recipes and flags fill. Each parameter is documented here and nowhere else."""
+
+from dataclasses import asdict, dataclass, field
+
+from transformers import TrainingArguments
+
+from cosent.losses import LOSSES
+from cosent.pooling import POOLINGS
+from cosent.schema import InputError
+
+
+def option(default, help_text: str, choices=None):
+    metadata = {"help": help_text} if choices is None else {"help": help_text, "choices": list(choices)}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class ModelArguments:
+    """Which encoder to start from."""
+
+    model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
+    tower: str = option("bi_encoder", "What is trained: one encoder for both sentences of a pair.", ("bi_encoder",))
+    pooling: str | None = option(None, f"{', '.join(POOLINGS)}; default: what the model says, else mean.")
+    max_length: int | None = option(None, "Tokens per sentence; default: what the corpus says.")
+    dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
+    no_packing: bool = option(False, "Pad every sentence to the longest of its batch instead of packing rows.")
+
+
+@dataclass
+class DataArguments:
+    """Which prepared corpus to read."""
+
+    corpus: str = field(metadata={"help": "Prepared corpus: a name under --data_dir, or a folder. Never raw files."})
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
+
+
+@dataclass
+class LossArguments:
+    """What is optimised. Values that a loss does not have are refused when given for it."""
+
+    loss: str = option("cosent", "Name of the loss.", LOSSES)
+    scale: float | None = option(None, "cosent, angle: inverse temperature of the scores.")
+    floor: float | None = option(None, "cosine_floor: cosine below which a negative pair costs nothing more.")
+    upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair costs nothing.")
+    lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair costs nothing.")
+    cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines beside it.")
+    features: str = option("u,v,|u-v|", "sbert: what the head reads, any of u,v,|u-v|,u*v.")
+
+    def split(self) -> tuple[str, dict[str, float], str]:
+        """The loss, the values that may be its parameters, and the features of a Sentence-BERT head."""
+        values = asdict(self)
+        return values.pop("loss"), {key: value for key, value in values.items() if key != "features"}, self.features
+
+
+@dataclass
+class PairTrainingArguments(TrainingArguments):
+    """`TrainingArguments` with the defaults of this project and three flags of its own.
+
+    Changed defaults: `eval_strategy` and `save_strategy` epoch, `load_best_model_at_end` true by `spearman`,
+    `save_total_limit` 2, `logging_steps` 50, `per_device_eval_batch_size` 128, `report_to` none,
+    `remove_unused_columns` false and `label_names` [labels] (pairs are not a model's own columns).
+    """
+
+    output_dir: str | None = option(None, "Folder for the final model, run.json and the checkpoints.")
+    eval_strategy: str = option("epoch", "When to compute the validation metrics: no, steps or epoch.")
+    save_strategy: str = option("epoch", "When to write a checkpoint: no, steps, epoch or best.")
+    load_best_model_at_end: bool = option(True, "End with the checkpoint that was best on validation.")
+    metric_for_best_model: str = option("spearman", "Validation metric that decides which checkpoint is best.")
+    save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
+    logging_steps: float = option(50, "Steps between two lines of the log.")
+    per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
+    report_to: str = option("none", "Where else to log, e.g. tensorboard.")
+    remove_unused_columns: bool = option(False, "Leave as it is: pairs are not a model's own columns.")
+    label_names: list[str] = field(default_factory=lambda: ["labels"], metadata={"help": "Leave as it is."})
+    early_stopping_patience: int | None = option(None, "Stop after this many evaluations without a better one.")
+    overwrite_output_dir: bool = option(False, "Train although output_dir holds a model, which will be replaced.")
+
+    def __post_init__(self):
+        if not self.output_dir:
+            raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
+        super().__post_init__()

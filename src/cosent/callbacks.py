@@ -1,0 +1,64 @@
+"""What happens beside the training loop."""
+
+import logging
+import sys
+
+import torch
+from tqdm.auto import tqdm
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+
+logger = logging.getLogger(__name__)
+
+
+class DeadBatchReport(TrainerCallback):
+    """Counts batches without two pairs of different label and reports them at the end of every epoch.
+
+    A loss that compares pairs is exactly 0 there, and so is its gradient: the step is spent for nothing.
+    """
+
+    def __init__(self):
+        self.batches = 0
+        self.alive = torch.zeros((), dtype=torch.long)
+
+    def add(self, has_order: torch.Tensor) -> None:
+        """Counts one batch; `has_order` is a bool tensor of shape `()`. Kept on its device: no synchronisation."""
+        self.batches += 1
+        self.alive = self.alive.to(has_order.device) + has_order.long()
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        dead = self.batches - int(self.alive)
+        if dead:
+            logger.warning(
+                "epoch %d: %d of %d batches held pairs of one label only and taught nothing. "
+                "A larger --per_device_train_batch_size makes them rarer.",
+                round(state.epoch),
+                dead,
+                self.batches,
+            )
+        self.__init__()
+
+
+class LogLines(TrainerCallback):
+    """Prints what is logged as one short line on stderr, beside the progress bar instead of a dictionary into it."""
+
+    NAMES = ("loss", "learning_rate", "eval_loss", "eval_spearman")
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        shown = [f"{name} {float(logs[name]):.4g}" for name in self.NAMES if name in logs]
+        if state.is_world_process_zero and shown:
+            tqdm.write(f"epoch {state.epoch:.2f}  step {state.global_step}  " + "  ".join(shown), file=sys.stderr)
+
+
+class QuietProgress(ProgressCallback):
+    """The progress bar without the dictionaries."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        pass
+
+
+def use_log_lines(trainer: Trainer) -> None:
+    """Replaces the stock reporting of a trainer by `LogLines`."""
+    trainer.remove_callback(PrinterCallback)
+    if trainer.pop_callback(ProgressCallback):
+        trainer.add_callback(QuietProgress)
+    trainer.add_callback(LogLines)

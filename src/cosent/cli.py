@@ -1,0 +1,79 @@
+"""Command lines of the jobs: the YAML of `--config` gives the defaults, flags win, and anything unknown is an error."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from transformers import HfArgumentParser
+
+from cosent.schema import InputError
+
+
+def parse(argv: list[str], *argument_classes: type) -> tuple:
+    """Fills dataclasses from a recipe and flags.
+
+    Args:
+        argv: the command line without the program's name; `--config RECIPE.yaml` may stand anywhere in it.
+        argument_classes: dataclasses whose fields are the valid keys and flags.
+
+    Returns:
+        One instance per class, in order.
+
+    Raises:
+        InputError: no such recipe, not a flat YAML mapping, or an unknown key or flag; the nearest valid one is named.
+    """
+    parser = HfArgumentParser(argument_classes, allow_abbrev=False)
+    parser.add_argument("--config", help="recipe that gives the defaults (YAML)")  # for --help; read below
+    known = {action.dest: action for action in parser._actions if action.dest not in ("help", "config")}
+
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config")
+    recipe, flags = first.parse_known_args(argv)
+    defaults = read_recipe(recipe.config) if recipe.config else {}
+    for key in defaults:
+        if key not in known:
+            raise InputError(f"{recipe.config}: unknown key {key!r}.{nearest(key, known)} Nothing was run.")
+        known[key].required = False
+    parser.set_defaults(**defaults)
+
+    *filled, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
+    if unknown:
+        name = unknown[0].lstrip("-").split("=")[0]
+        raise InputError(f"Unknown argument {unknown[0]!r}.{nearest(name, known)} Nothing was run.")
+    return tuple(filled[: len(argument_classes)])
+
+
+def read_recipe(path: str) -> dict:
+    """Reads a flat YAML mapping; keys that stand twice are an error, since YAML keeps the last in silence."""
+    if not Path(path).is_file():
+        raise InputError(f"There is no recipe at {path}. The shipped ones are recipes/<tower>/<method>.yaml.")
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML: {error}") from error
+    if not isinstance(content, dict) or any(isinstance(value, dict) for value in content.values()):
+        raise InputError(f"{path}: a recipe is a flat list of `key: value` lines, without nesting.")
+    keys = [key.value for key, _ in node.value]
+    if len(keys) > len(content):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"{path}: the key {twice!r} stands twice. Keep one.")
+    return content
+
+
+def nearest(name: str, known: dict) -> str:
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def run(main: Callable, *argument_classes: type) -> None:
+    """Parses `sys.argv` and runs a job; what the user got wrong ends in one message and exit status 2."""
+    try:
+        main(*parse(sys.argv[1:], *argument_classes))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,177 @@
+"""Several short sentences in one row of tokens: no padding, same numbers.
+
+The sentences of a batch are laid into rows first-fit by length. A block-diagonal mask keeps them apart, positions start
+again at every sentence, and an index reads each sentence back, so that whatever follows the backbone (a pool, a head)
+sees the padded shape. For lengths 3, 2 and 2 in rows of 4 tokens:
+
+    input_ids [[7, 8, 9],      packed [[7, 8, 9, 0],    segments [[1, 1, 1, 0],    positions [[0, 1, 2, 0],
+               [5, 6, 0],              [5, 6, 3, 4]]              [2, 2, 3, 3]]               [0, 1, 0, 1]]
+               [3, 4, 0]]
+    slots [[0, 1, 2],          the place of each token in the flattened rows; where a sentence is over,
+           [4, 5, 5],          its last token stands again, which the attention mask hides from every pool
+           [6, 7, 7]]
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from cosent.schema import InputError
+
+MIN_SAVING = 0.05  # of the FLOPs of the padded batch; below it, measured, packing costs what it saves
+WIDTH_STEP = 8  # tokens: finer rows save under 1%, and attention kernels want multiples of 8
+MIN_WIDTH = 48  # tokens: rows of sentences shorter than this are tried up to twice as wide
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where each sentence goes: `row` and `start` within it, `lengths` in tokens (arrays of shape `(sentences,)`)."""
+
+    lengths: np.ndarray
+    row: np.ndarray
+    start: np.ndarray
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return int(self.row.max()) + 1
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A packed batch.
+
+    Args:
+        tensors: by name, what was packed; each of shape `(rows, width)`.
+        segments: shape `(rows, width)`, the number of the sentence from 1, and 0 where a row has no token.
+        slots: shape `(sentences, longest)`, the place of each token in the flattened rows.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    segments: torch.Tensor
+    slots: torch.Tensor
+
+
+def token_counts(attention_mask: torch.Tensor) -> np.ndarray:
+    """Tokens of each sentence, shape `(sentences,)`; the one thing that packing needs on the CPU.
+
+    Raises:
+        InputError: a row is not ones followed by zeros.
+    """
+    mask = attention_mask.cpu().numpy()
+    lengths = mask.sum(axis=1)
+    if not ((np.arange(mask.shape[1]) < lengths[:, None]) == mask).all():
+        raise InputError(
+            "packing expects attention masks of ones followed by zeros, got another order: tokens would be taken for "
+            "padding. Set tokenizer.padding_side to 'right', or switch packing off (--no_packing)."
+        )
+    return lengths
+
+
+def plan_rows(lengths: np.ndarray, width: int) -> Plan:
+    """Lays sentences into rows of `width` tokens, longest first, each into the first row with room for it.
+
+    Args:
+        lengths: tokens of each sentence, shape `(sentences,)`; none is split.
+
+    Raises:
+        InputError: a sentence has no token, or is longer than a row.
+    """
+    lengths = np.asarray(lengths)
+    if not (lengths.min() >= 1 and lengths.max() <= width):
+        raise InputError(
+            f"packing expects sentences of 1 to {width} tokens, got {lengths.min()} to {lengths.max()}: "
+            "an empty one has no embedding and a longer one would lose its end. Drop or cut them first."
+        )
+    room = np.full(len(lengths), width)
+    row, start = np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64)
+    for sentence in np.argsort(-lengths, kind="stable"):
+        first = np.argmax(room >= lengths[sentence])
+        row[sentence], start[sentence] = first, width - room[first]
+        room[first] -= lengths[sentence]
+    return Plan(lengths, row, start, width)
+
+
+def cheapest_plan(lengths: np.ndarray, hidden_size: int, max_width: int) -> Plan:
+    """Plans rows as wide as makes a layer cheapest: wider rows leave less empty, and cost more in attention.
+
+    Widths are tried in the order of their bound, where every row is full, until no bound beats the best plan.
+
+    Args:
+        max_width: tokens; the longest row that the backbone takes, at least the longest sentence.
+    """
+    longest, total = int(lengths.max()), int(lengths.sum())
+    widths = np.arange(longest + -longest % WIDTH_STEP, 2 * max(longest, MIN_WIDTH) + 1, WIDTH_STEP)
+    widths = np.minimum(widths, max_width)
+    bounds = flops(-(-total // widths), widths, hidden_size)
+    best, lowest = None, np.inf
+    for choice in np.argsort(bounds, kind="stable"):
+        if bounds[choice] >= lowest:
+            break
+        plan = plan_rows(lengths, int(widths[choice]))
+        cost = flops(plan.rows, plan.width, hidden_size)
+        if cost < lowest:
+            best, lowest = plan, cost
+    return best
+
+
+def worthwhile_plan(lengths: np.ndarray, tokens: int, hidden_size: int, max_width: int) -> Plan | None:
+    """The cheapest rows, or None where they save less than `MIN_SAVING` of a batch padded to `tokens`."""
+    longest = int(lengths.max())
+    allowed = (1 - MIN_SAVING) * flops(len(lengths), tokens, hidden_size)
+    if flops(1, longest, hidden_size) / longest * lengths.sum() > allowed:
+        return None  # rows without an empty place would not save enough either
+    plan = cheapest_plan(lengths, hidden_size, max_width)
+    return plan if flops(plan.rows, plan.width, hidden_size) <= allowed else None
+
+
+def flops(rows: int, width: int, hidden_size: int) -> int:
+    """Cost of a transformer layer, up to a constant: per token 24 hidden^2 (linear layers) + 4 width hidden."""
+    return rows * width * (6 * hidden_size + width)
+
+
+def pack(tensors: dict[str, torch.Tensor], plan: Plan, fill: dict[str, int] | None = None) -> Packed:
+    """Lays tensors with one entry per token into the rows of a plan.
+
+    Args:
+        tensors: by name (`input_ids`, `token_type_ids`, `labels`, ...), each of shape `(sentences, tokens)`, padded on
+            the right.
+        fill: by name, what stands where a row has no token; default 0. Masked-language labels want -100.
+    """
+    fill = fill or {}
+    example = next(iter(tensors.values()))
+    lengths = torch.from_numpy(plan.lengths)[:, None]
+    token = torch.arange(int(plan.lengths.max()))
+    slots = torch.from_numpy(plan.row * plan.width + plan.start)[:, None] + torch.minimum(token, lengths - 1)
+    sentence, token = (token < lengths).nonzero(as_tuple=True)
+    target = slots[sentence, token].to(example.device)  # (tokens in all,)
+    source = (sentence * example.shape[1] + token).to(example.device)  # (tokens in all,)
+
+    def place(values: torch.Tensor, empty: int) -> torch.Tensor:
+        rows = values.new_full((plan.rows * plan.width,), empty)
+        return rows.index_copy_(0, target, values).view(plan.rows, plan.width)
+
+    packed = {name: place(tensor.flatten()[source], fill.get(name, 0)) for name, tensor in tensors.items()}
+    return Packed(packed, place((sentence + 1).to(example.device), 0), slots.to(example.device))
+
+
+def unpack(hidden: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Reads `hidden` of shape `(rows, width, hidden)` back to `(sentences, longest, hidden)`; see `Packed.slots`."""
+    return hidden.flatten(0, 1).index_select(0, slots.flatten()).unflatten(0, slots.shape)
+
+
+def block_mask(segments: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Lets every token attend to its own sentence alone, and empty places to each other, so that no softmax is empty.
+
+    Args:
+        segments: shape `(rows, width)`, see `Packed`.
+        dtype: None for a boolean mask; else an additive one of this type, 0 or `finfo.min`.
+
+    Returns:
+        `torch.Tensor` of shape `(rows, 1, width, width)`.
+    """
+    same = segments[:, None, :, None] == segments[:, None, None, :]
+    if dtype is None:
+        return same
+    return torch.zeros_like(same, dtype=dtype).masked_fill_(~same, torch.finfo(dtype).min)

@@ -1,0 +1,62 @@
+"""`run.json`: what a run was, beside the model it made."""
+
+import json
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from cosent.schema import MANIFEST_NAME, InputError, sha256_of_file
+
+RECORD_NAME = "run.json"
+PACKAGES = ("cosent", "torch", "transformers", "datasets", "accelerate", "peft")
+
+
+def save_record(folder: str | Path, record: dict) -> None:
+    text = json.dumps(record, ensure_ascii=False, indent=2, default=str)
+    Path(folder, RECORD_NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def read_record(folder: str | Path) -> dict:
+    """The record of a model folder; empty for a model that no run of ours made."""
+    file = Path(folder, RECORD_NAME)
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def refuse_finished(folder: str | Path, overwrite: bool) -> None:
+    """Stops before a finished model would be replaced.
+
+    Raises:
+        InputError: `folder` holds a model and `overwrite` is not set.
+    """
+    if not overwrite and any(
+        Path(folder, name).exists() for name in (RECORD_NAME, "config.json", "adapter_config.json")
+    ):
+        raise InputError(
+            f"{folder} already holds a model, which this run would replace. "
+            "Name another --output_dir, or pass --overwrite_output_dir."
+        )
+
+
+def environment() -> dict:
+    """Versions, commit, device and threads: what another machine needs to know to judge a figure."""
+    cuda = torch.cuda.is_available()
+    return {
+        "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "commit": commit(),
+        "device": torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def commit() -> str | None:
+    """Commit of the checkout this package runs from, with `+` when it has changes; None outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty=+"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout.strip() or None
+
+
+def corpus_record(folder: Path) -> dict:
+    return {"folder": str(folder), "manifest_sha256": sha256_of_file(folder / MANIFEST_NAME)}

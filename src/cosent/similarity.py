@@ -1,0 +1,54 @@
+"""How similar are two sentences?
+
+python -m cosent.similarity --model runs/stsb 我喜欢北京 我不喜欢北京
+python -m cosent.similarity --model runs/stsb --pairs pairs.tsv
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from cosent.modeling import SentenceEncoder
+from cosent.schema import InputError
+
+
+def main(args: argparse.Namespace) -> None:
+    pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences)
+    encoder = SentenceEncoder.from_pretrained(args.model)
+    scores = encoder.similarity([first for first, _ in pairs], [second for _, second in pairs])
+    for (first, second), score in zip(pairs, scores, strict=True):
+        print(f"{score:7.4f}  {first}  |  {second}")
+
+
+def pair_up(sentences: list[str]) -> list[tuple[str, str]]:
+    if not sentences or len(sentences) % 2:
+        raise InputError(
+            f"similarity compares sentences two by two, got {len(sentences)}. Give an even number, or --pairs FILE."
+        )
+    return list(zip(sentences[::2], sentences[1::2], strict=True))
+
+
+def read_pairs(path: str) -> list[tuple[str, str]]:
+    """Reads `sentence1 TAB sentence2` lines; further columns are ignored."""
+    if not Path(path).is_file():
+        raise InputError(f"There is no file {path}. --pairs takes a UTF-8 file with `sentence1 TAB sentence2` lines.")
+    pairs = []
+    with open(path, encoding="utf-8-sig", newline=None) as file:
+        for number, line in enumerate(file, start=1):
+            fields = line.rstrip("\n").split("\t")
+            if len(fields) < 2 or not all(fields[:2]):
+                raise InputError(f"{path}, line {number}: expected `sentence1 TAB sentence2`, got {line.rstrip()!r}.")
+            pairs.append((fields[0], fields[1]))
+    return pairs
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="folder of a trained model, a shipped encoder or a Hub id")
+    parser.add_argument("--pairs", help="UTF-8 file with `sentence1 TAB sentence2` lines")
+    parser.add_argument("sentences", nargs="*", help="sentences, two by two")
+    try:
+        main(parser.parse_args())
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

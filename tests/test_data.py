@@ -1,0 +1,90 @@
+"""What the trainer sees is what the prepared corpus says."""
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from cosent.data import PairCollator, PairDataset, limit, load_corpus
+from cosent.schema import InputError
+
+
+@pytest.fixture
+def tokenizer(tiny_model):
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
+    """Fails if tokens of one pair meet the label of another."""
+    corpus = load_corpus(make_corpus({"train": pairs}))
+    data = PairDataset(corpus.split("train"), tokenizer, 32)
+    assert len(data) == len(pairs)
+    for index in (0, 7, len(pairs) - 1):
+        first, second, label = data[index]
+        assert tokenizer.decode(first, skip_special_tokens=True).replace(" ", "") == pairs[index][0]
+        assert tokenizer.decode(second, skip_special_tokens=True).replace(" ", "") == pairs[index][1]
+        assert label == pairs[index][2]
+
+
+def test_collator_gives_the_tensors_of_its_docstring():
+    """Fails if padding, mask or pair order are not what the collator says."""
+    batch = PairCollator(0)([([2, 3], [2, 7, 3], 1.0)])
+    assert batch["input_ids"].tolist() == [[[2, 3, 0], [2, 7, 3]]]
+    assert batch["attention_mask"].tolist() == [[[1, 1, 0], [1, 1, 1]]]
+    assert batch["labels"].tolist() == [1.0]
+
+
+def test_too_long_sentences_are_cut_and_counted(make_corpus, tokenizer):
+    """Fails if text is lost without a count."""
+    corpus = load_corpus(make_corpus({"train": [("好" * 50, "好", 1.0), ("好" * 8, "好" * 9, 0.0)]}))
+    data = PairDataset(corpus.split("train"), tokenizer, 10)
+    assert data.truncated == 2  # 52 and 11 tokens; 10 tokens just fit
+    assert len(data[0][0]) == 10 and data[0][0][-1] == tokenizer.sep_token_id
+
+
+def test_edited_rows_are_tokenised_again(make_corpus, tokenizer):
+    """Fails if the token cache returns old rows after a corpus was prepared anew."""
+    folder = make_corpus({"train": [("红", "绿", 1.0)]})
+    before = PairDataset(load_corpus(folder).split("train"), tokenizer, 32)[0][0].tolist()
+    make_corpus({"train": [("蓝", "绿", 1.0)]})
+    after = PairDataset(load_corpus(folder).split("train"), tokenizer, 32)[0][0].tolist()
+    assert before != after
+    assert PairDataset(load_corpus(folder).split("train"), tokenizer, 3)[0][0].tolist() == after
+
+
+def test_another_tokenizer_or_length_is_not_served_from_the_cache(make_corpus, tokenizer):
+    """Fails if the cache key forgets the maximum length."""
+    rows = load_corpus(make_corpus({"train": [("好" * 20, "好", 1.0)]})).split("train")
+    assert len(PairDataset(rows, tokenizer, 8)[0][0]) == 8
+    assert len(PairDataset(rows, tokenizer, 16)[0][0]) == 16
+
+
+def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):
+    """Fails if --limit_train differs between runs, or takes the first rows of a sorted file."""
+    rows = load_corpus(make_corpus({"train": pairs})).split("train")
+    some = limit(rows, 10)
+    assert some["sentence1"][:] == limit(rows, 10)["sentence1"][:]
+    assert len(some) == 10 and len(set(some["sentence1"][:])) > 2
+    data = PairDataset(some, tokenizer, 32)
+    np.testing.assert_array_equal([row[2] for row in data], some["label"][:])
+    assert limit(rows, 10**6) is rows
+
+
+def test_a_missing_corpus_says_how_to_prepare_it(tmp_path):
+    """Fails if a user without data is left with a stack trace."""
+    with pytest.raises(InputError, match=r"python -m data_scripts\.prepare lcqmc"):
+        load_corpus("lcqmc", str(tmp_path))
+
+
+def test_raw_files_are_refused(tmp_path):
+    """Fails if a raw file or folder is read as if it were prepared."""
+    (tmp_path / "raw.tsv").write_text("好\t坏\t0\n")
+    with pytest.raises(InputError, match="not a prepared corpus|no prepared corpus"):
+        load_corpus(str(tmp_path))
+    with pytest.raises(InputError, match="no prepared corpus"):
+        load_corpus(str(tmp_path / "raw.tsv"))
+
+
+def test_a_split_that_is_not_there(make_corpus, pairs):
+    """Fails if a missing split is not named together with those that exist."""
+    with pytest.raises(InputError, match="has no test split, only train"):
+        load_corpus(make_corpus({"train": pairs})).split("test")

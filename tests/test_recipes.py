@@ -1,0 +1,55 @@
+"""Every shipped recipe must run: keys that exist, values that parse, a loss that takes them, a header that helps."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from cosent import objectives
+from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.cli import parse
+from cosent.losses import LOSSES
+from cosent.schema import Manifest
+
+ROOT = Path(__file__).parents[1]
+RECIPES = sorted((ROOT / "recipes").glob("*_encoder/*.yaml"))
+
+
+def test_recipes_are_found():
+    """Fails if the folder moved and every test below passes on nothing."""
+    assert len(RECIPES) >= 9
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_is_what_its_loss_takes(recipe, tmp_path):
+    """Fails if a shipped recipe stops with an error before the first step."""
+    arguments = ["--config", str(recipe), "--corpus", "stsb", "--output_dir", str(tmp_path), "--use_cpu", "true"]
+    _, _, loss_args, _ = parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+    manifest = Manifest("made_up", "binary", 0, 1, {"bi_encoder": 64}, {})
+    objectives.build(*loss_args.split(), manifest, np.array([0.0, 1.0]))
+
+
+def test_every_loss_has_a_recipe():
+    """Fails if a loss can only be found by reading the source."""
+    assert {yaml.safe_load(recipe.read_text())["loss"] for recipe in RECIPES} >= set(LOSSES)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_header_helps(recipe):
+    """Fails if a reader does not learn what is reproduced, what to expect, where it runs and how it is launched."""
+    header = [line for line in recipe.read_text().split("\n\n")[0].splitlines() if line.startswith("#")]
+    for word in ("Expected:", "Device:", "Launch:", "Override:"):
+        assert any(word in line for line in header), word
+    launch = next(line for line in header if "Launch:" in line)
+    assert f"--config {recipe.relative_to(ROOT)}" in launch
+    accelerate_config = launch.split("--config_file ")[1].split()[0]
+    assert (ROOT / accelerate_config).is_file()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_keys_are_sorted_inside_their_group(recipe):
+    """Fails if two recipes cannot be compared side by side."""
+    for group in recipe.read_text().split("\n\n")[1:]:
+        keys = [line.split(":")[0] for line in group.splitlines() if line and not line.startswith("#")]
+        assert keys == sorted(keys), keys

@@ -1,0 +1,186 @@
+"""The main job end to end on a tiny model, and what a user is told when something is wrong with the input."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.cli import parse
+from cosent.schema import InputError
+from cosent.train import main
+
+
+@pytest.fixture
+def train(tiny_model, tmp_path):
+    """Returns a function that trains the tiny model on a prepared folder and gives back the output folder."""
+
+    def run(corpus, *flags, output="run"):
+        arguments = [
+            *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
+            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
+            *("--learning_rate", "1e-3", "--num_train_epochs", "2", "--logging_steps", "1", *flags),
+        ]
+        main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
+        return tmp_path / output
+
+    return run
+
+
+@pytest.fixture
+def corpus(make_corpus, pairs):
+    return make_corpus({"train": pairs, "validation": pairs[:32], "test": pairs[32:]})
+
+
+def test_training_ends_with_a_model_that_others_load(train, corpus):
+    """Fails if the one command does not leave a better model, its record, and a folder that serving tools read."""
+    folder = train(corpus, "--pooling", "mean", "--num_train_epochs", "8")
+    record = json.loads((folder / "run.json").read_text())
+    assert record["after"]["validation"]["spearman"] > record["before"]["validation"]["spearman"] + 0.2
+    assert 0.5 <= record["after"]["test"]["accuracy"] <= 1 and record["threshold"] is not None
+    assert record["recipe"]["loss"] == "cosent" and record["recipe"]["learning_rate"] == 1e-3
+    assert record["pairs"] == {"train": 64, "validation": 32, "test": 32}
+    epochs = [entry["eval_spearman"] for entry in record["history"] if "eval_spearman" in entry]
+    assert max(epochs) == pytest.approx(record["after"]["validation"]["spearman"]), "the best epoch was not kept"
+    assert SentenceTransformer(str(folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize("loss", ["sbert", "cosine_squared", "angle"])
+def test_every_kind_of_loss_trains(train, corpus, loss):
+    """Fails if losses that read logits, scores or embeddings do not reach the weights."""
+    folder = train(corpus, "--loss", loss)
+    record = json.loads((folder / "run.json").read_text())
+    assert any(entry.get("grad_norm", 0) > 0 for entry in record["history"])
+    assert record["after"] != record["before"]
+
+
+def test_same_seed_same_weights(train, corpus):
+    """Fails if a run cannot be repeated; another seed guards against comparing constants."""
+    first, again, other = (
+        (train(corpus, "--seed", seed, output=name) / "model.safetensors").read_bytes()
+        for seed, name in (("1", "a"), ("1", "b"), ("2", "c"))
+    )
+    assert first == again != other
+
+
+def test_resuming_continues_where_it_stopped(train, corpus):
+    """Fails if a resumed run, head included, ends elsewhere than one that was never interrupted."""
+    whole = train(corpus, "--loss", "sbert", output="whole")
+    resumed = train(
+        corpus, "--loss", "sbert", "--resume_from_checkpoint", str(whole / "checkpoint-4"), output="resumed"
+    )
+    assert (whole / "checkpoint-8/model.safetensors").read_bytes() == (
+        resumed / "checkpoint-8/model.safetensors"
+    ).read_bytes()
+    assert (whole / "checkpoint-8/head.safetensors").read_bytes() == (
+        resumed / "checkpoint-8/head.safetensors"
+    ).read_bytes()
+    with pytest.raises(InputError, match="is not a checkpoint"):
+        train(corpus, "--resume_from_checkpoint", str(whole / "checkpoint-5"), output="other")
+
+
+def test_a_finished_model_is_not_overwritten(train, corpus):
+    """Fails if a second run destroys the first one's model without being told to."""
+    folder = train(corpus)
+    with pytest.raises(InputError, match="already holds a model"):
+        train(corpus)
+    before = (folder / "run.json").read_text()
+    train(corpus, "--overwrite_output_dir", "true", "--seed", "3")
+    assert (folder / "run.json").read_text() != before
+
+
+def test_a_single_label_teaches_nothing(train, make_corpus, pairs):
+    """Fails if a corpus of positives only trains for hours towards nothing."""
+    with pytest.raises(InputError, match="have the label 1"):
+        train(make_corpus({"train": [(a, b, 1.0) for a, b, _ in pairs]}))
+
+
+def test_batches_without_order_are_reported(train, make_corpus, pairs, caplog):
+    """Fails if steps that teach nothing pass in silence: here every batch holds one pair."""
+    with caplog.at_level(logging.WARNING):
+        train(make_corpus({"train": pairs[:6]}), "--per_device_train_batch_size", "1", "--num_train_epochs", "1")
+    assert "epoch 1: 6 of 6 batches held pairs of one label only" in caplog.text
+
+
+def test_without_validation_the_last_epoch_is_kept(train, make_corpus, pairs, caplog):
+    """Fails if a user with one split cannot train, or is not told that nothing was selected."""
+    with caplog.at_level(logging.WARNING):
+        folder = train(make_corpus({"train": pairs}))
+    assert "has no validation split" in caplog.text
+    assert (folder / "model.safetensors").is_file()
+
+
+def test_a_corpus_without_training_pairs(train, make_corpus, pairs):
+    """Fails if PAWSX without its train split ends in a KeyError."""
+    with pytest.raises(InputError, match="has no train split, only test"):
+        train(make_corpus({"test": pairs}))
+
+
+def test_parameters_of_another_loss_are_refused(train, corpus):
+    """Fails if --scale is accepted for a loss that has none: the table would show a setting that did nothing."""
+    with pytest.raises(InputError, match="--scale does nothing for --loss cosine_squared"):
+        train(corpus, "--loss", "cosine_squared", "--scale", "5")
+
+
+def test_fractional_labels_are_no_classes(train, make_corpus, pairs):
+    """Fails if grades such as 2.5 are rounded into classes."""
+    rows = [(a, b, 2.5 * y) for a, b, y in pairs]
+    with pytest.raises(InputError, match="fractional labels"):
+        train(make_corpus({"train": rows}, "graded", 5.0), "--loss", "sbert")
+
+
+def test_truncation_is_reported(train, make_corpus, pairs, caplog):
+    """Fails if the end of sentences is dropped without a word."""
+    with caplog.at_level(logging.WARNING):
+        train(make_corpus({"train": [*pairs, ("好" * 60, "坏", 0.0)]}))
+    assert "train: 1 of 130 sentences are longer than 32 tokens" in caplog.text
+
+
+def test_early_stopping(train, corpus):
+    """Fails if --early_stopping_patience is ignored: at a learning rate of 0 no epoch after the first is better."""
+    folder = train(corpus, "--num_train_epochs", "9", "--early_stopping_patience", "2", "--learning_rate", "0.0")
+    history = json.loads((folder / "run.json").read_text())["history"]
+    assert len([entry for entry in history if "eval_spearman" in entry]) == 3
+
+
+@pytest.mark.slow
+def test_the_command_line_as_a_user_types_it(tiny_model, corpus, tmp_path):
+    """Fails if `accelerate launch` of the job, or evaluating and comparing afterwards, does not work from a shell."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+
+    def shell(*command, status=0):
+        result = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert result.returncode == status, result.stderr
+        return result
+
+    launcher = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu.yaml")
+    flags = ("--config", "recipes/bi_encoder/cosent_mini.yaml", "--model_name_or_path", str(tiny_model))
+    folder = str(tmp_path / "run")
+    train = (*launcher, "-m", "cosent.train", *flags, "--corpus", str(corpus), "--output_dir", folder)
+    assert f"model in {folder}" in shell(*train).stdout
+    refused = shell(*train, status=1)  # accelerate turns our status 2 into 1
+    assert "error: " in refused.stderr and "already holds a model" in refused.stderr
+
+    predictions = tmp_path / "out.tsv"
+    evaluate = (sys.executable, "-m", "cosent.evaluate", "--model", folder, "--corpus", str(corpus))
+    result = shell(*evaluate, "--predictions", str(predictions))
+    metrics = json.loads(result.stdout)
+    trained = json.loads((tmp_path / "run/run.json").read_text())["after"]["test"]
+    assert metrics["spearman"] == pytest.approx(trained["spearman"], abs=1e-6)
+    assert metrics["accuracy"] == pytest.approx(trained["accuracy"], abs=1e-6)
+    lines = predictions.read_text().splitlines()
+    assert lines[0] == "id\tsentence1\tsentence2\tlabel\tprediction\tscore" and len(lines) == 33
+    scores = np.array([float(line.split("\t")[-1]) for line in lines[1:]])
+    assert scores.std() > 1e-4
+
+    compared = shell(sys.executable, "-m", "cosent.similarity", "--model", folder, "好", "好", "红", "绿").stdout
+    assert compared.startswith(" 1.0000  好") and len(compared.splitlines()) == 2
+    assert (
+        "an even number"
+        in shell(*(sys.executable, "-m", "cosent.similarity"), "--model", folder, "好", status=2).stderr
+    )
