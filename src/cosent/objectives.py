@@ -76,7 +76,7 @@ def build(name: str, parameters: dict[str, float], features: str, manifest: Mani
     if chosen.reads == "logits" and np.any(distinct != np.round(distinct)):
         raise InputError(
             f"--loss {name} makes one class of every label, and {manifest.name} has fractional labels "
-            f"({', '.join(f'{label:g}' for label in distinct[:4])} ...). Use --loss cosent, which needs their order alone."
+            f"({', '.join(f'{label:g}' for label in distinct[:4])} ...). Use --loss cosent: it needs their order alone."
         )
     return Objective(
         loss=partial(chosen.function, **given),
