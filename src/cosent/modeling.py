@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import cosine_similarity
 from tqdm.auto import tqdm
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cosent.backbones import max_tokens, packed_forward, padded_forward
 from cosent.encoders import resolve
+from cosent.encoding import embed
 from cosent.layout import load_pooling, save_pooling
 from cosent.pooling import Pooling
 from cosent.schema import InputError
@@ -114,59 +115,40 @@ class SentenceEncoder(nn.Module):
         tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
         return self.pooling(tokens, attention_mask[:, : tokens.shape[1]])
 
-    @torch.inference_mode()
     def encode(
-        self,
-        sentences: list[str],
-        batch_size: int = 64,
-        normalize_embeddings: bool = False,
-        show_progress_bar: bool = False,
+        self, sentences: list[str], batch_size: int = 512, normalize: bool = False, show_progress_bar: bool = False
     ) -> np.ndarray:
-        """Embeds sentences in evaluation mode, longest first, each distinct sentence once.
+        """Embeds sentences in evaluation mode, each distinct one once; warns of those longer than `max_length`.
 
         Args:
             sentences: any number of sentences in any order.
-            batch_size: sentences per forward pass.
-            normalize_embeddings: scale every vector to length 1, so that a dot product is the cosine.
+            batch_size: the most sentences in a forward pass; the number of tokens in it is bounded too.
+            normalize: scale every vector to length 1, so that a dot product is the cosine.
             show_progress_bar: report progress on stderr.
 
         Returns:
             float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
 
         Raises:
-            InputError: one string instead of a list of them.
+            InputError: one string instead of a list of them, or an item that is not a string.
         """
-        if isinstance(sentences, str):
-            raise InputError("encode takes a list of sentences, got one string. Pass [sentence].")
-        unique = sorted(set(sentences), key=len, reverse=True)
-        vectors = np.empty((len(unique), self.pooling.hidden_size), dtype=np.float32)
-        was_training = self.training
-        self.eval()
-        with tqdm(total=len(unique), unit="sentence", disable=not show_progress_bar) as progress:
-            for start in range(0, len(unique), batch_size):
-                batch = unique[start : start + batch_size]
-                inputs = self.tokenizer(
-                    batch, padding=True, truncation=True, max_length=self.max_length, return_tensors="pt"
-                ).to(self.backbone.device)
-                embeddings = self(inputs["input_ids"], inputs["attention_mask"]).float()
-                if normalize_embeddings:
-                    embeddings = normalize(embeddings, dim=-1)
-                vectors[start : start + len(batch)] = embeddings.cpu().numpy()
-                progress.update(len(batch))
-        self.train(was_training)
-        row = {sentence: index for index, sentence in enumerate(unique)}
-        return vectors[[row[sentence] for sentence in sentences]]
+        with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
+            vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update)
+        if truncated:
+            logger.warning("%d of %d sentences are longer than %d tokens; what is beyond them was not read.",
+                           truncated, len(sentences), self.max_length)
+        return vectors
 
     def similarity(self, sentences1: str | list[str], sentences2: str | list[str]) -> float | np.ndarray:
         """Cosine of each pair: a float for two strings, shape `(pairs,)` for two lists of equal length.
 
-        For all against all, multiply what `encode(..., normalize_embeddings=True)` gives.
+        For all against all, multiply what `encode(..., normalize=True)` gives.
         """
         if isinstance(sentences1, str) and isinstance(sentences2, str):
             return float(self.similarity([sentences1], [sentences2])[0])
         if len(sentences1) != len(sentences2):
             raise InputError(f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences.")
-        vectors = self.encode([*sentences1, *sentences2], normalize_embeddings=True)
+        vectors = self.encode([*sentences1, *sentences2], normalize=True)
         return (vectors[: len(sentences1)] * vectors[len(sentences1) :]).sum(axis=1)
 
 
