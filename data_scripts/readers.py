@@ -233,7 +233,7 @@ def read_pairs(
             tally.left_out["blank line"] += 1
             continue
         if columns is None and not isinstance(fields, RowError):
-            names = [field.strip() for field in fields] if isinstance(fields, list) else list(fields)
+            names = [str(field).strip() for field in fields]
             columns = find_columns(names, layout, Path(name))
             width = width or len(names)
             if layout.header:
