@@ -1,0 +1,42 @@
+"""What both sides of every measurement share: rows, lengths, and sentence-transformers' model of the same weights."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from cosent.data import load_corpus
+
+BATCH_SIZE = 32  # pairs
+WARM_UP = 3  # passes before the clock starts
+
+
+def shuffled_rows(corpus: str, split: str, count: int):
+    """`count` rows in a fixed random order (a short corpus starts over) and the corpus' tokens per sentence."""
+    loaded = load_corpus(corpus)
+    rows = loaded.split(split)
+    order = np.random.default_rng(1).permutation(len(rows))
+    return rows.select(np.resize(order, count)), loaded.manifest.max_length
+
+
+def theirs(model: str, max_length: int):
+    """sentence-transformers' bi-encoder of a folder: mean pooling, dropout 0, float32."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    transformer = Transformer(model, config_kwargs=dropout, model_kwargs={"dtype": torch.float32})
+    transformer.max_seq_length = max_length
+    return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), "mean")])
+
+
+def seconds_per_pass(step: Callable[[int], None], passes: int) -> float:
+    """Mean seconds of `step(0) .. step(passes - 1)`, the first `WARM_UP` left out."""
+    times = []
+    for index in range(passes):
+        step(index)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter())
+    return float(np.diff(times)[WARM_UP - 1 :].mean())

@@ -1,0 +1,23 @@
+"""The encoders that both sides load: the shipped one, and a 12-layer 768-wide BERT with seeded random weights."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from cosent.encoders import resolve
+
+
+def encoder_folder(name: str) -> str:
+    """Folder of `mini`, of `base` (made once per machine, 350 MB in the temporary folder), or of any other model."""
+    if name != "base":
+        return resolve(name)
+    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
+    folder = Path(tempfile.gettempdir(), f"cosent-benchmark-base-{len(tokenizer)}")
+    if not (folder / "tokenizer_config.json").is_file():
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            BertModel(BertConfig(vocab_size=len(tokenizer)), add_pooling_layer=False).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return str(folder)
