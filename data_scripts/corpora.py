@@ -3,8 +3,10 @@
 Everything that depends on the corpus stands here once and travels to training in the manifest of the prepared folder.
 """
 
+import difflib
 from dataclasses import dataclass, field
 
+from cosent.schema import LABEL_KINDS, InputError
 from data_scripts.readers import COLUMN_NAMES, Layout
 
 TEXT = Layout("tsv")
@@ -188,3 +190,12 @@ CORPORA = {
         Corpus(name="demo_binary", label_kind="binary"),
     )
 }
+
+
+def unknown_name(name: str) -> InputError:
+    near = difflib.get_close_matches(name, CORPORA, n=3, cutoff=0.5)
+    return InputError(
+        f"{name!r} is not in the table of corpora ({', '.join(CORPORA)})"
+        + (f"; nearest: {', '.join(near)}" if near else "")
+        + f". For pairs of your own under that name, say what their labels are: --label_kind {'|'.join(LABEL_KINDS)}."
+    )

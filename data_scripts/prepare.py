@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from cosent.schema import LABEL_KINDS, MANIFEST_NAME, SPLITS, InputError, Manifest, sha256_of_file
-from data_scripts.corpora import CORPORA
+from data_scripts.corpora import CORPORA, unknown_name
 
 MOST_HISTOGRAM_KEYS = 20  # more different labels than this are counted in ten bins
 
@@ -68,8 +68,6 @@ def main(arguments: argparse.Namespace) -> Path:
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    from data_scripts.sources import unknown_name
-
     name, known = arguments.name, arguments.name in CORPORA
     own = [f"{column}_column" for column in ("sentence1", "sentence2", "label")]
     own += ["label_kind", "label_min", "label_max", "format", "header"]

@@ -1,13 +1,12 @@
 """Where the rows come from: the files of a corpus in the table, the user's own files, the Hub, or the demo grammar."""
 
-import difflib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from cosent.schema import LABEL_KINDS, SPLITS, InputError
+from cosent.schema import SPLITS, InputError
 from data_scripts.builder import Carve, RawFile
 from data_scripts.corpora import CORPORA, TEXT, Corpus
 from data_scripts.readers import LabelRange, Record
@@ -30,15 +29,6 @@ class Source:
     @property
     def labels(self) -> LabelRange:
         return LabelRange(self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max)
-
-
-def unknown_name(name: str) -> InputError:
-    near = difflib.get_close_matches(name, CORPORA, n=3, cutoff=0.5)
-    return InputError(
-        f"{name!r} is not in the table of corpora ({', '.join(CORPORA)})"
-        + (f"; nearest: {', '.join(near)}" if near else "")
-        + f". For pairs of your own under that name, say what their labels are: --label_kind {'|'.join(LABEL_KINDS)}."
-    )
 
 
 def from_folder(corpus: Corpus, source: Path) -> Source:

@@ -1,0 +1,37 @@
+"""Helpers of the data tests: write a raw file, run `prepare`, read back what it wrote."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from data_scripts import prepare
+
+
+class Workbench:
+    """A raw file or folder, and `prepare` on it, below one temporary folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.output = folder / "out"
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+        return path
+
+    def prepare(self, name: str, *flags: str | Path) -> dict:
+        """Runs the command and returns the manifest that it wrote."""
+        prepare.main(prepare.parse([name, "--output", str(self.output), *map(str, flags)]))
+        return json.loads((self.output / "MANIFEST.json").read_text(encoding="utf-8"))
+
+    def rows(self, split: str = "train") -> list[tuple]:
+        columns = pyarrow.parquet.read_table(self.output / f"{split}.parquet").to_pydict()
+        return list(zip(*columns.values(), strict=True))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Workbench:
+    return Workbench(tmp_path)

@@ -1,0 +1,62 @@
+"""If these fail, the audit calls a leaky corpus clean, or its overlap floor is not the published quantity."""
+
+import json
+
+import pytest
+
+from cosent.schema import InputError
+from data_scripts import audit
+
+TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]
+TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 0), ("甲", "新", 1), ("新", "旧", 0)]
+
+
+@pytest.fixture
+def leaky(bench):
+    for split, rows in (("train", TRAIN), ("test", TEST)):
+        bench.write(f"raw/{split}.tsv", "".join(f"{a}\t{b}\t{c}\n" for a, b, c in rows))
+    bench.prepare("leaky", "--source", bench.folder / "raw", "--label_kind", "binary")
+    return bench
+
+
+def test_made_up_duplicates_leaks_and_placeholders_are_found(leaky, capsys):
+    report = audit.main(audit.parse([str(leaky.output), "--json", str(leaky.folder / "audit.json")]))
+    train = report["splits"]["train"]
+    assert (train["repeated_ordered"], train["repeated_unordered"], train["conflicting_pairs"]) == (1, 2, 1)
+    assert (train["placeholder_one_sentence"], train["placeholder_both_sentences"]) == (1, 1)
+    assert report["leaks"]["train -> test"] == {
+        "rows": 5,
+        "pair": 2,
+        "pair_other_label": 1,  # 丙丁 is 0 in train and 1 in test; 甲乙 has both labels in train
+        "both_sentences": 3,
+        "one_or_both_sentences": 4,
+    }
+    assert json.loads((leaky.folder / "audit.json").read_text(encoding="utf-8")) == report
+    assert "leak train -> test" in capsys.readouterr().out
+
+
+def test_a_missing_corpus_names_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="python -m data_scripts.prepare lcqmc --source"):
+        audit.main(audit.parse(["lcqmc"]))
+
+
+def test_a_raw_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is not a prepared corpus"):
+        audit.main(audit.parse([str(tmp_path)]))
+
+
+def test_dice_overlap_on_paper():
+    """甲乙甲: 甲2 乙1 甲乙1 乙甲1 = 5 grams; 甲乙: 甲1 乙1 甲乙1 = 3 grams; 3 shared."""
+    assert audit.dice_overlap("甲乙甲", "甲乙") == 2 * 3 / 8
+    assert audit.dice_overlap("甲乙", "甲乙") == 1.0
+    assert audit.dice_overlap("甲", "乙") == audit.dice_overlap("", "") == 0.0
+
+
+def test_the_floor_of_a_single_label_is_undefined():
+    assert audit.overlap_spearman([("甲", "乙", 1.0), ("甲", "甲", 1.0)]) is None
+
+
+def test_length_percentiles_count_characters(leaky):
+    characters = audit.main(audit.parse([str(leaky.output)]))["splits"]["test"]["characters"]
+    assert characters == {"50": 1, "90": 1, "99": 1, "100": 1}

@@ -1,0 +1,127 @@
+"""If these fail, a user's own pairs are misread, re-drawn in silence, or refused without a remedy."""
+
+import pytest
+
+from cosent.schema import InputError
+
+BINARY = ("--label_kind", "binary")
+GRADED = ("--label_kind", "graded", "--label_min", "1", "--label_max", "3")
+
+
+def test_a_name_outside_the_table_asks_for_the_label_kind(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\t1\n")
+    with pytest.raises(InputError, match="'lcqcm' is not in the table .*nearest: lcqmc.*--label_kind"):
+        bench.prepare("lcqcm", "--source", path)
+
+
+def test_a_name_in_the_table_takes_no_second_answer(bench):
+    with pytest.raises(InputError, match="lcqmc is in the table, which says what --label_kind would say"):
+        bench.prepare("lcqmc", "--source", bench.folder, *BINARY)
+
+
+def test_a_header_with_known_names_is_detected_and_told(bench, capsys):
+    path = bench.write("pairs.csv", "id,text1,text2,score\n7,甲,乙,1\n")
+    bench.prepare("mine", "--source", path, *BINARY)
+    assert bench.rows() == [("甲", "乙", 1.0)]
+    assert "line 1 is a header" in capsys.readouterr().out
+
+
+def test_an_unknown_header_is_never_guessed(bench):
+    path = bench.write("pairs.csv", "左,右,同义\n甲,乙,1\n")
+    with pytest.raises(InputError, match="line 1: expected a label that is 0 or 1, got '同义'"):
+        bench.prepare("mine", "--source", path, *BINARY)
+    bench.prepare("mine", "--source", path, *BINARY, "--header")
+    assert bench.rows() == [("甲", "乙", 1.0)]
+
+
+def test_columns_by_name_and_by_position(bench):
+    path = bench.write("pairs.tsv", "同义\t编号\t左\t右\n1\t9\t甲\t乙\n")
+    by_name = ("--sentence1_column", "左", "--sentence2_column", "右", "--label_column", "同义")
+    by_position = ("--header", "--sentence1_column", "2", "--sentence2_column", "3", "--label_column", "0")
+    for flags in (by_name, by_position):
+        bench.prepare("mine", "--source", path, *BINARY, *flags, "--overwrite")
+        assert bench.rows() == [("甲", "乙", 1.0)]
+
+
+def test_a_missing_column_names_the_header(bench):
+    path = bench.write("pairs.tsv", "sentence1\tsentence2\tgrade\n甲\t乙\t1\n")
+    with pytest.raises(InputError, match=r"a column named 'similar', got \['sentence1', 'sentence2', 'grade'\]"):
+        bench.prepare("mine", "--source", path, *BINARY, "--label_column", "similar")
+
+
+def test_more_columns_without_names_are_not_guessed(bench):
+    path = bench.write("pairs.tsv", "7\t甲\t乙\t1\n")
+    with pytest.raises(InputError, match="expected 3 columns .*got 4.*--sentence1_column"):
+        bench.prepare("mine", "--source", path, *BINARY)
+
+
+def test_a_position_beyond_the_last_column_stops(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\t1\n")
+    with pytest.raises(InputError, match="expected a column 3"):
+        bench.prepare("mine", "--source", path, *BINARY, "--label_column", "3")
+
+
+def test_names_without_a_header_stop(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\t1\n")
+    with pytest.raises(InputError, match="its columns have no names"):
+        bench.prepare("mine", "--source", path, *BINARY, "--no_header", "--label_column", "label")
+
+
+def test_a_folder_is_cut_by_the_words_of_its_file_names(bench, capsys):
+    for name in ("my.train.tsv", "my_dev.tsv", "test-2.tsv", "latest.tsv"):
+        bench.write(f"pairs/{name}", f"{name}\t乙\t1\n{name}\t丙\t0\n")
+    manifest = bench.prepare("mine", "--source", bench.folder / "pairs", *BINARY)
+    assert manifest["absent_splits"] == []
+    assert bench.rows("train")[0][0] == "my.train.tsv"
+    assert bench.rows("validation")[0][0] == "my_dev.tsv"
+    assert bench.rows("test")[0][0] == "test-2.tsv"
+    assert "latest.tsv: not read" in capsys.readouterr().out  # the word is `latest`, not `test`
+
+
+def test_a_folder_that_cannot_be_cut_stops(bench):
+    bench.write("pairs/a.tsv", "甲\t乙\t1\n")
+    with pytest.raises(InputError, match="with train, dev .or valid. or test as a word"):
+        bench.prepare("mine", "--source", bench.folder / "pairs", *BINARY)
+    bench.write("pairs/train_test.tsv", "甲\t乙\t1\n")
+    with pytest.raises(InputError, match="could be train or test by its name"):
+        bench.prepare("mine", "--source", bench.folder / "pairs", *BINARY)
+
+
+def test_one_file_is_train_unless_shares_are_asked_for(bench):
+    path = bench.write("pairs.tsv", "".join(f"句{i}\t话{i}\t{i % 2}\n" for i in range(100)))
+    manifest = bench.prepare("mine", "--source", path, *BINARY)
+    assert manifest["splits"]["train"]["rows"] == 100 and manifest["absent_splits"] == ["validation", "test"]
+
+
+def test_shares_are_explicit_repeatable_and_keep_equal_pairs_together(bench):
+    lines = [f"句{i}\t话{i}\t{i % 2}\n" for i in range(100)] + [f"话{i}\t句{i}\t0\n" for i in range(100)]
+    flags = (*BINARY, "--validation_share", "0.1", "--test_share", "0.2", "--seed", "7")
+    manifest = bench.prepare("mine", "--source", bench.write("pairs.tsv", "".join(lines)), *flags)
+    splits = {split: {frozenset(row[:2]) for row in bench.rows(split)} for split in ("train", "validation", "test")}
+    assert {split: len(found) for split, found in splits.items()} == {"train": 70, "validation": 10, "test": 20}
+    assert len(set.union(*splits.values())) == 100
+    assert any("0.1 was taken out for validation and 0.2 for test, with seed 7" in w for w in manifest["warnings"])
+    bench.prepare("mine", "--source", bench.write("pairs.tsv", "".join(lines[::-1])), *flags, "--overwrite")
+    assert {frozenset(row[:2]) for row in bench.rows("test")} == splits["test"]  # whatever the order of the rows
+
+
+def test_shares_that_cannot_be_taken_stop(bench):
+    path = bench.write("pairs/train.tsv", "甲\t乙\t1\n丙\t丁\t0\n")
+    with pytest.raises(InputError, match="is 0 pairs"):
+        bench.prepare("mine", "--source", path, *BINARY, "--validation_share", "0.1")
+    bench.write("pairs/dev.tsv", "甲\t乙\t1\n")
+    with pytest.raises(InputError, match="exist are never drawn again"):
+        bench.prepare("mine", "--source", path.parent, *BINARY, "--test_share", "0.5")
+
+
+def test_graded_labels_need_a_range(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\t1.5\n")
+    with pytest.raises(InputError, match="needs --label_min and --label_max"):
+        bench.prepare("mine", "--source", path, "--label_kind", "graded")
+    manifest = bench.prepare("mine", "--source", path, *GRADED)
+    assert (manifest["label_min"], manifest["label_max"], bench.rows()[0][2]) == (1.0, 3.0, 1.5)
+
+
+def test_a_train_split_with_one_label_is_a_warning(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\t1\n丙\t丁\t1\n")
+    assert any("every train label is 1" in w for w in bench.prepare("mine", "--source", path, *BINARY)["warnings"])

@@ -1,0 +1,180 @@
+"""If these fail, `prepare` destroys or half-writes a folder, or the Hub gives other rows than the pinned ones."""
+
+import subprocess
+import sys
+
+import datasets
+import pytest
+
+from cosent.schema import COLUMNS, InputError, Manifest, sha256_of_file
+from data_scripts import prepare
+from data_scripts.corpora import CORPORA
+
+BINARY = ("--label_kind", "binary")
+
+
+def test_the_manifest_describes_the_folder(bench):
+    bench.write("ATEC/ATEC.train.data", "甲\t乙\t1\n丙\t丁\t0\n戊\t己\t0\n")
+    bench.write("ATEC/ATEC.valid.data", "甲\t乙\t1\n")
+    bench.prepare("atec", "--source", bench.folder)
+    manifest = Manifest.load(bench.output)
+    train = manifest.splits["train"]
+    assert (train["rows"], train["published_rows"], train["label_histogram"]) == (3, 62_477, {"0": 2, "1": 1})
+    assert train["sha256"] == sha256_of_file(bench.output / "train.parquet")
+    assert train["source_files"] == [
+        {
+            "name": str(bench.folder / "ATEC/ATEC.train.data"),
+            "sha256": sha256_of_file(bench.folder / "ATEC/ATEC.train.data"),
+            "rows": 3,
+        }
+    ]
+    assert manifest.absent_splits == ["test"]
+    assert "train has 3 rows, the published corpus has 62,477." in manifest.warnings
+    names = sorted(path.name for path in bench.output.iterdir())
+    assert names == ["MANIFEST.json", "train.parquet", "validation.parquet"]
+
+
+def test_source_may_be_the_corpus_folder_itself(bench):
+    bench.write("ATEC/ATEC.train.data", "甲\t乙\t1\n")
+    assert bench.prepare("atec", "--source", bench.folder / "ATEC")["splits"]["train"]["rows"] == 1
+
+
+def test_the_table_tells_rows_published_rows_and_warnings(bench, capsys):
+    bench.write("BQ/BQ.train.data", "甲\t乙\t1\n丙\t丁\t0\n")
+    bench.prepare("bq", "--source", bench.folder)
+    shown = capsys.readouterr().out
+    assert "train                2     100,000  0: 1  1: 1" in shown
+    assert "warning: train has 2 rows, the published corpus has 100,000." in shown
+
+
+def test_a_prepared_folder_is_replaced_only_when_told(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\t1\n")
+    bench.prepare("mine", "--source", path, *BINARY)
+    path.write_text("丙\t丁\t0\n", encoding="utf-8")
+    with pytest.raises(InputError, match="already holds a prepared corpus.*--overwrite"):
+        bench.prepare("mine", "--source", path, *BINARY)
+    assert bench.rows() == [("甲", "乙", 1.0)]
+
+
+def test_a_failed_overwrite_keeps_the_earlier_folder(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\t1\n")
+    bench.prepare("mine", "--source", path, *BINARY)
+    path.write_text("丙\t丁\n", encoding="utf-8")
+    with pytest.raises(InputError, match="expected 2 columns|expected 3 columns"):
+        bench.prepare("mine", "--source", path, *BINARY, "--overwrite")
+    assert bench.rows() == [("甲", "乙", 1.0)]
+    assert sorted(path.name for path in bench.folder.iterdir()) == ["out", "pairs.tsv"]
+
+
+def test_a_folder_of_other_files_is_never_replaced(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\t1\n")
+    bench.write("out/thesis.txt", "mine")
+    with pytest.raises(InputError, match="is not a prepared corpus"):
+        bench.prepare("mine", "--source", path, *BINARY, "--overwrite")
+    assert (bench.output / "thesis.txt").exists()
+
+
+def test_a_missing_source_says_what_is_missing(bench):
+    with pytest.raises(InputError, match="stsb needs --source"):
+        bench.prepare("stsb")
+    with pytest.raises(InputError, match="which is none"):
+        bench.prepare("stsb", "--source", bench.folder / "nowhere")
+    with pytest.raises(InputError, match="which does not exist"):
+        bench.prepare("mine", "--source", bench.folder / "nowhere", *BINARY)
+    with pytest.raises(InputError, match=r"No file of stsb in .*STS-B.train.data.*it holds nothing"):
+        bench.prepare("stsb", "--source", bench.folder)
+
+
+@pytest.mark.parametrize("name", ["../escape", "a/b", "-x", ""])
+def test_a_name_that_is_no_folder_name_stops(bench, name):
+    path = bench.write("pairs.tsv", "甲\t乙\t1\n")
+    with pytest.raises((InputError, SystemExit)):
+        bench.prepare(name, "--source", path, *BINARY)
+
+
+def test_unknown_and_shortened_flags_are_errors(capsys):
+    for flag in ("--sourc", "--label_kin"):
+        with pytest.raises(SystemExit):
+            prepare.parse(["stsb", flag, "x"])
+        assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_help_and_errors_answer_without_heavy_imports():
+    """`prepare --help` is what a new user types first; importing torch or datasets would take seconds."""
+    code = (
+        "import sys, data_scripts.prepare as p, data_scripts.audit\n"
+        "try: p.parse(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'pandas', 'pyarrow', 'scipy', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert "--on_bad_rows" in result.stdout
+
+
+def test_errors_reach_the_user_without_a_traceback():
+    command = [sys.executable, "-m", "data_scripts.prepare", "stsb"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: stsb needs --source") and "Traceback" not in result.stderr
+
+
+def hub_stand_in(monkeypatch, splits):
+    asked = {}
+
+    def load_dataset(repository, revision=None):
+        asked.update(repository=repository, revision=revision)
+        return datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return asked
+
+
+@pytest.mark.parametrize("name", [name for name, corpus in CORPORA.items() if corpus.hub_repository])
+def test_the_hub_is_asked_for_the_pinned_revision(bench, monkeypatch, name):
+    row = {"sentence1": " 甲 ", "sentence2": "乙", "score": 1.0}
+    asked = hub_stand_in(monkeypatch, {"train": [row, row | {"score": 0.0}], "validation": [row], "test": [row]})
+    manifest = bench.prepare(name, "--source", "hub")
+    corpus = CORPORA[name]
+    assert asked == {"repository": corpus.hub_repository, "revision": corpus.hub_revision}
+    assert len(corpus.hub_revision) == 40
+    assert bench.rows() == [("甲", "乙", 1.0), ("甲", "乙", 0.0)]
+    assert corpus.hub_revision in manifest["source"]
+
+
+def test_a_bad_hub_row_is_named(bench, monkeypatch):
+    hub_stand_in(monkeypatch, {"test": [{"sentence1": "甲", "sentence2": "乙", "score": 7.5}]})
+    with pytest.raises(InputError, match="STSB/test, line 1: expected a label that is a number from 0 to 5, got 7.5"):
+        bench.prepare("stsb", "--source", "hub")
+
+
+def test_other_hub_columns_stop(bench, monkeypatch):
+    hub_stand_in(monkeypatch, {"test": [{"premise": "甲", "sentence2": "乙", "score": 1.0}]})
+    with pytest.raises(InputError, match="expected splits among .*sentence1, sentence2, score, got split 'test'"):
+        bench.prepare("stsb", "--source", "hub")
+
+
+def test_without_network_the_hub_error_says_what_to_do(bench, monkeypatch):
+    def load_dataset(repository, revision=None):
+        raise ConnectionError(f"Couldn't reach '{repository}' on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(InputError, match="C-MTEB/BQ at revision e3dda5e.*Without network, use --source FOLDER"):
+        bench.prepare("bq", "--source", "hub")
+    with pytest.raises(InputError, match="snli_zh has no pinned repository on the Hub"):
+        bench.prepare("snli_zh", "--source", "hub")
+
+
+def test_many_different_labels_are_counted_in_bins(bench):
+    path = bench.write("pairs.tsv", "".join(f"句{i}\t话{i}\t{i / 100}\n" for i in range(101)))
+    manifest = bench.prepare("mine", "--source", path, "--label_kind", "graded", "--label_min", "0", "--label_max", "1")
+    histogram = manifest["splits"]["train"]["label_histogram"]
+    assert len(histogram) == 10 and sum(histogram.values()) == 101
+
+
+def test_the_columns_are_those_of_the_contract(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\t1\n")
+    bench.prepare("mine", "--source", path, *BINARY)
+    import pyarrow.parquet
+
+    assert tuple(pyarrow.parquet.read_schema(bench.output / "train.parquet").names) == COLUMNS
