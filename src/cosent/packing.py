@@ -20,7 +20,7 @@ import torch
 from cosent.schema import InputError
 
 MIN_SAVING = 0.05  # of the FLOPs of the padded batch; below it, measured, packing costs what it saves
-WIDTH_STEP = 8  # tokens: finer rows save under 1%, and attention kernels want multiples of 8
+WIDTH_STEP = 8  # tokens: rows fitted to the token would save 1-2%, and kernels on a GPU want multiples of 8
 MIN_WIDTH = 48  # tokens: rows of sentences shorter than this are tried up to twice as wide
 
 

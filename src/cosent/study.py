@@ -41,6 +41,8 @@ class Run:
 def main(args: argparse.Namespace) -> int:
     study = read_study(args.study)
     name = Path(args.study).stem
+    if args.limit_train:
+        name += f"-limit{args.limit_train}"  # a trial never passes for a run of the study itself
     results = Path(args.results, name)
     seeds = args.seeds or study["seeds"]
     runs = [Run(recipe, corpus, seed) for seed in seeds for corpus in study["corpora"] for recipe in study["recipes"]]
@@ -78,7 +80,7 @@ def read_study(path: str) -> dict:
     if not Path(path).is_file():
         raise InputError(f"There is no study at {path}. The shipped ones are recipes/studies/<name>.yaml.")
     study = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    wrong = set(study) ^ set(KEYS) - {"flags"} if "flags" not in study else set(study) ^ set(KEYS)
+    wrong = ({"flags"} | set(study)) ^ set(KEYS)
     if wrong:
         raise InputError(f"{path}: a study has the keys {', '.join(KEYS)}; {', '.join(sorted(wrong))} is wrong.")
     for recipe in study["recipes"]:
@@ -115,7 +117,7 @@ def keep(record_file: Path, result_file: Path) -> None:
     partial.replace(result_file)
 
 
-if __name__ == "__main__":
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", help="recipes/studies/<name>.yaml")
     parser.add_argument("--seeds", nargs="+", type=int, help="instead of those of the study")
@@ -125,8 +127,12 @@ if __name__ == "__main__":
     parser.add_argument("--data_dir", default="data", help="folder of the prepared corpora")
     parser.add_argument("--runs", default="runs/studies", help="where models and logs go")
     parser.add_argument("--results", default="recipes/results", help="where the JSON of each run goes")
+    return parser
+
+
+if __name__ == "__main__":
     try:
-        sys.exit(main(parser.parse_args()))
+        sys.exit(main(parser().parse_args()))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,0 +1,85 @@
+"""Embed a text file, one sentence per line, into a NumPy file: one JSON line on stdout, progress on stderr.
+
+python -m cosent.encode --model runs/stsb --input sentences.txt --output vectors.npy --normalize
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from tqdm.auto import tqdm
+
+from cosent.arguments import option
+from cosent.cli import run
+from cosent.encoding import quantized
+from cosent.modeling import SentenceEncoder
+from cosent.schema import InputError
+from cosent.vector_file import ChunkTask, encode_file, read_chunks
+
+
+@dataclass
+class EncodeArguments:
+    """What to encode, and how fast."""
+
+    model: str = field(metadata={"help": "Folder of a trained model, a shipped encoder or a Hub id."})
+    input: str = field(metadata={"help": "UTF-8 text file of any length, one sentence per line."})
+    output: str = field(metadata={"help": "File to write: float32, a row per line; numpy.load(..., mmap_mode='r')."})
+    batch_size: int = option(512, "The most sentences in a forward pass; their tokens are bounded too.")
+    normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
+    int8: bool = option(False, "Linear layers in int8 (CPU).")
+    dtype: str = option("float32", "Type to compute in; vectors are float32.", ("float32", "bfloat16", "float16"))
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda where there is one.")
+    workers: int = option(1, "Processes on the CPU; they share out the threads.")
+    keep_empty_lines: bool = option(False, "Give an empty line the vector of the empty sentence instead of stopping.")
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+
+def main(args: EncodeArguments):
+    start = time.time()
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check(args, device)
+    task = ChunkTask(Path(args.input), Path(args.output), args.batch_size, args.normalize, args.keep_empty_lines)
+    chunks = read_chunks(task.input_path, args.keep_empty_lines)
+    load = partial(load_encoder, args.model, args.dtype, args.int8, device)
+    encoder = load()
+    rows = chunks[-1].first + chunks[-1].rows
+    with tqdm(total=rows, unit="sentence", file=sys.stderr) as progress:
+        truncated = encode_file(encoder, task, chunks, load, args.workers, progress.update)
+    seconds = time.time() - start
+    if truncated:
+        print(f"{truncated} of {rows} sentences are longer than the model's {encoder.max_length} tokens; what is "
+              "beyond them was not read.", file=sys.stderr)  # fmt: skip
+    result = {"output": args.output, "rows": rows, "dim": encoder.pooling.hidden_size, "truncated": truncated}
+    print(json.dumps(result | {"seconds": round(seconds, 3), "sentences_per_second": round(rows / seconds, 1)}))
+
+
+def check(args: EncodeArguments, device: str) -> None:
+    """Refuses what would end badly after minutes of work.
+
+    Raises:
+        InputError: an output that exists or cannot, or flags that do not go together.
+    """
+    output = Path(args.output)
+    if not output.parent.is_dir():
+        raise InputError(f"--output {output}: the folder {output.parent} does not exist. Create it first.")
+    if output.exists() and (output.is_dir() or not args.overwrite):
+        raise InputError(f"--output {output} exists, and nothing was written. Name another, or --overwrite a file.")
+    if args.batch_size < 1 or args.workers < 1:
+        raise InputError(f"--batch_size and --workers count from 1, got {args.batch_size} and {args.workers}.")
+    if device != "cpu" and (args.workers > 1 or args.int8):
+        raise InputError(f"--workers and --int8 are for the CPU, got device {device}. Add --device cpu or drop them.")
+    if args.int8 and args.dtype != "float32":
+        raise InputError(f"--int8 is a type of its own, got --dtype {args.dtype} too. Drop one of the two.")
+
+
+def load_encoder(model: str, dtype: str, int8: bool, device: str) -> SentenceEncoder:
+    encoder = SentenceEncoder.from_pretrained(model).to(device=device, dtype=getattr(torch, dtype)).eval()
+    return quantized(encoder) if int8 else encoder
+
+
+if __name__ == "__main__":
+    run(main, EncodeArguments)

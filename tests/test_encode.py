@@ -1,0 +1,155 @@
+"""`python -m cosent.encode`: a row per line, whatever the length of the file and the number of processes."""
+
+import json
+import os
+import sys
+import tracemalloc
+from functools import partial
+
+import numpy as np
+import pytest
+
+from cosent.cli import run
+from cosent.encode import EncodeArguments, load_encoder, main
+from cosent.modeling import SentenceEncoder
+from cosent.schema import InputError
+from cosent.vector_file import ChunkTask, encode_file, read_chunks
+
+LINES = [f"第{number}个问题怎么还款" for number in range(23)]
+
+
+def die():
+    os._exit(1)
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    path = tmp_path / "sentences.txt"
+    path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return path
+
+
+def job(tiny_model, path, tmp_path, **changes):
+    return EncodeArguments(str(tiny_model), str(path), str(tmp_path / "vectors.npy"), device="cpu", **changes)
+
+
+def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, monkeypatch):
+    """If this fails, the command of the README gives other vectors than `encode`, or its JSON line cannot be read."""
+    command = ["--model", str(tiny_model), "--input", str(sentences), "--output", str(tmp_path / "vectors.npy")]
+    monkeypatch.setattr(sys, "argv", ["encode", *command, "--normalize", "--device", "cpu"])
+    run(main, EncodeArguments)
+    result = json.loads(capsys.readouterr().out)
+    vectors = np.load(result["output"], mmap_mode="r")
+    expected = SentenceEncoder.from_pretrained(str(tiny_model)).encode(LINES, normalize=True)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    assert (result["rows"], result["dim"], result["truncated"]) == (23, 32, 0)
+    assert result["sentences_per_second"] > 0
+    assert sorted(os.listdir(tmp_path)) == ["sentences.txt", "vectors.npy"]
+
+
+@pytest.mark.slow
+def test_two_workers_write_what_one_writes(tiny_model, sentences, tmp_path):
+    """If this fails, --workers mixes up rows, or loses some."""
+    chunks = read_chunks(sentences, chunk_lines=5)
+    load = partial(load_encoder, str(tiny_model), "float32", False, "cpu")
+    done = []
+    for workers in (1, 2):
+        task = ChunkTask(sentences, tmp_path / f"{workers}.npy", 4, False, False)
+        encode_file(load(), task, chunks, load, workers, done.append)
+    one, two = np.load(tmp_path / "1.npy"), np.load(tmp_path / "2.npy")
+    np.testing.assert_allclose(one, two, atol=1e-6)
+    assert len(chunks) == 5 and sum(done) == 2 * 23
+    assert np.abs(one[0] - one[1]).max() > 1e-4, "all rows are alike: nothing was compared"
+
+
+@pytest.mark.slow
+def test_a_dead_worker_is_an_error(tiny_model, sentences, tmp_path):
+    """If this fails, a worker killed for lack of memory leaves rows of zeros, or hangs the job."""
+    encoder = load_encoder(str(tiny_model), "float32", False, "cpu")
+    task = ChunkTask(sentences, tmp_path / "vectors.npy", 4, False, False)
+    with pytest.raises(InputError, match="workers died"):
+        encode_file(encoder, task, read_chunks(sentences), die, workers=2)
+    assert os.listdir(tmp_path) == ["sentences.txt"]
+
+
+def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path):
+    """If this fails, a file larger than the memory cannot be encoded."""
+    encoder, peaks = SentenceEncoder.from_pretrained(str(tiny_model)), []
+    for repetitions in (50, 50, 400):  # the first time, caches fill
+        path = tmp_path / "long.txt"
+        path.write_text("".join(f"{line}\n" for line in LINES) * repetitions, encoding="utf-8")
+        tracemalloc.start()
+        chunks = read_chunks(path, chunk_lines=500)
+        encode_file(encoder, ChunkTask(path, tmp_path / "vectors.npy", 64, False, False), chunks)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    vectors = np.load(tmp_path / "vectors.npy", mmap_mode="r")
+    assert vectors.shape == (23 * 400, 32)
+    assert peaks[2] - peaks[1] < vectors.nbytes / 10, peaks
+
+
+def test_windows_files_are_read_as_they_are_meant(tiny_model, tmp_path):
+    """If this fails, a byte order mark or a carriage return becomes part of a sentence and moves its vector."""
+    path = tmp_path / "windows.txt"
+    path.write_bytes("\ufeff怎么还款\r\n我喜欢北京".encode())
+    main(job(tiny_model, path, tmp_path))
+    expected = SentenceEncoder.from_pretrained(str(tiny_model)).encode(["怎么还款", "我喜欢北京"])
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("好\n\n坏\n".encode(), "line 2: expected a sentence, got an empty line"),
+        ("好\n".encode() + "北京".encode("gb18030"), "line 2: expected UTF-8, got the byte 0xb1"),
+        (b"", "is empty"),
+    ],
+)
+def test_lines_that_cannot_be_encoded_are_named(tiny_model, tmp_path, content, message):
+    """If this fails, a damaged line shifts every row below it, or gets the vector of another text."""
+    path = tmp_path / "sentences.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        main(job(tiny_model, path, tmp_path))
+
+
+def test_empty_lines_may_be_kept(tiny_model, tmp_path, capsys):
+    """If this fails, rows and lines no longer match in a file that is known to hold empty lines."""
+    path = tmp_path / "sentences.txt"
+    path.write_text("好\n\n坏\n", encoding="utf-8")
+    main(job(tiny_model, path, tmp_path, keep_empty_lines=True))
+    assert json.loads(capsys.readouterr().out)["rows"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "exists, and nothing was written"),
+        ({"output": "nowhere/vectors.npy"}, "folder nowhere does not exist"),
+        ({"workers": 0}, "count from 1"),
+        ({"device": "cuda", "int8": True}, "for the CPU"),
+        ({"int8": True, "dtype": "bfloat16"}, "type of its own"),
+        ({"input": "nowhere.txt"}, "no file nowhere.txt"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused_at_once(tiny_model, sentences, tmp_path, changes, message):
+    """If this fails, vectors of hours are overwritten, or an error comes after minutes of work."""
+    arguments = job(tiny_model, sentences, tmp_path)
+    arguments.overwrite = bool(changes)
+    (tmp_path / "vectors.npy").write_bytes(b"precious")
+    for name, value in changes.items():
+        setattr(arguments, name, value)
+    with pytest.raises(InputError, match=message):
+        main(arguments)
+    assert (tmp_path / "vectors.npy").read_bytes() == b"precious"
+
+
+def test_int8_and_cut_sentences_are_reported(tiny_model, sentences, tmp_path, capsys):
+    """If this fails, --int8 does not run, or a user does not learn that a sentence was cut."""
+    with open(sentences, "a", encoding="utf-8") as file:
+        file.write("长" * 600 + "\n")
+    main(job(tiny_model, sentences, tmp_path, int8=True))
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["truncated"] == 1
+    assert "1 of 24 sentences are longer than the model's 512 tokens" in captured.err
+    assert np.isfinite(np.load(tmp_path / "vectors.npy")).all()
