@@ -19,7 +19,7 @@ from data_scripts.demo_words import SLOTS
 
 SEED = 20220
 ROWS = {"train": 5000, "validation": 500, "test": 500}
-SHARES = {4: 0.27, 3: 0.17, 2: 0.22, 1: 0.22, 0: 0.12}  # of the pairs of a split, by grade
+SHARES = {4: 0.27, 3: 0.17, 2: 0.2, 1: 0.2, 0: 0.16}  # of the pairs of a split, by grade
 SIMILAR = 3  # the lowest grade that the binary variant labels 1
 MEANINGS = EVERYDAY | SERVICE
 ANYWHERE = {"city", "city2", "day", "person", "person2", "money", "number"}  # slots that do not make a topic
@@ -98,7 +98,7 @@ def draw_pair(grade: int, split: str, random: Random) -> tuple[str, str]:
     strong = other_strong = random.random() < 0.25
     choice = templates(meaning, split)
     template = random.choice(choice)
-    keeps_template = random.random() < {4: 0.0, 3: 0.4, 2: 0.75, 1: 0.75, 0: 0.0}[grade]
+    keeps_template = random.random() < {4: 0.0, 3: 0.5, 2: 0.6, 1: 0.6, 0: 0.0}[grade]
     other_template = template if keeps_template else random.choice([text for text in choice if text != template])
     if grade == 3:
         strong, other_strong = False, True

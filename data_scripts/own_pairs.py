@@ -6,7 +6,7 @@ from pathlib import Path
 from cosent.schema import SPLITS, InputError
 from data_scripts.builder import Carve, RawFile
 from data_scripts.corpora import Corpus
-from data_scripts.readers import COLUMN_NAMES, LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES, Layout, read_records
+from data_scripts.readers import COLUMN_NAMES, Layout, RowError, find_columns, read_records
 from data_scripts.sources import Source
 
 FORMATS = {".tsv": "tsv", ".txt": "tsv", ".data": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
@@ -100,33 +100,34 @@ def _layout(path: Path, arguments) -> tuple[Layout, str]:
         return Layout("jsonl", columns=columns, width=None), "columns by key"
     names = _first_row(path, format)
     header, why = _has_header(names, wanted, arguments.header)
-    columns = tuple(
-        column if column is not None else known if header and set(known) & set(names) else position
-        for column, known, position in zip(wanted, COLUMN_NAMES, range(3), strict=True)
-    )
-    if not header and any(isinstance(column, tuple) for column in columns):
+    if not header and any(isinstance(column, tuple) for column in wanted):
         raise InputError(
             f"{path} is read without a header (--no_header), so its columns have no names: give 0-based positions, got "
             f"{', '.join(flag for flag in flags if flag)}."
         )
-    chosen = ", ".join(str(next((n for n in c if n in names), c[0]) if isinstance(c, tuple) else c) for c in columns)
-    by_default = [column for column, flag in zip(columns, wanted, strict=True) if flag is None]
-    if len(names) != 3 and any(isinstance(column, int) for column in by_default):
+    by_name = [header and bool(set(known) & set(names)) for known in COLUMN_NAMES]
+    if len(names) != 3 and any(column is None and not found for column, found in zip(wanted, by_name, strict=True)):
         raise InputError(
             f"{path}, line 1: expected 3 columns (sentence1, sentence2, label) or a header with such names, got "
             f"{len(names)}: {names}. Taking the first three could train on an id. Pass --sentence1_column, "
             "--sentence2_column and --label_column (names of the header, or positions from 0), or --format."
         )
-    return Layout(format, header, columns, width=None), f"{why}, columns {chosen}"
+    columns = tuple(
+        column if column is not None else COLUMN_NAMES[place] if by_name[place] else place
+        for place, column in enumerate(wanted)
+    )
+    layout = Layout(format, header, columns, width=None)
+    chosen = ", ".join(names[position] if header else str(position) for position in find_columns(names, layout, path))
+    return layout, f"{why}, columns {chosen}"
 
 
 def _first_row(path: Path, format: str) -> list[str]:
-    for _, _, fields in read_records(path, format):
-        if isinstance(fields, ValueError):
-            raise type(fields)(fields.expected, fields.got + f" in the first row of {path}")
+    for number, _, fields in read_records(path, format):
+        if isinstance(fields, RowError):
+            raise InputError(f"{path}, line {number}: {fields}. It tells the columns: correct the line.")
         if fields:
             return [field.strip() for field in fields]
-    raise InputError(f"{path} is empty: it has no row at all.")
+    raise InputError(f"{path} is empty: it has no row at all. Nothing could be learned from it: name another file.")
 
 
 def _has_header(names: list[str], wanted: tuple, flag: bool | None) -> tuple[bool, str]:
@@ -135,8 +136,7 @@ def _has_header(names: list[str], wanted: tuple, flag: bool | None) -> tuple[boo
         return flag, "line 1 is a header (--header)" if flag else "no header (--no_header)"
     if any(isinstance(column, tuple) for column in wanted):
         return True, "line 1 is a header (columns are asked for by name)"
-    known = [set(group) & set(names) for group in (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)]
-    if known[0] and known[1]:
+    if all(set(known) & set(names) for known in COLUMN_NAMES[:2]):
         return True, "line 1 is a header (it holds column names; --no_header if not)"
     return False, "no header (line 1 holds no known column name; --header if it is one)"
 

@@ -140,7 +140,7 @@ def find_columns(names: list[str], layout: Layout, path: Path) -> tuple[int | st
     """The three columns among `names` (a header, or the keys of the first JSON object).
 
     Raises:
-        InputError: a column is missing.
+        InputError: a column is missing, or taken twice.
     """
     positions = [wanted for wanted in layout.columns if isinstance(wanted, int)]
     if layout.width is None and positions and max(positions) >= len(names):
@@ -159,6 +159,11 @@ def find_columns(names: list[str], layout: Layout, path: Path) -> tuple[int | st
             )
         named = candidates[0]
         found.append(names.index(named) if layout.format != "jsonl" and isinstance(named, str) else named)
+    if len(set(found)) < len(found):
+        raise InputError(
+            f"{path}, line 1: expected three different columns, got {found} of {names}. A pair of a column with itself "
+            "teaches nothing. Name all three with --sentence1_column, --sentence2_column and --label_column."
+        )
     return tuple(found)
 
 
@@ -255,10 +260,11 @@ def _report(name: str, number: int, text: str, error: RowError, tally: Tally, on
     shown = text.encode("utf-8", errors="backslashreplace").decode("utf-8")
     shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
     if on_bad_rows == "error":
+        header = " If line 1 holds column names, pass --header." if number == 1 else ""
         raise InputError(
             f"{name}, line {number}: expected {error.expected}, got {error.got}.\n  {shown!r}\n"
             "A guess at what it means would train on a wrong pair. Correct the line, or pass --on_bad_rows skip: such "
-            "rows are then left out, counted and listed in the manifest."
+            f"rows are then left out, counted and listed in the manifest.{header}"
         ) from error
     tally.left_out["bad row"] += 1
     tally.bad_rows.append({"file": name, "line": number, "text": shown, "reason": str(error)})

@@ -28,7 +28,7 @@ def test_a_header_with_known_names_is_detected_and_told(bench, capsys):
 
 def test_an_unknown_header_is_never_guessed(bench):
     path = bench.write("pairs.csv", "左,右,同义\n甲,乙,1\n")
-    with pytest.raises(InputError, match="line 1: expected a label that is 0 or 1, got '同义'"):
+    with pytest.raises(InputError, match="(?s)line 1: expected a label that is 0 or 1, got '同义'.*pass --header"):
         bench.prepare("mine", "--source", path, *BINARY)
     bench.prepare("mine", "--source", path, *BINARY, "--header")
     assert bench.rows() == [("甲", "乙", 1.0)]
@@ -53,6 +53,23 @@ def test_more_columns_without_names_are_not_guessed(bench):
     path = bench.write("pairs.tsv", "7\t甲\t乙\t1\n")
     with pytest.raises(InputError, match="expected 3 columns .*got 4.*--sentence1_column"):
         bench.prepare("mine", "--source", path, *BINARY)
+
+
+def test_no_column_serves_twice(bench):
+    """With the label first under a name of its own, position 2 would be the second sentence and the label at once."""
+    path = bench.write("pairs.tsv", "同义\tsentence1\tsentence2\n1\t甲\t乙\n")
+    with pytest.raises(InputError, match="expected three different columns"):
+        bench.prepare("mine", "--source", path, *BINARY)
+    bench.prepare("mine", "--source", path, *BINARY, "--label_column", "同义")
+    assert bench.rows() == [("甲", "乙", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "is empty"), ("甲\t乙\t1\n".encode("gbk"), "line 1: expected UTF-8")]
+)
+def test_a_file_whose_first_row_cannot_be_read_stops(bench, content, message):
+    with pytest.raises(InputError, match=message):
+        bench.prepare("mine", "--source", bench.write("pairs.tsv", content), *BINARY)
 
 
 def test_a_position_beyond_the_last_column_stops(bench):
