@@ -12,7 +12,8 @@ from pathlib import Path
 import datasets
 
 from cosent.schema import COLUMNS, SPLITS, InputError, sha256_of_file
-from data_scripts.readers import LabelRange, Layout, Record, Tally, read_pairs, read_records
+from data_scripts.checks import LabelRange
+from data_scripts.readers import Layout, Record, Tally, read_pairs, read_records
 
 VERSION = "1.0.0"
 ONE_FILE = "1000GB"  # per split, however large: `datasets` would start a second shard at 500 MB

@@ -28,6 +28,7 @@ class Corpus:
         published_rows: by split, the rows that the publisher (or the paper that made the split) tells.
         bi_encoder_length, cross_encoder_length: tokens with special tokens, per sentence and per pair.
         hub_repository, hub_revision: pinned dataset on the Hugging Face Hub with columns sentence1, sentence2, score.
+        generated: written by the grammar of `data_scripts.demo`; there is no source to name.
         notes: what a reader of the manifest should know; they become its warnings.
     """
 
@@ -43,6 +44,7 @@ class Corpus:
     cross_encoder_length: int = 128
     hub_repository: str = ""
     hub_revision: str = ""
+    generated: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -186,8 +188,8 @@ CORPORA = {
                 "here, and OCNLI dev is the validation split.",
             ),
         ),
-        Corpus(name="demo", label_kind="graded", label_max=4.0),
-        Corpus(name="demo_binary", label_kind="binary"),
+        Corpus(name="demo", label_kind="graded", label_max=4.0, generated=True),
+        Corpus(name="demo_binary", label_kind="binary", generated=True),
     )
 }
 

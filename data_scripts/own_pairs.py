@@ -5,8 +5,9 @@ from pathlib import Path
 
 from cosent.schema import SPLITS, InputError
 from data_scripts.builder import Carve, RawFile
+from data_scripts.checks import RowError
 from data_scripts.corpora import Corpus
-from data_scripts.readers import COLUMN_NAMES, Layout, RowError, find_columns, read_records
+from data_scripts.readers import COLUMN_NAMES, Layout, find_columns, read_records
 from data_scripts.sources import Source
 
 FORMATS = {".tsv": "tsv", ".txt": "tsv", ".data": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}

@@ -82,8 +82,12 @@ def check_flags(arguments: argparse.Namespace) -> None:
             f"{name} is in the table, which says what {', '.join(given)} would say. Two answers could disagree: drop "
             "these flags, or give your own pairs another name."
         )
-    if not arguments.source and not name.startswith("demo"):
-        raise InputError(f"{name} needs --source: the folder with its raw files, or `hub`.")
+    generated = known and CORPORA[name].generated
+    if generated and arguments.source:
+        raise InputError(f"{name} is written by a grammar and reads no --source: drop that flag.")
+    if not generated and not arguments.source:
+        hub = ", or `hub`" if known and CORPORA[name].hub_repository else ""
+        raise InputError(f"{name} needs --source: the folder with its raw files{hub}.")
 
 
 def refuse_to_replace(output: Path, overwrite: bool) -> None:
@@ -106,7 +110,7 @@ def open_source(arguments: argparse.Namespace):
     if arguments.label_kind:
         return from_own_pairs(arguments.name, Path(arguments.source), arguments)
     corpus = CORPORA[arguments.name]
-    if corpus.name.startswith("demo"):
+    if corpus.generated:
         return sources.from_demo(corpus)
     if arguments.source == "hub":
         return sources.from_hub(corpus)

@@ -2,19 +2,18 @@
 
 import csv
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.schema import NLI_CLASSES, InputError
+from cosent.schema import InputError
+from data_scripts.checks import NO_GOLD_LABEL, LabelRange, RowError, check_label, check_text, not_utf8
 
 SENTENCE1_NAMES = ("sentence1", "text1", "s1", "premise", "query1", "question1")
 SENTENCE2_NAMES = ("sentence2", "text2", "s2", "hypothesis", "query2", "question2")
 LABEL_NAMES = ("gold_label", "label", "score", "similarity")
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
-NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
 
@@ -37,15 +36,6 @@ class Layout:
     width: int | None = 3
 
 
-@dataclass(frozen=True)
-class LabelRange:
-    """Which labels a corpus may hold: `kind` as in `cosent.schema.LABEL_KINDS`, both ends included."""
-
-    kind: str
-    low: float
-    high: float
-
-
 @dataclass
 class Tally:
     """What reading one split found: rows per file, rows left out by reason, and the bad rows."""
@@ -53,14 +43,6 @@ class Tally:
     files: list[dict] = field(default_factory=list)
     left_out: Counter = field(default_factory=Counter)
     bad_rows: list[dict] = field(default_factory=list)
-
-
-class RowError(InputError):
-    """One row cannot be used; `expected` and `got` are halves of the sentence that the user reads."""
-
-    def __init__(self, expected: str, got: str):
-        super().__init__(f"expected {expected}, got {got}")
-        self.expected, self.got = expected, got
 
 
 Record = tuple[int, str, list | dict | RowError]  # line number, its text, its fields (or why it has none)
@@ -85,7 +67,7 @@ def read_records(path: Path, format: str) -> Iterator[Record]:
         format: `tsv`, `csv` or `jsonl`.
     """
     for number, text, fields in _read_csv(path) if format == "csv" else _read_by_line(path, format):
-        yield number, text, _not_utf8(text) or fields
+        yield number, text, not_utf8(text) or fields
 
 
 def _read_by_line(path: Path, format: str) -> Iterator[Record]:
@@ -115,17 +97,6 @@ def _read_csv(path: Path) -> Iterator[Record]:
         except csv.Error as error:
             fields = RowError('comma-separated values, with quotes doubled inside quotes', str(error))
         yield start, "\n".join(consumed), fields
-
-
-def _not_utf8(text: str) -> RowError | None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return RowError(
-            "UTF-8",
-            f"other bytes from character {error.start + 1} on (of a GBK file? `iconv -f GB18030 -t UTF-8` converts it)",
-        )
-    return None
 
 
 def _json_object(text: str) -> dict | RowError:
@@ -165,43 +136,6 @@ def find_columns(names: list[str], layout: Layout, path: Path) -> tuple[int | st
             "teaches nothing. Name all three with --sentence1_column, --sentence2_column and --label_column."
         )
     return tuple(found)
-
-
-def check_text(value: object, name: str) -> str:
-    """A sentence without the white space around it.
-
-    Raises:
-        RowError: not text, empty, or not UTF-8.
-    """
-    if not isinstance(value, str):
-        raise RowError(f"text in {name}", f"{value!r}")
-    if problem := _not_utf8(value):  # a lone surrogate can also come out of a JSON escape
-        raise problem
-    sentence = value.strip()
-    if not any(character.isprintable() and not character.isspace() for character in sentence):
-        raise RowError(f"a sentence in {name}", "an empty sentence")
-    return sentence
-
-
-def check_label(value: object, labels: LabelRange) -> float:
-    """A label as the number that training uses; NLI classes become their rank.
-
-    Raises:
-        RowError: not one of the classes, not a number, NaN, or outside the range.
-    """
-    if labels.kind == "nli":
-        if not isinstance(value, str) or value.strip() not in NLI_CLASSES:
-            # 0 is entailment in some corpora and contradiction in others
-            raise RowError(f"an NLI label, one of {', '.join(NLI_CLASSES)} (numbers are ambiguous)", f"{value!r}")
-        return float(NLI_CLASSES.index(value.strip()))
-    wanted = "0 or 1" if labels.kind == "binary" else f"a number from {labels.low:g} to {labels.high:g}"
-    try:
-        number = math.nan if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number) or not labels.low <= number <= labels.high or (labels.kind == "binary" and number % 1):
-        raise RowError(f"a label that is {wanted}", f"{value!r}")
-    return number
 
 
 def _pair(fields: list | dict | RowError, columns: tuple, width: int | None, labels: LabelRange) -> tuple | None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from cosent.schema import SPLITS, InputError
 from data_scripts.builder import Carve, RawFile
+from data_scripts.checks import LabelRange
 from data_scripts.corpora import CORPORA, TEXT, Corpus
-from data_scripts.readers import LabelRange, Record
+from data_scripts.readers import Record
 
 HUB_SPLITS = {"train": "train", "validation": "validation", "dev": "validation", "valid": "validation", "test": "test"}
 HUB_COLUMNS = ("sentence1", "sentence2", "score")

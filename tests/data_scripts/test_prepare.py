@@ -75,8 +75,12 @@ def test_a_folder_of_other_files_is_never_replaced(bench):
 
 
 def test_a_missing_source_says_what_is_missing(bench):
-    with pytest.raises(InputError, match="stsb needs --source"):
+    with pytest.raises(InputError, match="stsb needs --source.*or `hub`"):
         bench.prepare("stsb")
+    with pytest.raises(InputError, match="demo_mine needs --source"):
+        bench.prepare("demo_mine", *BINARY)
+    with pytest.raises(InputError, match="demo is written by a grammar and reads no --source"):
+        bench.prepare("demo", "--source", bench.folder)
     with pytest.raises(InputError, match="which is none"):
         bench.prepare("stsb", "--source", bench.folder / "nowhere")
     with pytest.raises(InputError, match="which does not exist"):

@@ -1,0 +1,74 @@
+"""What a sentence and a label must be, and the error that says which of them a row breaks."""
+
+import math
+from dataclasses import dataclass
+
+from cosent.schema import NLI_CLASSES, InputError
+
+NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
+
+
+@dataclass(frozen=True)
+class LabelRange:
+    """Which labels a corpus may hold: `kind` as in `cosent.schema.LABEL_KINDS`, both ends included."""
+
+    kind: str
+    low: float
+    high: float
+
+
+class RowError(InputError):
+    """One row cannot be used; `expected` and `got` are halves of the sentence that the user reads."""
+
+    def __init__(self, expected: str, got: str):
+        super().__init__(f"expected {expected}, got {got}")
+        self.expected, self.got = expected, got
+
+
+def not_utf8(text: str) -> RowError | None:
+    """What is wrong with text that was decoded with `surrogateescape`; None where it is sound."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return RowError(
+            "UTF-8",
+            f"other bytes from character {error.start + 1} on (of a GBK file? `iconv -f GB18030 -t UTF-8` converts it)",
+        )
+    return None
+
+
+def check_text(value: object, name: str) -> str:
+    """A sentence without the white space around it.
+
+    Raises:
+        RowError: not text, empty, or not UTF-8.
+    """
+    if not isinstance(value, str):
+        raise RowError(f"text in {name}", f"{value!r}")
+    if problem := not_utf8(value):  # a lone surrogate can also come out of a JSON escape
+        raise problem
+    sentence = value.strip()
+    if not any(character.isprintable() and not character.isspace() for character in sentence):
+        raise RowError(f"a sentence in {name}", "an empty sentence")
+    return sentence
+
+
+def check_label(value: object, labels: LabelRange) -> float:
+    """A label as the number that training uses; NLI classes become their rank.
+
+    Raises:
+        RowError: not one of the classes, not a number, NaN, or outside the range.
+    """
+    if labels.kind == "nli":
+        if not isinstance(value, str) or value.strip() not in NLI_CLASSES:
+            # 0 is entailment in some corpora and contradiction in others
+            raise RowError(f"an NLI label, one of {', '.join(NLI_CLASSES)} (numbers are ambiguous)", f"{value!r}")
+        return float(NLI_CLASSES.index(value.strip()))
+    wanted = "0 or 1" if labels.kind == "binary" else f"a number from {labels.low:g} to {labels.high:g}"
+    try:
+        number = math.nan if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number) or not labels.low <= number <= labels.high or (labels.kind == "binary" and number % 1):
+        raise RowError(f"a label that is {wanted}", f"{value!r}")
+    return number
