@@ -17,6 +17,7 @@ import torch
 from tqdm.auto import tqdm
 
 from cosent.records import environment
+from cosent.report import speed_table
 from cosent.schema import Manifest
 
 # task, encoder, split, count (steps, passes or sentences), what is counted
@@ -54,7 +55,7 @@ def main() -> None:
     result = {"sgemm_flops": sgemm, "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": rows}
     Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     Path(args.output).write_text(json.dumps(result | environment(), indent=1) + "\n")
-    print(table(result))
+    print(speed_table(result | environment()))
 
 
 def plan(corpora: list[str], only: list[str] | None, quick: bool) -> list[dict]:
@@ -109,21 +110,6 @@ def sgemm_flops(size: int = 4096) -> float:
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
     return 2 * size**3 / best
-
-
-def table(result: dict) -> str:
-    lines = [
-        "| task | encoder | corpus | ours | theirs | ratio | ours MiB | theirs MiB | largest difference | sgemm peak |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in result["rows"]:
-        share = f"{100 * row['sgemm_share']:.0f}%" if "sgemm_share" in row else ""
-        lines.append(
-            f"| {row['task']} | {row['encoder']} | {row['corpus']} {row['split']} | {row['ours']:.4g} | "
-            f"{row['theirs']:.4g} | **{row['ratio']:.2f}** | {row['ours_mib']:.0f} | {row['theirs_mib']:.0f} | "
-            f"{row['largest_difference']:.1e} | {share} |"
-        )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

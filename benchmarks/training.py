@@ -74,7 +74,7 @@ def train_ours(model: str, rows, max_length: int, steps: int, clock: Clock, fold
     BiEncoderTrainer(
         model=BiEncoder(encoder),
         args=PairTrainingArguments(**flags(folder, steps), **ours),
-        objective=Objective(cosent_loss, "scores", True, 0.0, 1.0, ()),
+        objective=Objective(cosent_loss, "scores", compares_pairs=True),
         train_dataset=PairDataset(rows, encoder.tokenizer, max_length),
         data_collator=PairCollator(encoder.tokenizer.pad_token_id),
         callbacks=[clock],

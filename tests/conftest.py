@@ -47,10 +47,13 @@ def make_corpus(tmp_path):
     """Returns a function that prepares a corpus folder out of `{split: [(sentence1, sentence2, label)]}`."""
 
     def make(
-        splits: dict[str, list[tuple[str, str, float]]], label_kind: str = "binary", label_max: float = 1.0
+        splits: dict[str, list[tuple[str, str, float]]],
+        label_kind: str = "binary",
+        label_max: float = 1.0,
+        name: str = "made_up",
     ) -> Path:
-        folder = tmp_path / "corpus"
-        folder.mkdir(exist_ok=True)
+        folder = tmp_path / "corpora" / name
+        folder.mkdir(parents=True, exist_ok=True)
         described = {}
         for split, rows in splits.items():
             columns = {name: [row[i] for row in rows] for i, name in enumerate(("sentence1", "sentence2", "label"))}
@@ -60,7 +63,7 @@ def make_corpus(tmp_path):
             file = folder / f"{split}.parquet"
             datasets.Dataset.from_dict(columns, features=features).to_parquet(str(file))
             described[split] = {"rows": len(rows), "sha256": sha256_of_file(file)}
-        Manifest("made_up", label_kind, 0.0, label_max, {"bi_encoder": 32, "cross_encoder": 64}, described).save(folder)
+        Manifest(name, label_kind, 0.0, label_max, {"bi_encoder": 32, "cross_encoder": 64}, described).save(folder)
         return folder
 
     return make

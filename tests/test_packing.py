@@ -16,8 +16,12 @@ from cosent.packing import block_mask, cheapest_plan, pack, plan_rows, token_cou
 from cosent.pooling import POOLINGS, Pooling
 from cosent.schema import InputError
 
-ARCHITECTURES = [(kind, attention) for kind in sorted(POSITIONS) for attention in ("sdpa", "eager")
-                 if attention == "eager" or kind not in ("roformer", "megatron-bert")]  # these two have eager alone
+ARCHITECTURES = [
+    (kind, attention)
+    for kind in sorted(POSITIONS)
+    for attention in ("sdpa", "eager")
+    if attention == "eager" or kind not in ("roformer", "megatron-bert")
+]  # these two have eager alone
 LENGTHS = [70, 3, 9, 1, 30, 12, 5, 22, 9, 17, 64, 2]
 
 
@@ -183,8 +187,13 @@ def test_training_takes_the_same_steps(kind, attention):
     assert np.std(losses[False]) > 1e-2
     assert gradients[True].keys() == gradients[False].keys()
     for name, gradient in gradients[False].items():
-        torch.testing.assert_close(gradients[True][name], gradient, atol=2e-5 * gradient.abs().max().item() + 1e-6,
-                                   rtol=0, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            gradients[True][name],
+            gradient,
+            atol=2e-5 * gradient.abs().max().item() + 1e-6,
+            rtol=0,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
     assert max(gradient.abs().max() for gradient in gradients[False].values()) > 1e-2
 
 

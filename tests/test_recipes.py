@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
@@ -26,8 +25,11 @@ def test_a_recipe_is_what_its_loss_takes(recipe, tmp_path):
     """Fails if a shipped recipe stops with an error before the first step."""
     arguments = ["--config", str(recipe), "--corpus", "stsb", "--output_dir", str(tmp_path), "--use_cpu", "true"]
     _, _, loss_args, _ = parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
-    manifest = Manifest("made_up", "binary", 0, 1, {"bi_encoder": 64}, {})
-    objectives.build(*loss_args.split(), manifest, np.array([0.0, 1.0]))
+    kinds = {"binary": 1.0, "nli": 2.0} if loss_args.loss == "sbert_joint" else {"binary": 1.0}
+    manifests = [Manifest(kind, kind, 0.0, highest, {"bi_encoder": 64}, {}) for kind, highest in kinds.items()]
+    objective = objectives.build(loss_args.loss, loss_args.parameters(), manifests)
+    head = objective.head(8, loss_args.features, seed=1)
+    assert (head is None) == (objective.reads != "logits")
 
 
 def test_every_loss_has_a_recipe():

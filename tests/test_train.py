@@ -41,12 +41,13 @@ def test_training_ends_with_a_model_that_others_load(train, corpus):
     """Fails if the one command does not leave a better model, its record, and a folder that serving tools read."""
     folder = train(corpus, "--pooling", "mean", "--num_train_epochs", "8")
     record = json.loads((folder / "run.json").read_text())
-    assert record["after"]["validation"]["spearman"] > record["before"]["validation"]["spearman"] + 0.2
-    assert 0.5 <= record["after"]["test"]["accuracy"] <= 1 and record["threshold"] is not None
+    before, after = record["before"]["made_up"], record["after"]["made_up"]
+    assert after["validation"]["spearman"] > before["validation"]["spearman"] + 0.2
+    assert 0.5 <= after["test"]["accuracy"] <= 1 and record["thresholds"]["made_up"] is not None
     assert record["recipe"]["loss"] == "cosent" and record["recipe"]["learning_rate"] == 1e-3
-    assert record["pairs"] == {"train": 64, "validation": 32, "test": 32}
+    assert record["train_pairs"] == 64
     epochs = [entry["eval_spearman"] for entry in record["history"] if "eval_spearman" in entry]
-    assert max(epochs) == pytest.approx(record["after"]["validation"]["spearman"]), "the best epoch was not kept"
+    assert max(epochs) == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
 
 
@@ -127,6 +128,27 @@ def test_parameters_of_another_loss_are_refused(train, corpus):
         train(corpus, "--loss", "cosine_squared", "--scale", "5")
 
 
+def test_two_corpora_train_one_head(train, make_corpus, pairs):
+    """Fails if the joint model of 8541 mixes the classes of similarity and NLI rows, or selects on one corpus alone."""
+    rows = {"train": pairs, "validation": pairs[:32]}
+    similar = make_corpus(rows, name="similar")
+    nli = make_corpus(
+        {split: [(a, b, 2 * y) for a, b, y in part] for split, part in rows.items()}, "nli", 2.0, name="nli"
+    )
+    folder = train(f"{similar},{nli}", "--loss", "sbert_joint")
+    record = json.loads((folder / "run.json").read_text())
+    assert set(record["after"]) == {"similar", "nli"} and set(record["thresholds"]) == {"similar"}
+    epoch = next(entry for entry in record["history"] if "eval_nli_spearman" in entry)
+    mean = next(entry for entry in record["history"] if "eval_spearman" in entry)
+    other = next(entry for entry in record["history"] if "eval_similar_spearman" in entry)
+    expected = (epoch["eval_nli_spearman"] + other["eval_similar_spearman"]) / 2
+    assert mean["eval_spearman"] == pytest.approx(expected)
+    with pytest.raises(InputError, match="got binary labels only"):
+        train(similar, "--loss", "sbert_joint", output="other")
+    with pytest.raises(InputError, match="labels of several corpora mean different things"):
+        train(f"{similar},{nli}", "--loss", "sbert", output="other")
+
+
 def test_fractional_labels_are_no_classes(train, make_corpus, pairs):
     """Fails if grades such as 2.5 are rounded into classes."""
     rows = [(a, b, 2.5 * y) for a, b, y in pairs]
@@ -138,7 +160,7 @@ def test_truncation_is_reported(train, make_corpus, pairs, caplog):
     """Fails if the end of sentences is dropped without a word."""
     with caplog.at_level(logging.WARNING):
         train(make_corpus({"train": [*pairs, ("好" * 60, "坏", 0.0)]}))
-    assert "train: 1 of 130 sentences are longer than 32 tokens" in caplog.text
+    assert "made_up train: 1 of 130 sentences are longer than 32 tokens" in caplog.text
 
 
 def test_early_stopping(train, corpus):
@@ -170,7 +192,7 @@ def test_the_command_line_as_a_user_types_it(tiny_model, corpus, tmp_path):
     evaluate = (sys.executable, "-m", "cosent.evaluate", "--model", folder, "--corpus", str(corpus))
     result = shell(*evaluate, "--predictions", str(predictions))
     metrics = json.loads(result.stdout)
-    trained = json.loads((tmp_path / "run/run.json").read_text())["after"]["test"]
+    trained = json.loads((tmp_path / "run/run.json").read_text())["after"]["made_up"]["test"]
     assert metrics["spearman"] == pytest.approx(trained["spearman"], abs=1e-6)
     assert metrics["accuracy"] == pytest.approx(trained["accuracy"], abs=1e-6)
     lines = predictions.read_text().splitlines()

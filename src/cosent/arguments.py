@@ -28,9 +28,11 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """Which prepared corpus to read."""
+    """Which prepared corpora to read."""
 
-    corpus: str = field(metadata={"help": "Prepared corpus: a name under --data_dir, or a folder. Never raw files."})
+    corpus: str = field(
+        metadata={"help": "Prepared corpus: a name under --data_dir or a folder, never raw files. Several: a,b,c."}
+    )
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
 
@@ -47,10 +49,9 @@ class LossArguments:
     cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines beside it.")
     features: str = option("u,v,|u-v|", "sbert: what the head reads, any of u,v,|u-v|,u*v.")
 
-    def split(self) -> tuple[str, dict[str, float], str]:
-        """The loss, the values that may be its parameters, and the features of a Sentence-BERT head."""
-        values = asdict(self)
-        return values.pop("loss"), {key: value for key, value in values.items() if key != "features"}, self.features
+    def parameters(self) -> dict[str, float]:
+        """The values that may be parameters of the loss; None where its own default stands."""
+        return {key: value for key, value in asdict(self).items() if key not in ("loss", "features")}
 
 
 @dataclass

@@ -41,10 +41,9 @@ class DeadBatchReport(TrainerCallback):
 class LogLines(TrainerCallback):
     """Prints what is logged as one short line on stderr, beside the progress bar instead of a dictionary into it."""
 
-    NAMES = ("loss", "learning_rate", "eval_loss", "eval_spearman")
-
     def on_log(self, args, state, control, logs=None, **kwargs):
-        shown = [f"{name} {float(logs[name]):.4g}" for name in self.NAMES if name in logs]
+        names = [name for name in logs if name in ("loss", "learning_rate") or name.endswith("_spearman")]
+        shown = [f"{name} {float(logs[name]):.4g}" for name in names]
         if state.is_world_process_zero and shown:
             tqdm.write(f"epoch {state.epoch:.2f}  step {state.global_step}  " + "  ".join(shown), file=sys.stderr)
 

@@ -83,16 +83,19 @@ def limit(rows: datasets.Dataset, count: int | None, seed: int = 42) -> datasets
 class PairDataset(torch.utils.data.Dataset):
     """Tokenised pairs, read as slices of two memory-mapped columns.
 
+    Args:
+        labels: float32 of shape `(pairs,)`, what a loss is given; default: the labels of the rows.
+
     Attributes:
         truncated: sentences that were longer than the maximum and lost their end.
     """
 
-    def __init__(self, rows: datasets.Dataset, tokenizer, max_length: int):
+    def __init__(self, rows: datasets.Dataset, tokenizer, max_length: int, labels: np.ndarray | None = None):
         tokenised = tokenize(rows, tokenizer, max_length)
         columns = [tokenised.data.column(name).combine_chunks() for name in ("input_ids1", "input_ids2")]
         # Zero-copy views; offsets[i] : offsets[i + 1] are the tokens of row i.
         self.columns = [(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns]
-        self.labels = labels_of(rows)
+        self.labels = labels_of(rows) if labels is None else labels
         self.truncated = int(np.sum(tokenised.data.column("truncated")))
 
     def __len__(self) -> int:

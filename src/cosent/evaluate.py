@@ -46,16 +46,20 @@ def main(args: EvaluateArguments):
     vectors = encoder.encode([*sentences1, *sentences2], args.batch_size, normalize=True, show_progress_bar=True)
     scores = (vectors[: len(rows)] * vectors[len(rows) :]).sum(axis=1)
 
-    binary = corpus.manifest.label_kind == "binary"
-    threshold = args.threshold if args.threshold is not None else read_record(args.model).get("threshold")
-    metrics = SimilarityMetrics().compute(
-        predictions=scores, references=labels, threshold=threshold if binary else None
-    )
+    name = corpus.manifest.name
+    threshold = threshold_for(name, args) if corpus.manifest.label_kind == "binary" else None
+    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
     if args.predictions:
-        write_predictions(args.predictions, sentences1, sentences2, labels, scores, threshold if binary else None)
-    result = {"model": args.model, "corpus": corpus.manifest.name, "split": args.split, "pairs": len(rows)}
-    print(table(result, metrics, threshold if binary else None), file=sys.stderr)
-    print(json.dumps(result | {"threshold": threshold if binary else None, **metrics, "seconds": time.time() - start}))
+        write_predictions(args.predictions, sentences1, sentences2, labels, scores, threshold)
+    result = {"model": args.model, "corpus": name, "split": args.split, "pairs": len(rows), "threshold": threshold}
+    print(table(result, metrics), file=sys.stderr)
+    print(json.dumps(result | metrics | {"seconds": time.time() - start}))
+
+
+def threshold_for(corpus: str, args: EvaluateArguments) -> float | None:
+    """The threshold given by flag, else the one found on validation of this corpus, else of another one."""
+    saved = read_record(args.model).get("thresholds", {})
+    return args.threshold if args.threshold is not None else saved.get(corpus, next(iter(saved.values()), None))
 
 
 def write_predictions(path: str, sentences1: list, sentences2: list, labels, scores, threshold: float | None) -> None:
@@ -75,10 +79,10 @@ def write_predictions(path: str, sentences1: list, sentences2: list, labels, sco
         raise InputError(f"--predictions cannot be written: {error}. Name a file in a folder that exists.") from error
 
 
-def table(result: dict, metrics: dict, threshold: float | None) -> str:
+def table(result: dict, metrics: dict) -> str:
     head = f"{result['model']} on {result['corpus']} {result['split']} ({result['pairs']} pairs)"
-    if threshold is not None:
-        head += f", threshold {threshold:.4f}"
+    if result["threshold"] is not None:
+        head += f", threshold {result['threshold']:.4f}"
     return "\n".join([head, *(f"  {name:<18}{value:8.4f}" for name, value in metrics.items())])
 
 

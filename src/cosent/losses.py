@@ -220,31 +220,29 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(*_check_classes(logits, labels, logits.shape[-1]))
 
 
-def joint_cross_entropy_loss(logits: Tensor, labels: Tensor, is_nli: Tensor) -> Tensor:
-    """Mean cross entropy of one head for two tasks: columns 0-1 are the classes of similarity rows, 2-4 those of NLI.
+def joint_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy of one head for two tasks: classes 0-1 are those of similarity rows, 2-4 those of NLI rows.
 
     A row's softmax runs over the columns of its own task; the others get no gradient from it. Rows weigh the same.
 
     Args:
         logits: shape `(batch, 5)`.
-        labels: shape `(batch,)`, classes of the row's own task: 0..1 for similarity, 0..2 for NLI.
-        is_nli: bool, shape `(batch,)`.
+        labels: shape `(batch,)`, whole numbers: 0, 1 for similarity; 2, 3, 4 for contradiction, neutral, entailment.
 
     Raises:
-        ValueError: shapes that do not fit, an empty batch, a label that is no class of its task.
+        ValueError: shapes that do not fit, an empty batch, a label that is no class.
 
     Source: https://kexue.fm/archives/8541; https://github.com/ZhuiyiTechnology/roformer-sim, `train/supervised.py`.
     """
-    if logits.shape[1:] != (5,) or is_nli.shape != labels.shape or is_nli.dtype != torch.bool:
+    if logits.shape[1:] != (5,):
         raise ValueError(
-            f"Expected logits (batch, 5) and is_nli (torch.bool) of shape {tuple(labels.shape)}, got "
-            f"{tuple(logits.shape)} and {tuple(is_nli.shape)} ({is_nli.dtype}). Rows would be scored by the columns of "
-            "the other task. Use a head of 5 classes and one flag per pair."
+            f"Expected logits (batch, 5), got {tuple(logits.shape)}. Rows would be scored by the columns of the other "
+            "task. Use a head of 5 classes."
         )
-    logits, classes = _check_classes(logits, labels, 2 + is_nli.to(torch.long))
+    logits, classes = _check_classes(logits, labels, 5)
     is_nli_column = torch.arange(5, device=logits.device) >= 2  # (5,)
-    logits = logits.masked_fill(is_nli[:, None] != is_nli_column, -torch.inf)
-    return F.cross_entropy(logits, classes + 2 * is_nli)
+    logits = logits.masked_fill((classes >= 2)[:, None] != is_nli_column, -torch.inf)
+    return F.cross_entropy(logits, classes)
 
 
 class Loss(NamedTuple):
@@ -271,6 +269,7 @@ LOSSES = {
     "cosine_hinge": Loss(cosine_hinge_loss, "scores"),
     "angle": Loss(angle_loss, "embeddings", compares_pairs=True),
     "sbert": Loss(cross_entropy_loss, "logits"),
+    "sbert_joint": Loss(joint_cross_entropy_loss, "logits"),
 }
 
 
@@ -302,7 +301,7 @@ def _check_targets(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return scores, labels.to(scores.dtype)
 
 
-def _check_classes(logits: Tensor, labels: Tensor, classes: int | Tensor) -> tuple[Tensor, Tensor]:
+def _check_classes(logits: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     logits = _check(logits, labels, dims=2)
     no_class = ~((labels >= 0) & (labels < classes) & (labels % 1 == 0))  # NaN too
     _refuse(no_class, labels, "whole numbers below the number of classes", "another class would be learnt")

@@ -135,8 +135,12 @@ class SentenceEncoder(nn.Module):
         with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
             vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update)
         if truncated:
-            logger.warning("%d of %d sentences are longer than %d tokens; what is beyond them was not read.",
-                           truncated, len(sentences), self.max_length)
+            logger.warning(
+                "%d of %d sentences are longer than %d tokens; what is beyond them was not read.",
+                truncated,
+                len(sentences),
+                self.max_length,
+            )
         return vectors
 
     def similarity(self, sentences1: str | list[str], sentences2: str | list[str]) -> float | np.ndarray:

@@ -1,4 +1,4 @@
-"""What a run optimises: a loss by name, its parameters bound, fitted to the labels of a corpus."""
+"""What a run optimises: a loss by name, its parameters bound, fitted to the labels of its corpora."""
 
 import inspect
 from collections.abc import Callable
@@ -22,41 +22,34 @@ class Objective:
             (batch, classes).
         compares_pairs: the loss ranks the pairs of a batch against one another, so that a batch without two different
             labels teaches nothing.
-        label_min, label_max: range of the labels of the corpus.
-        features: what a Sentence-BERT head concatenates.
+        classes: logits that a head must give; 0 for a loss that reads none.
+        bias: whether the head has one; the joint model of kexue.fm 8541 has none.
     """
 
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     reads: str
     compares_pairs: bool
-    label_min: float
-    label_max: float
-    features: tuple[str, ...]
+    classes: int = 0
+    bias: bool = True
 
-    def targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """What the loss is given for raw labels: class numbers from 0 for `logits`, else labels scaled to 0..1."""
-        shifted = labels - self.label_min
-        return shifted if self.reads == "logits" else shifted / (self.label_max - self.label_min)
-
-    def head(self, hidden_size: int, seed: int) -> torch.nn.Module | None:
-        """A fresh head with one class per label for losses that read `logits`, else None."""
-        if self.reads != "logits":
+    def head(self, hidden_size: int, features: str, seed: int) -> torch.nn.Module | None:
+        """A fresh Sentence-BERT head on comma-separated features, or None for a loss that reads no logits."""
+        if not self.classes:
             return None
-        return SentenceBertHead(hidden_size, int(self.label_max - self.label_min) + 1, self.features, seed=seed)
+        names = [name.strip() for name in features.split(",")]
+        return SentenceBertHead(hidden_size, self.classes, names, self.bias, seed)
 
 
-def build(name: str, parameters: dict[str, float], features: str, manifest: Manifest, labels: np.ndarray) -> Objective:
-    """Fits a loss to a corpus.
+def build(name: str, parameters: dict[str, float], manifests: list[Manifest]) -> Objective:
+    """Binds a loss and its parameters, for one corpus or several.
 
     Args:
         name: a key of `LOSSES`.
         parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`; None stands for the loss's default.
-        features: comma-separated features of a Sentence-BERT head.
-        manifest: manifest of the training corpus.
-        labels: training labels of shape `(pairs,)`.
+        manifests: manifests of the training corpora.
 
     Raises:
-        InputError: a parameter that this loss does not have, labels of a single value, fractional labels for classes.
+        InputError: a parameter that this loss does not have, or corpora that it cannot learn from together.
     """
     chosen = LOSSES[name]
     given = {key: value for key, value in parameters.items() if value is not None}
@@ -67,22 +60,48 @@ def build(name: str, parameters: dict[str, float], features: str, manifest: Mani
                 f"--{key} does nothing for --loss {name}, which has {', '.join(accepted) or 'no parameters'}. "
                 "Leave it out, or choose the loss it belongs to."
             )
+    kinds = [manifest.label_kind for manifest in manifests]
+    if name == "sbert_joint" and not ("nli" in kinds and set(kinds) > {"nli"}):
+        raise InputError(
+            f"--loss sbert_joint trains one head on similarity and NLI pairs, got {', '.join(kinds)} labels only. "
+            "Name both kinds, e.g. --corpus lcqmc,nli, or use --loss sbert."
+        )
+    if name == "sbert" and len(manifests) > 1:
+        raise InputError(
+            "--loss sbert makes one class of every label, and the labels of several corpora mean different things. "
+            "Use --loss sbert_joint (similarity and NLI pairs), --loss cosent, or one corpus."
+        )
+    classes = 0
+    if chosen.reads == "logits":
+        classes = 5 if name == "sbert_joint" else int(manifests[0].label_max - manifests[0].label_min) + 1
+    loss = partial(chosen.function, **given)
+    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias=name != "sbert_joint")
+
+
+def targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarray:
+    """What a loss is given for the labels of a corpus, float32 of shape `(pairs,)`.
+
+    Class numbers from 0 for `sbert`; for `sbert_joint` similarity labels as 0 or 1 (graded ones split at the middle of
+    their range, as kexue.fm 8541 does with STS-B) and NLI labels as 2, 3, 4; for all others the labels scaled to 0..1.
+
+    Raises:
+        InputError: labels of a single value, or fractional labels for classes.
+    """
     distinct = np.unique(labels)
     if len(distinct) < 2:
         raise InputError(
             f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}. A similarity cannot "
             "be learnt from one label: every loss here would push all scores one way. Add pairs of another label."
         )
-    if chosen.reads == "logits" and np.any(distinct != np.round(distinct)):
-        raise InputError(
-            f"--loss {name} makes one class of every label, and {manifest.name} has fractional labels "
-            f"({', '.join(f'{label:g}' for label in distinct[:4])} ...). Use --loss cosent: it needs their order alone."
-        )
-    return Objective(
-        loss=partial(chosen.function, **given),
-        reads=chosen.reads,
-        compares_pairs=chosen.compares_pairs,
-        label_min=manifest.label_min,
-        label_max=manifest.label_max,
-        features=tuple(part.strip() for part in features.split(",")),
-    )
+    low, high = manifest.label_min, manifest.label_max
+    if name == "sbert_joint":
+        return labels + 2 if manifest.label_kind == "nli" else (labels > (low + high) / 2).astype(np.float32)
+    if name == "sbert":
+        if np.any(distinct != np.round(distinct)):
+            some = ", ".join(f"{label:g}" for label in distinct[:4])
+            raise InputError(
+                f"--loss sbert makes one class of every label, and {manifest.name} has fractional labels ({some} ...). "
+                "Use --loss cosent: it needs their order alone."
+            )
+        return labels - low
+    return (labels - low) / (high - low)

@@ -1,4 +1,4 @@
-"""Linear layers on a CPU through oneDNN, at inference: same numbers, up to twice as fast as the BLAS behind PyTorch.
+"""Linear layers on a CPU through oneDNN: same numbers, up to twice as fast as the BLAS behind PyTorch.
 
 PyTorch sends a float32 `nn.Linear` to MKL, which keeps to AVX2 on AMD processors. oneDNN, part of the same wheel, uses
 AVX-512 there: 490 instead of 215 GFLOP/s on two cores of a Zen 5, for the shapes of 4 x 256 and 12 x 768 encoders.
@@ -6,10 +6,15 @@ AVX-512 there: 490 instead of 215 GFLOP/s on two cores of a Zen 5, for the shape
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
+
+# The operator is private to PyTorch, so another version may not have it: layers then stay as they are.
+AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @contextmanager
@@ -21,24 +26,85 @@ def onednn_linears(model: nn.Module, reorder: bool = False) -> Iterator[None]:
     Args:
         reorder: lay the weights out for oneDNN first. A copy of them (0.1 s for 12 x 768), 10% faster from then on.
     """
-    layers = []
-    if torch.backends.mkldnn.is_available() and not torch.is_autocast_enabled("cpu"):
-        layers = [layer for layer in model.modules() if type(layer) is nn.Linear and is_plain(layer.weight)]
-    for layer in layers:
-        weight = layer.weight.detach()
-        if reorder:
-            weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        layer.forward = partial(linear, weight=weight, bias=layer.bias)  # hides the method of the class
+    forwards = {}
+    if AVAILABLE and not torch.is_autocast_enabled("cpu"):
+        for layer in plain_linears(model):
+            weight = layer.weight.detach()
+            if is_plain(weight):
+                weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if reorder else weight
+                forwards[layer] = partial(linear, weight=weight, bias=layer.bias)
+    with replaced(forwards):
+        yield
+
+
+@contextmanager
+def trainable_onednn_linears(model: nn.Module) -> Iterator[None]:
+    """As `onednn_linears`, with gradients, where that is faster; backward passes belong inside too.
+
+    What a layer may do is looked up whenever it runs: autocast begins, and FSDP gathers weights, after the entry here.
+    """
+    use = AVAILABLE and beats_blas()
+    with replaced({layer: partial(trainable_linear, layer) for layer in plain_linears(model)} if use else {}):
+        yield
+
+
+@cache
+def beats_blas() -> bool:
+    """Whether MKL wastes AVX-512 here. By vendor, not by stopwatch: the same seed has to give the same bits."""
+    cpuinfo = Path("/proc/cpuinfo")
+    amd = cpuinfo.is_file() and "AuthenticAMD" in cpuinfo.read_text()
+    return amd and torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkl.is_available()
+
+
+class OneDNNLinear(torch.autograd.Function):
+    """`inputs @ weight.T + bias`, all three products of it and its gradients through oneDNN.
+
+    oneDNN reads transposed views as fast as copies laid out for it: nothing is transposed beforehand.
+    """
+
+    @staticmethod
+    def forward(ctx, inputs, weight, bias):  # (..., in), (out, in), (out,) or None
+        ctx.save_for_backward(inputs, weight)
+        return linear(inputs, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # (..., out)
+        inputs, weight = ctx.saved_tensors
+        needs_inputs, needs_weight, needs_bias = ctx.needs_input_grad
+        rows = grad.reshape(-1, grad.shape[-1])  # (tokens, out)
+        grad_inputs = linear(grad, weight.T) if needs_inputs else None
+        grad_weight = linear(rows.T, inputs.reshape(-1, inputs.shape[-1]).T) if needs_weight else None
+        return grad_inputs, grad_weight, rows.sum(dim=0) if needs_bias else None
+
+
+def trainable_linear(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    stock = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or inputs.numel() == 0
+    if stock or not is_plain(inputs) or not is_plain(layer.weight):
+        return nn.Linear.forward(layer, inputs)
+    return OneDNNLinear.apply(inputs, layer.weight, layer.bias)
+
+
+def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+
+
+def plain_linears(model: nn.Module) -> list[nn.Linear]:
+    return [module for module in model.modules() if type(module) is nn.Linear]
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    strided = type(tensor) in (torch.Tensor, nn.Parameter)  # quantised and sharded tensors are classes of their own
+    return strided and tensor.device.type == "cpu" and tensor.dtype == torch.float32
+
+
+@contextmanager
+def replaced(forwards: dict[nn.Module, partial]) -> Iterator[None]:
+    """Gives modules another `forward`, which hides the method of their class; hooks run as ever."""
+    for module, forward in forwards.items():
+        module.forward = forward
     try:
         yield
     finally:
-        for layer in layers:
-            del layer.forward
-
-
-def is_plain(weight: torch.Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32
-
-
-def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+        for module in forwards:
+            del module.forward

@@ -22,7 +22,7 @@ from cosent.schema import InputError
 
 KEYS = ("recipes", "corpora", "seeds", "flags")
 # What a result keeps of run.json: enough to judge and repeat the run, not its whole log.
-KEPT = ("recipe", "corpus", "pairs", "before", "after", "threshold", "train_seconds", "versions", "commit", "device")
+KEPT = ("recipe", "corpora", "before", "after", "thresholds", "train_seconds", "versions", "commit", "device")
 
 
 @dataclass(frozen=True)

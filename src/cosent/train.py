@@ -9,14 +9,14 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
+from torch.utils.data import ConcatDataset
 from transformers import EarlyStoppingCallback, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from cosent import objectives, records
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import run
-from cosent.data import Corpus, PairCollator, PairDataset, limit, load_corpus
+from cosent.data import Corpus, PairCollator, PairDataset, labels_of, limit, load_corpus
 from cosent.metrics import SimilarityMetrics, find_threshold
 from cosent.modeling import BiEncoder, SentenceEncoder
 from cosent.schema import InputError
@@ -24,55 +24,53 @@ from cosent.trainers import BiEncoderTrainer, PairTrainer
 
 logger = logging.getLogger("cosent.train")
 
+Held = dict[str, dict[str, PairDataset]]  # by corpus and split: what training never sees
+
 
 def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossArguments, args: PairTrainingArguments):
     start = time.time()
     checkpoint = find_checkpoint(args)
-    corpus = load_corpus(data_args.corpus, data_args.data_dir)
-    select_on_validation(corpus, args)
-    corpus.splits["train"] = limit(corpus.split("train"), data_args.limit_train)
-    objective = objectives.build(*loss_args.split(), corpus.manifest, corpus.labels("train"))
+    corpora = [load_corpus(name.strip(), data_args.data_dir) for name in data_args.corpus.split(",")]
+    select_on_validation(corpora, args)
+    manifests = [corpus.manifest for corpus in corpora]
+    objective = objectives.build(loss_args.loss, loss_args.parameters(), manifests)
 
     set_seed(args.seed)
     encoder = SentenceEncoder.from_pretrained(
         model_args.model_name_or_path,
         pooling=model_args.pooling,
-        max_length=model_args.max_length or corpus.manifest.max_length[model_args.tower],
+        max_length=model_args.max_length or max(manifest.max_length[model_args.tower] for manifest in manifests),
         dropout=model_args.dropout,
         seed=args.seed,
     )
     if model_args.no_packing:
         encoder.packing = False
-    data = {split: PairDataset(rows, encoder.tokenizer, encoder.max_length) for split, rows in corpus.splits.items()}
-    report_truncation(data, encoder.max_length)
+    train, held = tokenised(corpora, encoder, loss_args.loss, data_args.limit_train)
     trainer = BiEncoderTrainer(
-        model=BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, args.seed)),
+        model=BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, loss_args.features, args.seed)),
         args=args,
         objective=objective,
-        train_dataset=data["train"],
-        eval_dataset=data.get("validation"),
+        train_dataset=train,
+        eval_dataset=validation_sets(held),
         data_collator=PairCollator(encoder.tokenizer.pad_token_id),
         compute_metrics=lambda p: SimilarityMetrics().compute(predictions=p.predictions, references=p.label_ids),
     )
     if args.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
-    before = measure(score_splits(trainer, data))
+    before, _ = measure(trainer, held, [])
     result = trainer.train(resume_from_checkpoint=checkpoint)
-    scored = score_splits(trainer, data)
-    has_threshold = corpus.manifest.label_kind == "binary" and "validation" in scored
-    threshold = find_threshold(*scored["validation"])[0] if has_threshold else None
-    after = measure(scored, threshold)
+    binary = [manifest.name for manifest in manifests if manifest.label_kind == "binary"]
+    after, thresholds = measure(trainer, held, binary)
     trainer.save_model()
     if trainer.is_world_process_zero():
         record = {
             "recipe": recipe(model_args, data_args, loss_args, args),
-            "corpus": records.corpus_record(corpus.folder),
-            "pairs": {split: len(rows) for split, rows in data.items()},
-            "truncated_sentences": {split: rows.truncated for split, rows in data.items()},
+            "corpora": {corpus.manifest.name: records.corpus_record(corpus.folder) for corpus in corpora},
+            "train_pairs": len(train),
             "before": before,
             "after": after,
-            "threshold": threshold,
+            "thresholds": thresholds,
             "history": trainer.state.log_history,
             "train_seconds": result.metrics["train_runtime"],
             "seconds": time.time() - start,
@@ -97,43 +95,67 @@ def find_checkpoint(args: PairTrainingArguments) -> str | None:
     return wanted
 
 
-def select_on_validation(corpus: Corpus, args: PairTrainingArguments) -> None:
-    """Turns selection off, and says so, where the corpus has nothing to select on."""
-    if "train" not in corpus.splits:
-        raise InputError(
-            f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}: nothing to train on. "
-            "Train on another corpus and use this one with `python -m cosent.evaluate`."
-        )
-    if "validation" not in corpus.splits:
-        logger.warning(
-            "%s has no validation split: the last epoch is kept, whether or not it is the best.", corpus.folder
-        )
+def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
+    """Turns selection off, and says so, where there is nothing to select on.
+
+    Raises:
+        InputError: a corpus has no train split.
+    """
+    for corpus in corpora:
+        if "train" not in corpus.splits:
+            raise InputError(
+                f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}: nothing to train on. "
+                "Train on another corpus and use this one with `python -m cosent.evaluate`."
+            )
+    if not any("validation" in corpus.splits for corpus in corpora):
+        folders = ", ".join(str(corpus.folder) for corpus in corpora)
+        logger.warning("%s has no validation split: the last epoch is kept, whether or not it is the best.", folders)
         args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
 
 
-def report_truncation(data: dict[str, PairDataset], max_length: int) -> None:
-    for split, rows in data.items():
-        if rows.truncated:
-            logger.warning(
-                "%s: %d of %d sentences are longer than %d tokens and lose their end (--max_length).",
-                split,
-                rows.truncated,
-                2 * len(rows),
-                max_length,
-            )
+def tokenised(corpora: list[Corpus], encoder: SentenceEncoder, loss: str, limit_train: int | None):
+    """Training pairs with the targets of the loss, and the other splits by corpus with their own labels."""
+    parts, held = [], {}
+    for corpus in corpora:
+        held[corpus.manifest.name] = {}
+        for split, rows in corpus.splits.items():
+            targets = None
+            if split == "train":
+                rows = limit(rows, limit_train)
+                targets = objectives.targets(loss, labels_of(rows), corpus.manifest)
+            data = PairDataset(rows, encoder.tokenizer, encoder.max_length, targets)
+            if data.truncated:
+                where = f"{corpus.manifest.name} {split}"
+                logger.warning("%s: %d of %d sentences are longer than %d tokens and lose their end (--max_length).",
+                               where, data.truncated, 2 * len(data), encoder.max_length)  # fmt: skip
+            if split == "train":
+                parts.append(data)
+            else:
+                held[corpus.manifest.name][split] = data
+    return parts[0] if len(parts) == 1 else ConcatDataset(parts), held
 
 
-def score_splits(trainer: PairTrainer, data: dict[str, PairDataset]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Scores and labels of every split that training never sees."""
-    return {split: trainer.predict(data[split])[:2] for split in ("validation", "test") if split in data}
+def validation_sets(held: Held) -> PairDataset | dict[str, PairDataset] | None:
+    """What Trainer evaluates on: one set, or a dict whose mean Spearman selects the best epoch."""
+    sets = {name: splits["validation"] for name, splits in held.items() if "validation" in splits}
+    return next(iter(sets.values()), None) if len(sets) < 2 else sets
 
 
-def measure(scored: dict[str, tuple[np.ndarray, np.ndarray]], threshold: float | None = None) -> dict[str, dict]:
-    """Metrics by split; accuracy and F1 at a threshold that was found elsewhere."""
-    return {
-        split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
-        for split, (scores, labels) in scored.items()
-    }
+def measure(trainer: PairTrainer, held: Held, find_thresholds: list[str]) -> tuple[dict, dict[str, float]]:
+    """Metrics by corpus and split, and the validation threshold of the corpora for which one is to be found.
+
+    Accuracy and F1 of both splits are taken at the threshold that is most accurate on validation.
+    """
+    metrics, thresholds = {}, {}
+    for name, splits in held.items():
+        scored = {split: trainer.predict(data)[:2] for split, data in splits.items()}
+        if name in find_thresholds and "validation" in scored:
+            thresholds[name] = find_threshold(*scored["validation"])[0]
+        metrics[name] = {
+            split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=thresholds.get(name))
+            for split, (scores, labels) in scored.items()
+        }
+    return metrics, thresholds
 
 
 def recipe(model_args, data_args, loss_args, args) -> dict:
@@ -142,15 +164,17 @@ def recipe(model_args, data_args, loss_args, args) -> dict:
 
 
 def summary(record: dict, output_dir: str) -> str:
-    lines = [f"{'Spearman':<12}{'before':>8}{'after':>8}"]
-    for split, after in record["after"].items():
-        lines.append(f"{split:<12}{record['before'][split]['spearman']:8.4f}{after['spearman']:8.4f}")
-    for split, after in record["after"].items():
-        if record["threshold"] is not None:
-            lines.append(
-                f"{split}: accuracy {after['accuracy']:.4f}, F1 {after['f1']:.4f} "
-                f"at the validation threshold {record['threshold']:.4f}"
-            )
+    lines = [f"{'Spearman':<24}{'before':>8}{'after':>8}"]
+    for name, splits in record["after"].items():
+        threshold = record["thresholds"].get(name)
+        for split, after in splits.items():
+            before = record["before"][name][split]["spearman"]
+            line = f"{name + ' ' + split:<24}{before:8.4f}{after['spearman']:8.4f}"
+            if threshold is not None:
+                line += (
+                    f"   accuracy {after['accuracy']:.4f}, F1 {after['f1']:.4f} at {threshold:.4f} (from validation)"
+                )
+            lines.append(line)
     lines.append(f"model in {output_dir} ({record['train_seconds']:.0f} s of training)")
     return "\n".join(lines)
 

@@ -3,18 +3,23 @@
 from pathlib import Path
 
 import torch
+from torch.utils.data import ConcatDataset
 from transformers import Trainer
 
 from cosent.callbacks import DeadBatchReport, use_log_lines
 from cosent.losses import has_ordered_pair
 from cosent.objectives import Objective
+from cosent.onednn import trainable_onednn_linears
+from cosent.samplers import CorpusSampler
 
 
 class PairTrainer(Trainer):
     """Trains a model of pairs with an objective that reads what `score()` gives.
 
-    Trainer's own evaluation hands the scores to `compute_metrics`. Checkpoints are written and read by the model
-    itself (`save_pretrained`, `load_weights`), in the layout that serving tools load.
+    Trainer's own evaluation hands the scores to `compute_metrics`; there is no `eval_loss`, since the loss of a batch
+    that compares pairs depends on its size. Checkpoints are written and read by the model itself (`save_pretrained`,
+    `load_weights`), in the layout that serving tools load. A `ConcatDataset` trains on several corpora, one to a batch;
+    a dict of evaluation sets adds their mean Spearman as `eval_spearman`.
 
     Args:
         objective: the loss and what it reads. Batches that can teach it nothing are reported once per epoch.
@@ -35,13 +40,39 @@ class PairTrainer(Trainer):
         """Runs the wrapped model on a batch; returns at least `scores` of shape `(batch,)`, higher = more similar."""
         return model(**inputs)
 
+    def training_step(self, model, *args, **kwargs):
+        with trainable_onednn_linears(model):  # round the backward pass too: checkpointing runs layers again there
+            return super().training_step(model, *args, **kwargs)
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        labels = inputs["labels"]
-        outputs = self.score(model, {name: value for name, value in inputs.items() if name != "labels"})
-        if model.training:
-            self.dead_batches.add(has_ordered_pair(labels))
-        loss = self.objective.loss(outputs[self.objective.reads], self.objective.targets(labels))
-        return (loss, {"scores": outputs["scores"]}) if return_outputs else loss
+        labels = inputs.pop("labels")
+        outputs = self.score(model, inputs)
+        self.dead_batches.add(has_ordered_pair(labels))
+        loss = self.objective.loss(outputs[self.objective.reads], labels)
+        return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs.pop("labels")
+        with torch.no_grad(), self.compute_loss_context_manager(), trainable_onednn_linears(model):
+            scores = self.score(model, inputs)["scores"]
+        return None, scores, labels
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(sets, dict):
+            each = [metrics[f"{metric_key_prefix}_{name}_spearman"] for name in sets]
+            metrics[f"{metric_key_prefix}_spearman"] = sum(each) / len(each)
+            self.log({f"{metric_key_prefix}_spearman": metrics[f"{metric_key_prefix}_spearman"]})
+        return metrics
+
+    def _get_train_sampler(self, train_dataset=None):
+        train_dataset = self.train_dataset if train_dataset is None else train_dataset
+        if not isinstance(train_dataset, ConcatDataset):
+            return super()._get_train_sampler(train_dataset)
+        block = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
+        return CorpusSampler([len(part) for part in train_dataset.datasets], block, self.args.seed)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         output_dir = Path(output_dir or self.args.output_dir)
