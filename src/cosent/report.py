@@ -63,7 +63,8 @@ def protocol(run: dict) -> str:
     batch, rate, epochs = (recipe[k] for k in ("per_device_train_batch_size", "learning_rate", "num_train_epochs"))
     return (
         f"`{recipe['model_name_or_path']}` encoder, {recipe['pooling']} pooling, batch {batch}, "
-        f"learning rate {rate:g}, {epochs:g} epochs, best validation epoch; {run['device']}, commit {run['commit'][:10]}."
+        f"learning rate {rate:g}, {epochs:g} epochs, best validation epoch; "
+        f"{run['device']}, commit {run['commit'][:10]}."
     )
 
 
