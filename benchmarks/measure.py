@@ -1,6 +1,6 @@
-"""One measurement in a process of its own: prints one JSON line. `benchmarks.speed` starts these, interleaved.
+"""One side of one measurement, in a process of its own: measures once for every line on stdin, one JSON line each.
 
-python -m benchmarks.measure --task train --side ours --encoder mini --corpus data/stsb
+`benchmarks.speed` starts a process per side and lets them take turns, so that both see the same machine.
 """
 
 import argparse
@@ -21,7 +21,6 @@ TASKS = {
     "train": training.measure,
     "pair_inputs": pair_inputs.measure,
     "encode": encoding.measure,
-    "encode_int8": encoding.measure_int8,
     "kernel": kernel.measure,
 }
 
@@ -29,19 +28,20 @@ TASKS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", required=True, choices=TASKS)
-    parser.add_argument("--side", required=True, choices=("ours", "theirs"))
+    parser.add_argument("--side", required=True, choices=("ours", "ours_int8", "theirs"))
     parser.add_argument("--encoder", default="mini", help="mini, base (12 x 768, random) or a folder")
     parser.add_argument("--corpus", help="prepared corpus")
     parser.add_argument("--split", default="train")
-    parser.add_argument("--count", type=int, required=True, help="steps, sentences or pairs, as the task counts")
     args = parser.parse_args()
-    set_seed(1)
-    stdout, sys.stdout = sys.stdout, sys.stderr  # trainers print their own lines; ours is the only one on stdout
-    result = TASKS[args.task](args)
-    result["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    if torch.cuda.is_available():
-        result["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
-    print(json.dumps(result), file=stdout)
+    stdout, sys.stdout = sys.stdout, sys.stderr  # trainers print their own lines; ours are the only ones on stdout
+    for line in sys.stdin:
+        args.count = int(line)  # steps, sentences or pairs, as the task counts
+        set_seed(1)
+        result = TASKS[args.task](args)
+        result["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if torch.cuda.is_available():
+            result["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
+        print(json.dumps(result), file=stdout, flush=True)
 
 
 if __name__ == "__main__":

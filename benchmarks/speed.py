@@ -1,8 +1,8 @@
-"""Ours against sentence-transformers, interleaved, each measurement in its own process; a table and a JSON file.
+"""Ours against sentence-transformers, taking turns, each side in its own process; a table and a JSON file.
 
     python -m benchmarks.speed --corpus data/stsb data/atec data/lcqmc data/pawsx --output recipes/results/speed.json
 
-About 30 minutes on 2 CPU cores. `--only train encode` runs a part; `--repeats 1 --quick` tries everything in 3 minutes.
+About 20 minutes on 2 CPU cores. `--only train encode` runs a part; `--repeats 1 --quick` tries everything in 3 minutes.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -20,81 +21,95 @@ from cosent.records import environment
 from cosent.report import speed_table
 from cosent.schema import Manifest
 
-# task, encoder, split, count (steps, passes or sentences), what is counted
+# task, encoder, split, what is counted, how many: once for comparing every loss, then for each timed turn
 ROWS = (
-    ("train", "mini", "train", 53, "pairs_per_second"),
-    ("train", "base", "train", 6, "pairs_per_second"),
-    ("pair_inputs", "mini", "train", 20, "pairs_per_second"),
-    ("encode", "mini", "test", 6000, "sentences_per_second"),
-    ("encode", "base", "test", 400, "sentences_per_second"),
-    ("encode_int8", "mini", "test", 6000, "sentences_per_second"),
+    ("train", "mini", "train", "pairs_per_second", 50, 18),
+    ("train", "base", "train", "pairs_per_second", 6, 6),
+    ("pair_inputs", "mini", "train", "pairs_per_second", 12, 12),
+    ("encode", "mini", "test", "sentences_per_second", 4000, 4000),
+    ("encode", "base", "test", "sentences_per_second", 400, 400),
 )
 KERNEL_PAIRS = (10**3, 10**4, 10**5, 10**6)
-SIDES = ("ours", "theirs")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", nargs="+", required=True, help="prepared corpora")
+    parser.add_argument("--corpus", nargs="+", required=True, help="prepared corpora; `base` runs on the first alone")
     parser.add_argument("--output", required=True, help="JSON file to write")
-    parser.add_argument("--repeats", type=int, default=5, help="measurements per side; the table shows medians")
+    parser.add_argument("--repeats", type=int, default=5, help="timed turns per side; the table shows medians")
     parser.add_argument("--only", nargs="+", default=None, help="tasks to run, e.g. train encode kernel")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, to see whether everything runs")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the work, to see whether everything runs")
     args = parser.parse_args()
 
     jobs = plan(args.corpus, args.only, args.quick)
-    sgemm = sgemm_flops()
-    measured = {job["key"]: {side: [] for side in SIDES} for job in jobs}
-    with tqdm(total=args.repeats * len(jobs) * 2, unit="run") as progress:
-        for repeat in range(args.repeats):
-            for job in jobs:
-                for side in SIDES if repeat % 2 == 0 else SIDES[::-1]:
-                    measured[job["key"]][side].append(run(job, side))
-                    progress.update()
-    rows = [summarise(job, measured[job["key"]], sgemm) for job in jobs]
-    result = {"sgemm_flops": sgemm, "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": rows}
-    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
-    Path(args.output).write_text(json.dumps(result | environment(), indent=1) + "\n")
-    print(speed_table(result | environment()))
+    result = {"sgemm_flops": sgemm_flops(), "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": []}
+    result |= environment()
+    for job in tqdm(jobs, unit="row"):
+        measured = take_turns(job, args.repeats)
+        for side in measured:
+            if side != "theirs":
+                result["rows"].append(summarise(job, side, measured, result["sgemm_flops"]))
+        Path(args.output).parent.mkdir(parents=True, exist_ok=True)
+        Path(args.output).write_text(json.dumps(result, indent=1) + "\n")
+    print(speed_table(result))
 
 
 def plan(corpora: list[str], only: list[str] | None, quick: bool) -> list[dict]:
-    """The measurements to make; a corpus without a train split trains on validation."""
+    """The rows to measure; a corpus without a train split trains on validation."""
     jobs = []
-    for task, encoder, split, count, unit in ROWS:
-        for corpus in corpora:
+    for task, encoder, split, unit, first, count in ROWS:
+        for corpus in corpora if encoder == "mini" else corpora[:1]:
             manifest = Manifest.load(corpus)
             there = split if split in manifest.splits else "validation"
             job = {"task": task, "encoder": encoder, "corpus": manifest.name, "split": there, "unit": unit}
-            flags = ["--encoder", encoder, "--corpus", corpus, "--split", there]
-            jobs.append(job | {"flags": flags, "count": max(5, count // 10) if quick else count})
+            job["flags"] = ["--encoder", encoder, "--corpus", corpus, "--split", there]
+            job["sides"] = ("ours", "ours_int8", "theirs") if task == "encode" else ("ours", "theirs")
+            jobs.append(job | {"counts": tuple(max(5, n // 4) if quick else n for n in (first, count))})
     for pairs in KERNEL_PAIRS:
         job = {"task": "kernel", "encoder": "", "corpus": f"{pairs:,} pairs", "split": "", "unit": "calls_per_second"}
-        jobs.append(job | {"flags": [], "count": pairs})
-    jobs = [job for job in jobs if only is None or job["task"] in only]
-    return [job | {"key": f"{job['task']} {job['encoder']} {job['corpus']}"} for job in jobs]
+        jobs.append(job | {"flags": [], "sides": ("ours", "theirs"), "counts": (pairs, pairs)})
+    return [job for job in jobs if only is None or job["task"] in only]
 
 
-def run(job: dict, side: str) -> dict:
-    command = [sys.executable, "-m", "benchmarks.measure", "--task", job["task"], "--side", side, *job["flags"]]
-    result = subprocess.run([*command, "--count", str(job["count"])], capture_output=True, text=True)
-    if result.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr[-3000:]}")
-    return json.loads(result.stdout.splitlines()[-1])
+def take_turns(job: dict, repeats: int) -> dict[str, list[dict]]:
+    """Measures every side once for equality and warm-up, then `repeats` times in turn; by side, in order."""
+    measured = {side: [] for side in job["sides"]}
+    with ExitStack() as stack:
+        processes = {}
+        for side in job["sides"]:
+            command = [sys.executable, "-m", "benchmarks.measure", "--task", job["task"], "--side", side, *job["flags"]]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+            processes[side] = stack.enter_context(subprocess.Popen(command, **pipes))
+        for turn in range(repeats + 1):
+            for side in job["sides"] if turn % 2 == 0 else reversed(job["sides"]):
+                process = processes[side]
+                print(job["counts"][min(turn, 1)], file=process.stdin, flush=True)
+                line = process.stdout.readline()
+                if not line:
+                    raise SystemExit(
+                        f"{' '.join(process.args)} failed; run `echo 5 | {' '.join(process.args)}` to see."
+                    )
+                measured[side].append(json.loads(line))
+        for process in processes.values():
+            process.stdin.close()
+    return measured
 
 
-def summarise(job: dict, sides: dict[str, list[dict]], sgemm: float) -> dict:
+def summarise(job: dict, side: str, measured: dict[str, list[dict]], sgemm: float) -> dict:
     """Medians, their ratio, the largest difference of a loss in any step, and the share of the sgemm peak."""
-    speed = {side: statistics.median(run[job["unit"]] for run in sides[side]) for side in SIDES}
-    peak = {side: statistics.median(run["peak_mib"] for run in sides[side]) for side in SIDES}
-    first = {side: sides[side][0]["losses"] for side in SIDES}
-    row = {name: job[name] for name in ("task", "encoder", "corpus", "split", "unit", "count")}
-    row |= {"ours": speed["ours"], "theirs": speed["theirs"], "ratio": speed["ours"] / speed["theirs"]}
-    row |= {"ours_mib": peak["ours"], "theirs_mib": peak["theirs"]}
-    row["largest_difference"] = max(abs(a - b) for a, b in zip(first["ours"], first["theirs"], strict=True))
-    row["all"] = {side: [run[job["unit"]] for run in sides[side]] for side in SIDES}
-    if "flops_per_second" in sides["ours"][0]:
-        row["sgemm_share"] = statistics.median(run["flops_per_second"] for run in sides["ours"]) / sgemm
+    ours, theirs = measured[side], measured["theirs"]
+    row = {name: job[name] for name in ("encoder", "corpus", "split", "unit", "counts")}
+    row["task"] = job["task"] + side.removeprefix("ours")
+    row["all"] = {
+        name: [turn[job["unit"]] for turn in turns[1:]] for name, turns in (("ours", ours), ("theirs", theirs))
+    }
+    row |= {name: statistics.median(values) for name, values in row["all"].items()}
+    row["ratio"] = row["ours"] / row["theirs"]
+    row["ours_mib"], row["theirs_mib"] = ours[-1]["peak_mib"], theirs[-1]["peak_mib"]
+    losses = zip(ours[0]["losses"], theirs[0]["losses"], strict=True)
+    row["largest_difference"] = max(abs(a - b) for a, b in losses)
+    if "flops_per_second" in ours[0]:
+        row["sgemm_share"] = statistics.median(turn["flops_per_second"] for turn in ours[1:]) / sgemm
     return row
 
 

@@ -81,3 +81,5 @@ class PairTrainingArguments(TrainingArguments):
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
         super().__post_init__()
+        # Trainer would ask for pinned memory on a CPU too, and warn at every epoch that there is none.
+        self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from cosent.arguments import option
 from cosent.cli import run
@@ -30,7 +31,7 @@ class EvaluateArguments:
     corpus: str = field(metadata={"help": "Prepared corpus: a name under --data_dir, or a folder."})
     split: str = option("test", "Split to score.", SPLITS)
     data_dir: str = option("data", "Folder of the prepared corpora.")
-    batch_size: int = option(64, "Sentences per forward pass.")
+    batch_size: int = option(512, "The most sentences in a forward pass; their tokens are bounded too.")
     threshold: float | None = option(None, "Score from which a pair counts as similar; default: the model's own.")
     predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
@@ -39,7 +40,7 @@ def main(args: EvaluateArguments):
     start = time.time()
     corpus = load_corpus(args.corpus, args.data_dir)
     rows = corpus.split(args.split)
-    encoder = SentenceEncoder.from_pretrained(args.model)
+    encoder = SentenceEncoder.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
 
     sentences1, sentences2 = rows["sentence1"][:], rows["sentence2"][:]
     labels = corpus.labels(args.split)
