@@ -105,7 +105,7 @@ class PairsBuilder(datasets.GeneratorBasedBuilder):
     def _read(self, split: str) -> Iterator[tuple[str, str, float]]:
         tally = self.tallies[split]
         for file in self.config.files[split]:
-            tally.files.append({"name": str(file.path), "sha256": file.sha256(), "rows": 0})
+            tally.files.append({"name": "/".join(file.path.parts[-2:]), "sha256": file.sha256(), "rows": 0})
             records = file.records() if file.records else read_records(file.path, file.layout.format)
             yield from read_pairs(
                 str(file.path), records, file.layout, self.config.labels, tally, self.config.on_bad_rows

@@ -23,7 +23,7 @@ def test_the_manifest_describes_the_folder(bench):
     assert train["sha256"] == sha256_of_file(bench.output / "train.parquet")
     assert train["source_files"] == [
         {
-            "name": str(bench.folder / "ATEC/ATEC.train.data"),
+            "name": "ATEC/ATEC.train.data",
             "sha256": sha256_of_file(bench.folder / "ATEC/ATEC.train.data"),
             "rows": 3,
         }
