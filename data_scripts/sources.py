@@ -53,7 +53,7 @@ def from_folder(corpus: Corpus, source: Path) -> Source:
     files = {split: found for split, found in files.items() if found}
     if not files:
         raise _nothing_found(corpus, source)
-    return Source(corpus, files, f"folder {source.resolve()}", warnings, decisions)
+    return Source(corpus, files, f"folder {source.resolve().name}", warnings, decisions)
 
 
 def _find(corpus: Corpus, split: str, source: Path) -> list[RawFile]:

@@ -1,5 +1,6 @@
 """Trainers of pairs: the stock Trainer with an injected loss; what differs between towers is `score()` alone."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -40,9 +41,17 @@ class PairTrainer(Trainer):
         """Runs the wrapped model on a batch; returns at least `scores` of shape `(batch,)`, higher = more similar."""
         return model(**inputs)
 
-    def training_step(self, model, *args, **kwargs):
-        with trainable_onednn_linears(model):  # round the backward pass too: checkpointing runs layers again there
-            return super().training_step(model, *args, **kwargs)
+    def training_step(self, *args, **kwargs):
+        with self.fast_linears():  # round the backward pass too: checkpointing runs layers again there
+            return super().training_step(*args, **kwargs)
+
+    def evaluation_loop(self, *args, **kwargs):
+        with self.fast_linears():
+            return super().evaluation_loop(*args, **kwargs)
+
+    def fast_linears(self) -> AbstractContextManager[None]:
+        """oneDNN where it helps; torch.compile has products of its own, and would compile again at every step."""
+        return nullcontext() if self.args.torch_compile else trainable_onednn_linears(self.model)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         labels = inputs.pop("labels")
