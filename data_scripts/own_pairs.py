@@ -42,7 +42,7 @@ def from_own_pairs(name: str, source: Path, arguments) -> Source:
             f"validation and {carve.test_share:g} for test, with seed {carve.seed}. Equal pairs stay together; one "
             "sentence may still be in several splits (see the audit)."
         )
-    return Source(corpus, files, f"own pairs of {source.resolve()}", warnings, decisions, carve)
+    return Source(corpus, files, f"own pairs of {source.resolve().name}", warnings, decisions, carve)
 
 
 def _label_range(arguments) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from cosent.arguments import PairTrainingArguments
 from cosent.losses import cosent_loss
 from cosent.modeling import BiEncoder, SentenceEncoder
 from cosent.objectives import Objective
-from cosent.onednn import trainable_onednn_linears
+from cosent.onednn import onednn_linears, trainable_onednn_linears
 from cosent.trainers import BiEncoderTrainer
 from tests.conftest import SENTENCES
 
@@ -26,7 +26,7 @@ def calls(monkeypatch):
     """Takes the oneDNN path on every processor; the list grows with every product of it, forward and backward."""
     counted, linear = [], onednn.linear
     monkeypatch.setattr(onednn, "beats_blas", lambda: True)
-    monkeypatch.setattr(onednn, "linear", lambda *args: counted.append(1) or linear(*args))
+    monkeypatch.setattr(onednn, "linear", lambda *args, **kwargs: counted.append(1) or linear(*args, **kwargs))
     return counted
 
 
@@ -138,6 +138,18 @@ def test_the_model_is_as_before(tiny_model):
         layer.weight.data.zero_()
         assert torch.equal(layer(torch.ones(1, 32))[0], layer.bias), "a copy computes with the weights of the original"
     assert not any("forward" in vars(module) for module in encoder.modules())
+
+
+def test_contexts_nest(calls):
+    """If this fails, encoding in the middle of a training step ends the run or leaves the step to MKL."""
+    layer = nn.Linear(8, 8)
+    with trainable_onednn_linears(layer):
+        with onednn_linears(layer), torch.inference_mode():
+            layer(torch.ones(2, 8))
+        calls.clear()
+        layer(torch.ones(2, 8)).sum().backward()
+        assert len(calls) == 2, "the output and the gradient of the weight"
+    assert "forward" not in vars(layer)
 
 
 def test_without_the_operator_or_the_need_nothing_changes(monkeypatch):

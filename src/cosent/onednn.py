@@ -101,11 +101,14 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 @contextmanager
 def replaced(forwards: dict[nn.Module, partial]) -> Iterator[None]:
-    """Gives modules another `forward`, which hides the method of their class; hooks run as ever."""
+    """Gives modules another `forward`, which hides the method of their class; hooks run as ever, contexts may nest."""
+    before = {module: vars(module).get("forward") for module in forwards}
     for module, forward in forwards.items():
         module.forward = forward
     try:
         yield
     finally:
-        for module in forwards:
+        for module, forward in before.items():
             del module.forward
+            if forward is not None:
+                module.forward = forward

@@ -45,10 +45,6 @@ class PairTrainer(Trainer):
         with self.fast_linears():  # round the backward pass too: checkpointing runs layers again there
             return super().training_step(*args, **kwargs)
 
-    def evaluation_loop(self, *args, **kwargs):
-        with self.fast_linears():
-            return super().evaluation_loop(*args, **kwargs)
-
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps; torch.compile has products of its own, and would compile again at every step."""
         return nullcontext() if self.args.torch_compile else trainable_onednn_linears(self.model)
@@ -63,7 +59,7 @@ class PairTrainer(Trainer):
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels")
-        with torch.no_grad(), self.compute_loss_context_manager(), trainable_onednn_linears(model):
+        with torch.no_grad(), self.compute_loss_context_manager(), self.fast_linears():
             scores = self.score(model, inputs)["scores"]
         return None, scores, labels
 
