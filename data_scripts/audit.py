@@ -1,7 +1,7 @@
 """What stands twice, what leaks between splits, and how far plain character overlap gets on a prepared corpus.
 
-    python -m data_scripts.audit lcqmc
-    python -m data_scripts.audit data/my_pairs --json audit.json
+python -m data_scripts.audit lcqmc
+python -m data_scripts.audit data/my_pairs --json audit.json
 """
 
 import argparse

@@ -95,7 +95,7 @@ def _read_csv(path: Path) -> Iterator[Record]:
         except StopIteration:
             return
         except csv.Error as error:
-            fields = RowError('comma-separated values, with quotes doubled inside quotes', str(error))
+            fields = RowError("comma-separated values, with quotes doubled inside quotes", str(error))
         yield start, "\n".join(consumed), fields
 
 

@@ -17,7 +17,9 @@ def commands() -> list[str]:
     found = []
     for file in files:
         text = re.sub(r"\\\n\s*", " ", file.read_text(encoding="utf-8"))
-        found += re.findall(r"(?:python|accelerate launch)[^\n`#]* -m [^\n`#]*", text.replace("python -m", "python  -m"))
+        found += re.findall(
+            r"(?:python|accelerate launch)[^\n`#]* -m [^\n`#]*", text.replace("python -m", "python  -m")
+        )
     return sorted(set(found))
 
 
