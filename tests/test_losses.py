@@ -10,10 +10,9 @@ from sentence_transformers.sentence_transformer import losses as st_losses
 from sentence_transformers.util import pairwise_angle_sim
 from torch.autograd import gradcheck
 
+from cosent.heads import FEATURES, SentenceBertHead
 from cosent.losses import (
-    FEATURES,
     LOSSES,
-    SentenceBertHead,
     angle_loss,
     cosent_loss,
     cosine_floor_loss,

@@ -60,6 +60,13 @@ def test_every_kind_of_loss_trains(train, corpus, loss):
     assert record["after"] != record["before"]
 
 
+def test_gradient_checkpointing_changes_no_weight(train, corpus):
+    """Fails if the flag for small GPUs stops with an error, or trains something else."""
+    plain = train(corpus, output="plain") / "model.safetensors"
+    checkpointed = train(corpus, "--gradient_checkpointing", "true", output="checkpointed") / "model.safetensors"
+    assert plain.read_bytes() == checkpointed.read_bytes()
+
+
 def test_same_seed_same_weights(train, corpus):
     """Fails if a run cannot be repeated; another seed guards against comparing constants."""
     first, again, other = (

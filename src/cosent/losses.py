@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+
+from cosent.checks import at_least_float32, check_classes, check_embeddings, check_scores, check_targets, refuse
 
 
 def cosent_loss(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
@@ -31,8 +33,8 @@ def cosent_loss(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
 
     Source: https://kexue.fm/archives/8847; https://doi.org/10.1109/TASLP.2024.3402087.
     """
-    scores = _check(scores, labels, is_mean=False)
-    _refuse(labels.isnan(), labels, "numbers", "NaN has no rank, so these pairs would be compared at random")
+    scores = check_scores(scores, labels, is_mean=False)
+    refuse(labels.isnan(), labels, "numbers", "NaN has no rank, so these pairs would be compared at random")
     return _CosentKernel.apply(scores, labels, scale)
 
 
@@ -89,7 +91,7 @@ def cosine_linear_loss(scores: Tensor, labels: Tensor) -> Tensor:
     Raises `ValueError` like every mean loss here: shapes that differ, labels outside 0..1, an empty batch.
     Source: https://kexue.fm/archives/8847, eq. 1.
     """
-    c, t = _check_targets(scores, labels)
+    c, t = check_targets(scores, labels)
     return (t * (1 - c) + (1 - t) * (1 + c)).mean()
 
 
@@ -98,7 +100,7 @@ def cosine_squared_loss(scores: Tensor, labels: Tensor) -> Tensor:
 
     Source: https://kexue.fm/archives/8847, eq. 2.
     """
-    c, t = _check_targets(scores, labels)
+    c, t = check_targets(scores, labels)
     return (t * (1 - c).square() + (1 - t) * c.square()).mean()
 
 
@@ -107,7 +109,7 @@ def cosine_floor_loss(scores: Tensor, labels: Tensor, floor: float = 0.7) -> Ten
 
     A negative pair below `floor` has no gradient. Source: https://kexue.fm/archives/8847, eq. 3.
     """
-    c, t = _check_targets(scores, labels)
+    c, t = check_targets(scores, labels)
     return (t * (1 - c) + (1 - t) * c.clamp(min=floor)).mean()
 
 
@@ -119,7 +121,7 @@ def cosine_mse_loss(scores: Tensor, labels: Tensor) -> Tensor:
 
     Source: https://kexue.fm/archives/8541, second form.
     """
-    c, t = _check_targets(scores, labels)
+    c, t = check_targets(scores, labels)
     return (c - (2 * t - 1)).square().mean()
 
 
@@ -128,7 +130,7 @@ def cosine_hinge_loss(scores: Tensor, labels: Tensor, upper: float = 0.9, lower:
 
     Source: https://kexue.fm/archives/8541, third form.
     """
-    c, t = _check_targets(scores, labels)
+    c, t = check_targets(scores, labels)
     return (t * (upper - c).relu() + (1 - t) * (c - lower).relu()).mean()
 
 
@@ -150,13 +152,13 @@ def angle_loss(embeddings: Tensor, labels: Tensor, scale: float = 20.0, cosine_w
 
     Source: https://arxiv.org/abs/2309.12871, section 3; https://github.com/SeanLee97/AnglE, `angle_emb/loss.py`.
     """
-    _check_embeddings(embeddings)
+    check_embeddings(embeddings)
     if embeddings.shape[-1] % 2:
         raise ValueError(
             f"angle_loss expects an even hidden size, got {embeddings.shape[-1]}. Its two halves are a real and an "
             "imaginary part: with a padded zero the angles would depend on the padding. Use another loss or encoder."
         )
-    embeddings = _at_least_float32(embeddings)
+    embeddings = at_least_float32(embeddings)
     norm = embeddings.norm(dim=-1, keepdim=True)
     u, v = (embeddings / norm.masked_fill(norm == 0, 1)).unbind(1)  # 2 x (batch, hidden)
     (u_re, u_im), (v_re, v_im) = u.chunk(2, dim=-1), v.chunk(2, dim=-1)  # 4 x (batch, hidden / 2)
@@ -166,58 +168,13 @@ def angle_loss(embeddings: Tensor, labels: Tensor, scale: float = 20.0, cosine_w
     return loss + cosine_weight * cosent_loss(cosines, labels, scale) if cosine_weight else loss
 
 
-FEATURES = {
-    "u": lambda u, v: u,
-    "v": lambda u, v: v,
-    "|u-v|": lambda u, v: (u - v).abs(),
-    "u*v": lambda u, v: u * v,
-}
-
-
-class SentenceBertHead(nn.Module):
-    """Sentence-BERT's classifier: a linear layer on a concatenation of features of two sentence embeddings.
-
-    Drawn as in the source (Glorot uniform, bias 0), from `seed`; the global random state is left alone.
-
-    Args:
-        hidden_size: size of a sentence embedding.
-        num_classes: logits per pair.
-        features: any of `FEATURES`, in the order of concatenation.
-        bias: true in Sentence-BERT and kexue.fm 8847; false in the joint model of 8541.
-        seed: seed of the weights.
-
-    Source: https://arxiv.org/abs/1908.10084, section 3; https://github.com/bojone/CoSENT, `sbert.py`.
-    """
-
-    def __init__(self, hidden_size: int, num_classes: int, features=("u", "v", "|u-v|"), bias=True, seed: int = 0):
-        super().__init__()
-        features = tuple(features)
-        if not features or len(set(features)) < len(features) or not set(features) <= set(FEATURES):
-            raise ValueError(
-                f"features must be some of {', '.join(FEATURES)}, each once, got {', '.join(features) or 'none'}. "
-                "A repeated feature would only be weighted twice. Name the ones that the head shall read."
-            )
-        self.features = features
-        self.linear = nn.utils.skip_init(nn.Linear, hidden_size * len(features), num_classes, bias=bias)
-        nn.init.xavier_uniform_(self.linear.weight, generator=torch.Generator().manual_seed(seed))
-        if bias:
-            nn.init.zeros_(self.linear.bias)
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Logits `(batch, num_classes)` of embeddings `(batch, 2, hidden)`, in the dtype of the weights."""
-        _check_embeddings(embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False):  # two bf16 logits of a pair are easily equal
-            u, v = embeddings.to(self.linear.weight.dtype).unbind(1)
-            return self.linear(torch.cat([FEATURES[name](u, v) for name in self.features], dim=-1))
-
-
 def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """`mean of logsumexp(logits[i]) - logits[i, labels[i]]`: logits (batch, classes), labels (batch,), whole numbers.
 
     Raises `ValueError`: shapes that do not fit, an empty batch, a label that is no whole number in 0..classes - 1.
     Source: https://arxiv.org/abs/1908.10084, section 3 (classification objective).
     """
-    return F.cross_entropy(*_check_classes(logits, labels, logits.shape[-1]))
+    return F.cross_entropy(*check_classes(logits, labels, logits.shape[-1]))
 
 
 def joint_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -239,7 +196,7 @@ def joint_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
             f"Expected logits (batch, 5), got {tuple(logits.shape)}. Rows would be scored by the columns of the other "
             "task. Use a head of 5 classes."
         )
-    logits, classes = _check_classes(logits, labels, 5)
+    logits, classes = check_classes(logits, labels, 5)
     is_nli_column = torch.arange(5, device=logits.device) >= 2  # (5,)
     logits = logits.masked_fill((classes >= 2)[:, None] != is_nli_column, -torch.inf)
     return F.cross_entropy(logits, classes)
@@ -271,55 +228,3 @@ LOSSES = {
     "sbert": Loss(cross_entropy_loss, "logits"),
     "sbert_joint": Loss(joint_cross_entropy_loss, "logits"),
 }
-
-
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()
-
-
-def _check(values: Tensor, labels: Tensor, dims: int = 1, is_mean: bool = True) -> Tensor:
-    """Checks scores (batch,), or logits (batch, classes) for `dims=2`, against labels (batch,); returns them upcast."""
-    if values.ndim != dims or labels.shape != values.shape[:1] or not values.is_floating_point():
-        expected = "scores (batch,)" if dims == 1 else "logits (batch, classes)"
-        raise ValueError(
-            f"Expected floating {expected} and labels (batch,), got {values.dtype} {tuple(values.shape)} and "
-            f"{tuple(labels.shape)}. Broadcasting would pair scores with the labels of other rows without a word. Pass "
-            "one row and one label per pair; `squeeze(-1)` a column."
-        )
-    if is_mean and not len(labels):
-        raise ValueError(
-            "Expected at least one pair, got an empty batch. Its mean is NaN and would erase the weights at the next "
-            "step. Leave empty batches out (in a distributed run: gather before the loss)."
-        )
-    return _at_least_float32(values)
-
-
-def _check_targets(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    scores = _check(scores, labels)
-    outside = ~((labels >= 0) & (labels <= 1))  # NaN too
-    _refuse(outside, labels, "within 0..1", "1 - label would turn negative and the loss push the pair the wrong way")
-    return scores, labels.to(scores.dtype)
-
-
-def _check_classes(logits: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    logits = _check(logits, labels, dims=2)
-    no_class = ~((labels >= 0) & (labels < classes) & (labels % 1 == 0))  # NaN too
-    _refuse(no_class, labels, "whole numbers below the number of classes", "another class would be learnt")
-    return logits, labels.long()
-
-
-def _check_embeddings(embeddings: Tensor) -> None:
-    if embeddings.ndim != 3 or embeddings.shape[1] != 2 or not embeddings.is_floating_point():
-        raise ValueError(
-            f"Expected floating embeddings (batch, 2, hidden), got {embeddings.dtype} {tuple(embeddings.shape)}. "
-            "Another layout would pair sentences of different rows. `view(-1, 2, hidden)` neighbouring rows."
-        )
-
-
-def _refuse(bad: Tensor, labels: Tensor, expected: str, consequence: str) -> None:
-    if bad.any():
-        rows = bad.nonzero().flatten().tolist()
-        raise ValueError(
-            f"Expected labels {expected}, got {labels[rows[0]].item()} in row {rows[0]} of the batch "
-            f"({len(rows)} of {len(bad)} are like it). Otherwise {consequence}. Correct or scale the labels."
-        )

@@ -184,8 +184,8 @@ class BiEncoder(nn.Module):
             outputs["logits"] = self.head(embeddings)
         return outputs
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict | None = None) -> None:
-        self.encoder.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
+    def gradient_checkpointing_enable(self, **kwargs) -> None:
+        self.encoder.backbone.gradient_checkpointing_enable(**kwargs)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes the encoder as `SentenceEncoder` does, and the head (needed for resuming alone) beside it."""

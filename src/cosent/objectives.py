@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from cosent.losses import LOSSES, SentenceBertHead
+from cosent.heads import SentenceBertHead
+from cosent.losses import LOSSES
 from cosent.schema import InputError, Manifest
 
 

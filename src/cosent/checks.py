@@ -1,0 +1,56 @@
+"""What a loss may be given: checked once, with an error that says what would have gone wrong in silence."""
+
+import torch
+from torch import Tensor
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def check_scores(values: Tensor, labels: Tensor, dims: int = 1, is_mean: bool = True) -> Tensor:
+    """Checks scores (batch,), or logits (batch, classes) for `dims=2`, against labels (batch,); returns them upcast."""
+    if values.ndim != dims or labels.shape != values.shape[:1] or not values.is_floating_point():
+        expected = "scores (batch,)" if dims == 1 else "logits (batch, classes)"
+        raise ValueError(
+            f"Expected floating {expected} and labels (batch,), got {values.dtype} {tuple(values.shape)} and "
+            f"{tuple(labels.shape)}. Broadcasting would pair scores with the labels of other rows without a word. Pass "
+            "one row and one label per pair; `squeeze(-1)` a column."
+        )
+    if is_mean and not len(labels):
+        raise ValueError(
+            "Expected at least one pair, got an empty batch. Its mean is NaN and would erase the weights at the next "
+            "step. Leave empty batches out (in a distributed run: gather before the loss)."
+        )
+    return at_least_float32(values)
+
+
+def check_targets(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    scores = check_scores(scores, labels)
+    outside = ~((labels >= 0) & (labels <= 1))  # NaN too
+    refuse(outside, labels, "within 0..1", "1 - label would turn negative and the loss push the pair the wrong way")
+    return scores, labels.to(scores.dtype)
+
+
+def check_classes(logits: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    logits = check_scores(logits, labels, dims=2)
+    no_class = ~((labels >= 0) & (labels < classes) & (labels % 1 == 0))  # NaN too
+    refuse(no_class, labels, "whole numbers below the number of classes", "another class would be learnt")
+    return logits, labels.long()
+
+
+def check_embeddings(embeddings: Tensor) -> None:
+    if embeddings.ndim != 3 or embeddings.shape[1] != 2 or not embeddings.is_floating_point():
+        raise ValueError(
+            f"Expected floating embeddings (batch, 2, hidden), got {embeddings.dtype} {tuple(embeddings.shape)}. "
+            "Another layout would pair sentences of different rows. `view(-1, 2, hidden)` neighbouring rows."
+        )
+
+
+def refuse(bad: Tensor, labels: Tensor, expected: str, consequence: str) -> None:
+    if bad.any():
+        rows = bad.nonzero().flatten().tolist()
+        raise ValueError(
+            f"Expected labels {expected}, got {labels[rows[0]].item()} in row {rows[0]} of the batch "
+            f"({len(rows)} of {len(bad)} are like it). Otherwise {consequence}. Correct or scale the labels."
+        )
