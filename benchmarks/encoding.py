@@ -3,7 +3,6 @@
 import time
 from functools import cache
 
-import numpy as np
 import torch
 
 from benchmarks.common import shuffled_rows, theirs
@@ -11,7 +10,7 @@ from benchmarks.weights import encoder_folder
 
 
 def measure(args) -> dict:
-    """`sentences_per_second` of `count` sentences, and the mean norm of the vectors as a check of equality."""
+    """`sentences_per_second` of `count` sentences, and the first 32 vectors for comparison."""
     rows, max_length = shuffled_rows(args.corpus, args.split, args.count // 2)
     sentences = [*rows["sentence1"][:], *rows["sentence2"][:]]
     model = load(args.side, encoder_folder(args.encoder), max_length["bi_encoder"])
@@ -19,7 +18,7 @@ def measure(args) -> dict:
     start = time.perf_counter()
     vectors = model.encode(sentences)
     seconds = time.perf_counter() - start
-    return {"sentences_per_second": len(sentences) / seconds, "losses": [float(np.linalg.norm(vectors, axis=1).mean())]}
+    return {"sentences_per_second": len(sentences) / seconds, "outputs": vectors[:32].ravel().tolist()}
 
 
 @cache

@@ -96,7 +96,7 @@ def take_turns(job: dict, repeats: int) -> dict[str, list[dict]]:
 
 
 def summarise(job: dict, side: str, measured: dict[str, list[dict]], sgemm: float) -> dict:
-    """Medians, their ratio, the largest difference of a loss in any step, and the share of the sgemm peak."""
+    """Medians, ratio, the largest difference of what was computed (losses, vectors), share of the sgemm peak."""
     ours, theirs = measured[side], measured["theirs"]
     row = {name: job[name] for name in ("encoder", "corpus", "split", "unit", "counts")}
     row["task"] = job["task"] + side.removeprefix("ours")
@@ -106,8 +106,8 @@ def summarise(job: dict, side: str, measured: dict[str, list[dict]], sgemm: floa
     row |= {name: statistics.median(values) for name, values in row["all"].items()}
     row["ratio"] = row["ours"] / row["theirs"]
     row["ours_mib"], row["theirs_mib"] = ours[-1]["peak_mib"], theirs[-1]["peak_mib"]
-    losses = zip(ours[0]["losses"], theirs[0]["losses"], strict=True)
-    row["largest_difference"] = max(abs(a - b) for a, b in losses)
+    outputs = zip(ours[0]["outputs"], theirs[0]["outputs"], strict=True)
+    row["largest_difference"] = max(abs(a - b) for a, b in outputs)
     if "flops_per_second" in ours[0]:
         row["sgemm_share"] = statistics.median(turn["flops_per_second"] for turn in ours[1:]) / sgemm
     return row

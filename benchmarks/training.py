@@ -35,7 +35,7 @@ def measure(args) -> dict:
         train = train_ours if args.side == "ours" else train_theirs
         model = train(encoder_folder(args.encoder), rows, max_length["bi_encoder"], args.count, clock, folder)
     seconds = float(np.diff(clock.times)[WARM_UP - 1 :].mean())
-    result = {"pairs_per_second": BATCH_SIZE / seconds, "losses": clock.losses}
+    result = {"pairs_per_second": BATCH_SIZE / seconds, "outputs": clock.losses}
     if args.side == "ours":
         result["flops_per_second"] = flops_per_pair(model, rows, max_length["bi_encoder"]) * BATCH_SIZE / seconds
     return result

@@ -64,6 +64,17 @@ def test_a_file_that_is_no_recipe(recipe, text):
         parse(["--config", recipe(text)], Arguments)
 
 
+def test_a_value_that_is_no_choice(recipe):
+    """Fails if argparse checks the choices of flags alone: a recipe's `tower: cross_encoder` would train another."""
+
+    @dataclass
+    class Tower:
+        tower: str = field(default="bi_encoder", metadata={"choices": ["bi_encoder"]})
+
+    with pytest.raises(InputError, match="tower must be one of bi_encoder, got 'cross_encoder'"):
+        parse(["--config", recipe("tower: cross_encoder\n")], Tower)
+
+
 def test_a_missing_recipe():
     """Fails if a wrong path is not said to be one."""
     with pytest.raises(InputError, match="There is no recipe at nowhere.yaml"):

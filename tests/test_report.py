@@ -25,7 +25,8 @@ def test_a_study_on_paper(tmp_path):
     recipe = {"model_name_or_path": "mini", "pooling": "mean", "per_device_train_batch_size": 32}
     recipe |= {"learning_rate": 5e-4, "num_train_epochs": 6}
     for seed, spearman in ((1, 0.6), (2, 0.7)):
-        run = {"after": {"stsb": {"test": {"spearman": spearman}}}, "train_seconds": 90, "recipe": recipe}
+        run = {"after": {"stsb": {"test": {"spearman": spearman}}}, "train_seconds": 90, "corpora": {"stsb": {}}}
+        run["recipe"] = recipe | {"seed": seed}
         (tmp_path / "study").mkdir(exist_ok=True)
         (tmp_path / "study" / f"cosent-stsb-{seed}.json").write_text(
             json.dumps(run | {"device": "CPU", "commit": "c" * 40})

@@ -12,6 +12,10 @@ from cosent.schema import InputError
 ROOT = Path(__file__).parents[1]
 
 
+def rate(flags: list[str]) -> float:
+    return float(flags[flags.index("--learning_rate") + 1])
+
+
 @pytest.fixture
 def run_study(tmp_path, monkeypatch):
     """Returns a function that runs a study with a stand-in for training, and what the stand-in was called with."""
@@ -21,8 +25,9 @@ def run_study(tmp_path, monkeypatch):
         calls.append((run.name, tuple(flags)))
         if run.seed == 13:
             return "error: unlucky"
-        output.mkdir(parents=True)
-        record = dict.fromkeys(study.KEPT, "x") | {"history": [{"epoch": 1.0, "eval_spearman": 0.5}, {"loss": 1.0}]}
+        output.mkdir(parents=True, exist_ok=True)
+        record = dict.fromkeys(study.KEPT, "x") | {"recipe": {"loss": "cosent", "learning_rate": rate(flags)}}
+        record["history"] = [{"epoch": 1.0, "eval_spearman": 0.5}, {"loss": 1.0}]
         (output / "run.json").write_text(json.dumps(record))
         return None
 
@@ -30,8 +35,9 @@ def run_study(tmp_path, monkeypatch):
     recipe = tmp_path / "cosent.yaml"
     recipe.write_text("loss: cosent\n")
 
-    def run(seeds):
-        content = {"recipes": [str(recipe)], "corpora": ["stsb"], "seeds": seeds, "flags": {"learning_rate": 0.1}}
+    def run(seeds, learning_rate=0.1):
+        content = {"recipes": [str(recipe)], "corpora": ["stsb"], "seeds": seeds}
+        content["flags"] = {"learning_rate": learning_rate}
         (tmp_path / "made_up.yaml").write_text(yaml.safe_dump(content))
         arguments = [
             str(tmp_path / "made_up.yaml"),
@@ -55,6 +61,7 @@ def test_every_run_once_and_the_result_is_kept(run_study):
     kept = json.loads((results / "cosent-stsb-1.json").read_text())
     assert kept["validation_curve"] == [[1.0, 0.5]] and kept["after"] == "x"
     assert [name for name, _ in run([1, 2, 3])[1]] == ["cosent-stsb-3"]
+    assert len(run([1, 2], learning_rate=0.2)[1]) == 2, "results of another protocol were taken for these"
 
 
 def test_a_failure_is_listed_and_the_rest_goes_on(run_study, capsys):

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,9 +11,12 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from cosent import objectives
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import parse
-from cosent.schema import InputError
+from cosent.losses import LOSSES
+from cosent.modeling import SentenceEncoder
+from cosent.schema import InputError, Manifest
 from cosent.train import main
 
 
@@ -51,7 +55,7 @@ def test_training_ends_with_a_model_that_others_load(train, corpus):
     assert SentenceTransformer(str(folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
 
 
-@pytest.mark.parametrize("loss", ["sbert", "cosine_squared", "angle"])
+@pytest.mark.parametrize("loss", sorted(set(LOSSES) - {"cosent", "sbert_joint"}))
 def test_every_kind_of_loss_trains(train, corpus, loss):
     """Fails if losses that read logits, scores or embeddings do not reach the weights."""
     folder = train(corpus, "--loss", loss)
@@ -102,6 +106,85 @@ def test_a_finished_model_is_not_overwritten(train, corpus):
     assert (folder / "run.json").read_text() != before
 
 
+def test_overwriting_leaves_nothing_of_the_other_model(train, corpus):
+    """Fails if a second run with another pool and loss leaves files behind that make its own model unreadable."""
+    train(corpus, "--pooling", "linear_cls", "--loss", "sbert")
+    folder = train(corpus, "--pooling", "mean", "--overwrite_output_dir", "true", "--num_train_epochs", "1")
+    assert SentenceEncoder.from_pretrained(str(folder)).pooling.mode == "mean"
+    assert not list(folder.rglob("head.safetensors")) and not list(folder.rglob("2_Dense/*.safetensors"))
+    assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)
+
+
+def test_auto_takes_the_newest_whole_checkpoint(train, corpus):
+    """Fails if a torn checkpoint stops a resumed run, or `auto` replaces a finished model that has no checkpoint."""
+    whole = train(corpus, output="whole")
+    (whole / "checkpoint-9").mkdir()
+    before = (whole / "model.safetensors").read_bytes()
+    train(corpus, "--resume_from_checkpoint", "auto", output="whole")
+    assert (whole / "model.safetensors").read_bytes() == before
+    for checkpoint in whole.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    with pytest.raises(InputError, match="already holds a model"):
+        train(corpus, "--resume_from_checkpoint", "auto", output="whole")
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(train, corpus):
+    """Fails if resuming with another head or pool ends in a state-dict error, or trains something mixed."""
+    checkpoint = str(train(corpus, output="first") / "checkpoint-4")
+    with pytest.raises(InputError, match="saved by a run of another kind"):
+        train(corpus, "--resume_from_checkpoint", checkpoint, "--loss", "sbert", output="second")
+
+
+def test_a_diverged_run_stops(train, make_corpus, pairs):
+    """Fails if weights of NaN are saved as a finished model."""
+    with pytest.raises(InputError, match="The training loss is nan"):
+        train(
+            make_corpus({"train": pairs}), "--learning_rate", "1e30", "--max_grad_norm", "0", "--num_train_epochs", "4"
+        )
+
+
+def test_a_validation_split_of_one_label_selects_nothing(train, make_corpus, pairs, caplog):
+    """Fails if epochs are selected by a Spearman of NaN, or a threshold that calls everything similar is stored."""
+    rows = {"train": pairs, "validation": [(a, b, 1.0) for a, b, _ in pairs[:8]]}
+    with caplog.at_level(logging.WARNING):
+        record = json.loads((train(make_corpus(rows)) / "run.json").read_text())
+    assert "no validation split with two different labels" in caplog.text
+    assert record["thresholds"] == {}
+
+
+def test_labels_of_any_range_are_scaled_into_0_to_1(make_corpus):
+    """Fails if a label leaves 0..1 by a rounding error and stops a run in the middle of an epoch."""
+    manifest = Manifest("odd", "graded", -0.3, 0.6, {"bi_encoder": 32}, {})
+    targets = objectives.targets("cosine_squared", np.array([-0.3, 0.6, 0.1], dtype=np.float32), manifest)
+    assert targets.min() == 0 and targets.max() == 1 and targets.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (("--limit_train", "-70"), "--limit_train must be at least 1"),
+        (("--loss", "sbert", "--features", "u,w"), "--features u,w"),
+        (("--features", "u"), "--features are those of a Sentence-BERT head"),
+        (("--eval_strategy", "no", "--early_stopping_patience", "1"), "--early_stopping_patience needs"),
+    ],
+)
+def test_flags_that_make_no_sense(train, corpus, flags, words):
+    """Fails if a wrong value is ignored, or ends in a stack trace."""
+    with pytest.raises(InputError, match=words):
+        train(corpus, *flags)
+
+
+def test_without_evaluation(train, corpus):
+    """Fails if --eval_strategy no asks the user to switch off a default of ours."""
+    assert (train(corpus, "--eval_strategy", "no") / "run.json").is_file()
+
+
+def test_one_corpus_named_twice(train, corpus):
+    """Fails if the results of one corpus overwrite those of another of the same name."""
+    with pytest.raises(InputError, match="made_up more than once"):
+        train(f"{corpus},{corpus}")
+
+
 def test_a_single_label_teaches_nothing(train, make_corpus, pairs):
     """Fails if a corpus of positives only trains for hours towards nothing."""
     with pytest.raises(InputError, match="have the label 1"):
@@ -119,7 +202,7 @@ def test_without_validation_the_last_epoch_is_kept(train, make_corpus, pairs, ca
     """Fails if a user with one split cannot train, or is not told that nothing was selected."""
     with caplog.at_level(logging.WARNING):
         folder = train(make_corpus({"train": pairs}))
-    assert "has no validation split" in caplog.text
+    assert "no validation split" in caplog.text
     assert (folder / "model.safetensors").is_file()
 
 

@@ -23,6 +23,7 @@ class ModelArguments:
     pooling: str | None = option(None, f"{', '.join(POOLINGS)}; default: what the model says, else mean.")
     max_length: int | None = option(None, "Tokens per sentence; default: what the corpus says.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
+    attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: what transformers takes.")
     no_packing: bool = option(False, "Pad every sentence to the longest of its batch instead of packing rows.")
 
 
@@ -47,7 +48,7 @@ class LossArguments:
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair costs nothing.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair costs nothing.")
     cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines beside it.")
-    features: str = option("u,v,|u-v|", "sbert: what the head reads, any of u,v,|u-v|,u*v.")
+    features: str | None = option(None, "sbert: what the head reads, any of u,v,|u-v|,u*v; default u,v,|u-v|.")
 
     def parameters(self) -> dict[str, float]:
         """The values that may be parameters of the loss; None where its own default stands."""
@@ -60,6 +61,7 @@ class PairTrainingArguments(TrainingArguments):
 
     Changed defaults: `eval_strategy` and `save_strategy` epoch, `load_best_model_at_end` true by `spearman`,
     `save_total_limit` 2, `logging_steps` 50, `per_device_eval_batch_size` 128, `report_to` none,
+    `logging_nan_inf_filter` false (a diverged run stops),
     `remove_unused_columns` false and `label_names` [labels] (pairs are not a model's own columns).
     """
 
@@ -67,10 +69,13 @@ class PairTrainingArguments(TrainingArguments):
     eval_strategy: str = option("epoch", "When to compute the validation metrics: no, steps or epoch.")
     save_strategy: str = option("epoch", "When to write a checkpoint: no, steps, epoch or best.")
     load_best_model_at_end: bool = option(True, "End with the checkpoint that was best on validation.")
-    metric_for_best_model: str = option("spearman", "Validation metric that decides which checkpoint is best.")
+    metric_for_best_model: str | None = option(
+        "spearman", "Validation metric that decides which checkpoint is best.", ("spearman", "pearson", "kendall")
+    )
     save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
+    logging_nan_inf_filter: bool = option(False, "Leave as it is: a loss that is not finite stops the run.")
     report_to: str = option("none", "Where else to log, e.g. tensorboard.")
     remove_unused_columns: bool = option(False, "Leave as it is: pairs are not a model's own columns.")
     label_names: list[str] = field(default_factory=lambda: ["labels"], metadata={"help": "Leave as it is."})
@@ -80,6 +85,8 @@ class PairTrainingArguments(TrainingArguments):
     def __post_init__(self):
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
+        if self.eval_strategy == "no":
+            self.load_best_model_at_end, self.metric_for_best_model = False, None
         super().__post_init__()
         # Trainer would ask for pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"

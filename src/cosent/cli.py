@@ -33,13 +33,19 @@ def parse(argv: list[str], *argument_classes: type) -> tuple:
     first.add_argument("--config")
     recipe, flags = first.parse_known_args(argv)
     defaults = read_recipe(recipe.config) if recipe.config else {}
-    for key in defaults:
+    for key, value in defaults.items():
         if key not in known:
             raise InputError(f"{recipe.config}: unknown key {key!r}.{nearest(key, known)} Nothing was run.")
+        choices = known[key].choices
+        if choices is not None and value not in choices:
+            raise InputError(f"{recipe.config}: {key} must be one of {', '.join(map(str, choices))}, got {value!r}.")
         known[key].required = False
     parser.set_defaults(**defaults)
 
-    *filled, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
+    try:
+        *filled, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
+    except ValueError as error:  # a combination of values that TrainingArguments refuses
+        raise InputError(f"{error} Nothing was run.") from error
     if unknown:
         name = unknown[0].lstrip("-").split("=")[0]
         raise InputError(f"Unknown argument {unknown[0]!r}.{nearest(name, known)} Nothing was run.")
@@ -50,11 +56,11 @@ def read_recipe(path: str) -> dict:
     """Reads a flat YAML mapping; keys that stand twice are an error, since YAML keeps the last in silence."""
     if not Path(path).is_file():
         raise InputError(f"There is no recipe at {path}. The shipped ones are recipes/<tower>/<method>.yaml.")
-    text = Path(path).read_text(encoding="utf-8")
     try:
+        text = Path(path).read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict) or any(isinstance(value, dict) for value in content.values()):
         raise InputError(f"{path}: a recipe is a flat list of `key: value` lines, without nesting.")

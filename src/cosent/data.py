@@ -1,7 +1,7 @@
 """From a prepared corpus to batches of shape `(batch, 2, tokens)`: tokenised once, read from memory-mapped Arrow."""
 
 import hashlib
-import logging
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +9,7 @@ import datasets
 import numpy as np
 import torch
 
-from cosent.schema import COLUMNS, SPLITS, InputError, Manifest
-
-logger = logging.getLogger(__name__)
+from cosent.schema import COLUMNS, MANIFEST_NAME, SPLITS, InputError, Manifest
 
 
 @dataclass
@@ -42,13 +40,14 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     Raises:
         InputError: nothing is prepared there, a file is missing, or its columns are not those of the contract.
     """
-    folder = Path(name_or_folder)
-    if not folder.exists():
-        folder = Path(data_dir, name_or_folder)
-    if not folder.is_dir():
+    places = [Path(data_dir, name_or_folder), Path(name_or_folder)]
+    folder = next((place for place in places if (place / MANIFEST_NAME).is_file()), None)
+    if folder is None:
+        name = Path(name_or_folder).stem
         raise InputError(
-            f"There is no prepared corpus {name_or_folder!r}, neither as a folder nor under {data_dir}/. Run "
-            f"`python -m data_scripts.prepare {name_or_folder} --source RAW_FOLDER_OR_hub` first."
+            f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder; raw files are "
+            f"never read here. Run `python -m data_scripts.prepare {name} --source RAW` first (--source hub for the "
+            "Hub; --label_kind binary, graded or nli for pairs of your own; no --source for demo)."
         )
     manifest = Manifest.load(folder)
     files = {split: folder / f"{split}.parquet" for split in SPLITS if split in manifest.splits}
@@ -75,6 +74,8 @@ def read_parquet(file: Path, split: str) -> datasets.Dataset:
 
 def limit(rows: datasets.Dataset, count: int | None, seed: int = 42) -> datasets.Dataset:
     """A random subset of `count` rows that depends on `seed` alone; all rows when there are no more than that."""
+    if count is not None and count < 1:
+        raise InputError(f"--limit_train must be at least 1 pair, got {count}. Leave it out to train on all pairs.")
     if count is None or count >= len(rows):
         return rows
     return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:count]))
@@ -92,8 +93,9 @@ class PairDataset(torch.utils.data.Dataset):
 
     def __init__(self, rows: datasets.Dataset, tokenizer, max_length: int, labels: np.ndarray | None = None):
         tokenised = tokenize(rows, tokenizer, max_length)
-        columns = [tokenised.data.column(name).combine_chunks() for name in ("input_ids1", "input_ids2")]
-        # Zero-copy views; offsets[i] : offsets[i + 1] are the tokens of row i.
+        columns = [tokenised.data.column(name) for name in ("input_ids1", "input_ids2")]
+        columns = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in columns]
+        # Views of the memory map; offsets[i] : offsets[i + 1] are the tokens of row i.
         self.columns = [(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns]
         self.labels = labels_of(rows) if labels is None else labels
         self.truncated = int(np.sum(tokenised.data.column("truncated")))
@@ -128,14 +130,15 @@ def tokenize(rows: datasets.Dataset, tokenizer, max_length: int) -> datasets.Dat
         remove_columns=list(COLUMNS),
         features=datasets.Features(input_ids1=ids, input_ids2=ids, truncated=datasets.Value("int8")),
         new_fingerprint=fingerprint(rows, tokenizer, max_length),
+        writer_batch_size=len(rows),  # one chunk, which is read without a copy
         desc="Tokenising",
     )
 
 
 def fingerprint(rows: datasets.Dataset, tokenizer, max_length: int) -> str:
-    """Key of the token cache. A pickled tokenizer changes when it is used, hence its serialised form."""
-    backend = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else repr(sorted(tokenizer.get_vocab().items()))
-    key = f"{rows._fingerprint}|{max_length}|{backend}"
+    """Key of the token cache: a tokenizer's rules and vocabulary, without what its last call left set in it."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    key = f"{rows._fingerprint}|{max_length}|{json.dumps(backend)}"
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 

@@ -68,6 +68,8 @@ def check(args: EncodeArguments, device: str) -> None:
         raise InputError(f"--output {output}: the folder {output.parent} does not exist. Create it first.")
     if output.exists() and (output.is_dir() or not args.overwrite):
         raise InputError(f"--output {output} exists, and nothing was written. Name another, or --overwrite a file.")
+    if output.exists() and output.samefile(args.input):
+        raise InputError(f"--output {output} is the --input: the sentences would be lost. Name another output.")
     if args.batch_size < 1 or args.workers < 1:
         raise InputError(f"--batch_size and --workers count from 1, got {args.batch_size} and {args.workers}.")
     if device != "cpu" and (args.workers > 1 or args.int8):

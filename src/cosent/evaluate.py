@@ -3,8 +3,8 @@
 python -m cosent.evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
 """
 
-import csv
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass, field
@@ -14,8 +14,9 @@ import torch
 
 from cosent.arguments import option
 from cosent.cli import run
-from cosent.data import load_corpus
-from cosent.metrics import SimilarityMetrics
+from cosent.data import Corpus, load_corpus
+from cosent.encoding import quantized
+from cosent.metrics import SimilarityMetrics, find_threshold
 from cosent.modeling import SentenceEncoder
 from cosent.records import read_record
 from cosent.schema import SPLITS, InputError
@@ -33,49 +34,71 @@ class EvaluateArguments:
     data_dir: str = option("data", "Folder of the prepared corpora.")
     batch_size: int = option(512, "The most sentences in a forward pass; their tokens are bounded too.")
     threshold: float | None = option(None, "Score from which a pair counts as similar; default: the model's own.")
+    find_threshold: bool = option(False, "Find the threshold anew on the validation split of this corpus.")
+    threshold_grid: float | None = option(None, "Step of a grid over 0..1 for --find_threshold; default: exact search.")
+    int8: bool = option(False, "Linear layers in int8 (CPU).")
     predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
 def main(args: EvaluateArguments):
     start = time.time()
     corpus = load_corpus(args.corpus, args.data_dir)
-    rows = corpus.split(args.split)
     encoder = SentenceEncoder.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
-
-    sentences1, sentences2 = rows["sentence1"][:], rows["sentence2"][:]
+    if args.int8:
+        encoder = quantized(encoder)
+    scores = score(encoder, corpus.split(args.split), args.batch_size)
     labels = corpus.labels(args.split)
-    vectors = encoder.encode([*sentences1, *sentences2], args.batch_size, normalize=True, show_progress_bar=True)
-    scores = (vectors[: len(rows)] * vectors[len(rows) :]).sum(axis=1)
-
-    name = corpus.manifest.name
-    threshold = threshold_for(name, args) if corpus.manifest.label_kind == "binary" else None
+    threshold, source = choose_threshold(args, corpus, encoder)
     metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
     if args.predictions:
-        write_predictions(args.predictions, sentences1, sentences2, labels, scores, threshold)
-    result = {"model": args.model, "corpus": name, "split": args.split, "pairs": len(rows), "threshold": threshold}
+        write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
+    result = {"model": args.model, "corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
+    result |= {"int8": args.int8, "threshold": threshold, "threshold_from": source}
     print(table(result, metrics), file=sys.stderr)
-    print(json.dumps(result | metrics | {"seconds": time.time() - start}))
+    finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
+    print(json.dumps(result | finite | {"seconds": time.time() - start}))
 
 
-def threshold_for(corpus: str, args: EvaluateArguments) -> float | None:
-    """The threshold given by flag, else the one found on validation of this corpus, else of another one."""
-    saved = read_record(args.model).get("thresholds", {})
-    return args.threshold if args.threshold is not None else saved.get(corpus, next(iter(saved.values()), None))
+def score(encoder: SentenceEncoder, rows, batch_size: int) -> np.ndarray:
+    """Cosine of every pair, float32 of shape `(pairs,)`; each distinct sentence is encoded once."""
+    sentences = [*rows["sentence1"][:], *rows["sentence2"][:]]
+    vectors = encoder.encode(sentences, batch_size, normalize=True, show_progress_bar=True)
+    return (vectors[: len(rows)] * vectors[len(rows) :]).sum(axis=1)
 
 
-def write_predictions(path: str, sentences1: list, sentences2: list, labels, scores, threshold: float | None) -> None:
+def choose_threshold(args: EvaluateArguments, corpus: Corpus, encoder: SentenceEncoder) -> tuple[float | None, str]:
+    """The threshold and where it comes from: a flag, this corpus' validation split now, or when the model was trained.
+
+    Raises:
+        InputError: a threshold is asked for on labels that are not binary.
+    """
+    name, saved = corpus.manifest.name, read_record(args.model).get("thresholds", {})
+    if corpus.manifest.label_kind != "binary":
+        if args.threshold is not None or args.find_threshold:
+            raise InputError(f"{name} has {corpus.manifest.label_kind} labels: accuracy at a threshold needs 0 and 1.")
+        return None, "none: the labels are not binary"
+    if args.threshold is not None:
+        return args.threshold, "--threshold"
+    if args.find_threshold:
+        scores = score(encoder, corpus.split("validation"), args.batch_size)
+        return find_threshold(scores, corpus.labels("validation"), grid=args.threshold_grid)[0], f"{name} validation"
+    if name in saved:
+        return saved[name], f"{name} validation, when the model was trained"
+    return None, f"none: the model was not trained on {name}; --find_threshold or --threshold"
+
+
+def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:
     """Writes a row per pair in corpus order; `prediction` is 1 or 0 at the threshold and empty without one.
 
-    Tabs and quotes inside a sentence are quoted as in CSV, so that `csv` and pandas read the rows back as they were.
+    Tabs inside a sentence become spaces, so that every line has six fields and nothing is quoted.
     """
-    predictions = [""] * len(scores) if threshold is None else (np.asarray(scores) >= threshold).astype(int)
+    predictions = [""] * len(scores) if threshold is None else (scores >= threshold).astype(int)
     try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-            writer.writerow(PREDICTION_COLUMNS)
-            for index, row in enumerate(zip(sentences1, sentences2, labels, predictions, scores, strict=True)):
-                first, second, label, prediction, score = row
-                writer.writerow([index, first, second, f"{label:g}", prediction, f"{score:.6f}"])
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            print(*PREDICTION_COLUMNS, sep="\t", file=file)
+            for index, (row, prediction, value) in enumerate(zip(rows, predictions, scores, strict=True)):
+                sentences = [" ".join(row[name].split("\t")) for name in ("sentence1", "sentence2")]
+                print(index, *sentences, f"{row['label']:g}", prediction, f"{value:.6f}", sep="\t", file=file)
     except OSError as error:
         raise InputError(f"--predictions cannot be written: {error}. Name a file in a folder that exists.") from error
 
@@ -83,7 +106,7 @@ def write_predictions(path: str, sentences1: list, sentences2: list, labels, sco
 def table(result: dict, metrics: dict) -> str:
     head = f"{result['model']} on {result['corpus']} {result['split']} ({result['pairs']} pairs)"
     if result["threshold"] is not None:
-        head += f", threshold {result['threshold']:.4f}"
+        head += f", threshold {result['threshold']:.4f} from {result['threshold_from']}"
     return "\n".join([head, *(f"  {name:<18}{value:8.4f}" for name, value in metrics.items())])
 
 

@@ -28,6 +28,8 @@ def save_pooling(pooling: Pooling, folder: str | Path, weights: dict) -> None:
         weights: the pool's state dict, by the names it has inside `Pooling`.
     """
     folder, mode, width = Path(folder), pooling.mode, pooling.hidden_size
+    for file in WEIGHT_FILES.values():
+        Path(folder, file).unlink(missing_ok=True)  # of a model with another pool that stood here before
     modules = {"": "sentence_transformers.models.Transformer", "1_Pooling": "sentence_transformers.models.Pooling"}
     config = {"word_embedding_dimension": width}
     if mode == "linear_cls":
@@ -75,9 +77,11 @@ def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int) -> 
 
 def read_pooling_mode(path: str) -> str | None:
     """The pool that a saved folder describes, in our names where we have one; None for a bare backbone."""
-    config, dense = read_json(path, "1_Pooling/config.json"), read_json(path, "2_Dense/config.json")
+    config, modules = read_json(path, "1_Pooling/config.json"), read_json(path, "modules.json")
     if config is None:
         return None
+    has_dense = any(module["path"] == "2_Dense" for module in modules or [])
+    dense = read_json(path, "2_Dense/config.json") if has_dense else None
     modes = [name for name, key in POOLING_KEYS.items() if config.get(key)]
     mode = config.get("pooling_mode") or "+".join(modes)
     if dense is None:

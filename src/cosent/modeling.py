@@ -48,6 +48,7 @@ class SentenceEncoder(nn.Module):
         max_length: int | None = None,
         dropout: float | None = None,
         seed: int = 42,
+        attn_implementation: str | None = None,
     ) -> "SentenceEncoder":
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
 
@@ -57,6 +58,7 @@ class SentenceEncoder(nn.Module):
             max_length: tokens per sentence, special tokens included; default: what the tokenizer says.
             dropout: probability for hidden states and attention; default: what the backbone says.
             seed: seed of whatever weights the folder does not have; the global random state stays as it was.
+            attn_implementation: e.g. `flash_attention_2`, on whose variable-length kernel packed rows then run.
 
         Raises:
             InputError: no model is there, or it pools in a way that this project does not compute.
@@ -64,9 +66,9 @@ class SentenceEncoder(nn.Module):
         path = resolve(model_name_or_path)
         changed = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         try:
-            backbone = load_backbone(path, seed, **changed)
+            backbone = load_backbone(path, seed, attn_implementation=attn_implementation, **changed)
             tokenizer = AutoTokenizer.from_pretrained(path)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise InputError(
                 f"{model_name_or_path} is neither a model folder here nor a model that the Hub gives now "
                 f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
@@ -197,6 +199,12 @@ class BiEncoder(nn.Module):
     def load_weights(self, folder: str | Path) -> None:
         """Takes over the weights that `save_pretrained` wrote to `folder`."""
         saved = SentenceEncoder.from_pretrained(str(folder))
+        has_head = Path(folder, HEAD_NAME).is_file()
+        if saved.pooling.mode != self.encoder.pooling.mode or has_head != (self.head is not None):
+            raise InputError(
+                f"{folder} was saved by a run of another kind: pooling {saved.pooling.mode} with"
+                f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with the recipe it was started with."
+            )
         self.encoder.load_state_dict(saved.state_dict())
         if self.head is not None:
             self.head.load_state_dict(load_file(Path(folder, HEAD_NAME)))

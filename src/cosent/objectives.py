@@ -33,12 +33,21 @@ class Objective:
     classes: int = 0
     bias: bool = True
 
-    def head(self, hidden_size: int, features: str, seed: int) -> torch.nn.Module | None:
-        """A fresh Sentence-BERT head on comma-separated features, or None for a loss that reads no logits."""
+    def head(self, hidden_size: int, features: str | None, seed: int) -> torch.nn.Module | None:
+        """A fresh Sentence-BERT head on comma-separated features, or None for a loss that reads no logits.
+
+        Raises:
+            InputError: features that no head has, or for a loss without one.
+        """
         if not self.classes:
+            if features is not None:
+                raise InputError("--features are those of a Sentence-BERT head: leave it out, or choose --loss sbert.")
             return None
-        names = [name.strip() for name in features.split(",")]
-        return SentenceBertHead(hidden_size, self.classes, names, self.bias, seed)
+        names = [name.strip() for name in (features or "u,v,|u-v|").split(",")]
+        try:
+            return SentenceBertHead(hidden_size, self.classes, names, self.bias, seed)
+        except ValueError as error:
+            raise InputError(f"--features {features}: {error}") from error
 
 
 def build(name: str, parameters: dict[str, float], manifests: list[Manifest]) -> Objective:
@@ -105,4 +114,5 @@ def targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarray:
                 "Use --loss cosent: it needs their order alone."
             )
         return labels - low
-    return (labels - low) / (high - low)
+    scaled = (labels.astype(np.float64) - low) / (high - low)
+    return scaled.clip(0, 1).astype(np.float32)  # float32 labels can lie a rounding error outside of their range

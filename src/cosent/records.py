@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shutil
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -25,19 +26,24 @@ def read_record(folder: str | Path) -> dict:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def refuse_finished(folder: str | Path, overwrite: bool) -> None:
-    """Stops before a finished model would be replaced.
+def clear_output(folder: str | Path, overwrite: bool) -> None:
+    """Makes way for a run that starts from the beginning: an earlier run's record and checkpoints go.
 
     Raises:
-        InputError: `folder` holds a model and `overwrite` is not set.
+        InputError: `folder` holds a model or checkpoints, and `overwrite` is not set.
     """
-    if not overwrite and any(
-        Path(folder, name).exists() for name in (RECORD_NAME, "config.json", "adapter_config.json")
-    ):
+    folder = Path(folder)
+    checkpoints = list(folder.glob("checkpoint-*"))
+    models = [folder / name for name in (RECORD_NAME, "config.json", "adapter_config.json") if (folder / name).exists()]
+    if not overwrite and (models or checkpoints):
         raise InputError(
-            f"{folder} already holds a model, which this run would replace. "
-            "Name another --output_dir, or pass --overwrite_output_dir."
+            f"{folder} already holds {'a model' if models else 'checkpoints'}, which this run would replace. Name "
+            "another --output_dir, pass --overwrite_output_dir, or go on with --resume_from_checkpoint auto."
         )
+    for checkpoint in checkpoints:
+        shutil.rmtree(checkpoint)
+    for name in (RECORD_NAME, "head.safetensors"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def environment() -> dict:
@@ -54,7 +60,10 @@ def environment() -> dict:
 def commit() -> str | None:
     """Commit of the checkout this package runs from, with `+` when it has changes; None outside of one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty=+"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git here
+        return None
     return result.stdout.strip() or None
 
 

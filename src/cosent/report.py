@@ -42,8 +42,10 @@ def study_table(folder: Path) -> str:
     """
     cells: dict[str, dict[str, list[dict]]] = {}
     for file in sorted(folder.glob("*.json")):
-        recipe, corpus, _ = file.stem.rsplit("-", 2)
-        cells.setdefault(recipe, {}).setdefault(corpus, []).append(read(file))
+        run = read(file)
+        corpus = ",".join(run["corpora"])
+        recipe = file.stem.removesuffix(f"-{corpus}-{run['recipe']['seed']}")
+        cells.setdefault(recipe, {}).setdefault(corpus, []).append(run)
     corpora = sorted({corpus for row in cells.values() for corpus in row})
     lines = [
         f"| test Spearman x100, mean ± std | {' | '.join(corpora)} | seeds | minutes per run |",
@@ -64,7 +66,7 @@ def protocol(run: dict) -> str:
     return (
         f"`{recipe['model_name_or_path']}` encoder, {recipe['pooling']} pooling, batch {batch}, "
         f"learning rate {rate:g}, {epochs:g} epochs, best validation epoch; "
-        f"{run['device']}, commit {run['commit'][:10]}."
+        f"{run['device']}, commit {(run['commit'] or 'unknown')[:10]}."
     )
 
 
@@ -98,7 +100,7 @@ def speed_table(result: dict) -> str:
         )
     lines.append(
         f"\nMedians of {result['repeats']} interleaved measurements, each in its own process; {result['device']}, "
-        f"{result['threads']} threads, {result['when']}, commit {result['commit'][:10]}."
+        f"{result['threads']} threads, {result['when']}, commit {(result['commit'] or 'unknown')[:10]}."
     )
     return "\n".join(lines)
 

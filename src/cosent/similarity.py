@@ -6,6 +6,7 @@ python -m cosent.similarity --model runs/stsb --pairs pairs.tsv
 
 import argparse
 import sys
+from codecs import BOM_UTF8
 from pathlib import Path
 
 from cosent.modeling import SentenceEncoder
@@ -13,6 +14,8 @@ from cosent.schema import InputError
 
 
 def main(args: argparse.Namespace) -> None:
+    if args.pairs and args.sentences:
+        raise InputError("Give sentences or --pairs FILE, not both.")
     pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences)
     encoder = SentenceEncoder.from_pretrained(args.model)
     scores = encoder.similarity([first for first, _ in pairs], [second for _, second in pairs])
@@ -21,9 +24,10 @@ def main(args: argparse.Namespace) -> None:
 
 
 def pair_up(sentences: list[str]) -> list[tuple[str, str]]:
-    if not sentences or len(sentences) % 2:
+    if not sentences or len(sentences) % 2 or not all(sentences):
         raise InputError(
-            f"similarity compares sentences two by two, got {len(sentences)}. Give an even number, or --pairs FILE."
+            f"similarity compares sentences two by two, got {sentences}. Give an even number of non-empty sentences, "
+            "or --pairs FILE."
         )
     return list(zip(sentences[::2], sentences[1::2], strict=True))
 
@@ -33,12 +37,14 @@ def read_pairs(path: str) -> list[tuple[str, str]]:
     if not Path(path).is_file():
         raise InputError(f"There is no file {path}. --pairs takes a UTF-8 file with `sentence1 TAB sentence2` lines.")
     pairs = []
-    with open(path, encoding="utf-8-sig", newline=None) as file:
-        for number, line in enumerate(file, start=1):
-            fields = line.rstrip("\n").split("\t")
-            if len(fields) < 2 or not all(fields[:2]):
-                raise InputError(f"{path}, line {number}: expected `sentence1 TAB sentence2`, got {line.rstrip()!r}.")
-            pairs.append((fields[0], fields[1]))
+    for number, line in enumerate(Path(path).read_bytes().removeprefix(BOM_UTF8).splitlines(), start=1):
+        try:
+            fields = line.decode("utf-8").split("\t")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}, line {number}: not UTF-8: {line!r}. Save the file as UTF-8.") from error
+        if len(fields) < 2 or not all(fields[:2]):
+            raise InputError(f"{path}, line {number}: expected `sentence1 TAB sentence2`, got {line.decode()!r}.")
+        pairs.append((fields[0], fields[1]))
     return pairs
 
 

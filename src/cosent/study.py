@@ -2,8 +2,8 @@
 
 python -m cosent.study recipes/studies/losses_stsb.yaml --parallel 2
 
-A run that has its JSON under `recipes/results/<study>` is never repeated, so that a study continues where it stopped;
-a run that fails is listed at the end, and the others go on.
+A run whose JSON under `recipes/results/<study>` shows the same settings is never repeated, so that a study continues
+where it stopped; a run that fails is listed at the end, and the others go on.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
     results = Path(args.results, name)
     seeds = args.seeds or study["seeds"]
     runs = [Run(recipe, corpus, seed) for seed in seeds for corpus in study["corpora"] for recipe in study["recipes"]]
-    todo = [run for run in runs if not (results / f"{run.name}.json").exists()]
+    todo = [run for run in runs if not finished(results / f"{run.name}.json", run, study.get("flags", {}))]
     flags = [part for key, value in study.get("flags", {}).items() for part in (f"--{key}", str(value))]
     if args.limit_train:
         flags += ["--limit_train", str(args.limit_train)]
@@ -87,6 +87,15 @@ def read_study(path: str) -> dict:
         if not Path(recipe).is_file():
             raise InputError(f"{path} names {recipe}, which is not there. Run studies from the root of the project.")
     return study
+
+
+def finished(result_file: Path, run: Run, flags: dict) -> bool:
+    """Whether a result is there, and was made with what recipe and study say now."""
+    if not result_file.is_file():
+        return False
+    made_with = json.loads(result_file.read_text(encoding="utf-8"))["recipe"]
+    wanted = yaml.safe_load(Path(run.recipe).read_text(encoding="utf-8")) | flags
+    return all(str(made_with.get(key)) == str(value) for key, value in wanted.items())
 
 
 def launch(run: Run, output: Path, flags: list[str], args: argparse.Namespace) -> str | None:

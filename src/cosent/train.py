@@ -9,9 +9,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 from torch.utils.data import ConcatDataset
 from transformers import EarlyStoppingCallback, set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 from cosent import objectives, records
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
@@ -31,6 +31,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     start = time.time()
     checkpoint = find_checkpoint(args)
     corpora = [load_corpus(name.strip(), data_args.data_dir) for name in data_args.corpus.split(",")]
+    check_splits(corpora)
     select_on_validation(corpora, args)
     manifests = [corpus.manifest for corpus in corpora]
     objective = objectives.build(loss_args.loss, loss_args.parameters(), manifests)
@@ -41,6 +42,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         pooling=model_args.pooling,
         max_length=model_args.max_length or max(manifest.max_length[model_args.tower] for manifest in manifests),
         dropout=model_args.dropout,
+        attn_implementation=model_args.attn_implementation,
         seed=args.seed,
     )
     if model_args.no_packing:
@@ -81,41 +83,66 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
 
 
 def find_checkpoint(args: PairTrainingArguments) -> str | None:
-    """The checkpoint to continue from: none, the one named, or with `auto` the newest under the output folder."""
+    """The checkpoint to continue from: none, the one named, or with `auto` the newest whole one of the output folder.
+
+    A run that starts from the beginning finds an empty place, see `records.clear_output`.
+    """
     wanted = args.resume_from_checkpoint
     if wanted == "auto":
-        return get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
-    if wanted is None:
-        records.refuse_finished(args.output_dir, args.overwrite_output_dir)
-    elif not Path(wanted, "trainer_state.json").is_file():
+        whole = [state.parent for state in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")]
+        wanted = max(map(str, whole), key=lambda path: int(path.rsplit("-", 1)[1]), default=None)
+    elif wanted is not None and not Path(wanted, "trainer_state.json").is_file():
         raise InputError(
             f"--resume_from_checkpoint {wanted} is not a checkpoint: it has no trainer_state.json. Pass a folder "
             "checkpoint-<step> of an earlier run, or `auto` for the newest one in --output_dir."
         )
+    if wanted is None:
+        records.clear_output(args.output_dir, args.overwrite_output_dir)
     return wanted
 
 
-def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
-    """Turns selection off, and says so, where there is nothing to select on.
-
-    Raises:
-        InputError: a corpus has no train split.
-    """
+def check_splits(corpora: list[Corpus]) -> None:
+    """Refuses corpora without training pairs, and several of one name, whose results would overwrite each other."""
+    names = [corpus.manifest.name for corpus in corpora]
     for corpus in corpora:
         if "train" not in corpus.splits:
             raise InputError(
                 f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}: nothing to train on. "
                 "Train on another corpus and use this one with `python -m cosent.evaluate`."
             )
-    if not any("validation" in corpus.splits for corpus in corpora):
+        if names.count(corpus.manifest.name) > 1:
+            raise InputError(
+                f"--corpus names {corpus.manifest.name} more than once, and results are kept by name. "
+                "Name each corpus once, or prepare one of them under another name."
+            )
+
+
+def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
+    """Turns selection off, and says so, where there is nothing to select on or nobody asked for evaluation."""
+    usable = [corpus for corpus in corpora if can_select(corpus)]
+    if args.eval_strategy != "no" and usable:
+        return
+    if not usable:
         folders = ", ".join(str(corpus.folder) for corpus in corpora)
-        logger.warning("%s has no validation split: the last epoch is kept, whether or not it is the best.", folders)
-        args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
+        logger.warning(
+            "%s has no validation split with two different labels: the last epoch is kept, best or not.",
+            folders,
+        )
+    if args.early_stopping_patience is not None:
+        raise InputError("--early_stopping_patience needs a validation split and --eval_strategy epoch or steps.")
+    args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
+
+
+def can_select(corpus: Corpus) -> bool:
+    return "validation" in corpus.splits and len(np.unique(corpus.labels("validation"))) > 1
 
 
 def tokenised(corpora: list[Corpus], encoder: SentenceEncoder, loss: str, limit_train: int | None):
-    """Training pairs with the targets of the loss, and the other splits by corpus with their own labels."""
-    parts, held = [], {}
+    """Training pairs with the targets of the loss, and the other splits by corpus with their own labels.
+
+    Several corpora are drawn from in turn; `sbert_joint` draws from all similarity pairs and all NLI pairs in turn.
+    """
+    parts, held = {}, {}
     for corpus in corpora:
         held[corpus.manifest.name] = {}
         for split, rows in corpus.splits.items():
@@ -129,15 +156,21 @@ def tokenised(corpora: list[Corpus], encoder: SentenceEncoder, loss: str, limit_
                 logger.warning("%s: %d of %d sentences are longer than %d tokens and lose their end (--max_length).",
                                where, data.truncated, 2 * len(data), encoder.max_length)  # fmt: skip
             if split == "train":
-                parts.append(data)
+                group = corpus.manifest.label_kind == "nli" if loss == "sbert_joint" else corpus.manifest.name
+                parts.setdefault(group, []).append(data)
             else:
                 held[corpus.manifest.name][split] = data
-    return parts[0] if len(parts) == 1 else ConcatDataset(parts), held
+    groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
+    return groups[0] if len(groups) == 1 else ConcatDataset(groups), held
 
 
 def validation_sets(held: Held) -> PairDataset | dict[str, PairDataset] | None:
     """What Trainer evaluates on: one set, or a dict whose mean Spearman selects the best epoch."""
-    sets = {name: splits["validation"] for name, splits in held.items() if "validation" in splits}
+    sets = {
+        name: splits["validation"]
+        for name, splits in held.items()
+        if "validation" in splits and len(np.unique(splits["validation"].labels)) > 1
+    }
     return next(iter(sets.values()), None) if len(sets) < 2 else sets
 
 
@@ -149,7 +182,7 @@ def measure(trainer: PairTrainer, held: Held, find_thresholds: list[str]) -> tup
     metrics, thresholds = {}, {}
     for name, splits in held.items():
         scored = {split: trainer.predict(data)[:2] for split, data in splits.items()}
-        if name in find_thresholds and "validation" in scored:
+        if name in find_thresholds and "validation" in scored and len(np.unique(scored["validation"][1])) > 1:
             thresholds[name] = find_threshold(*scored["validation"])[0]
         metrics[name] = {
             split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=thresholds.get(name))

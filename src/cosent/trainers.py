@@ -1,5 +1,7 @@
 """Trainers of pairs: the stock Trainer with an injected loss; what differs between towers is `score()` alone."""
 
+import logging
+import math
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from cosent.losses import has_ordered_pair
 from cosent.objectives import Objective
 from cosent.onednn import trainable_onednn_linears
 from cosent.samplers import CorpusSampler
+from cosent.schema import InputError
+
+logger = logging.getLogger(__name__)
 
 
 class PairTrainer(Trainer):
@@ -36,6 +41,13 @@ class PairTrainer(Trainer):
         self.dead_batches = DeadBatchReport()
         if objective.compares_pairs:
             self.add_callback(self.dead_batches)
+            if self.args.world_size > 1 and self.is_world_process_zero():
+                logger.warning(
+                    "This loss ranks the pairs of one device against one another: %d devices compare within %d pairs "
+                    "each, which is not what one device with a larger batch optimises.",
+                    self.args.world_size,
+                    self.args.train_batch_size,
+                )
 
     def score(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Runs the wrapped model on a batch; returns at least `scores` of shape `(batch,)`, higher = more similar."""
@@ -71,6 +83,14 @@ class PairTrainer(Trainer):
             metrics[f"{metric_key_prefix}_spearman"] = sum(each) / len(each)
             self.log({f"{metric_key_prefix}_spearman": metrics[f"{metric_key_prefix}_spearman"]})
         return metrics
+
+    def log(self, logs, *args, **kwargs):
+        if not math.isfinite(logs.get("loss", 0.0)):
+            raise InputError(
+                f"The training loss is {logs['loss']} at step {self.state.global_step}: the weights are lost. Start "
+                "again from the last checkpoint or from the beginning, with a lower --learning_rate."
+            )
+        super().log(logs, *args, **kwargs)
 
     def _get_train_sampler(self, train_dataset=None):
         train_dataset = self.train_dataset if train_dataset is None else train_dataset

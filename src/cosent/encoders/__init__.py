@@ -11,8 +11,8 @@ def resolve(model_name_or_path: str) -> str:
     """Returns what `from_pretrained` should be given: a shipped encoder's folder, a local folder or a Hub id.
 
     Raises:
-        InputError: the name can only be a path (it starts with `.`, `/` or `~`, or has more than one `/`), and
-            nothing is there. A name such as `org/model` may be a Hub id and is passed on.
+        InputError: the name can only be a path (it starts with `.`, `/` or `~`, has more than one `/`, or begins with
+            a folder that is here), and nothing is there. Else a name such as `org/model` is passed on as a Hub id.
     """
     if model_name_or_path in SHIPPED and not Path(model_name_or_path).exists():
         return str(Path(__file__).parent / model_name_or_path)
@@ -23,7 +23,8 @@ def resolve(model_name_or_path: str) -> str:
         raise InputError(
             f"{path} is a file; a model is a folder with config.json, weights and tokenizer. Pass the folder."
         )
-    if model_name_or_path.startswith((".", "/", "~")) or model_name_or_path.count("/") > 1:
+    looks_like_a_path = model_name_or_path.startswith((".", "/", "~")) or model_name_or_path.count("/") > 1
+    if looks_like_a_path or ("/" in model_name_or_path and Path(model_name_or_path).parent.is_dir()):
         raise InputError(
             f"There is no model at {model_name_or_path}. Pass a folder that a training run wrote, a shipped encoder "
             f"({', '.join(SHIPPED)}) or a Hub id such as hfl/chinese-roberta-wwm-ext."
