@@ -27,7 +27,7 @@ FORMS = re.compile(r"\[([^\]]*)\]")
 SYNONYMS = re.compile(r"\(([^)]*)\)")
 SLOT = re.compile(r"{([a-z]+)(2?)}")
 
-# The sentences of kexue.fm 8541 that quickstart shows before and after training: the corpus never holds one of them.
+# The sentences of kexue.fm 8541 that quickstart shows after training: the corpus never holds one of them.
 SHOWN = frozenset(
     (
         *("今天天气不错", "今天天气很好", "今天天气不好", "我喜欢北京", "我很喜欢北京", "我不喜欢北京"),

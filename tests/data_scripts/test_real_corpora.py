@@ -50,4 +50,4 @@ def test_lcqmc_leaks_its_known_pairs(bench):
     bench.prepare("lcqmc", "--source", RAW / "senteval_cn" / "LCQMC")
     train, validation, test = (audit.read(bench.output / f"{s}.parquet") for s in ("train", "validation", "test"))
     assert audit.leaks(train, validation)["pair"] == 323
-    assert audit.leaks(train, test)["pair"] == 84  # 86 when a byte-order mark and punctuation inside are ignored
+    assert audit.leaks(train, test)["pair"] == 84  # its README counts 86

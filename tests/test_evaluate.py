@@ -1,0 +1,82 @@
+"""Figures say where they come from, and files of predictions read back as they were."""
+
+import json
+
+import pytest
+
+from cosent.cli import parse
+from cosent.evaluate import EvaluateArguments, main
+from cosent.records import save_record
+from cosent.schema import InputError
+
+
+@pytest.fixture
+def evaluate(tiny_model, tmp_path, capsys):
+    """Returns a function that evaluates the tiny model on a corpus and gives back the JSON line."""
+
+    def run(corpus, *flags, model=tiny_model):
+        main(*parse(["--model", str(model), "--corpus", str(corpus), *flags], EvaluateArguments))
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def corpus(make_corpus, pairs):
+    return make_corpus({"validation": pairs[:32], "test": pairs[32:]})
+
+
+def test_the_threshold_says_where_it_comes_from(evaluate, corpus):
+    """Fails if accuracy at a threshold of another corpus, or of the test split itself, passes for an honest one."""
+    without = evaluate(corpus)
+    assert without["threshold"] is None and "accuracy" not in without
+    assert "--find_threshold" in without["threshold_from"]
+    given = evaluate(corpus, "--threshold", "0.5")
+    assert (given["threshold"], given["threshold_from"]) == (0.5, "--threshold")
+    found = evaluate(corpus, "--find_threshold", "true")
+    assert found["threshold_from"] == "made_up validation" and 0 <= found["accuracy"] <= 1
+    on_grid = evaluate(corpus, "--find_threshold", "true", "--threshold_grid", "0.01")["threshold"]
+    assert on_grid * 100 == pytest.approx(round(on_grid * 100))
+
+
+def test_the_threshold_of_training_is_used_for_its_own_corpus_alone(evaluate, corpus, tiny_model, tmp_path):
+    """Fails if a threshold found on one corpus is applied to another without a word."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in tiny_model.iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    save_record(model, {"thresholds": {"made_up": 0.25}})
+    assert evaluate(corpus, model=model)["threshold"] == 0.25
+    save_record(model, {"thresholds": {"another": 0.25}})
+    assert evaluate(corpus, model=model)["threshold"] is None
+
+
+def test_predictions_read_back_as_they_were(evaluate, make_corpus, tmp_path):
+    """Fails if a quote or a tab inside a sentence breaks or changes the rows of the file."""
+    rows = [('他说"好"', "他说\t不好", 0.0), ("好", "好", 1.0)]
+    evaluate(make_corpus({"test": rows}), "--predictions", str(tmp_path / "p.tsv"), "--threshold", "0.999")
+    header, first, second = [line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines()]
+    assert header == ["id", "sentence1", "sentence2", "label", "prediction", "score"]
+    assert first[:4] == ["0", '他说"好"', "他说 不好", "0"] and second[:5] == ["1", "好", "好", "1", "1"]
+    with pytest.raises(InputError, match="--predictions cannot be written"):
+        evaluate(tmp_path / "corpora" / "made_up", "--predictions", str(tmp_path / "nowhere" / "p.tsv"))
+
+
+def test_a_threshold_on_grades_is_refused(evaluate, make_corpus, pairs):
+    """Fails if --threshold is ignored for STS-B."""
+    graded = make_corpus({"test": [(a, b, 5 * y) for a, b, y in pairs]}, "graded", 5.0)
+    with pytest.raises(InputError, match="accuracy at a threshold needs 0 and 1"):
+        evaluate(graded, "--threshold", "0.5")
+
+
+def test_int8_ranks_alike(evaluate, corpus):
+    """Fails if --int8 changes the ranking beyond rounding, or nothing at all."""
+    exact, int8 = evaluate(corpus), evaluate(corpus, "--int8", "true")
+    assert int8["spearman"] == pytest.approx(exact["spearman"], abs=0.1)
+    assert int8["pearson"] != exact["pearson"]
+
+
+def test_one_label_gives_null_not_nan(evaluate, make_corpus):
+    """Fails if the JSON line is no JSON."""
+    with pytest.warns(UserWarning, match="labels are equal"):
+        assert evaluate(make_corpus({"test": [("好", "坏", 1.0), ("红", "绿", 1.0)]}))["spearman"] is None
