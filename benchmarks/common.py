@@ -12,12 +12,16 @@ BATCH_SIZE = 32  # pairs
 WARM_UP = 3  # passes before the clock starts
 
 
-def shuffled_rows(corpus: str, split: str, count: int):
-    """`count` rows in a fixed random order (a short corpus starts over) and the corpus' tokens per sentence."""
+def shuffled_rows(corpus: str, split: str, count: int, start_over: bool = True):
+    """`count` rows in a fixed random order and the corpus' tokens by tower.
+
+    A short corpus starts over; for `encode`, which computes a repeated sentence once, it gives fewer rows instead.
+    """
     loaded = load_corpus(corpus)
     rows = loaded.split(split)
     order = np.random.default_rng(1).permutation(len(rows))
-    return rows.select(np.resize(order, count)), loaded.manifest.max_length
+    chosen = np.resize(order, count) if start_over else order[:count]
+    return rows.select(chosen), loaded.manifest.max_length
 
 
 def theirs(model: str, max_length: int):

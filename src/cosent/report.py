@@ -98,9 +98,10 @@ def speed_table(result: dict) -> str:
             f"{row['theirs']:.4g} {row['unit'].replace('_per_second', '/s')} | **{row['ratio']:.2f}** | "
             f"{row['ours_mib']:.0f} / {row['theirs_mib']:.0f} | {row['largest_difference']:.0e} | {share} |"
         )
+    commits = ", ".join(dict.fromkeys((row["commit"] or "unknown")[:10] for row in result["rows"]))
     lines.append(
         f"\nMedians of {result['repeats']} interleaved measurements, each in its own process; {result['device']}, "
-        f"{result['threads']} threads, {result['when']}, commit {(result['commit'] or 'unknown')[:10]}."
+        f"{result['threads']} threads, {result['when']}, commit {commits}."
     )
     return "\n".join(lines)
 
