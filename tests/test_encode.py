@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from cosent.cli import run
 from cosent.encode import EncodeArguments, load_encoder, main
@@ -16,6 +17,8 @@ from cosent.schema import InputError
 from cosent.vector_file import ChunkTask, encode_file, read_chunks
 
 LINES = [f"第{number}个问题怎么还款" for number in range(23)]
+
+CUDA = torch.cuda.is_available()
 
 
 def die():
@@ -128,6 +131,7 @@ def test_empty_lines_may_be_kept(tiny_model, tmp_path, capsys):
         ({"output": "nowhere/vectors.npy"}, "folder nowhere does not exist"),
         ({"workers": 0}, "count from 1"),
         ({"device": "cuda", "int8": True}, "for the CPU"),
+        pytest.param({"device": "cuda"}, "no CUDA device", marks=pytest.mark.skipif(CUDA, reason="CUDA is there")),
         ({"int8": True, "dtype": "bfloat16"}, "type of its own"),
         ({"input": "nowhere.txt"}, "no file nowhere.txt"),
     ],
@@ -142,6 +146,16 @@ def test_flags_that_cannot_work_are_refused_at_once(tiny_model, sentences, tmp_p
     with pytest.raises(InputError, match=message):
         main(arguments)
     assert (tmp_path / "vectors.npy").read_bytes() == b"precious"
+
+
+def test_the_input_is_never_its_own_output(tiny_model, sentences, tmp_path):
+    """If this fails, --overwrite turns a user's text into vectors."""
+    before = sentences.read_bytes()
+    arguments = job(tiny_model, sentences, tmp_path)
+    arguments.output, arguments.overwrite = str(sentences), True
+    with pytest.raises(InputError, match="is the --input"):
+        main(arguments)
+    assert sentences.read_bytes() == before
 
 
 def test_int8_and_cut_sentences_are_reported(tiny_model, sentences, tmp_path, capsys):

@@ -68,12 +68,14 @@ def check(args: EncodeArguments, device: str) -> None:
         raise InputError(f"--output {output}: the folder {output.parent} does not exist. Create it first.")
     if output.exists() and (output.is_dir() or not args.overwrite):
         raise InputError(f"--output {output} exists, and nothing was written. Name another, or --overwrite a file.")
-    if output.exists() and output.samefile(args.input):
+    if output.resolve() == Path(args.input).resolve():
         raise InputError(f"--output {output} is the --input: the sentences would be lost. Name another output.")
     if args.batch_size < 1 or args.workers < 1:
         raise InputError(f"--batch_size and --workers count from 1, got {args.batch_size} and {args.workers}.")
     if device != "cpu" and (args.workers > 1 or args.int8):
         raise InputError(f"--workers and --int8 are for the CPU, got device {device}. Add --device cpu or drop them.")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"--device {device}: this PyTorch sees no CUDA device. Install a CUDA build, or use the CPU.")
     if args.int8 and args.dtype != "float32":
         raise InputError(f"--int8 is a type of its own, got --dtype {args.dtype} too. Drop one of the two.")
 
