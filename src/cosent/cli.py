@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from transformers import HfArgumentParser
 
-from cosent.schema import InputError
+from cosent.schema import InputError, messages_for_users
 
 
 def parse(argv: list[str], *argument_classes: type) -> tuple:
@@ -78,8 +78,5 @@ def nearest(name: str, known: dict) -> str:
 
 def run(main: Callable, *argument_classes: type) -> None:
     """Parses `sys.argv` and runs a job; what the user got wrong ends in one message and exit status 2."""
-    try:
+    with messages_for_users():
         main(*parse(sys.argv[1:], *argument_classes))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -60,10 +60,8 @@ def main(args: EvaluateArguments):
 
 
 def score(encoder: SentenceEncoder, rows, batch_size: int) -> np.ndarray:
-    """Cosine of every pair, float32 of shape `(pairs,)`; each distinct sentence is encoded once."""
-    sentences = [*rows["sentence1"][:], *rows["sentence2"][:]]
-    vectors = encoder.encode(sentences, batch_size, normalize=True, show_progress_bar=True)
-    return (vectors[: len(rows)] * vectors[len(rows) :]).sum(axis=1)
+    """Cosine of every pair, float32 of shape `(pairs,)`."""
+    return encoder.similarity(rows["sentence1"][:], rows["sentence2"][:], batch_size, show_progress_bar=True)
 
 
 def choose_threshold(args: EvaluateArguments, corpus: Corpus, encoder: SentenceEncoder) -> tuple[float | None, str]:

@@ -145,7 +145,13 @@ class SentenceEncoder(nn.Module):
             )
         return vectors
 
-    def similarity(self, sentences1: str | list[str], sentences2: str | list[str]) -> float | np.ndarray:
+    def similarity(
+        self,
+        sentences1: str | list[str],
+        sentences2: str | list[str],
+        batch_size: int = 512,
+        show_progress_bar: bool = False,
+    ) -> float | np.ndarray:
         """Cosine of each pair: a float for two strings, shape `(pairs,)` for two lists of equal length.
 
         For all against all, multiply what `encode(..., normalize=True)` gives.
@@ -154,7 +160,9 @@ class SentenceEncoder(nn.Module):
             return float(self.similarity([sentences1], [sentences2])[0])
         if len(sentences1) != len(sentences2):
             raise InputError(f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences.")
-        vectors = self.encode([*sentences1, *sentences2], normalize=True)
+        vectors = self.encode(
+            [*sentences1, *sentences2], batch_size, normalize=True, show_progress_bar=show_progress_bar
+        )
         return (vectors[: len(sentences1)] * vectors[len(sentences1) :]).sum(axis=1)
 
 
@@ -193,6 +201,7 @@ class BiEncoder(nn.Module):
         """Writes the encoder as `SentenceEncoder` does, and the head (needed for resuming alone) beside it."""
         state_dict = self.state_dict() if state_dict is None else state_dict
         self.encoder.save_pretrained(folder, below(state_dict, "encoder."))
+        Path(folder, HEAD_NAME).unlink(missing_ok=True)  # of a model with a head that stood here before
         if self.head is not None:
             save_file(below(state_dict, "head."), Path(folder, HEAD_NAME))
 

@@ -42,8 +42,7 @@ def clear_output(folder: str | Path, overwrite: bool) -> None:
         )
     for checkpoint in checkpoints:
         shutil.rmtree(checkpoint)
-    for name in (RECORD_NAME, "head.safetensors"):
-        (folder / name).unlink(missing_ok=True)
+    (folder / RECORD_NAME).unlink(missing_ok=True)
 
 
 def environment() -> dict:

@@ -9,7 +9,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from cosent.schema import InputError
+from cosent.schema import InputError, messages_for_users
 
 RESULTS = Path("recipes/results")
 BLOCK = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -114,8 +114,5 @@ def main(path: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    try:
+    with messages_for_users():
         main(sys.argv[1])
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -6,6 +6,9 @@ numbers that rise with similarity, so that every loss which only needs an order 
 
 import hashlib
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -18,6 +21,16 @@ NLI_CLASSES = ("contradiction", "neutral", "entailment")  # the label is the pos
 
 class InputError(ValueError):
     """Something the user gave is wrong, and the message says what to do: jobs print it without a traceback."""
+
+
+@contextmanager
+def messages_for_users() -> Iterator[None]:
+    """Ends a job with one line on stderr and exit status 2 where the user's input is wrong."""
+    try:
+        yield
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 @dataclass

@@ -5,12 +5,11 @@ python -m cosent.similarity --model runs/stsb --pairs pairs.tsv
 """
 
 import argparse
-import sys
 from codecs import BOM_UTF8
 from pathlib import Path
 
 from cosent.modeling import SentenceEncoder
-from cosent.schema import InputError
+from cosent.schema import InputError, messages_for_users
 
 
 def main(args: argparse.Namespace) -> None:
@@ -53,8 +52,5 @@ if __name__ == "__main__":
     parser.add_argument("--model", required=True, help="folder of a trained model, a shipped encoder or a Hub id")
     parser.add_argument("--pairs", help="UTF-8 file with `sentence1 TAB sentence2` lines")
     parser.add_argument("sentences", nargs="*", help="sentences, two by two")
-    try:
+    with messages_for_users():
         main(parser.parse_args())
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)

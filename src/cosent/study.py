@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 from tqdm import tqdm
 
-from cosent.schema import InputError
+from cosent.schema import InputError, messages_for_users
 
 KEYS = ("recipes", "corpora", "seeds", "flags")
 # What a result keeps of run.json: enough to judge and repeat the run, not its whole log.
@@ -140,8 +140,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    try:
+    with messages_for_users():
         sys.exit(main(parser().parse_args()))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -119,7 +119,7 @@ def check_splits(corpora: list[Corpus]) -> None:
 
 def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
     """Turns selection off, and says so, where there is nothing to select on or nobody asked for evaluation."""
-    usable = [corpus for corpus in corpora if can_select(corpus)]
+    usable = [c for c in corpora if "validation" in c.splits and can_rank(c.labels("validation"))]
     if args.eval_strategy != "no" and usable:
         return
     if not usable:
@@ -133,8 +133,9 @@ def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> 
     args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
 
 
-def can_select(corpus: Corpus) -> bool:
-    return "validation" in corpus.splits and len(np.unique(corpus.labels("validation"))) > 1
+def can_rank(labels: np.ndarray) -> bool:
+    """Whether a Spearman or a threshold means anything: there are two different labels."""
+    return len(np.unique(labels)) > 1
 
 
 def tokenised(corpora: list[Corpus], encoder: SentenceEncoder, loss: str, limit_train: int | None):
@@ -169,7 +170,7 @@ def validation_sets(held: Held) -> PairDataset | dict[str, PairDataset] | None:
     sets = {
         name: splits["validation"]
         for name, splits in held.items()
-        if "validation" in splits and len(np.unique(splits["validation"].labels)) > 1
+        if "validation" in splits and can_rank(splits["validation"].labels)
     }
     return next(iter(sets.values()), None) if len(sets) < 2 else sets
 
@@ -182,7 +183,7 @@ def measure(trainer: PairTrainer, held: Held, find_thresholds: list[str]) -> tup
     metrics, thresholds = {}, {}
     for name, splits in held.items():
         scored = {split: trainer.predict(data)[:2] for split, data in splits.items()}
-        if name in find_thresholds and "validation" in scored and len(np.unique(scored["validation"][1])) > 1:
+        if name in find_thresholds and "validation" in scored and can_rank(scored["validation"][1]):
             thresholds[name] = find_threshold(*scored["validation"])[0]
         metrics[name] = {
             split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=thresholds.get(name))

@@ -64,7 +64,8 @@ class PairTrainer(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         labels = inputs.pop("labels")
         outputs = self.score(model, inputs)
-        self.dead_batches.add(has_ordered_pair(labels))
+        if self.objective.compares_pairs:
+            self.dead_batches.add(has_ordered_pair(labels))
         loss = self.objective.loss(outputs[self.objective.reads], labels)
         return (loss, outputs) if return_outputs else loss
 
