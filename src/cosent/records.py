@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from transformers import TrainingArguments
 
 from cosent.schema import MANIFEST_NAME, InputError, sha256_of_file
 
@@ -43,6 +44,25 @@ def clear_output(folder: str | Path, overwrite: bool) -> None:
     for checkpoint in checkpoints:
         shutil.rmtree(checkpoint)
     (folder / RECORD_NAME).unlink(missing_ok=True)
+
+
+def find_checkpoint(args: TrainingArguments) -> str | None:
+    """The checkpoint to continue from: none, the one named, or with `auto` the newest whole one of the output folder.
+
+    A run that starts from the beginning finds an empty place, see `clear_output`.
+    """
+    wanted = args.resume_from_checkpoint
+    if wanted == "auto":
+        whole = [state.parent for state in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")]
+        wanted = max(map(str, whole), key=lambda path: int(path.rsplit("-", 1)[1]), default=None)
+    elif wanted is not None and not Path(wanted, "trainer_state.json").is_file():
+        raise InputError(
+            f"--resume_from_checkpoint {wanted} is not a checkpoint: it has no trainer_state.json. Pass a folder "
+            "checkpoint-<step> of an earlier run, or `auto` for the newest one in --output_dir."
+        )
+    if wanted is None:
+        clear_output(args.output_dir, args.overwrite_output_dir)
+    return wanted
 
 
 def environment() -> dict:

@@ -29,7 +29,7 @@ Held = dict[str, dict[str, PairDataset]]  # by corpus and split: what training n
 
 def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossArguments, args: PairTrainingArguments):
     start = time.time()
-    checkpoint = find_checkpoint(args)
+    checkpoint = records.find_checkpoint(args)
     corpora = [load_corpus(name.strip(), data_args.data_dir) for name in data_args.corpus.split(",")]
     check_splits(corpora)
     select_on_validation(corpora, args)
@@ -80,25 +80,6 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         }
         records.save_record(args.output_dir, record)
         print(summary(record, args.output_dir))
-
-
-def find_checkpoint(args: PairTrainingArguments) -> str | None:
-    """The checkpoint to continue from: none, the one named, or with `auto` the newest whole one of the output folder.
-
-    A run that starts from the beginning finds an empty place, see `records.clear_output`.
-    """
-    wanted = args.resume_from_checkpoint
-    if wanted == "auto":
-        whole = [state.parent for state in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")]
-        wanted = max(map(str, whole), key=lambda path: int(path.rsplit("-", 1)[1]), default=None)
-    elif wanted is not None and not Path(wanted, "trainer_state.json").is_file():
-        raise InputError(
-            f"--resume_from_checkpoint {wanted} is not a checkpoint: it has no trainer_state.json. Pass a folder "
-            "checkpoint-<step> of an earlier run, or `auto` for the newest one in --output_dir."
-        )
-    if wanted is None:
-        records.clear_output(args.output_dir, args.overwrite_output_dir)
-    return wanted
 
 
 def check_splits(corpora: list[Corpus]) -> None:

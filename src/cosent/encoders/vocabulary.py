@@ -1,57 +1,37 @@
-"""A character vocabulary for Chinese, made from the GB2312 standard alone: no corpus, no download."""
+"""A character vocabulary for Chinese, learnt from text."""
 
-import string
+from collections.abc import Iterable
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CHINESE_PUNCTUATION = "，。？！、；：“”‘’（）《》〈〉【】「」『』—…·～￥％＋－＝／＊＃＠＆＜＞｜％℃°×÷±→←↑↓★☆●○■□◆◇"
-LATIN_PIECES = [
-    "app",
-    "qq",
-    "wifi",
-    "wechat",
-    "vip",
-    "ok",
-    "pk",
-    "tv",
-    "pc",
-    "cpu",
-    "usb",
-    "gps",
-    "atm",
-    "pos",
-    "ktv",
-    "nba",
-    "dna",
-    "iphone",
-    "ipad",
-    "http",
-    "www",
-    "com",
-    "cn",
-    "ing",
-    "er",
-    "ed",
-    "ly",
-]
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import BertTokenizer
+
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORD_PIECES = 500  # entries kept for Latin word pieces and numbers; the others are single characters
 
 
-def gb2312_characters() -> list[str]:
-    """The 6,763 Chinese characters of GB2312 (rows 16-87), sorted by code point.
+def learn_tokenizer(texts: Iterable[str], size: int = 6000, max_length: int = 512) -> BertTokenizer:
+    """Learns a lower-cased `BertTokenizer`: the most frequent characters, then Latin word pieces and numbers.
 
-    Source: GB/T 2312-1980, through Python's own codec.
+    Every Chinese character is a token. A rare one that is not among the entries becomes [UNK].
+
+    Args:
+        size: entries, the five special tokens included; fewer where the text does not have so many.
+        max_length: tokens per sentence that the tokenizer will cut to.
     """
-    codes = (bytes((high, low)) for high in range(0xB0, 0xF8) for low in range(0xA1, 0xFF))
-    characters = (code.decode("gb2312", errors="ignore") for code in codes)
-    return sorted(character for character in characters if character)
-
-
-def character_vocabulary() -> list[str]:
-    """Tokens of a lower-cased `BertTokenizer`, in id order: special tokens, punctuation, digits, Latin, Chinese.
-
-    Every digit and Latin letter stands once as the start and once as the continuation (`##`) of a word, so that no
-    Latin word or number ever becomes [UNK].
-    """
-    latin = [*string.digits, *string.ascii_lowercase, *LATIN_PIECES]
-    tokens = [*SPECIAL_TOKENS, *string.punctuation, *CHINESE_PUNCTUATION, *latin]
-    tokens += [f"##{piece}" for piece in latin] + gb2312_characters()
-    return list(dict.fromkeys(tokens))
+    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learner.normalizer = normalizers.BertNormalizer(lowercase=True)
+    learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        limit_alphabet=max(size - WORD_PIECES, size // 2),
+        special_tokens=SPECIAL_TOKENS,
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    learner.train_from_iterator(texts, trainer)
+    tokens = sorted(learner.get_vocab().items(), key=lambda item: item[1])
+    return BertTokenizer(
+        vocab={token: index for index, (token, _) in enumerate(tokens)},
+        do_lower_case=True,
+        model_max_length=max_length,
+    )
