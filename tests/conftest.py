@@ -10,9 +10,9 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
-from transformers import BertConfig, BertModel, BertTokenizer
+from transformers import AutoTokenizer, BertConfig, BertModel
 
-from cosent.encoders.vocabulary import character_vocabulary
+from cosent.encoders import resolve
 from cosent.schema import Manifest, sha256_of_file
 
 SENTENCES = [
@@ -29,16 +29,16 @@ SENTENCES = [
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
-    """A folder with a BERT of 2 layers, 32 wide, over the real character vocabulary."""
+    """A folder with a BERT of 2 layers, 32 wide, over the vocabulary of `mini`."""
     folder = tmp_path_factory.mktemp("tiny")
-    vocabulary = {token: index for index, token in enumerate(character_vocabulary())}
+    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
     config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-    BertTokenizer(vocab=vocabulary, model_max_length=512).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

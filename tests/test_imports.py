@@ -11,10 +11,10 @@ PACKAGE = ROOT / "src/cosent"
 ROOMS = [
     {"schema", "checks"},
     {"losses", "heads", "metrics", "packing", "pooling", "onednn", "encoders", "records", "samplers"},
-    {"layout", "backbones", "encoding"},
+    {"layout", "backbones", "encoding", "text"},
     {"modeling", "objectives", "vector_file", "data", "cli", "callbacks"},
-    {"arguments", "trainers"},
-    {"train", "evaluate", "encode", "similarity", "study", "report"},
+    {"arguments", "trainers", "pretraining"},
+    {"train", "evaluate", "encode", "similarity", "study", "report", "pretrain"},
 ]
 MODULES = sorted({path.stem for path in PACKAGE.glob("*.py")} - {"__init__"})
 

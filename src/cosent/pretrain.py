@@ -19,7 +19,7 @@ from cosent.cli import run
 from cosent.data import load_corpus
 from cosent.encoders import resolve
 from cosent.encoders.vocabulary import learn_tokenizer
-from cosent.pretraining import ARCHITECTURES, NO_DROPOUT, PretrainTrainer, Pretraining, fresh_model, initial_model
+from cosent.pretraining import ARCHITECTURES, NO_DROPOUT, Pretraining, PretrainTrainer, fresh_model, initial_model
 from cosent.schema import InputError, sha256_of_file
 from cosent.text import NeighbourBatches, read_texts
 

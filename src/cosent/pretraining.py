@@ -120,7 +120,7 @@ class Pretraining(nn.Module):
         return {"mlm": mlm, "neighbour": neighbour_loss(piece_means(hidden.float(), segments), self.temperature)}
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Writes weights, tokenizer and a mean pool: `AutoModel`, sentence-transformers and `--init` load the folder."""
+        """Writes weights, tokenizer and a mean pool, for `AutoModel`, sentence-transformers and `--init` alike."""
         with quiet_transformers():
             deepcopy(self.model).to(dtype).save_pretrained(folder)  # a copy as a whole: tied weights stay tied
         self.tokenizer.save_pretrained(folder)
@@ -155,7 +155,7 @@ def neighbour_loss(vectors: torch.Tensor, temperature: float) -> torch.Tensor:
 
 
 class Budget(TrainerCallback):
-    """Counts minutes and tokens and ends the run when its minutes are used up; the log tells those of before a resume."""
+    """Counts minutes and tokens and ends the run when its minutes are up; the log tells those of before a resume."""
 
     def __init__(self, max_minutes: float | None):
         self.max_minutes, self.earlier, self.start = max_minutes, 0.0, None

@@ -80,9 +80,18 @@ class NeighbourBatches(IterableDataset):
     """
 
     def __init__(
-        self, read: Callable[[], Iterator[str]], tokenizer, max_length: int, batch_tokens: int, mask_ratio: float, buffer: int = 1_000_000,
-        positions: bool = True, seed: int = 42, rank: int = 0, world: int = 1,
-    ):  # fmt: skip
+        self,
+        read: Callable[[], Iterator[str]],
+        tokenizer,
+        max_length: int,
+        batch_tokens: int,
+        mask_ratio: float,
+        buffer: int = 1_000_000,
+        positions: bool = True,
+        seed: int = 42,
+        rank: int = 0,
+        world: int = 1,
+    ):
         self.read, self.tokenizer, self.max_length = read, tokenizer, max_length
         self.batch_tokens, self.mask_ratio, self.buffer, self.positions = batch_tokens, mask_ratio, buffer, positions
         self.seed, self.rank, self.world = seed, rank, world
@@ -110,9 +119,7 @@ class NeighbourBatches(IterableDataset):
                 yield held[place]
                 held[place] = pair
             if pair is None:
-                raise InputError(
-                    "--text has too few lines to give each process a pair: there is nothing to learn from."
-                )
+                raise InputError("--text has too few lines: each process needs two. There is nothing to learn from.")
             generator.shuffle(held)
             yield from held
 
