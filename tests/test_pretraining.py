@@ -60,7 +60,7 @@ def test_piece_means_by_hand():
 
 @pytest.mark.parametrize("architecture", ["bert", "roformer"])
 def test_packed_rows_give_the_loss_of_single_sentences(architecture):
-    """Fails if a sentence sees its row neighbours, or positions do not start again; each sentence alone is the truth."""
+    """Fails if a sentence sees its row neighbours, or positions do not start again: each alone is the truth."""
     tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
     model = fresh_model(architecture, len(tokenizer), layers=2, width=64).eval()
     lengths = np.array([7, 5, 6, 4])
@@ -127,7 +127,7 @@ def test_minutes_end_a_run(pretrain):
     folder = pretrain("--max_minutes", "0.02")
     record = json.loads((folder / "run.json").read_text())
     rates = [entry["learning_rate"] for entry in record["history"] if "learning_rate" in entry]
-    assert 0.02 <= record["minutes"] and rates[-1] < max(rates) / 2
+    assert record["minutes"] >= 0.02 and rates[-1] < max(rates) / 2
 
 
 def test_an_interrupted_run_ends_as_an_undisturbed_one(pretrain, tmp_path):
