@@ -145,8 +145,8 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(pretrain, tmp_path):
 
 
 def test_held_out_sentences_are_left_out(pretrain, make_corpus):
-    """Fails if a sentence of a validation or test split is learnt from. LINES hold each sentence 20 times."""
-    rows = [("怎么还款", "天气好", 1.0), ("别的", "另外", 0.0)]
+    """Fails if a held-out sentence is learnt from, in whatever punctuation. LINES hold each sentence 20 times."""
+    rows = [("怎么还款？", "天气 好！", 1.0), ("别的", "另外", 0.0)]
     corpus = make_corpus({"train": [("我喜欢北京", "好", 1.0)], "validation": rows[:1], "test": rows[1:]})
     record = json.loads((pretrain("--exclude", str(corpus), "--max_steps", "20") / "run.json").read_text())
     assert record["excluded_lines_per_pass"] == 40 and record["excluded_sentences"] == 4

@@ -5,6 +5,7 @@ accelerate launch --config_file recipes/accelerate/cpu.yaml -m cosent.pretrain \
 """
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -33,7 +34,7 @@ class TextArguments:
     """What to read."""
 
     text: str = field(metadata={"help": "UTF-8 text, a line each: .txt, .jsonl (its `text`), also .gz. Several: a,b."})
-    exclude: str | None = option(None, "Leave out lines equal to a validation or test sentence of these corpora: a,b.")
+    exclude: str | None = option(None, "Leave out validation and test sentences of these corpora: a,b.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
     piece_length: int = option(128, "Tokens of a piece of text; longer lines are cut into several.")
     shuffle_buffer: int = option(1_000_000, "Pairs of pieces that are shuffled together.")
@@ -148,7 +149,7 @@ class Texts:
     def read(self) -> Iterator[str]:
         left_out = 0
         for text in read_texts(self.paths):
-            if text in self.excluded:
+            if bare(text) in self.excluded:
                 left_out += 1
             else:
                 yield text
@@ -156,14 +157,19 @@ class Texts:
 
 
 def held_out_sentences(corpora: str, data_dir: str) -> frozenset[str]:
-    """Every sentence of the validation and test splits of prepared corpora, stripped."""
+    """Every sentence of the validation and test splits of prepared corpora, `bare`."""
     sentences = set()
     for name in corpora.split(","):
         corpus = load_corpus(name.strip(), data_dir)
         for split in set(corpus.splits) - {"train"}:
             for column in ("sentence1", "sentence2"):
-                sentences.update(sentence.strip() for sentence in corpus.split(split)[column])
+                sentences.update(map(bare, corpus.split(split)[column]))
     return frozenset(sentences)
+
+
+def bare(text: str) -> str:
+    """A sentence without punctuation, spaces and case: what is alike in all its spellings."""
+    return re.sub(r"\W+", "", text).lower()
 
 
 def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, seed: int):
