@@ -13,7 +13,8 @@ ROOMS = [
     {"losses", "heads", "metrics", "packing", "pooling", "onednn", "encoders", "records", "samplers"},
     {"layout", "backbones", "encoding", "text"},
     {"modeling", "objectives", "vector_file", "data", "cli", "callbacks"},
-    {"arguments", "trainers", "pretraining"},
+    {"cross_encoder", "arguments", "trainers", "pretraining"},
+    {"towers", "held_out"},
     {"train", "evaluate", "encode", "similarity", "study", "report", "pretrain"},
 ]
 MODULES = sorted({path.stem for path in PACKAGE.glob("*.py")} - {"__init__"})

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 
 from transformers import TrainingArguments
 
-from cosent.losses import LOSSES
+from cosent.losses import LOSSES, TOWERS
 from cosent.pooling import POOLINGS
 from cosent.schema import InputError
 
@@ -19,9 +19,12 @@ class ModelArguments:
     """Which encoder to start from."""
 
     model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
-    tower: str = option("bi_encoder", "What is trained: one encoder for both sentences of a pair.", ("bi_encoder",))
-    pooling: str | None = option(None, f"{', '.join(POOLINGS)}; default: what the model says, else mean.")
-    max_length: int | None = option(None, "Tokens per sentence; default: what the corpus says.")
+    tower: str = option("bi_encoder", "One encoder for either sentence, or a classifier that reads both.", TOWERS)
+    pooling: str | None = option(None, f"bi_encoder: {', '.join(POOLINGS)}; default: what the model says, else mean.")
+    segment_ids: str = option(
+        "tokenizer", "cross_encoder: as the tokenizer gives them, or 0 for both sentences.", ("tokenizer", "zero")
+    )
+    max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: what the corpus says.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
     attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: what transformers takes.")
     no_packing: bool = option(False, "Pad every sentence to the longest of its batch instead of packing rows.")
@@ -34,6 +37,12 @@ class DataArguments:
     corpus: str = field(
         metadata={"help": "Prepared corpus: a name under --data_dir or a folder, never raw files. Several: a,b,c."}
     )
+    corpus_weights: str | None = option(
+        None, "Several corpora: their shares of the batches, e.g. 2,1; default: equal."
+    )
+    eval_corpora: str | None = option(
+        None, "Corpora to select the best epoch on (mean validation Spearman) and to test; default: those trained on."
+    )
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
 
@@ -43,7 +52,7 @@ class LossArguments:
     """What is optimised. Values that a loss does not have are refused when given for it."""
 
     loss: str = option("cosent", "Name of the loss.", LOSSES)
-    scale: float | None = option(None, "cosent, angle: inverse temperature of the scores.")
+    scale: float | None = option(None, "cosent, angle: inverse temperature of the scores; default 20, for logits 1.")
     floor: float | None = option(None, "cosine_floor: cosine below which a negative pair costs nothing more.")
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair costs nothing.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair costs nothing.")
@@ -83,6 +92,19 @@ class PairTrainingArguments(TrainingArguments):
     overwrite_output_dir: bool = option(False, "Train although output_dir holds a model, which will be replaced.")
 
     def __post_init__(self):
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} counts pairs from 1, got {getattr(self, name)}.")
+        if self.label_smoothing_factor:
+            raise InputError(
+                "--label_smoothing_factor does nothing here: most of these losses rank or measure scores and have no "
+                "classes to smooth. Leave it out."
+            )
+        if self.train_sampling_strategy == "group_by_length":
+            raise InputError(
+                "--train_sampling_strategy group_by_length is for padded batches: these are packed, and pairs of like "
+                "length would be compared with each other alone. Leave it out."
+            )
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
         if self.eval_strategy == "no":

@@ -1,7 +1,12 @@
-"""From a prepared corpus to batches of shape `(batch, 2, tokens)`: tokenised once, read from memory-mapped Arrow."""
+"""From a prepared corpus to batches: tokenised once, read from memory-mapped Arrow.
+
+A bi-encoder reads the two sentences of a pair apart (`PairDataset`, batches of shape `(batch, 2, tokens)`), a
+cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, tokens)`).
+"""
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,24 +86,67 @@ def limit(rows: datasets.Dataset, count: int | None, seed: int = 42) -> datasets
     return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:count]))
 
 
+def tokenize_apart(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
+    """Token ids of both sentences, each cut at `max_length`, and how many of the two were cut."""
+    options = {"truncation": True, "max_length": max_length, "return_attention_mask": False}
+    sides = [tokenizer(batch[name], **options) for name in COLUMNS[:2]]
+    cut = np.array([[bool(row.overflowing) for row in side.encodings] for side in sides])
+    return {"input_ids1": sides[0]["input_ids"], "input_ids2": sides[1]["input_ids"], "truncated": cut.sum(axis=0)}
+
+
+def tokenize_joined(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
+    """Token ids of `[CLS] sentence1 [SEP] sentence2 [SEP]`, cut at the end of the longer sentence.
+
+    Returns:
+        `input_ids`; `first_tokens`, how many of them have segment id 0 (all, where the tokenizer gives no segments);
+        `truncated`, whether the pair was cut.
+
+    Raises:
+        InputError: the tokenizer numbers segments otherwise than zeros before ones.
+    """
+    options = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
+    pairs = tokenizer(batch["sentence1"], batch["sentence2"], **options)
+    ids, first_tokens = pairs["input_ids"], [len(ids) for ids in pairs["input_ids"]]
+    for row, segments in enumerate(pairs.get("token_type_ids", [])):
+        first_tokens[row] = len(segments) - sum(segments)
+        if segments != [0] * first_tokens[row] + [1] * sum(segments):
+            raise InputError(
+                f"This tokenizer gives a pair the segment ids {segments}, expected zeros before ones: another model "
+                "would be trained than was pretrained. Pass --segment_ids zero, or take another encoder."
+            )
+    truncated = [bool(row.overflowing) for row in pairs.encodings]
+    return {"input_ids": ids, "first_tokens": first_tokens, "truncated": truncated}
+
+
+IDS = datasets.Sequence(datasets.Value("int32"))
+TOKEN_FEATURES = {
+    tokenize_apart: {"input_ids1": IDS, "input_ids2": IDS},
+    tokenize_joined: {"input_ids": IDS, "first_tokens": datasets.Value("int32")},
+}
+
+
 class PairDataset(torch.utils.data.Dataset):
-    """Tokenised pairs, read as slices of two memory-mapped columns.
+    """Tokenised pairs, the two sentences apart, read as slices of memory-mapped columns.
 
     Args:
         labels: float32 of shape `(pairs,)`, what a loss is given; default: the labels of the rows.
 
     Attributes:
-        truncated: sentences that were longer than the maximum and lost their end.
+        truncated: how many of `sequences` (`unit` says what they are) were longer than the maximum and lost their end.
     """
 
+    tokenize = staticmethod(tokenize_apart)
+    unit = "sentences"
+
     def __init__(self, rows: datasets.Dataset, tokenizer, max_length: int, labels: np.ndarray | None = None):
-        tokenised = tokenize(rows, tokenizer, max_length)
-        columns = [tokenised.data.column(name) for name in ("input_ids1", "input_ids2")]
-        columns = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in columns]
-        # Views of the memory map; offsets[i] : offsets[i + 1] are the tokens of row i.
-        self.columns = [(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns]
+        table = tokenized(rows, tokenizer, max_length, self.tokenize).data
+        self.columns = [contents(table.column(name)) for name in TOKEN_FEATURES[self.tokenize]]
         self.labels = labels_of(rows) if labels is None else labels
-        self.truncated = int(np.sum(tokenised.data.column("truncated")))
+        self.truncated = int(np.sum(table.column("truncated")))
+
+    @property
+    def sequences(self) -> int:
+        return 2 * len(self)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -108,37 +156,47 @@ class PairDataset(torch.utils.data.Dataset):
         return first, second, self.labels[index]
 
 
-def tokenize(rows: datasets.Dataset, tokenizer, max_length: int) -> datasets.Dataset:
-    """Adds token ids of both sentences, cut at `max_length`, in an Arrow cache keyed by rows, tokenizer and length.
+class JoinedPairDataset(PairDataset):
+    """Tokenised pairs, both sentences in one sequence: `(token ids, tokens of segment 0, label)`."""
 
-    Returns:
-        Columns `input_ids1`, `input_ids2` (int32 lists) and `truncated` (how many of the two sentences were cut).
-    """
+    tokenize = staticmethod(tokenize_joined)
+    unit = "pairs"
 
-    def encode(batch: dict) -> dict:
-        sides = [
-            tokenizer(batch[name], truncation=True, max_length=max_length, return_attention_mask=False)
-            for name in COLUMNS[:2]
-        ]
-        cut = np.array([[bool(row.overflowing) for row in side.encodings] for side in sides])
-        return {"input_ids1": sides[0]["input_ids"], "input_ids2": sides[1]["input_ids"], "truncated": cut.sum(axis=0)}
+    @property
+    def sequences(self) -> int:
+        return len(self)
 
-    ids = datasets.Sequence(datasets.Value("int32"))
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32, np.float32]:
+        (ids, offsets), first_tokens = self.columns
+        return ids[offsets[index] : offsets[index + 1]], first_tokens[index], self.labels[index]
+
+
+def tokenized(rows: datasets.Dataset, tokenizer, max_length: int, tokenize: Callable) -> datasets.Dataset:
+    """Runs `tokenize` over rows, into an Arrow cache keyed by rows, tokenizer, length and kind of tokenising."""
     return rows.map(
-        encode,
+        lambda batch: tokenize(batch, tokenizer, max_length),
         batched=True,
         remove_columns=list(COLUMNS),
-        features=datasets.Features(input_ids1=ids, input_ids2=ids, truncated=datasets.Value("int8")),
-        new_fingerprint=fingerprint(rows, tokenizer, max_length),
+        features=datasets.Features(**TOKEN_FEATURES[tokenize], truncated=datasets.Value("int8")),
+        new_fingerprint=fingerprint(rows, tokenizer, f"{tokenize.__name__}|{max_length}"),
         writer_batch_size=len(rows),  # one chunk, which is read without a copy
         desc="Tokenising",
     )
 
 
-def fingerprint(rows: datasets.Dataset, tokenizer, max_length: int) -> str:
+def contents(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    """Views of a memory-mapped column: numbers, or for lists `(values, offsets)`.
+
+    `values[offsets[i] : offsets[i + 1]]` is row i.
+    """
+    column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return (column.values.to_numpy(), column.offsets.to_numpy()) if hasattr(column, "offsets") else column.to_numpy()
+
+
+def fingerprint(rows: datasets.Dataset, tokenizer, how: str) -> str:
     """Key of the token cache: a tokenizer's rules and vocabulary, without what its last call left set in it."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
-    key = f"{rows._fingerprint}|{max_length}|{json.dumps(backend)}"
+    key = f"{rows._fingerprint}|{how}|{tokenizer.model_input_names}|{json.dumps(backend)}"
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
@@ -156,15 +214,49 @@ class PairCollator:
 
     pad_token_id: int
 
+    @classmethod
+    def of(cls, tokenizer) -> "PairCollator":
+        return cls(tokenizer.pad_token_id)
+
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
-        sentences = [ids for first, second, _ in pairs for ids in (first, second)]
-        lengths = np.array([len(ids) for ids in sentences])
-        mask = np.arange(lengths.max()) < lengths[:, None]  # (2 * batch, tokens)
-        input_ids = np.full(mask.shape, self.pad_token_id, dtype=np.int64)
-        input_ids[mask] = np.concatenate(sentences)
-        shape = (len(pairs), 2, -1)
-        return {
-            "input_ids": torch.from_numpy(input_ids).view(shape),
-            "attention_mask": torch.from_numpy(mask.astype(np.int64)).view(shape),
-            "labels": torch.tensor([label for _, _, label in pairs], dtype=torch.float32),
-        }
+        padded = pad([ids for first, second, _ in pairs for ids in (first, second)], self.pad_token_id)
+        batch = {name: tensor.view(len(pairs), 2, -1) for name, tensor in padded.items()}
+        return batch | {"labels": torch.tensor([label for _, _, label in pairs], dtype=torch.float32)}
+
+
+@dataclass
+class JoinedPairCollator:
+    """Pads joined pairs on the right to the longest of the batch, and numbers their segments where a model wants it.
+
+    Example, with `pad_token_id` 0, segments, and pairs of 2 + 2 and 2 + 1 tokens::
+
+        JoinedPairCollator(0, True)([([2, 3, 7, 3], 2, 1.0), ([2, 3, 3], 2, 0.0)])
+        {"input_ids":      [[2, 3, 7, 3], [2, 3, 3, 0]],    # (batch, tokens), int64
+         "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],    # (batch, tokens), int64
+         "token_type_ids": [[0, 0, 1, 1], [0, 0, 1, 0]],    # (batch, tokens), int64; absent without segments
+         "labels":         [1.0, 0.0]}                      # (batch,), float32
+    """
+
+    pad_token_id: int
+    segments: bool
+
+    @classmethod
+    def of(cls, tokenizer) -> "JoinedPairCollator":
+        return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
+
+    def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
+        batch = pad([ids for ids, _, _ in pairs], self.pad_token_id)
+        if self.segments:
+            first_tokens = torch.tensor([int(first) for _, first, _ in pairs])[:, None]
+            is_second = torch.arange(batch["input_ids"].shape[1]) >= first_tokens
+            batch["token_type_ids"] = is_second * batch["attention_mask"]
+        return batch | {"labels": torch.tensor([label for _, _, label in pairs], dtype=torch.float32)}
+
+
+def pad(sequences: list[np.ndarray], pad_token_id: int) -> dict[str, torch.Tensor]:
+    """`input_ids` and `attention_mask` of shape `(sequences, longest)`, int64, padded on the right."""
+    lengths = np.array([len(ids) for ids in sequences])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    input_ids = np.full(mask.shape, pad_token_id, dtype=np.int64)
+    input_ids[mask] = np.concatenate(sequences)
+    return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}

@@ -17,9 +17,9 @@ from cosent.cli import run
 from cosent.data import Corpus, load_corpus
 from cosent.encoding import quantized
 from cosent.metrics import SimilarityMetrics, find_threshold
-from cosent.modeling import SentenceEncoder
 from cosent.records import read_record
 from cosent.schema import SPLITS, InputError
+from cosent.towers import load_model
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
 
@@ -32,7 +32,7 @@ class EvaluateArguments:
     corpus: str = field(metadata={"help": "Prepared corpus: a name under --data_dir, or a folder."})
     split: str = option("test", "Split to score.", SPLITS)
     data_dir: str = option("data", "Folder of the prepared corpora.")
-    batch_size: int = option(512, "The most sentences in a forward pass; their tokens are bounded too.")
+    batch_size: int = option(512, "The most sentences or pairs in a forward pass; their tokens are bounded too.")
     threshold: float | None = option(None, "Score from which a pair counts as similar; default: the model's own.")
     find_threshold: bool = option(False, "Find the threshold anew on the validation split of this corpus.")
     threshold_grid: float | None = option(None, "Step of a grid over 0..1 for --find_threshold; default: exact search.")
@@ -42,13 +42,15 @@ class EvaluateArguments:
 
 def main(args: EvaluateArguments):
     start = time.time()
+    if args.batch_size < 1:
+        raise InputError(f"--batch_size counts from 1, got {args.batch_size}.")
     corpus = load_corpus(args.corpus, args.data_dir)
-    encoder = SentenceEncoder.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_model(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
     if args.int8:
-        encoder = quantized(encoder)
-    scores = score(encoder, corpus.split(args.split), args.batch_size)
+        model = quantized(model)
+    scores = score(model, corpus.split(args.split), args.batch_size)
     labels = corpus.labels(args.split)
-    threshold, source = choose_threshold(args, corpus, encoder)
+    threshold, source = choose_threshold(args, corpus, model)
     metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
     if args.predictions:
         write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
@@ -59,12 +61,12 @@ def main(args: EvaluateArguments):
     print(json.dumps(result | finite | {"seconds": time.time() - start}))
 
 
-def score(encoder: SentenceEncoder, rows, batch_size: int) -> np.ndarray:
-    """Cosine of every pair, float32 of shape `(pairs,)`."""
-    return encoder.similarity(rows["sentence1"][:], rows["sentence2"][:], batch_size, show_progress_bar=True)
+def score(model, rows, batch_size: int) -> np.ndarray:
+    """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`."""
+    return model.similarity(rows["sentence1"][:], rows["sentence2"][:], batch_size, show_progress_bar=True)
 
 
-def choose_threshold(args: EvaluateArguments, corpus: Corpus, encoder: SentenceEncoder) -> tuple[float | None, str]:
+def choose_threshold(args: EvaluateArguments, corpus: Corpus, model) -> tuple[float | None, str]:
     """The threshold and where it comes from: a flag, this corpus' validation split now, or when the model was trained.
 
     Raises:
@@ -78,7 +80,7 @@ def choose_threshold(args: EvaluateArguments, corpus: Corpus, encoder: SentenceE
     if args.threshold is not None:
         return args.threshold, "--threshold"
     if args.find_threshold:
-        scores = score(encoder, corpus.split("validation"), args.batch_size)
+        scores = score(model, corpus.split("validation"), args.batch_size)
         return find_threshold(scores, corpus.labels("validation"), grid=args.threshold_grid)[0], f"{name} validation"
     if name in saved:
         return saved[name], f"{name} validation, when the model was trained"

@@ -5,6 +5,7 @@ modules.json  1_Pooling/config.json  [1_Pooling/model.safetensors]  [2_Dense/con
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -55,6 +56,13 @@ def save_pooling(pooling: Pooling, folder: str | Path, weights: dict) -> None:
     write_json(folder / "modules.json", described)
 
 
+def remove_pooling(folder: str | Path) -> None:
+    """Removes the description of a bi-encoder that stood where another model is being written."""
+    Path(folder, "modules.json").unlink(missing_ok=True)
+    for name in ("1_Pooling", "2_Dense"):
+        shutil.rmtree(Path(folder, name), ignore_errors=True)
+
+
 def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int) -> Pooling:
     """Builds the pool that a folder or Hub id describes, or the `wanted` one; a bare backbone gets `mean`.
 
@@ -88,6 +96,12 @@ def read_pooling_mode(path: str) -> str | None:
         return mode
     linear = dense["in_features"] == dense["out_features"] and dense["activation_function"] == IDENTITY
     return "linear_cls" if mode == "cls" and linear else f"{mode} and a dense layer"
+
+
+def is_cross_encoder(path: str) -> bool:
+    """Whether a folder or Hub id holds a sequence classifier, which reads both sentences of a pair at once."""
+    architectures = (read_json(path, "config.json") or {}).get("architectures") or [""]
+    return architectures[0].endswith("ForSequenceClassification")
 
 
 def write_json(path: Path, content: dict | list) -> None:

@@ -172,9 +172,23 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """`mean of logsumexp(logits[i]) - logits[i, labels[i]]`: logits (batch, classes), labels (batch,), whole numbers.
 
     Raises `ValueError`: shapes that do not fit, an empty batch, a label that is no whole number in 0..classes - 1.
-    Source: https://arxiv.org/abs/1908.10084, section 3 (classification objective).
+    Source: https://arxiv.org/abs/1908.10084, section 3 (classification objective); for a cross-encoder of two classes
+    https://kexue.fm/archives/9341.
     """
     return F.cross_entropy(*check_classes(logits, labels, logits.shape[-1]))
+
+
+def binary_cross_entropy_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """`mean of log(1 + exp(s)) - t * s` with s = scores (logits), t = labels in 0..1: a sigmoid and cross entropy.
+
+    Source: https://arxiv.org/abs/1908.10084 and sentence-transformers' `BinaryCrossEntropyLoss`, with t = grade / 5.
+    """
+    return F.binary_cross_entropy_with_logits(*check_targets(scores, labels))
+
+
+def mse_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """`mean of (s - t)^2` with s = scores (logits), t = labels in 0..1: regression on the label itself."""
+    return F.mse_loss(*check_targets(scores, labels))
 
 
 def joint_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -202,6 +216,9 @@ def joint_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, classes)
 
 
+TOWERS = ("bi_encoder", "cross_encoder")
+
+
 class Loss(NamedTuple):
     """A loss by name.
 
@@ -210,15 +227,19 @@ class Loss(NamedTuple):
         reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits` (batch, classes).
         compares_pairs: a batch loss: a batch without `has_ordered_pair` teaches nothing, and the loss of a batch is not
             the mean of the losses of its parts.
+        towers: the models it can train.
+        classes: logits of a cross-encoder that it trains; a bi-encoder's head is fitted to the labels.
     """
 
     function: Callable[..., Tensor]
     reads: str
     compares_pairs: bool = False
+    towers: tuple[str, ...] = ("bi_encoder",)
+    classes: int = 1
 
 
 LOSSES = {
-    "cosent": Loss(cosent_loss, "scores", compares_pairs=True),
+    "cosent": Loss(cosent_loss, "scores", compares_pairs=True, towers=TOWERS),
     "cosine_linear": Loss(cosine_linear_loss, "scores"),
     "cosine_squared": Loss(cosine_squared_loss, "scores"),
     "cosine_floor": Loss(cosine_floor_loss, "scores"),
@@ -227,4 +248,8 @@ LOSSES = {
     "angle": Loss(angle_loss, "embeddings", compares_pairs=True),
     "sbert": Loss(cross_entropy_loss, "logits"),
     "sbert_joint": Loss(joint_cross_entropy_loss, "logits"),
+    "ce": Loss(cross_entropy_loss, "logits", towers=("cross_encoder",), classes=2),
+    "ce3": Loss(cross_entropy_loss, "logits", towers=("cross_encoder",), classes=3),
+    "bce": Loss(binary_cross_entropy_loss, "scores", towers=("cross_encoder",)),
+    "mse": Loss(mse_loss, "scores", towers=("cross_encoder",)),
 }

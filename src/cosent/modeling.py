@@ -1,6 +1,7 @@
 """The bi-encoder: a backbone with a pool on top, saved so that sentence-transformers loads the folder as it is."""
 
 import logging
+import re
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,16 +17,33 @@ from transformers.utils import logging as transformers_logging
 from cosent.backbones import max_tokens, packed_forward, padded_forward
 from cosent.encoders import resolve
 from cosent.encoding import embed
-from cosent.layout import load_pooling, save_pooling
+from cosent.layout import is_cross_encoder, load_pooling, save_pooling
 from cosent.pooling import Pooling
 from cosent.schema import InputError
 
 logger = logging.getLogger(__name__)
 
 HEAD_NAME = "head.safetensors"
+HEADS_OF_ARCHITECTURES = re.compile(r"(^|\.)(pooler|classifier)\.")  # weights that most backbones come without
 
 
-class SentenceEncoder(nn.Module):
+class TextModel(nn.Module):
+    """What both towers have: a `backbone`, a `tokenizer`, and a maximum length that is saved with the tokenizer."""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens per sequence, [CLS] and [SEP] included; longer ones are cut. Saved with the tokenizer."""
+        return min(self.tokenizer.model_max_length, max_tokens(self.backbone.config))
+
+    @max_length.setter
+    def max_length(self, tokens: int) -> None:
+        limit = max_tokens(self.backbone.config)
+        if not 3 <= tokens <= limit:
+            raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
+        self.tokenizer.model_max_length = tokens
+
+
+class SentenceEncoder(TextModel):
     """A transformer backbone, its tokenizer and a pool: sentences in, vectors out.
 
     Args:
@@ -63,16 +81,10 @@ class SentenceEncoder(nn.Module):
         Raises:
             InputError: no model is there, or it pools in a way that this project does not compute.
         """
-        path = resolve(model_name_or_path)
-        changed = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-        try:
-            backbone = load_backbone(path, seed, attn_implementation=attn_implementation, **changed)
+        path, changes = resolve(model_name_or_path), dropout_changes(dropout)
+        with missing_models(model_name_or_path):
+            backbone = load_backbone(path, seed, attn_implementation=attn_implementation, **changes)
             tokenizer = AutoTokenizer.from_pretrained(path)
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"{model_name_or_path} is neither a model folder here nor a model that the Hub gives now "
-                f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
-            ) from error
         encoder = cls(backbone, tokenizer, load_pooling(path, backbone.config.hidden_size, pooling, seed))
         if max_length is not None:
             encoder.max_length = max_length
@@ -90,18 +102,6 @@ class SentenceEncoder(nn.Module):
         self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
         save_pooling(self.pooling, folder, below(state_dict, "pooling."))
-
-    @property
-    def max_length(self) -> int:
-        """Tokens per sentence, [CLS] and [SEP] included; longer sentences are cut. Saved with the tokenizer."""
-        return min(self.tokenizer.model_max_length, max_tokens(self.backbone.config))
-
-    @max_length.setter
-    def max_length(self, tokens: int) -> None:
-        limit = max_tokens(self.backbone.config)
-        if not 3 <= tokens <= limit:
-            raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
-        self.tokenizer.model_max_length = tokens
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds sentences.
@@ -207,6 +207,8 @@ class BiEncoder(nn.Module):
 
     def load_weights(self, folder: str | Path) -> None:
         """Takes over the weights that `save_pretrained` wrote to `folder`."""
+        if is_cross_encoder(str(folder)):
+            raise InputError(f"{folder} was saved by a cross-encoder run. Resume with the recipe it was started with.")
         saved = SentenceEncoder.from_pretrained(str(folder))
         has_head = Path(folder, HEAD_NAME).is_file()
         if saved.pooling.mode != self.encoder.pooling.mode or has_head != (self.head is not None):
@@ -232,19 +234,50 @@ def quiet_transformers():
         transformers_logging.enable_progress_bar()
 
 
+@contextmanager
+def missing_models(model_name_or_path: str):
+    """Says in the user's words that a name leads to no model."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{model_name_or_path} is neither a model folder here nor a model that the Hub gives now "
+            f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
+        ) from error
+
+
+def dropout_changes(dropout: float | None) -> dict[str, float]:
+    """Changes of a config for one probability in hidden states and attention; none for None.
+
+    Raises:
+        InputError: no probability below 1.
+    """
+    if dropout is None:
+        return {}
+    if not 0 <= dropout < 1:
+        raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}: nothing would be left.")
+    return {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+
+
 def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
     """Loads an encoder in float32 without its pooler, and warns of weights that the checkpoint does not have."""
+    backbone = load_seeded(AutoModel, path, seed, **config_changes)
+    backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
+    return backbone
+
+
+def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:
+    """Loads a model in float32; what the checkpoint lacks starts from `seed`, with a warning unless it is a head."""
     with quiet_transformers(), torch.random.fork_rng():
         torch.manual_seed(seed)
-        backbone, report = AutoModel.from_pretrained(
+        model, report = auto_class.from_pretrained(
             path, dtype=torch.float32, output_loading_info=True, **config_changes
         )
-    backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
-    fresh = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    fresh = sorted(key for key in report["missing_keys"] if not HEADS_OF_ARCHITECTURES.search(key))
     if fresh:
         missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
         logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
-    return backbone
+    return model
 
 
 def below(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

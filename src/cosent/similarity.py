@@ -8,16 +8,15 @@ import argparse
 from codecs import BOM_UTF8
 from pathlib import Path
 
-from cosent.modeling import SentenceEncoder
 from cosent.schema import InputError, messages_for_users
+from cosent.towers import load_model
 
 
 def main(args: argparse.Namespace) -> None:
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
     pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences)
-    encoder = SentenceEncoder.from_pretrained(args.model)
-    scores = encoder.similarity([first for first, _ in pairs], [second for _, second in pairs])
+    scores = load_model(args.model).similarity([first for first, _ in pairs], [second for _, second in pairs])
     for (first, second), score in zip(pairs, scores, strict=True):
         print(f"{score:7.4f}  {first}  |  {second}")
 

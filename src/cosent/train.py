@@ -8,52 +8,51 @@ import logging
 import time
 from dataclasses import asdict
 
-import numpy as np
+from torch import nn
 from torch.utils.data import ConcatDataset
 from transformers import EarlyStoppingCallback, set_seed
 
 from cosent import objectives, records
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import run
-from cosent.data import Corpus, PairCollator, PairDataset, labels_of, limit, load_corpus
-from cosent.metrics import SimilarityMetrics, find_threshold
+from cosent.cross_encoder import CrossEncoder
+from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus
+from cosent.held_out import can_rank, measure, table, validation_sets
+from cosent.metrics import SimilarityMetrics
 from cosent.modeling import BiEncoder, SentenceEncoder
 from cosent.schema import InputError
-from cosent.trainers import BiEncoderTrainer, PairTrainer
+from cosent.towers import TOWERS
 
 logger = logging.getLogger("cosent.train")
-
-Held = dict[str, dict[str, PairDataset]]  # by corpus and split: what training never sees
 
 
 def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossArguments, args: PairTrainingArguments):
     start = time.time()
     checkpoint = records.find_checkpoint(args)
-    corpora = [load_corpus(name.strip(), data_args.data_dir) for name in data_args.corpus.split(",")]
-    check_splits(corpora)
-    select_on_validation(corpora, args)
+    corpora, selecting = load_corpora(data_args)
+    everything = {corpus.manifest.name: corpus for corpus in [*corpora, *selecting]}
+    select_on_validation(selecting, args)
     manifests = [corpus.manifest for corpus in corpora]
-    objective = objectives.build(loss_args.loss, loss_args.parameters(), manifests)
+    tower = TOWERS[model_args.tower]
+    objective = objectives.build(loss_args.loss, loss_args.parameters(), manifests, model_args.tower)
 
     set_seed(args.seed)
-    encoder = SentenceEncoder.from_pretrained(
-        model_args.model_name_or_path,
-        pooling=model_args.pooling,
-        max_length=model_args.max_length or max(manifest.max_length[model_args.tower] for manifest in manifests),
-        dropout=model_args.dropout,
-        attn_implementation=model_args.attn_implementation,
-        seed=args.seed,
-    )
-    if model_args.no_packing:
-        encoder.packing = False
-    train, held = tokenised(corpora, encoder, loss_args.loss, data_args.limit_train)
-    trainer = BiEncoderTrainer(
-        model=BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, loss_args.features, args.seed)),
+    lengths = [corpus.manifest.max_length[model_args.tower] for corpus in everything.values()]
+    model = build_model(model_args, loss_args.features, objective, model_args.max_length or max(lengths), args.seed)
+    encoder = model.encoder if isinstance(model, BiEncoder) else model
+    train = training_set(corpora, tower.dataset, encoder, loss_args.loss, data_args.limit_train)
+    held = {
+        name: {split: tokenised(corpus, split, tower.dataset, encoder) for split in corpus.splits if split != "train"}
+        for name, corpus in everything.items()
+    }
+    trainer = tower.trainer(
+        model=model,
         args=args,
         objective=objective,
+        corpus_weights=weights(data_args.corpus_weights, len(corpora), loss_args.loss),
         train_dataset=train,
-        eval_dataset=validation_sets(held),
-        data_collator=PairCollator(encoder.tokenizer.pad_token_id),
+        eval_dataset=validation_sets(held, [corpus.manifest.name for corpus in selecting]),
+        data_collator=tower.collator.of(encoder.tokenizer),
         compute_metrics=lambda p: SimilarityMetrics().compute(predictions=p.predictions, references=p.label_ids),
     )
     if args.early_stopping_patience is not None:
@@ -61,13 +60,13 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
 
     before, _ = measure(trainer, held, [])
     result = trainer.train(resume_from_checkpoint=checkpoint)
-    binary = [manifest.name for manifest in manifests if manifest.label_kind == "binary"]
+    binary = [name for name, corpus in everything.items() if corpus.manifest.label_kind == "binary"]
     after, thresholds = measure(trainer, held, binary)
     trainer.save_model()
     if trainer.is_world_process_zero():
         record = {
             "recipe": recipe(model_args, data_args, loss_args, args),
-            "corpora": {corpus.manifest.name: records.corpus_record(corpus.folder) for corpus in corpora},
+            "corpora": {name: records.corpus_record(corpus.folder) for name, corpus in everything.items()},
             "train_pairs": len(train),
             "before": before,
             "after": after,
@@ -78,119 +77,135 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             **records.environment(),
         }
         records.save_record(args.output_dir, record)
-        print(summary(record, args.output_dir))
+        print(table(before, after, thresholds))
+        print(f"model in {args.output_dir} ({record['train_seconds']:.0f} s of training)")
 
 
-def check_splits(corpora: list[Corpus]) -> None:
-    """Refuses corpora without training pairs, and several of one name, whose results would overwrite each other."""
-    names = [corpus.manifest.name for corpus in corpora]
-    for corpus in corpora:
+def load_corpora(args: DataArguments) -> tuple[list[Corpus], list[Corpus]]:
+    """The corpora to train on, and those that select the best epoch and are tested.
+
+    Raises:
+        InputError: a training corpus without training pairs, or two corpora of one name, whose results would overwrite
+            each other.
+    """
+    training, selecting = (
+        [load_corpus(name.strip(), args.data_dir) for name in names.split(",")]
+        for names in (args.corpus, args.eval_corpora or args.corpus)
+    )
+    for corpus in training:
         if "train" not in corpus.splits:
             raise InputError(
                 f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}: nothing to train on. "
                 "Train on another corpus and use this one with `python -m cosent.evaluate`."
             )
-        if names.count(corpus.manifest.name) > 1:
-            raise InputError(
-                f"--corpus names {corpus.manifest.name} more than once, and results are kept by name. "
-                "Name each corpus once, or prepare one of them under another name."
-            )
+    for flag, corpora in (("--corpus", training), ("--eval_corpora", selecting)):
+        for corpus in corpora:
+            name = corpus.manifest.name
+            others = [other for other in training if other.manifest.name == name and other.folder != corpus.folder]
+            if others or [other.manifest.name for other in corpora].count(name) > 1:
+                raise InputError(
+                    f"{flag} names {name} more than once, and results are kept by name. "
+                    "Name each corpus once, or prepare one of them under another name."
+                )
+    return training, selecting
 
 
 def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
     """Turns selection off, and says so, where there is nothing to select on or nobody asked for evaluation."""
     usable = [c for c in corpora if "validation" in c.splits and can_rank(c.labels("validation"))]
+    idle = ", ".join(str(corpus.folder) for corpus in corpora if corpus not in usable)
     if args.eval_strategy != "no" and usable:
+        if idle:
+            logger.warning("%s selects nothing: it has no validation split with two different labels.", idle)
         return
     if not usable:
-        folders = ", ".join(str(corpus.folder) for corpus in corpora)
         logger.warning(
-            "%s has no validation split with two different labels: the last epoch is kept, best or not.",
-            folders,
+            "%s has no validation split with two different labels: the last epoch is kept, best or not.", idle
         )
     if args.early_stopping_patience is not None:
         raise InputError("--early_stopping_patience needs a validation split and --eval_strategy epoch or steps.")
     args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
 
 
-def can_rank(labels: np.ndarray) -> bool:
-    """Whether a Spearman or a threshold means anything: there are two different labels."""
-    return len(np.unique(labels)) > 1
+def build_model(
+    args: ModelArguments, features: str | None, objective: objectives.Objective, max_length: int, seed: int
+) -> nn.Module:
+    """The model that a trainer wraps, with the head that its objective needs.
+
+    Raises:
+        InputError: a flag of the other tower.
+    """
+    other = {"pooling": args.pooling, "features": features} if args.tower == "cross_encoder" else {}
+    if args.tower == "bi_encoder" and args.segment_ids != "tokenizer":
+        other = {"segment_ids": args.segment_ids}
+    for flag, value in other.items():
+        if value is not None:
+            raise InputError(f"--{flag} {value} does nothing for --tower {args.tower}. Leave it out.")
+    same = {"max_length": max_length, "dropout": args.dropout, "attn_implementation": args.attn_implementation}
+    if args.tower == "cross_encoder":
+        encoder = model = CrossEncoder.from_pretrained(
+            args.model_name_or_path, objective.classes, segment_ids=args.segment_ids, seed=seed, **same
+        )
+    else:
+        encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, pooling=args.pooling, seed=seed, **same)
+        model = BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, features, seed))
+    encoder.packing = not args.no_packing
+    return model
 
 
-def tokenised(corpora: list[Corpus], encoder: SentenceEncoder, loss: str, limit_train: int | None):
-    """Training pairs with the targets of the loss, and the other splits by corpus with their own labels.
+def tokenised(corpus: Corpus, split: str, dataset: type[PairDataset], encoder, rows=None, labels=None) -> PairDataset:
+    """Tokenises a split, or some `rows` of it, and warns of text that is cut off."""
+    rows = corpus.splits[split] if rows is None else rows
+    data = dataset(rows, encoder.tokenizer, encoder.max_length, labels)
+    if data.truncated:
+        where = f"{corpus.manifest.name} {split}"
+        logger.warning("%s: %d of %d %s are longer than %d tokens and lose their end (--max_length).",
+                       where, data.truncated, data.sequences, data.unit, encoder.max_length)  # fmt: skip
+    return data
+
+
+def training_set(
+    corpora: list[Corpus], dataset: type[PairDataset], encoder, loss: str, limit_train: int | None
+) -> PairDataset | ConcatDataset:
+    """Training pairs with the targets of the loss.
 
     Several corpora are drawn from in turn; `sbert_joint` draws from all similarity pairs and all NLI pairs in turn.
     """
-    parts, held = {}, {}
+    parts = {}
     for corpus in corpora:
-        held[corpus.manifest.name] = {}
-        for split, rows in corpus.splits.items():
-            targets = None
-            if split == "train":
-                rows = limit(rows, limit_train)
-                targets = objectives.targets(loss, labels_of(rows), corpus.manifest)
-            data = PairDataset(rows, encoder.tokenizer, encoder.max_length, targets)
-            if data.truncated:
-                where = f"{corpus.manifest.name} {split}"
-                logger.warning("%s: %d of %d sentences are longer than %d tokens and lose their end (--max_length).",
-                               where, data.truncated, 2 * len(data), encoder.max_length)  # fmt: skip
-            if split == "train":
-                group = corpus.manifest.label_kind == "nli" if loss == "sbert_joint" else corpus.manifest.name
-                parts.setdefault(group, []).append(data)
-            else:
-                held[corpus.manifest.name][split] = data
+        rows = limit(corpus.splits["train"], limit_train)
+        targets = objectives.targets(loss, labels_of(rows), corpus.manifest)
+        data = tokenised(corpus, "train", dataset, encoder, rows, targets)
+        group = corpus.manifest.label_kind == "nli" if loss == "sbert_joint" else corpus.manifest.name
+        parts.setdefault(group, []).append(data)
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
-    return groups[0] if len(groups) == 1 else ConcatDataset(groups), held
+    return groups[0] if len(groups) == 1 else ConcatDataset(groups)
 
 
-def validation_sets(held: Held) -> PairDataset | dict[str, PairDataset] | None:
-    """What Trainer evaluates on: one set, or a dict whose mean Spearman selects the best epoch."""
-    sets = {
-        name: splits["validation"]
-        for name, splits in held.items()
-        if "validation" in splits and can_rank(splits["validation"].labels)
-    }
-    return next(iter(sets.values()), None) if len(sets) < 2 else sets
+def weights(text: str | None, corpora: int, loss: str) -> list[float] | None:
+    """The share of the batches of each corpus, from `--corpus_weights`.
 
-
-def measure(trainer: PairTrainer, held: Held, find_thresholds: list[str]) -> tuple[dict, dict[str, float]]:
-    """Metrics by corpus and split, and the validation threshold of the corpora for which one is to be found.
-
-    Accuracy and F1 of both splits are taken at the threshold that is most accurate on validation.
+    Raises:
+        InputError: not one positive number per corpus, or a loss that has shares of its own.
     """
-    metrics, thresholds = {}, {}
-    for name, splits in held.items():
-        scored = {split: trainer.predict(data)[:2] for split, data in splits.items()}
-        if name in find_thresholds and "validation" in scored and can_rank(scored["validation"][1]):
-            thresholds[name] = find_threshold(*scored["validation"])[0]
-        metrics[name] = {
-            split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=thresholds.get(name))
-            for split, (scores, labels) in scored.items()
-        }
-    return metrics, thresholds
+    if text is None:
+        return None
+    if loss == "sbert_joint":
+        raise InputError("--loss sbert_joint draws similarity pairs and NLI pairs 1:1. Leave --corpus_weights out.")
+    try:
+        values = [float(value) for value in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != corpora or corpora < 2 or not all(0 < value < float("inf") for value in values):
+        raise InputError(
+            f"--corpus_weights needs a positive number for each of several corpora, e.g. 2,1; got {text} for {corpora}."
+        )
+    return values
 
 
 def recipe(model_args, data_args, loss_args, args) -> dict:
     """Everything that was set, flags and defaults alike, in the form a recipe has."""
     return asdict(model_args) | asdict(data_args) | asdict(loss_args) | args.to_sanitized_dict()
-
-
-def summary(record: dict, output_dir: str) -> str:
-    lines = [f"{'Spearman':<24}{'before':>8}{'after':>8}"]
-    for name, splits in record["after"].items():
-        threshold = record["thresholds"].get(name)
-        for split, after in splits.items():
-            before = record["before"][name][split]["spearman"]
-            line = f"{name + ' ' + split:<24}{before:8.4f}{after['spearman']:8.4f}"
-            if threshold is not None:
-                line += (
-                    f"   accuracy {after['accuracy']:.4f}, F1 {after['f1']:.4f} at {threshold:.4f} (from validation)"
-                )
-            lines.append(line)
-    lines.append(f"model in {output_dir} ({record['train_seconds']:.0f} s of training)")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -29,15 +29,17 @@ class PairTrainer(Trainer):
 
     Args:
         objective: the loss and what it reads. Batches that can teach it nothing are reported once per epoch.
+        corpus_weights: share of the batches that each corpus of a `ConcatDataset` has; default: equal shares.
         kwargs: arguments of `transformers.Trainer`.
     """
 
     loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
-    def __init__(self, *, objective: Objective, **kwargs):
+    def __init__(self, *, objective: Objective, corpus_weights: list[float] | None = None, **kwargs):
         super().__init__(**kwargs)
         use_log_lines(self)
         self.objective = objective
+        self.corpus_weights = corpus_weights
         self.dead_batches = DeadBatchReport()
         if objective.compares_pairs:
             self.add_callback(self.dead_batches)
@@ -98,7 +100,8 @@ class PairTrainer(Trainer):
         if not isinstance(train_dataset, ConcatDataset):
             return super()._get_train_sampler(train_dataset)
         block = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
-        return CorpusSampler([len(part) for part in train_dataset.datasets], block, self.args.seed)
+        lengths = [len(part) for part in train_dataset.datasets]
+        return CorpusSampler(lengths, block, self.args.seed, self.corpus_weights)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         output_dir = Path(output_dir or self.args.output_dir)
@@ -115,3 +118,7 @@ class PairTrainer(Trainer):
 
 class BiEncoderTrainer(PairTrainer):
     """Scores a pair by the cosine of two sentence embeddings; the model is a `BiEncoder`."""
+
+
+class CrossEncoderTrainer(PairTrainer):
+    """Scores a pair by the logit of a classifier that reads both sentences at once; the model is a `CrossEncoder`."""
