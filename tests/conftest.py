@@ -12,8 +12,11 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.cli import parse
 from cosent.encoders import resolve
 from cosent.schema import Manifest, sha256_of_file
+from cosent.train import main
 
 SENTENCES = [
     "我喜欢北京",
@@ -73,3 +76,19 @@ def make_corpus(tmp_path):
 def pairs() -> list[tuple[str, str, float]]:
     """All ordered pairs of `SENTENCES`; those at an even distance are called similar."""
     return [(a, b, float((i - j) % 2 == 0)) for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)]
+
+
+@pytest.fixture
+def train(tiny_model, tmp_path):
+    """Returns a function that trains the tiny model on a prepared folder and gives back the output folder."""
+
+    def run(corpus, *flags, output="run"):
+        arguments = [
+            *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
+            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
+            *("--learning_rate", "1e-3", "--num_train_epochs", "2", "--logging_steps", "1", *flags),
+        ]
+        main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
+        return tmp_path / output
+
+    return run

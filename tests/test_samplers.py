@@ -1,13 +1,13 @@
 """Rows of different corpora never stand in one batch."""
 
-from cosent.samplers import CorpusSampler
+from cosent.samplers import CorpusSampler, turns
 
 
 def test_every_block_comes_from_one_corpus_and_every_row_of_the_longest_is_visited():
     """Fails if labels of different kinds are ranked against each other, or training pairs are never seen."""
     sampler = CorpusSampler([10, 3], block=4, seed=1)
     order = list(sampler)
-    assert len(order) == len(sampler) == 2 * 3 * 4
+    assert len(order) == len(sampler) == (3 + 2) * 4
     blocks = [order[start : start + 4] for start in range(0, len(order), 4)]
     for index, block in enumerate(blocks):
         assert all((row < 10) == (index % 2 == 0) for row in block), block
@@ -21,3 +21,12 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     assert first == list(again)
     sampler.set_epoch(1)
     assert list(sampler) != first
+
+
+def test_weights_are_shares_of_the_batches():
+    """Fails if --corpus_weights 2,1 gives other shares, or an epoch ends before a corpus was read once."""
+    assert turns([4, 2], [2.0, 1.0]) == [0, 1, 0, 0, 1, 0]
+    assert turns([1, 3], [2.0, 1.0]).count(1) == 3 and turns([1, 3], [2.0, 1.0]).count(0) in (5, 6)
+    order = list(CorpusSampler([12, 12], block=4, seed=1, weights=[3, 1]))
+    assert sum(row < 12 for row in order) == 3 * sum(row >= 12 for row in order) - 4  # it ends with the second corpus
+    assert set(order) == set(range(24))

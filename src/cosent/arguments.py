@@ -37,9 +37,7 @@ class DataArguments:
     corpus: str = field(
         metadata={"help": "Prepared corpus: a name under --data_dir or a folder, never raw files. Several: a,b,c."}
     )
-    corpus_weights: str | None = option(
-        None, "Several corpora: their shares of the batches, e.g. 2,1; default: equal."
-    )
+    corpus_weights: str | None = option(None, "Several corpora: their shares of the batches, e.g. 2,1; default: equal.")
     eval_corpora: str | None = option(
         None, "Corpora to select the best epoch on (mean validation Spearman) and to test; default: those trained on."
     )

@@ -17,7 +17,7 @@ from cosent.arguments import option
 from cosent.cli import run
 from cosent.encoding import quantized
 from cosent.schema import InputError
-from cosent.towers import load_encoder
+from cosent.towers import load_bi_encoder
 from cosent.vector_file import ChunkTask, encode_file, read_chunks
 
 
@@ -44,11 +44,11 @@ def main(args: EncodeArguments):
     check(args, device)
     task = ChunkTask(Path(args.input), Path(args.output), args.batch_size, args.normalize, args.keep_empty_lines)
     chunks = read_chunks(task.input_path, args.keep_empty_lines)
-    load_here = partial(load, args.model, args.dtype, args.int8, device)
-    encoder = load_here()
+    load = partial(load_encoder, args.model, args.dtype, args.int8, device)
+    encoder = load()
     rows = chunks[-1].first + chunks[-1].rows
     with tqdm(total=rows, unit="sentence", file=sys.stderr) as progress:
-        truncated = encode_file(encoder, task, chunks, load_here, args.workers, progress.update)
+        truncated = encode_file(encoder, task, chunks, load, args.workers, progress.update)
     seconds = time.time() - start
     if truncated:
         print(f"{truncated} of {rows} sentences are longer than the model's {encoder.max_length} tokens; what is "
@@ -80,8 +80,8 @@ def check(args: EncodeArguments, device: str) -> None:
         raise InputError(f"--int8 is a type of its own, got --dtype {args.dtype} too. Drop one of the two.")
 
 
-def load(model: str, dtype: str, int8: bool, device: str):
-    encoder = load_encoder(model).to(device=device, dtype=getattr(torch, dtype)).eval()
+def load_encoder(model: str, dtype: str, int8: bool, device: str):
+    encoder = load_bi_encoder(model).to(device=device, dtype=getattr(torch, dtype)).eval()
     return quantized(encoder) if int8 else encoder
 
 

@@ -31,7 +31,7 @@ def load_model(model_name_or_path: str) -> SentenceEncoder | CrossEncoder:
     return tower.from_pretrained(model_name_or_path)
 
 
-def load_encoder(model_name_or_path: str) -> SentenceEncoder:
+def load_bi_encoder(model_name_or_path: str) -> SentenceEncoder:
     """Loads a bi-encoder.
 
     Raises:
