@@ -15,10 +15,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 import torch
 from transformers import set_seed
 
-from benchmarks import encoding, kernel, pair_inputs, training
+from benchmarks import cross_training, encoding, kernel, pair_inputs, training
 
 TASKS = {
     "train": training.measure,
+    "train_cross_encoder": cross_training.measure,
     "pair_inputs": pair_inputs.measure,
     "encode": encoding.measure,
     "kernel": kernel.measure,

@@ -1,7 +1,4 @@
-"""Forward and backward of a backbone on cross-encoder inputs, packed against padded; the model alone.
-
-The trainer rows follow with the cross-encoder's trainer: they are one entry more in `measure.TASKS`.
-"""
+"""Forward and backward of a backbone on cross-encoder inputs, packed against padded; the model alone."""
 
 from contextlib import nullcontext
 

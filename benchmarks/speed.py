@@ -28,6 +28,7 @@ from cosent.schema import Manifest
 ROWS = (
     ("train", "mini", "train", "pairs_per_second", 50, 18),
     ("train", "base", "train", "pairs_per_second", 6, 6),
+    ("train_cross_encoder", "mini", "train", "pairs_per_second", 50, 18),
     ("pair_inputs", "mini", "train", "pairs_per_second", 12, 12),
     ("encode", "mini", "test", "sentences_per_second", 4000, 4000),
     ("encode", "base", "test", "sentences_per_second", 400, 400),

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from cosent.cross_encoder import CrossEncoder
 from cosent.encoders import resolve
 
 
@@ -20,4 +21,13 @@ def encoder_folder(name: str) -> str:
             torch.manual_seed(1)
             BertModel(BertConfig(vocab_size=len(tokenizer)), add_pooling_layer=False).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def cross_encoder_folder(name: str, max_length: int) -> str:
+    """Folder of a one-logit cross-encoder on such an encoder, dropout 0, with a seeded head that both sides load."""
+    folder = Path(tempfile.gettempdir(), f"cosent-benchmark-cross-{Path(name).name}-{max_length}")
+    CrossEncoder.from_pretrained(
+        encoder_folder(name), num_labels=1, max_length=max_length, dropout=0.0, seed=1
+    ).save_pretrained(folder)
     return str(folder)

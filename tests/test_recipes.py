@@ -17,19 +17,22 @@ RECIPES = sorted((ROOT / "recipes").glob("*_encoder/*.yaml"))
 
 def test_recipes_are_found():
     """Fails if the folder moved and every test below passes on nothing."""
-    assert len(RECIPES) >= 9
+    assert len(RECIPES) >= 18 and {recipe.parent.name for recipe in RECIPES} == {"bi_encoder", "cross_encoder"}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_what_its_loss_takes(recipe, tmp_path):
     """Fails if a shipped recipe stops with an error before the first step."""
     arguments = ["--config", str(recipe), "--corpus", "stsb", "--output_dir", str(tmp_path), "--use_cpu", "true"]
-    _, _, loss_args, _ = parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
-    kinds = {"binary": 1.0, "nli": 2.0} if loss_args.loss == "sbert_joint" else {"binary": 1.0}
+    model_args, _, loss_args, _ = parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+    assert model_args.tower == recipe.parent.name
+    kinds = {"sbert_joint": {"binary": 1.0, "nli": 2.0}, "ce3": {"nli": 2.0}}.get(loss_args.loss, {"binary": 1.0})
     manifests = [Manifest(kind, kind, 0.0, highest, {"bi_encoder": 64}, {}) for kind, highest in kinds.items()]
-    objective = objectives.build(loss_args.loss, loss_args.parameters(), manifests)
-    head = objective.head(8, loss_args.features, seed=1)
-    assert (head is None) == (objective.reads != "logits")
+    objective = objectives.build(loss_args.loss, loss_args.parameters(), manifests, model_args.tower)
+    if model_args.tower == "cross_encoder":
+        assert objective.classes == {"ce": 2, "ce3": 3}.get(loss_args.loss, 1)
+    else:
+        assert (objective.head(8, loss_args.features, seed=1) is None) == (objective.reads != "logits")
 
 
 def test_every_loss_has_a_recipe():
