@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from cosent.data import PairCollator, PairDataset, limit, load_corpus
+from cosent.data import JoinedPairCollator, JoinedPairDataset, PairCollator, PairDataset, limit, load_corpus
 from cosent.schema import InputError
 
 
@@ -31,6 +32,43 @@ def test_collator_gives_the_tensors_of_its_docstring():
     assert batch["input_ids"].tolist() == [[[2, 3, 0], [2, 7, 3]]]
     assert batch["attention_mask"].tolist() == [[[1, 1, 0], [1, 1, 1]]]
     assert batch["labels"].tolist() == [1.0]
+
+
+def test_joined_collator_gives_the_tensors_of_its_docstring():
+    """Fails if segments do not begin where the second sentence does, or padding is numbered as a segment."""
+    pairs = [([2, 3, 7, 3], 2, 1.0), ([2, 3, 3], 2, 0.0)]
+    batch = JoinedPairCollator(0, True)(pairs)
+    assert batch["input_ids"].tolist() == [[2, 3, 7, 3], [2, 3, 3, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
+    assert batch["labels"].tolist() == [1.0, 0.0]
+    assert "token_type_ids" not in JoinedPairCollator(0, False)(pairs)
+
+
+def test_joined_pairs_are_what_the_tokenizer_gives(make_corpus, pairs, tokenizer):
+    """Fails if a joined pair differs from the tokenizer's own batch, or one cut at the end of the longer sentence."""
+    rows = [*pairs[:20], ("好" * 50, "坏", 1.0)]
+    data = JoinedPairDataset(load_corpus(make_corpus({"train": rows})).split("train"), tokenizer, 24)
+    batch = JoinedPairCollator.of(tokenizer)([data[index] for index in range(len(data))])
+    first, second, _ = zip(*rows, strict=True)
+    options = {"padding": True, "truncation": "longest_first", "max_length": 24, "return_tensors": "pt"}
+    for name, expected in tokenizer(list(first), list(second), **options).items():
+        assert batch[name].tolist() == expected.tolist(), name
+    assert (data.truncated, data.sequences, data.unit) == (1, 21, "pairs")
+    assert tokenizer.decode(batch["input_ids"][-1]).replace(" ", "") == f"[CLS]{'好' * 20}[SEP]坏[SEP]"
+
+
+def test_segments_that_are_not_zeros_before_ones(make_corpus, pairs, tiny_model):
+    """Fails if a tokenizer with segments of its own is trained with others in silence."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    template = TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:1 [SEP]:1 $B:0 [SEP]:0",
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.backend_tokenizer.post_processor = template
+    with pytest.raises(InputError, match="expected zeros before ones"):
+        JoinedPairDataset(load_corpus(make_corpus({"train": pairs})).split("train"), tokenizer, 24)
 
 
 def test_too_long_sentences_are_cut_and_counted(make_corpus, tokenizer):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cosent.cli import parse
+from cosent.cross_encoder import CrossEncoder
 from cosent.evaluate import EvaluateArguments, main
 from cosent.records import save_record
 from cosent.schema import InputError
@@ -80,3 +81,24 @@ def test_one_label_gives_null_not_nan(evaluate, make_corpus):
     """Fails if the JSON line is no JSON."""
     with pytest.warns(UserWarning, match="labels are equal"):
         assert evaluate(make_corpus({"test": [("好", "坏", 1.0), ("红", "绿", 1.0)]}))["spearman"] is None
+
+
+def test_a_cross_encoder_is_recognised(evaluate, corpus, pairs, tiny_model, tmp_path):
+    """Fails if a saved cross-encoder is pooled into cosines, or its predictions are not its scores."""
+    CrossEncoder.from_pretrained(str(tiny_model), num_labels=2).save_pretrained(tmp_path / "model")
+    ours = CrossEncoder.from_pretrained(str(tmp_path / "model"))
+    flags = ("--find_threshold", "true", "--predictions", str(tmp_path / "p.tsv"))
+    result = evaluate(corpus, *flags, model=tmp_path / "model")
+    written = [float(line.split("\t")[-1]) for line in (tmp_path / "p.tsv").read_text().splitlines()[1:]]
+    first, second, _ = zip(*pairs[32:], strict=True)
+    assert written == pytest.approx(ours.similarity(list(first), list(second)), abs=1e-6)
+    assert len(set(written)) > 16 and 0 <= result["accuracy"] <= 1
+    assert evaluate(corpus, "--int8", "true", model=tmp_path / "model")["pairs"] == 32
+    with pytest.raises(InputError, match="logits of a cross-encoder have no bounds"):
+        evaluate(corpus, *flags, "--threshold_grid", "0.01", model=tmp_path / "model")
+
+
+def test_a_batch_of_nothing_is_refused(evaluate, corpus):
+    """Fails if --batch_size 0 ends in a stack trace."""
+    with pytest.raises(InputError, match="--batch_size counts from 1, got 0"):
+        evaluate(corpus, "--batch_size", "0")

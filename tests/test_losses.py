@@ -14,6 +14,7 @@ from cosent.heads import FEATURES, SentenceBertHead
 from cosent.losses import (
     LOSSES,
     angle_loss,
+    binary_cross_entropy_loss,
     cosent_loss,
     cosine_floor_loss,
     cosine_hinge_loss,
@@ -23,9 +24,11 @@ from cosent.losses import (
     cross_entropy_loss,
     has_ordered_pair,
     joint_cross_entropy_loss,
+    mse_loss,
 )
 
 NAIVE = [cosine_linear_loss, cosine_squared_loss, cosine_floor_loss, cosine_mse_loss, cosine_hinge_loss]
+ON_LOGITS = [binary_cross_entropy_loss, mse_loss]
 
 
 def all_pairs_cosent(scores: torch.Tensor, labels: torch.Tensor, scale: float) -> torch.Tensor:
@@ -189,7 +192,7 @@ def test_gradients_are_those_of_the_formulas():
     generator = torch.Generator().manual_seed(0)
     scores = (torch.rand(12, generator=generator, dtype=torch.float64) * 1.6 - 0.8).requires_grad_()
     labels = torch.randint(4, (12,), generator=generator) / 3
-    for loss in (cosent_loss, *NAIVE):
+    for loss in (cosent_loss, *NAIVE, *ON_LOGITS):
         assert gradcheck(partial(loss, labels=labels), scores), loss
     embeddings = torch.randn(5, 2, 6, generator=generator, dtype=torch.float64, requires_grad=True)
     assert gradcheck(partial(angle_loss, labels=labels[:5]), embeddings)
@@ -262,6 +265,19 @@ def test_cross_entropy_on_paper():
     assert cross_entropy_loss(logits, torch.tensor([True, False])).item() == pytest.approx(expected)
 
 
+def test_losses_on_one_logit_on_paper():
+    """Logits log 3, 0, 2 with t = 1, 0, 0.5: a sigmoid of 3/4 costs log 4/3, one of 1/2 log 2, a soft target its mean.
+    If this fails, a cross-encoder of one logit learns something else than its recipe says."""
+    scores, labels = torch.tensor([math.log(3.0), 0.0, 2.0]), torch.tensor([1.0, 0.0, 0.5])
+    loss, gradient = loss_and_gradient(binary_cross_entropy_loss, scores, labels)
+    soft = math.log(1 + math.exp(2)) - 0.5 * 2
+    assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(2) + soft) / 3)
+    assert (3 * gradient).tolist() == pytest.approx([-1 / 4, 1 / 2, 1 / (1 + math.exp(-2)) - 0.5])
+    loss, gradient = loss_and_gradient(mse_loss, torch.tensor([0.8, 3.0]), torch.tensor([1.0, 0.5]))
+    assert loss.item() == pytest.approx((0.04 + 6.25) / 2)
+    assert (2 * gradient).tolist() == pytest.approx([-0.4, 5.0])
+
+
 def test_joint_cross_entropy_keeps_the_tasks_apart():
     """Equal logits: a similarity row costs log 2, an NLI row log 3; a row gives no gradient to the other task.
     If this fails, NLI classes compete with "similar"."""
@@ -275,6 +291,7 @@ def test_table_of_losses_holds_its_promises():
     """If this fails, a recipe's loss name runs another loss, or the trainer feeds it the wrong thing."""
     inputs = {"scores": torch.rand(6), "embeddings": torch.randn(6, 2, 4), "logits": torch.randn(6, 5)}
     other_names = {"sbert": "cross_entropy_loss", "sbert_joint": "joint_cross_entropy_loss"}
+    other_names |= {"ce": "cross_entropy_loss", "ce3": "cross_entropy_loss", "bce": "binary_cross_entropy_loss"}
     for name, loss in LOSSES.items():
         result, gradient = loss_and_gradient(loss.function, inputs[loss.reads], torch.tensor([0, 1, 0, 1, 1, 0]))
         assert result.shape == () and gradient.norm() > 0, name
@@ -310,8 +327,8 @@ def test_bad_input_is_refused(call, words):
         call()
 
 
-@pytest.mark.parametrize("loss", NAIVE)
-def test_naive_losses_refuse_labels_that_were_not_scaled(loss):
+@pytest.mark.parametrize("loss", [*NAIVE, *ON_LOGITS])
+def test_mean_losses_refuse_labels_that_were_not_scaled(loss):
     """If this fails, STS-B labels of 0..5 train a baseline that is worse than it should be."""
     with pytest.raises(ValueError, match=r"within 0\.\.1, got 5.0 in row 1 of the batch \(1 of 2"):
         loss(torch.rand(2), torch.tensor([0.0, 5.0]))

@@ -14,6 +14,7 @@ import torch
 
 from cosent.arguments import option
 from cosent.cli import run
+from cosent.cross_encoder import CrossEncoder
 from cosent.data import Corpus, load_corpus
 from cosent.encoding import quantized
 from cosent.metrics import SimilarityMetrics, find_threshold
@@ -80,6 +81,10 @@ def choose_threshold(args: EvaluateArguments, corpus: Corpus, model) -> tuple[fl
     if args.threshold is not None:
         return args.threshold, "--threshold"
     if args.find_threshold:
+        if args.threshold_grid and isinstance(model, CrossEncoder):
+            raise InputError(
+                "--threshold_grid divides 0..1; the logits of a cross-encoder have no bounds. Drop it."
+            )
         scores = score(model, corpus.split("validation"), args.batch_size)
         return find_threshold(scores, corpus.labels("validation"), grid=args.threshold_grid)[0], f"{name} validation"
     if name in saved:

@@ -181,7 +181,7 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
 def binary_cross_entropy_loss(scores: Tensor, labels: Tensor) -> Tensor:
     """`mean of log(1 + exp(s)) - t * s` with s = scores (logits), t = labels in 0..1: a sigmoid and cross entropy.
 
-    Source: https://arxiv.org/abs/1908.10084 and sentence-transformers' `BinaryCrossEntropyLoss`, with t = grade / 5.
+    A grade between 0 and 1 is a soft target. Source: sentence-transformers' `BinaryCrossEntropyLoss`.
     """
     return F.binary_cross_entropy_with_logits(*check_targets(scores, labels))
 
