@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from benchmarks.common import BATCH_SIZE, seconds_per_pass, shuffled_rows
 from benchmarks.weights import encoder_folder
 from cosent.backbones import packed_forward, padded_forward
-from cosent.modeling import load_backbone
+from cosent.loading import load_backbone
 from cosent.onednn import trainable_onednn_linears
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

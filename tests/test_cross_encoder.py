@@ -99,6 +99,14 @@ def test_scores_do_not_depend_on_the_batch(encoder):
     assert encoder.training and len(set(together.tolist())) == 6
 
 
+def test_the_head_keeps_float32_under_autocast(encoder):
+    """Fails if bf16 training or evaluation rounds logits until pairs tie that the model tells apart."""
+    inputs = encoder.tokenizer(FIRST, SECOND, padding=True, return_tensors="pt")
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = encoder.eval()(**inputs)["scores"]
+    assert not torch.equal(scores, scores.bfloat16().float())
+
+
 def test_every_weight_learns(encoder):
     """Fails if the pooler, which a bi-encoder drops, gets no gradient: DistributedDataParallel would stop there."""
     inputs = encoder.tokenizer(FIRST, SECOND, padding=True, return_tensors="pt")

@@ -12,6 +12,7 @@ ROOMS = [
     {"schema", "checks"},
     {"losses", "heads", "metrics", "packing", "pooling", "onednn", "encoders", "records", "samplers"},
     {"layout", "backbones", "encoding", "text"},
+    {"loading"},
     {"modeling", "objectives", "vector_file", "data", "cli", "callbacks"},
     {"cross_encoder", "arguments", "trainers", "pretraining"},
     {"towers", "held_out"},

@@ -9,12 +9,12 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from cosent.backbones import packed_forward, packing_obstacle, warn_of_padding
+from cosent.backbones import POSITIONS, packed_forward, packing_obstacle, padded_forward, warn_of_padding
 from cosent.data import JoinedPairCollator, tokenize_joined
 from cosent.encoders import resolve
 from cosent.encoding import BATCH_TOKENS, CHUNK_SENTENCES, REORDER_TOKENS, batch_bounds, check_sentences
 from cosent.layout import IDENTITY, is_cross_encoder, remove_pooling
-from cosent.modeling import TextModel, below, dropout_changes, load_seeded, missing_models, quiet_transformers
+from cosent.loading import TextModel, below, dropout_changes, load_seeded, missing_models, quiet_transformers
 from cosent.onednn import onednn_linears
 from cosent.schema import InputError
 
@@ -104,12 +104,12 @@ class CrossEncoder(TextModel):
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
         config = self.model.config
-        obstacle = packing_obstacle(config)
-        if self.packing and obstacle is None:
-            logits = head_logits(self.model, packed_forward(self.backbone, inputs))
+        if config.model_type in POSITIONS:
+            run = packed_forward if self.packing else padded_forward
+            logits = head_logits(self.model, run(self.backbone, inputs))
         else:
             if self.packing:
-                warn_of_padding(config.model_type, obstacle)
+                warn_of_padding(config.model_type, packing_obstacle(config))
             logits = self.model(**inputs).logits
         logits = logits.float()
         scores = logits[:, 0] if logits.shape[1] == 1 else logits[:, -1] - logits[:, 0]
@@ -209,7 +209,9 @@ class CrossEncoder(TextModel):
 def head_logits(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     """What a classifier's own head makes of token vectors `(batch, tokens, hidden)`: `(batch, classes)`."""
     kind, backbone = model.config.model_type, model.base_model
-    if kind not in READ_A_POOLER:
-        return model.classifier(tokens)
-    pooled = backbone.pooler(tokens[:, 0] if kind == "albert" else tokens)
-    return model.classifier(model.dropout(backbone.pooler_activation(pooled) if kind == "albert" else pooled))
+    with torch.autocast(tokens.device.type, enabled=False):  # two bf16 logits are easily equal, and cannot be ranked
+        first = tokens[:, :1].to(backbone.dtype)  # all heads read [CLS] alone
+        if kind not in READ_A_POOLER:
+            return model.classifier(first)
+        pooled = backbone.pooler(first[:, 0] if kind == "albert" else first)
+        return model.classifier(model.dropout(backbone.pooler_activation(pooled) if kind == "albert" else pooled))

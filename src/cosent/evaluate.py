@@ -82,9 +82,7 @@ def choose_threshold(args: EvaluateArguments, corpus: Corpus, model) -> tuple[fl
         return args.threshold, "--threshold"
     if args.find_threshold:
         if args.threshold_grid and isinstance(model, CrossEncoder):
-            raise InputError(
-                "--threshold_grid divides 0..1; the logits of a cross-encoder have no bounds. Drop it."
-            )
+            raise InputError("--threshold_grid divides 0..1; the logits of a cross-encoder have no bounds. Drop it.")
         scores = score(model, corpus.split("validation"), args.batch_size)
         return find_threshold(scores, corpus.labels("validation"), grid=args.threshold_grid)[0], f"{name} validation"
     if name in saved:

@@ -1,8 +1,6 @@
 """The bi-encoder: a backbone with a pool on top, saved so that sentence-transformers loads the folder as it is."""
 
 import logging
-import re
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,36 +9,19 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import cosine_similarity
 from tqdm.auto import tqdm
-from transformers import AutoModel, AutoTokenizer
-from transformers.utils import logging as transformers_logging
+from transformers import AutoTokenizer
 
-from cosent.backbones import max_tokens, packed_forward, padded_forward
+from cosent.backbones import packed_forward, padded_forward
 from cosent.encoders import resolve
 from cosent.encoding import embed
 from cosent.layout import is_cross_encoder, load_pooling, save_pooling
+from cosent.loading import TextModel, below, dropout_changes, load_backbone, missing_models, quiet_transformers
 from cosent.pooling import Pooling
 from cosent.schema import InputError
 
 logger = logging.getLogger(__name__)
 
 HEAD_NAME = "head.safetensors"
-HEADS_OF_ARCHITECTURES = re.compile(r"(^|\.)(pooler|classifier)\.")  # weights that most backbones come without
-
-
-class TextModel(nn.Module):
-    """What both towers have: a `backbone`, a `tokenizer`, and a maximum length that is saved with the tokenizer."""
-
-    @property
-    def max_length(self) -> int:
-        """Tokens per sequence, [CLS] and [SEP] included; longer ones are cut. Saved with the tokenizer."""
-        return min(self.tokenizer.model_max_length, max_tokens(self.backbone.config))
-
-    @max_length.setter
-    def max_length(self, tokens: int) -> None:
-        limit = max_tokens(self.backbone.config)
-        if not 3 <= tokens <= limit:
-            raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
-        self.tokenizer.model_max_length = tokens
 
 
 class SentenceEncoder(TextModel):
@@ -219,67 +200,3 @@ class BiEncoder(nn.Module):
         self.encoder.load_state_dict(saved.state_dict())
         if self.head is not None:
             self.head.load_state_dict(load_file(Path(folder, HEAD_NAME)))
-
-
-@contextmanager
-def quiet_transformers():
-    """Silences reports and progress bars of saving and loading, which last a split second and name unused poolers."""
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        transformers_logging.enable_progress_bar()
-
-
-@contextmanager
-def missing_models(model_name_or_path: str):
-    """Says in the user's words that a name leads to no model."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{model_name_or_path} is neither a model folder here nor a model that the Hub gives now "
-            f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
-        ) from error
-
-
-def dropout_changes(dropout: float | None) -> dict[str, float]:
-    """Changes of a config for one probability in hidden states and attention; none for None.
-
-    Raises:
-        InputError: no probability below 1.
-    """
-    if dropout is None:
-        return {}
-    if not 0 <= dropout < 1:
-        raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}: nothing would be left.")
-    return {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-
-
-def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
-    """Loads an encoder in float32 without its pooler, and warns of weights that the checkpoint does not have."""
-    backbone = load_seeded(AutoModel, path, seed, **config_changes)
-    backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
-    return backbone
-
-
-def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:
-    """Loads a model in float32; what the checkpoint lacks starts from `seed`, with a warning unless it is a head."""
-    with quiet_transformers(), torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model, report = auto_class.from_pretrained(
-            path, dtype=torch.float32, output_loading_info=True, **config_changes
-        )
-    fresh = sorted(key for key in report["missing_keys"] if not HEADS_OF_ARCHITECTURES.search(key))
-    if fresh:
-        missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
-        logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
-    return model
-
-
-def below(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """The part of a state dict under a submodule, named as the submodule names it."""
-    return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}

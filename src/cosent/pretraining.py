@@ -25,7 +25,7 @@ from cosent.backbones import POSITIONS
 from cosent.callbacks import use_log_lines
 from cosent.encoders import resolve
 from cosent.layout import save_pooling
-from cosent.modeling import quiet_transformers
+from cosent.loading import quiet_transformers
 from cosent.onednn import trainable_onednn_linears
 from cosent.packing import block_mask
 from cosent.pooling import Pooling
