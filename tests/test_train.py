@@ -15,6 +15,8 @@ from cosent import objectives
 from cosent.losses import LOSSES
 from cosent.modeling import SentenceEncoder
 from cosent.schema import InputError, Manifest
+from cosent.scores import read_scores
+from cosent.significance import spearman
 
 
 @pytest.fixture
@@ -34,6 +36,25 @@ def test_training_ends_with_a_model_that_others_load(train, corpus):
     epochs = [entry["eval_spearman"] for entry in record["history"] if "eval_spearman" in entry]
     assert max(epochs) == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
+
+
+def test_what_a_report_needs_is_kept(train, corpus, pairs):
+    """Fails if the scores beside a model are those of other pairs, of another moment, or rank differently."""
+    folder = train(corpus, "--pooling", "mean")
+    record, scores = json.loads((folder / "run.json").read_text()), read_scores(folder / "scores.npz")["made_up"]
+    assert scores["test"]["labels"].tolist() == [label for _, _, label in pairs[32:]]
+    for split in ("validation", "test"):
+        for moment in ("before", "after"):
+            expected = record[moment]["made_up"][split]["spearman"]
+            assert spearman(scores[split][moment], scores[split]["labels"]) == pytest.approx(expected, abs=1e-9)
+    same = [a == b for a, b, _ in pairs[32:]]
+    assert (scores["test"]["distances"] < 1e-4).tolist() == same, "equal sentences lie at distance 0, others do not"
+
+
+def test_random_negatives_reach_the_training_pairs(train, corpus):
+    """Fails if the flag is accepted and trains on the same pairs."""
+    easy, own = train(corpus, "--random_negatives", "true", output="easy"), train(corpus, output="own")
+    assert (easy / "model.safetensors").read_bytes() != (own / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ class DataArguments:
     )
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
+    random_negatives: bool = option(False, "Draw the second sentence of every negative pair anew (binary corpora).")
 
 
 @dataclass

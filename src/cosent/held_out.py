@@ -4,6 +4,7 @@ import numpy as np
 
 from cosent.data import PairDataset
 from cosent.metrics import SimilarityMetrics, find_threshold
+from cosent.scores import Scores
 from cosent.trainers import PairTrainer
 
 Held = dict[str, dict[str, PairDataset]]  # by corpus and split
@@ -25,12 +26,14 @@ def validation_sets(held: Held, names: list[str]) -> PairDataset | dict[str, Pai
     return next(iter(sets.values()), None) if len(sets) < 2 else sets
 
 
-def measure(trainer: PairTrainer, held: Held, find_thresholds: list[str]) -> tuple[dict, dict[str, float]]:
+def measure(
+    trainer: PairTrainer, held: Held, find_thresholds: list[str], kept: Scores, moment: str
+) -> tuple[dict, dict[str, float]]:
     """Metrics by corpus and split, and the validation threshold of the corpora for which one is to be found.
 
     Accuracy and F1 of both splits are taken at the threshold that is most accurate on validation. For comparison with
     projects that choose it on test, `oracle_threshold` and `oracle_accuracy` of the test split are those: no model
-    that has not seen the answers reaches that accuracy.
+    that has not seen the answers reaches that accuracy. Labels are added to `kept`, and scores by the name of `moment`.
     """
     metrics, thresholds = {}, {}
     for name, splits in held.items():
@@ -42,6 +45,8 @@ def measure(trainer: PairTrainer, held: Held, find_thresholds: list[str]) -> tup
             split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=thresholds.get(name))
             for split, (scores, labels) in scored.items()
         }
+        for split, (scores, labels) in scored.items():
+            kept.setdefault(name, {}).setdefault(split, {"labels": labels})[moment] = scores
         if "test" in rankable:
             oracle = find_threshold(*scored["test"])
             metrics[name]["test"] |= {"oracle_threshold": oracle[0], "oracle_accuracy": oracle[1]}

@@ -11,6 +11,7 @@ import torch
 from transformers import TrainingArguments
 
 from cosent.schema import MANIFEST_NAME, InputError, sha256_of_file
+from cosent.scores import SCORES_NAME
 
 RECORD_NAME = "run.json"
 PACKAGES = ("cosent", "torch", "transformers", "datasets", "accelerate", "peft")
@@ -43,7 +44,8 @@ def clear_output(folder: str | Path, overwrite: bool) -> None:
         )
     for checkpoint in checkpoints:
         shutil.rmtree(checkpoint)
-    (folder / RECORD_NAME).unlink(missing_ok=True)
+    for name in (RECORD_NAME, SCORES_NAME):
+        (folder / name).unlink(missing_ok=True)
 
 
 def find_checkpoint(args: TrainingArguments) -> str | None:

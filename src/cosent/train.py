@@ -16,11 +16,12 @@ from cosent import objectives, records
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import run
 from cosent.cross_encoder import CrossEncoder
-from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus
+from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus, random_negatives
 from cosent.held_out import can_rank, measure, table, validation_sets
 from cosent.metrics import SimilarityMetrics
 from cosent.modeling import BiEncoder, SentenceEncoder
 from cosent.schema import InputError
+from cosent.scores import SCORES_NAME, Scores, save_scores
 from cosent.towers import TOWERS
 
 logger = logging.getLogger("cosent.train")
@@ -40,7 +41,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     lengths = [corpus.manifest.max_length[model_args.tower] for corpus in everything.values()]
     model = build_model(model_args, loss_args.features, objective, model_args.max_length or max(lengths), args.seed)
     encoder = model.encoder if isinstance(model, BiEncoder) else model
-    train = training_set(corpora, tower.dataset, encoder, loss_args.loss, data_args.limit_train)
+    train = training_set(corpora, tower.dataset, encoder, loss_args.loss, data_args)
     held = {
         name: {split: tokenised(corpus, split, tower.dataset, encoder) for split in corpus.splits if split != "train"}
         for name, corpus in everything.items()
@@ -58,10 +59,13 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     if args.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
-    before, _ = measure(trainer, held, [])
+    scores: Scores = {}
+    before, _ = measure(trainer, held, [], scores, "before")
+    if isinstance(model, BiEncoder):
+        keep_distances(encoder, everything, scores)
     result = trainer.train(resume_from_checkpoint=checkpoint)
     binary = [name for name, corpus in everything.items() if corpus.manifest.label_kind == "binary"]
-    after, thresholds = measure(trainer, held, binary)
+    after, thresholds = measure(trainer, held, binary, scores, "after")
     trainer.save_model()
     if trainer.is_world_process_zero():
         record = {
@@ -77,6 +81,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             **records.environment(),
         }
         records.save_record(args.output_dir, record)
+        save_scores(Path(args.output_dir, SCORES_NAME), scores)
         print(table(before, after, thresholds))
         print(f"model in {args.output_dir} ({record['train_seconds']:.0f} s of training)")
 
@@ -165,7 +170,7 @@ def tokenised(corpus: Corpus, split: str, dataset: type[PairDataset], encoder, r
 
 
 def training_set(
-    corpora: list[Corpus], dataset: type[PairDataset], encoder, loss: str, limit_train: int | None
+    corpora: list[Corpus], dataset: type[PairDataset], encoder, loss: str, args: DataArguments
 ) -> PairDataset | ConcatDataset:
     """Training pairs with the targets of the loss.
 
@@ -173,7 +178,8 @@ def training_set(
     """
     parts = {}
     for corpus in corpora:
-        rows = limit(corpus.splits["train"], limit_train)
+        rows = limit(corpus.splits["train"], args.limit_train)
+        rows = random_negatives(rows, corpus.manifest) if args.random_negatives else rows
         targets = objectives.targets(loss, labels_of(rows), corpus.manifest)
         data = tokenised(corpus, "train", dataset, encoder, rows, targets)
         group = corpus.manifest.label_kind == "nli" if loss == "sbert_joint" else corpus.manifest.name
@@ -201,6 +207,14 @@ def weights(text: str | None, corpora: int, loss: str) -> list[float] | None:
             f"--corpus_weights needs a positive number for each of several corpora, e.g. 2,1; got {text} for {corpora}."
         )
     return values
+
+
+def keep_distances(encoder: SentenceEncoder, corpora: dict[str, Corpus], kept: Scores) -> None:
+    """Adds |u - v| of the test pairs to `kept`: kexue.fm 8847 explains with them why Sentence-BERT's head works."""
+    for name, corpus in corpora.items():
+        if "test" in corpus.splits:
+            first, second = (encoder.encode(corpus.splits["test"][column][:]) for column in ("sentence1", "sentence2"))
+            kept[name]["test"]["distances"] = np.linalg.norm(first - second, axis=1)
 
 
 def recipe(model_args, data_args, loss_args, args) -> dict:
