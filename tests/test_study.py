@@ -3,17 +3,18 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
-from cosent import study
+from cosent import plan, study
+from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.cli import parse
 from cosent.schema import InputError
+from cosent.scores import read_scores, save_scores
 
 ROOT = Path(__file__).parents[1]
-
-
-def rate(flags: list[str]) -> float:
-    return float(flags[flags.index("--learning_rate") + 1])
+STUDIES = sorted((ROOT / "recipes/studies").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -21,70 +22,164 @@ def run_study(tmp_path, monkeypatch):
     """Returns a function that runs a study with a stand-in for training, and what the stand-in was called with."""
     calls = []
 
-    def train(run, output, flags, args):
-        calls.append((run.name, tuple(flags)))
+    def train(run, output, args, advance):
+        calls.append((run.name, run.flags))
         if run.seed == 13:
             return "error: unlucky"
         output.mkdir(parents=True, exist_ok=True)
-        record = dict.fromkeys(study.KEPT, "x") | {"recipe": {"loss": "cosent", "learning_rate": rate(flags)}}
-        record["history"] = [{"epoch": 1.0, "eval_spearman": 0.5}, {"loss": 1.0}]
+        (output / "checkpoint-1").mkdir(exist_ok=True)
+        advance(0.5)
+        # As Trainer records it: numbers as floats, whatever the recipe said.
+        recipe = {key: float(value) if isinstance(value, int) else value for key, value in run.settings.items()}
+        record = dict.fromkeys(study.KEPT, "x") | {"recipe": recipe, "train_seconds": 12.0, "train_pairs": 50}
+        record["history"] = [
+            {"epoch": 1.0, "eval_spearman": 0.5, "eval_runtime": 2.0, "eval_samples_per_second": 100.0},
+            {"epoch": 1.0, "loss": 1.0},
+        ]
         (output / "run.json").write_text(json.dumps(record))
+        split = {"labels": np.array([0, 1]), "after": np.array([0.1, 0.2])}
+        save_scores(output / "scores.npz", {"stsb": {"validation": split, "test": split}, "nli": {"validation": split}})
         return None
 
     monkeypatch.setattr(study, "launch", train)
     recipe = tmp_path / "cosent.yaml"
-    recipe.write_text("loss: cosent\n")
+    recipe.write_text("loss: cosent\nnum_train_epochs: 6\n")
 
-    def run(seeds, learning_rate=0.1):
-        content = {"recipes": [str(recipe)], "corpora": ["stsb"], "seeds": seeds}
+    def run(*arguments, seeds=(1,), learning_rate=0.1, **more):
+        content = {"recipes": [str(recipe)], "corpora": ["stsb"], "seeds": list(seeds), **more}
         content["flags"] = {"learning_rate": learning_rate}
         (tmp_path / "made_up.yaml").write_text(yaml.safe_dump(content))
-        arguments = [
-            str(tmp_path / "made_up.yaml"),
-            "--results",
-            str(tmp_path / "results"),
-            "--runs",
-            str(tmp_path / "runs"),
-        ]
+        folders = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
         calls.clear()
-        return study.main(study.parser().parse_args(arguments)), list(calls)
+        return study.main(study.parser().parse_args([str(tmp_path / "made_up.yaml"), *folders, *arguments])), [*calls]
 
     return run, tmp_path / "results" / "made_up"
 
 
 def test_every_run_once_and_the_result_is_kept(run_study):
-    """Fails if a study loses a run, repeats a finished one, or forgets its flags."""
+    """Fails if a study loses a run, repeats a finished one (6 epochs are 6.0 epochs), or forgets its flags."""
     run, results = run_study
-    status, calls = run([1, 2])
+    status, calls = run(seeds=[1, 2])
     assert status == 0
-    assert sorted(calls) == [(f"cosent-stsb-{seed}", ("--learning_rate", "0.1")) for seed in (1, 2)]
+    assert sorted(calls) == [(f"cosent-stsb-{seed}", {"learning_rate": 0.1}) for seed in (1, 2)]
     kept = json.loads((results / "cosent-stsb-1.json").read_text())
     assert kept["validation_curve"] == [[1.0, 0.5]] and kept["after"] == "x"
-    assert [name for name, _ in run([1, 2, 3])[1]] == ["cosent-stsb-3"]
-    assert len(run([1, 2], learning_rate=0.2)[1]) == 2, "results of another protocol were taken for these"
+    assert kept["study"]["method"] == "cosent"
+    # 12 s, 2 of them for scoring 200 pairs; 50 pairs trained once in the other 10.
+    assert kept["speed"] == {"train_pairs_per_second": 5.0, "score_pairs_per_second": 100.0}
+    assert read_scores(results / "cosent-stsb-1.npz")["stsb"].keys() == {"test"}
+    assert not list(results.parents[1].glob("runs/**/checkpoint-*")), "checkpoints of finished runs fill the disk"
+    assert [name for name, _ in run(seeds=[1, 2, 3])[1]] == ["cosent-stsb-3"]
+    assert len(run(seeds=[1, 2], learning_rate=0.2)[1]) == 2, "results of another protocol were taken for these"
 
 
 def test_a_failure_is_listed_and_the_rest_goes_on(run_study, capsys):
     """Fails if one bad run ends a night of work, or is taken for finished."""
     run, results = run_study
-    status, calls = run([13, 1])
+    status, calls = run(seeds=[13, 1])
     assert status == 1 and len(calls) == 2
     assert "cosent-stsb-13 failed: error: unlucky" in capsys.readouterr().err
     assert not (results / "cosent-stsb-13.json").exists() and (results / "cosent-stsb-1.json").exists()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes/studies").glob("*.yaml")), ids=lambda path: path.stem)
-def test_shipped_studies_are_whole(path, monkeypatch):
-    """Fails if a shipped study names a recipe that is not there, or has no launch line."""
+def test_variants_and_overrides(run_study):
+    """Fails if a variant runs without its flags, or a trial's results stand among those of the study."""
+    run, results = run_study
+    variants = {"scale_5": {"scale": 5.0}, "slow": {"learning_rate": 0.01}}
+    assert run(variants=variants)[1] == [
+        ("cosent-scale_5-stsb-1", {"learning_rate": 0.1, "scale": 5.0}),
+        ("cosent-slow-stsb-1", {"learning_rate": 0.01}),
+    ]
+    described = yaml.safe_load((results / "study.yaml").read_text())
+    assert described["methods"] == ["cosent scale_5", "cosent slow"] and described["seeds"] == [1]
+    _, calls = run("--seeds", "7", "--limit_train", "50", "--set", "pooling=cls", "learning_rate=1.0", variants=variants)
+    flags = {"pooling": "cls", "learning_rate": 1.0, "limit_train": 50}
+    assert calls == [("cosent-scale_5-stsb-7", {"scale": 5.0} | flags), ("cosent-slow-stsb-7", flags)]
+    trial = results.with_name("made_up-pooling=cls-learning_rate=1.0-limit_train=50")
+    assert (trial / "cosent-slow-stsb-7.json").is_file() and not (results / "cosent-slow-stsb-7.json").exists()
+
+
+def test_recipes_of_one_name_stay_apart(tmp_path):
+    """Fails if the cosent of two towers share one file, so that the second overwrites the first."""
+    recipes = [tmp_path / tower / "cosent.yaml" for tower in ("bi_encoder", "cross_encoder")]
+    runs = plan.expand({"recipes": recipes, "corpora": ["x/lcqmc,nli"], "seeds": [1]}, {})
+    assert [run.method for run in runs] == ["bi_encoder cosent", "cross_encoder cosent"]
+    assert [run.name for run in runs] == ["bi_encoder-cosent-lcqmc-nli-1", "cross_encoder-cosent-lcqmc-nli-1"]
+
+
+def test_time_left_counts_pairs(make_corpus, pairs, tmp_path):
+    """Fails if a run on 64 pairs is expected to last as long as one on 10: 6 epochs of 64, of 10, and unknown."""
+    corpus = make_corpus({"train": pairs})
+    (tmp_path / "cosent.yaml").write_text("num_train_epochs: 6\n")
+    content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1]}
+    whole, part = plan.expand(content, {})[0], plan.expand(content | {"seeds": [2]}, {"limit_train": 10})[0]
+    assert (plan.work(whole, str(corpus.parent)), plan.work(part, str(corpus.parent))) == (384, 60)
+    assert plan.work(whole, str(tmp_path)) == 1
+    progress = study.Progress({whole: 384, part: 60})
+    progress.advance(whole, 0.5)
+    progress.advance(part, 1.0, finished=True)
+    assert progress.bar.n == 252 and progress.description() == "1/2 runs"
+    progress.bar.close()
+
+
+def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys):
+    """Fails if the command of a study does not train with its flags, or a failure does not name its reason."""
+    corpus = make_corpus({"train": pairs[:8], "validation": pairs[:16], "test": pairs[16:32]})
+    (tmp_path / "cosent.yaml").write_text("num_train_epochs: 1\npooling: mean\n")
+    content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1]}
+    (tmp_path / "s.yaml").write_text(
+        yaml.safe_dump(content | {"variants": {"a": {"no_packing": True}, "b": {"features": "u"}}})
+    )
+    arguments = ["--data_dir", corpus.parent, "--results", tmp_path, "--runs", tmp_path / "runs"]
+    arguments += ["--set", f"model_name_or_path={tiny_model}", "--accelerate_config"]
+    arguments += [ROOT / "recipes/accelerate/cpu.yaml"]
+    assert study.main(study.parser().parse_args(list(map(str, [tmp_path / "s.yaml", *arguments])))) == 1
+    assert "cosent-b-made_up-1 failed: error: --features are those of" in capsys.readouterr().err
+    results = tmp_path / f"s-model_name_or_path={tiny_model.name}"
+    kept = json.loads((results / "cosent-a-made_up-1.json").read_text())
+    assert kept["recipe"]["no_packing"] is True and kept["speed"]["train_pairs_per_second"] > 0
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_shipped_studies_are_whole(path, monkeypatch, tmp_path):
+    """Fails if a shipped study names a recipe or flag that is not there, a value that is none, or has no launch line."""
     monkeypatch.chdir(ROOT)
-    assert study.read_study(str(path))["seeds"]
-    assert f"Launch: python -m cosent.study {path.relative_to(ROOT)}" in path.read_text()
+    content = plan.read_study(str(path))
+    runs = plan.expand(content, {})
+    assert len({run.name for run in runs}) == len(runs) > 0
+    for run in {run.method: run for run in runs}.values():
+        flags = [f"--{key}={value}" for key, value in run.flags.items()]
+        arguments = ["--config", run.recipe, "--corpus", run.corpus, "--output_dir", str(tmp_path), "--use_cpu", "true"]
+        parse([*arguments, *flags], ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+    assert f"Launch: python -m cosent.study {path.relative_to(ROOT)}" in path.read_text(encoding="utf-8")
 
 
-def test_a_study_that_is_wrong(tmp_path):
-    """Fails if a misspelt key makes a study run something else than meant."""
-    (tmp_path / "a.yaml").write_text("recipes: []\ncorpus: [a]\nseeds: [1]\n")
-    with pytest.raises(InputError, match="corpora, corpus is wrong"):
-        study.read_study(str(tmp_path / "a.yaml"))
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("recipes: []\ncorpus: [a]\nseeds: [1]\n", "unknown: corpus. missing: corpora."),
+        ("[1, 2]", "missing: recipes, corpora, seeds."),
+        ("recipes: [nowhere.yaml]\ncorpora: [a]\nseeds: [1]\n", "names nowhere.yaml, which is not there"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\nflags: {learning_rat: 1}\n", "no flag 'learning_rat'. Did you mean"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {seed: 1}}\n", "x: seed is set by the study"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: 5}\n", "x must be a mapping"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x/y: {}}\n", "'x/y' becomes part of a file name"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {scale: [5, 10]}}\n", "scale must have one value"),
+    ],
+)
+def test_a_study_that_is_wrong(tmp_path, text, message):
+    """Fails if a misspelt key or flag makes a study run something else than meant."""
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        plan.read_study(str(tmp_path / "a.yaml"))
+    assert message in str(error.value)
+
+
+def test_no_study_there(tmp_path):
+    """Fails if a wrong path ends in a traceback, or a flag of --set passes unchecked."""
     with pytest.raises(InputError, match="There is no study at"):
-        study.read_study(str(tmp_path / "b.yaml"))
+        plan.read_study(str(tmp_path / "b.yaml"))
+    with pytest.raises(InputError, match="takes KEY=VALUE"):
+        plan.settings_of(["pooling"], "b.yaml")
+    with pytest.raises(InputError, match="no flag 'poling'"):
+        plan.settings_of(["poling=cls"], "b.yaml")

@@ -1,129 +1,167 @@
-"""Run every recipe of a study on every corpus with every seed, through `accelerate launch`.
+"""Run every recipe and variant of a study on every corpus with every seed, through `accelerate launch`.
 
 python -m cosent.study recipes/studies/losses_stsb.yaml --parallel 2
 
 A run whose JSON under `recipes/results/<study>` shows the same settings is never repeated, so that a study continues
-where it stopped; a run that fails is listed at the end, and the others go on.
+where it stopped; a run that fails is listed at the end, and the others go on. `plan.py` says what a study may hold.
 """
 
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from threading import Lock
 
 import yaml
 from tqdm import tqdm
 
-from cosent.schema import InputError, messages_for_users
+from cosent.plan import Run, expand, finished, read_study, settings_of, work
+from cosent.schema import messages_for_users
+from cosent.scores import SCORES_NAME, read_scores, save_scores
 
-KEYS = ("recipes", "corpora", "seeds", "flags")
 # What a result keeps of run.json: enough to judge and repeat the run, not its whole log.
-KEPT = ("recipe", "corpora", "before", "after", "thresholds", "train_seconds", "versions", "commit", "device")
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training run of a study."""
-
-    recipe: str
-    corpus: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{Path(self.recipe).stem}-{Path(self.corpus).name}-{self.seed}"
+KEPT = ("recipe", "corpora", "before", "after", "thresholds", "train_pairs", "train_seconds", "versions", "commit")
+KEPT += ("device", "threads")
 
 
 def main(args: argparse.Namespace) -> int:
-    study = read_study(args.study)
-    name = Path(args.study).stem
+    study, name = read_study(args.study), Path(args.study).stem
+    overrides = settings_of(args.set or [], args.study)
     if args.limit_train:
-        name += f"-limit{args.limit_train}"  # a trial never passes for a run of the study itself
+        overrides["limit_train"] = args.limit_train
+    # A trial never passes for a run of the study itself.
+    name += "".join(f"-{key}={Path(str(value)).name}" for key, value in overrides.items())
     results = Path(args.results, name)
-    seeds = args.seeds or study["seeds"]
-    runs = [Run(recipe, corpus, seed) for seed in seeds for corpus in study["corpora"] for recipe in study["recipes"]]
-    todo = [run for run in runs if not finished(results / f"{run.name}.json", run, study.get("flags", {}))]
-    flags = [part for key, value in study.get("flags", {}).items() for part in (f"--{key}", str(value))]
-    if args.limit_train:
-        flags += ["--limit_train", str(args.limit_train)]
+    runs = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
+    todo = [run for run in runs if not finished(results / f"{run.name}.json", run)]
+    results.mkdir(parents=True, exist_ok=True)
+    describe(study, expand(study, overrides), results / "study.yaml")
     print(f"{name}: {len(runs)} runs, {len(runs) - len(todo)} already finished", file=sys.stderr)
+
+    progress = Progress({run: work(run, args.data_dir) for run in todo})
 
     def execute(run: Run) -> str | None:
         output = Path(args.runs, name, run.name)
-        error = launch(run, output, flags, args)
+        error = launch(run, output, args, lambda share: progress.advance(run, share))
         if error is None:
-            keep(output / "run.json", results / f"{run.name}.json")
+            keep(run, output, results / f"{run.name}.json")
+        progress.advance(run, 1.0, finished=True)
         return error
 
-    failed = []
-    with ThreadPoolExecutor(args.parallel) as pool, tqdm(total=len(todo), unit="run") as progress:
-        for run, error in zip(todo, pool.map(execute, todo), strict=True):
-            progress.update()
-            if error is not None:
-                failed.append(run.name)
-                progress.write(f"{run.name} failed: {error}", file=sys.stderr)
+    failed = {}
+    with ThreadPoolExecutor(args.parallel) as pool, progress:
+        waiting = {pool.submit(execute, run): run for run in todo}
+        for future in as_completed(waiting):
+            if future.result() is not None:
+                failed[waiting[future].name] = future.result()
+                progress.bar.write(f"{waiting[future].name} failed: {future.result()}", file=sys.stderr)
     if failed:
-        print(f"failed, and tried again by the same command: {', '.join(failed)}", file=sys.stderr)
+        print(f"failed, and tried again by the same command: {', '.join(sorted(failed))}", file=sys.stderr)
+    print(f"figures and intervals: python -m cosent.report {results}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def read_study(path: str) -> dict:
-    """Reads a study and checks its keys.
+def describe(study: dict, runs: list[Run], file: Path) -> None:
+    """Leaves beside the results what the study is, with its methods in order, for the report."""
+    methods = list(dict.fromkeys(run.method for run in runs))
+    text = yaml.safe_dump(study | {"methods": methods}, allow_unicode=True, sort_keys=True)
+    file.write_text(text, encoding="utf-8")
 
-    Raises:
-        InputError: no such file, a missing or unknown key, or a recipe that is not there.
+
+class Progress:
+    """One bar for a study, which moves with the epochs of the runs under way and estimates the time left.
+
+    Args:
+        work: pairs to train on, by run.
     """
-    if not Path(path).is_file():
-        raise InputError(f"There is no study at {path}. The shipped ones are recipes/studies/<name>.yaml.")
-    study = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    wrong = ({"flags"} | set(study)) ^ set(KEYS)
-    if wrong:
-        raise InputError(f"{path}: a study has the keys {', '.join(KEYS)}; {', '.join(sorted(wrong))} is wrong.")
-    for recipe in study["recipes"]:
-        if not Path(recipe).is_file():
-            raise InputError(f"{path} names {recipe}, which is not there. Run studies from the root of the project.")
-    return study
+
+    def __init__(self, work: dict[Run, float]):
+        self.work, self.shares, self.done, self.lock = work, dict.fromkeys(work, 0.0), 0, Lock()
+        form = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left"
+        self.bar = tqdm(total=sum(work.values()), bar_format=form, desc=self.description())
+
+    def description(self) -> str:
+        return f"{self.done}/{len(self.work)} runs"
+
+    def advance(self, run: Run, share: float, finished: bool = False) -> None:
+        with self.lock:
+            self.shares[run] = max(share, self.shares[run])
+            self.done += finished
+            self.bar.n = sum(share * self.work[run] for run, share in self.shares.items())
+            self.bar.set_description_str(self.description())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.bar.close()
 
 
-def finished(result_file: Path, run: Run, flags: dict) -> bool:
-    """Whether a result is there, and was made with what recipe and study say now."""
-    if not result_file.is_file():
-        return False
-    made_with = json.loads(result_file.read_text(encoding="utf-8"))["recipe"]
-    wanted = yaml.safe_load(Path(run.recipe).read_text(encoding="utf-8")) | flags
-    return all(str(made_with.get(key)) == str(value) for key, value in wanted.items())
-
-
-def launch(run: Run, output: Path, flags: list[str], args: argparse.Namespace) -> str | None:
-    """Trains in a process of its own with an equal share of the cores; returns the last line of a failure."""
+def launch(run: Run, output: Path, args: argparse.Namespace, advance: Callable[[float], None]) -> str | None:
+    """Trains in a process of its own with an equal share of the cores; returns the line that tells of a failure."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", args.accelerate_config]
     command += ["-m", "cosent.train", "--config", run.recipe, "--corpus", run.corpus, "--data_dir", args.data_dir]
     command += ["--output_dir", str(output), "--overwrite_output_dir", "true", "--seed", str(run.seed)]
-    threads = max(1, (os.cpu_count() or 1) // args.parallel)
+    command += ["--disable_tqdm", "true", "--save_total_limit", "1"]
+    command += [f"--{key}={value}" for key, value in run.flags.items()]
+    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // args.parallel))}
     output.mkdir(parents=True, exist_ok=True)
-    with open(output / "log.txt", "w", encoding="utf-8") as log:
-        quiet = ["--disable_tqdm", "true", "--save_total_limit", "1"]
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        status = subprocess.run([*command, *quiet, *flags], stdout=log, stderr=log, env=environment).returncode
-    if status == 0:
+    log_file = output / "log.txt"
+    epochs = float(run.settings.get("num_train_epochs", 3))
+    with open(log_file, "w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        while process.poll() is None:
+            try:
+                process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                seen = re.findall(r"^epoch (\S+)  step", log_file.read_text(encoding="utf-8", errors="replace"), re.M)
+                advance(min(1.0, float(seen[-1]) / epochs) if seen else 0.0)
+    if process.returncode == 0:
         return None
-    errors = [line for line in (output / "log.txt").read_text().splitlines() if "rror: " in line]
-    return f"{errors[0] if errors else f'exit status {status}'} (all of it in {output / 'log.txt'})"
+    lines = log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line for line in lines if "rror: " in line]
+    return f"{errors[0] if errors else f'exit status {process.returncode}'} (all of it in {log_file})"
 
 
-def keep(record_file: Path, result_file: Path) -> None:
-    """Copies what a table needs from `run.json`, with the validation curve, and appears only when it is whole."""
-    record = json.loads(record_file.read_text(encoding="utf-8"))
-    kept = {key: record[key] for key in KEPT}
-    curve = [(entry["epoch"], entry["eval_spearman"]) for entry in record["history"] if "eval_spearman" in entry]
+def keep(run: Run, output: Path, result_file: Path) -> None:
+    """Copies what a report needs, with the validation curve and the test scores; appears only when it is whole.
+
+    The model stays in the output folder, its checkpoints do not.
+    """
+    record = json.loads((output / "run.json").read_text(encoding="utf-8"))
+    kept = {"study": {"method": run.method, "corpus": run.corpus, "seed": run.seed, "flags": run.flags}}
+    kept |= {key: record[key] for key in KEPT}
+    kept["speed"] = speed(record)
+    kept["validation_curve"] = [(e["epoch"], e["eval_spearman"]) for e in record["history"] if "eval_spearman" in e]
     result_file.parent.mkdir(parents=True, exist_ok=True)
+    scores = {corpus: {"test": splits["test"]} for corpus, splits in read_scores(output / SCORES_NAME).items()
+              if "test" in splits}  # fmt: skip
+    save_scores(result_file.with_suffix(".npz"), scores)
     partial = result_file.with_suffix(".partial")
-    partial.write_text(json.dumps(kept | {"validation_curve": curve}, ensure_ascii=False, indent=1) + "\n")
+    partial.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     partial.replace(result_file)
+    for checkpoint in output.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+
+
+def speed(record: dict) -> dict[str, float]:
+    """Pairs per second in training (without the evaluations between) and in scoring, from Trainer's own clock."""
+    seconds, pairs, epochs = 0.0, 0.0, 0.0
+    for entry in record["history"]:
+        epochs = max(epochs, entry.get("epoch", 0.0))
+        for key in entry:
+            if re.fullmatch(r"eval_(.+_)?runtime", key):
+                seconds += entry[key]
+                pairs += entry[key] * entry[key.replace("runtime", "samples_per_second")]
+    training = record["train_seconds"] - seconds
+    speeds = {"train_pairs_per_second": epochs * record["train_pairs"] / training} if training > 0 else {}
+    return speeds | ({"score_pairs_per_second": pairs / seconds} if seconds else {})
 
 
 def parser() -> argparse.ArgumentParser:
@@ -131,6 +169,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("study", help="recipes/studies/<name>.yaml")
     parser.add_argument("--seeds", nargs="+", type=int, help="instead of those of the study")
     parser.add_argument("--limit_train", type=int, help="train on this many pairs, to try a study in minutes")
+    parser.add_argument("--set", nargs="+", metavar="KEY=VALUE", help="flags for every run that win over the study's; "
+                        "results go to a folder that is named after them")  # fmt: skip
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time, which share the cores")
     parser.add_argument("--accelerate_config", default="recipes/accelerate/cpu.yaml", help="where to run")
     parser.add_argument("--data_dir", default="data", help="folder of the prepared corpora")
