@@ -92,7 +92,9 @@ def test_variants_and_overrides(run_study):
     ]
     described = yaml.safe_load((results / "study.yaml").read_text())
     assert described["methods"] == ["cosent scale_5", "cosent slow"] and described["seeds"] == [1]
-    _, calls = run("--seeds", "7", "--limit_train", "50", "--set", "pooling=cls", "learning_rate=1.0", variants=variants)
+    _, calls = run(
+        "--seeds", "7", "--limit_train", "50", "--set", "pooling=cls", "learning_rate=1.0", variants=variants
+    )
     flags = {"pooling": "cls", "learning_rate": 1.0, "limit_train": 50}
     assert calls == [("cosent-scale_5-stsb-7", {"scale": 5.0} | flags), ("cosent-slow-stsb-7", flags)]
     trial = results.with_name("made_up-pooling=cls-learning_rate=1.0-limit_train=50")

@@ -84,7 +84,7 @@ class Progress:
     def __init__(self, work: dict[Run, float]):
         self.work, self.shares, self.done, self.lock = work, dict.fromkeys(work, 0.0), 0, Lock()
         form = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left"
-        self.bar = tqdm(total=sum(work.values()), bar_format=form, desc=self.description())
+        self.bar = tqdm(total=sum(work.values()), bar_format=form, desc=self.description(), disable=not work)
 
     def description(self) -> str:
         return f"{self.done}/{len(self.work)} runs"
