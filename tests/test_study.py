@@ -144,7 +144,7 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys):
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_shipped_studies_are_whole(path, monkeypatch, tmp_path):
-    """Fails if a shipped study names a recipe or flag that is not there, a value that is none, or has no launch line."""
+    """Fails if a shipped study names a recipe or flag that is not there, or has no launch line."""
     monkeypatch.chdir(ROOT)
     content = plan.read_study(str(path))
     runs = plan.expand(content, {})

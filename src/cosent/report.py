@@ -1,18 +1,93 @@
-"""Tables out of results: fills the blocks of the README, so that no number in it is typed by hand.
+"""Tables, figures and intervals out of results, so that no number is typed by hand.
 
-python -m cosent.report README.md
+python -m cosent.report recipes/results/native        report.md and report.html of a study, beside its results
+python -m cosent.report README.md                     fills the blocks of a Markdown file
+python -m cosent.report --ensemble RUN_A RUN_B        the mean of ranks of two runs, tested against each of them
 """
 
+import argparse
 import json
 import re
 import statistics
-import sys
 from pathlib import Path
 
+import numpy as np
+
+from cosent import comparison, diagnostics, page
+from cosent.results import Result, Study, read_results, spread
 from cosent.schema import InputError, messages_for_users
+from cosent.scores import SCORES_NAME, Scores, read_scores
+from cosent.significance import difference, mean_of_ranks, resampled_spearman, spearman
 
 RESULTS = Path("recipes/results")
 BLOCK = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def main(args: argparse.Namespace) -> None:
+    if args.ensemble:
+        print(ensemble(*args.ensemble))
+    elif Path(args.path).is_dir():
+        for file in write(Path(args.path)):
+            print(file)
+    elif Path(args.path).is_file():
+        readme = Path(args.path)
+        readme.write_text(fill(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        raise InputError(f"There is no {args.path}: pass a folder of results, or a Markdown file with blocks to fill.")
+
+
+def write(folder: Path) -> tuple[Path, Path]:
+    """Writes `report.md` and `report.html` into a folder of results."""
+    study = read_results(folder)
+    make = (comparison.overview, comparison.quality, comparison.differences, comparison.accuracy)
+    make += (diagnostics.learning, diagnostics.distributions, diagnostics.distances, diagnostics.speed)
+    sections = [section for section in (function(study) for function in make) if section.blocks]
+    title = f"Study {study.name}"
+    markdown, html = folder / "report.md", folder / "report.html"
+    markdown.write_text(page.to_markdown(title, sections, html.name), encoding="utf-8")
+    html.write_text(page.to_html(title, sections), encoding="utf-8")
+    return markdown, html
+
+
+def ensemble(first: str, second: str) -> str:
+    """A Markdown table of two runs and their fusion by mean rank, on every test set that both have scored.
+
+    Args:
+        first, second: folders of trained models, or results of a study (`.json` or `.npz`).
+
+    Raises:
+        InputError: no scores there, no test set in common, or other test rows under the same name.
+    """
+    runs = [scores_of(place) for place in (first, second)]
+    shared = [c for c in runs[0] if c in runs[1] and "test" in runs[0][c] and "test" in runs[1][c]]
+    if not shared:
+        raise InputError(f"{first} and {second} have no test set in common: {list(runs[0])} and {list(runs[1])}.")
+    rows = []
+    for corpus in shared:
+        one, two = (run[corpus]["test"] for run in runs)
+        if not np.array_equal(one["labels"], two["labels"]):
+            raise InputError(f"{first} and {second} were tested on other rows of {corpus}: their labels differ.")
+        scores = np.stack([one["after"], two["after"], mean_of_ranks(np.stack([one["after"], two["after"]]))])
+        resampled, values = resampled_spearman(scores, one["labels"]), [spearman(s, one["labels"]) for s in scores]
+        cells = [f"{100 * value:.2f}" for value in values]
+        for single in (0, 1):
+            gain = difference(resampled[:, 2:], resampled[:, single : single + 1], values[2] - values[single])
+            cells.append(f"{100 * gain.mean:+.2f} [{100 * gain.low:+.2f}, {100 * gain.high:+.2f}]")
+        rows.append([corpus, *cells])
+    header = ["test Spearman x100", "A", "B", "mean of ranks", "gain over A [95%]", "gain over B [95%]"]
+    caption = f"A is {first}, B is {second}. Paired bootstrap over test rows; A and B are single runs."
+    return page.markdown_table(page.Table(caption, header, rows))
+
+
+def scores_of(place: str) -> Scores:
+    path = Path(place)
+    file = path / SCORES_NAME if path.is_dir() else path.with_suffix(".npz")
+    if not file.is_file():
+        raise InputError(
+            f"{place} has no scores: there is no {file}. Name the folder of a model that was trained here, or a "
+            "result of a study. Runs from before scores were kept must run again."
+        )
+    return read_scores(file)
 
 
 def fill(text: str, results: Path = RESULTS) -> str:
@@ -27,7 +102,7 @@ def fill(text: str, results: Path = RESULTS) -> str:
         if (results / f"{name}.json").is_file():
             rendered = speed_table(read(results / f"{name}.json"))
         elif (results / name).is_dir():
-            rendered = study_table(results / name)
+            rendered = study_table(read_results(results / name))
         else:
             raise InputError(f"The README asks for results:{name}, and {results} has neither {name}.json nor {name}/.")
         return f"{start}{rendered}\n{end}"
@@ -35,33 +110,26 @@ def fill(text: str, results: Path = RESULTS) -> str:
     return BLOCK.sub(table, text)
 
 
-def study_table(folder: Path) -> str:
-    """Test Spearman x100 of a study: mean and standard deviation over seeds, by recipe (rows) and corpus (columns).
+def study_table(study: Study) -> str:
+    """Test Spearman x100 of a study: mean and standard deviation over seeds, by method (rows) and corpus (columns).
 
     The character overlap of each corpus, which needs no model, stands beside where an audit was kept.
     """
-    cells: dict[str, dict[str, list[dict]]] = {}
-    for file in sorted(folder.glob("*.json")):
-        run = read(file)
-        corpus = ",".join(run["corpora"])
-        recipe = file.stem.removesuffix(f"-{corpus}-{run['recipe']['seed']}")
-        cells.setdefault(recipe, {}).setdefault(corpus, []).append(run)
-    corpora = sorted({corpus for row in cells.values() for corpus in row})
+    overlaps = " | ".join(spread([study.overlap(corpus)]) for corpus in study.corpora)
     lines = [
-        f"| test Spearman x100, mean ± std | {' | '.join(corpora)} | seeds | minutes per run |",
-        "|---" * (len(corpora) + 3) + "|",
-        f"| character overlap, no model | {' | '.join(overlap(folder.parent, corpus) for corpus in corpora)} | | |",
+        f"| test Spearman x100, mean ± std | {' | '.join(study.corpora)} | seeds | minutes per run |",
+        "|---" * (len(study.corpora) + 3) + "|",
+        f"| character overlap, no model | {overlaps} | | |",
     ]
-    for recipe, row in sorted(cells.items()):
-        values = [spread([100 * run["after"][corpus]["test"]["spearman"] for run in row[corpus]]) for corpus in corpora]
-        runs = [run for corpus_runs in row.values() for run in corpus_runs]
-        minutes = statistics.mean(run["train_seconds"] for run in runs) / 60
-        lines.append(f"| {recipe} | {' | '.join(values)} | {len(runs) // len(corpora)} | {minutes:.1f} |")
-    return "\n".join([*lines, "", protocol(runs[0])])
+    for row, runs in study.rows.items():
+        values = [spread(run.test(c) for run in study.cell(row, c)) for c in study.corpora]
+        minutes = statistics.mean(run.record["train_seconds"] for run in runs) / 60
+        lines.append(f"| {row} | {' | '.join(values)} | {len({run.seed for run in runs})} | {minutes:.1f} |")
+    return "\n".join([*lines, "", protocol(study.results[0])])
 
 
-def protocol(run: dict) -> str:
-    recipe = run["recipe"]
+def protocol(result: Result) -> str:
+    run, recipe = result.record, result.record["recipe"]
     batch, rate, epochs = (recipe[k] for k in ("per_device_train_batch_size", "learning_rate", "num_train_epochs"))
     return (
         f"`{recipe['model_name_or_path']}` encoder, {recipe['pooling']} pooling, batch {batch}, "
@@ -70,19 +138,8 @@ def protocol(run: dict) -> str:
     )
 
 
-def overlap(results: Path, corpus: str) -> str:
-    """Spearman x100 of the character overlap on the test split, from the kept audit; empty without one."""
-    file = results / "audit" / f"{corpus}.json"
-    return f"{read(file)['splits']['test']['overlap_spearman']:.2f}" if file.is_file() else ""
-
-
 def read(file: Path) -> dict:
     return json.loads(file.read_text(encoding="utf-8"))
-
-
-def spread(values: list[float]) -> str:
-    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{deviation}"
 
 
 def speed_table(result: dict) -> str:
@@ -106,13 +163,14 @@ def speed_table(result: dict) -> str:
     return "\n".join(lines)
 
 
-def main(path: str) -> None:
-    readme = Path(path)
-    readme.write_text(fill(readme.read_text(encoding="utf-8")), encoding="utf-8")
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("path", nargs="?", help="folder of results, or Markdown file with blocks")
+    wanted.add_argument("--ensemble", nargs=2, metavar=("A", "B"), help="folders of two trained models, or results")
+    return parser
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
     with messages_for_users():
-        main(sys.argv[1])
+        main(parser().parse_args())
