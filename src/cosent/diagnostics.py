@@ -51,13 +51,13 @@ def distributions(study: Study) -> Section:
             if kept:
                 labels = np.concatenate([split["labels"] for split in kept])
                 moments = {m: np.concatenate([split[m] for split in kept]) for m in ("before", "after")}
-                ends = (min(v.min() for v in moments.values()), max(v.max() for v in moments.values()))
                 for moment, values in moments.items():
                     title = f"{row}, {corpus}: {moment} training"
-                    plots.append(figures.histograms(title, split_by(labels, values), "score", ends))
+                    plots.append(figures.histograms(title, split_by(labels, values), "score"))
     legend = (
         "Scores of dissimilar pairs (orange) and similar ones (blue, dashed), each as a share of its own; a triangle "
-        "marks the median. Graded labels are split at the middle of their range."
+        "marks the median. Graded labels are split at the middle of their range. Mind the axes: before "
+        "training, scores of an encoder often lie close together."
     )
     return Section("Score distributions", [Figures(legend, plots)] if plots else [])
 

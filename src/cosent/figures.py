@@ -63,7 +63,7 @@ def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]],
     Args:
         series: label, x of the points, and per point the values of all runs.
     """
-    height, left, right, top = 300, 48, WIDTH - 12, 34
+    height, left, right, top = 310, 48, WIDTH - 12, 46
     bottom = height - 44 - 18 * math.ceil(len(series) / 2)
     xs = _Scale([x for _, points, _ in series for x in points], left, right, round_ends=False)
     ys = _Scale([v for _, _, runs in series for values in runs for v in values], bottom, top)
@@ -87,18 +87,15 @@ def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]],
     return _svg(height, title, f"{y_name} by {x_name}. {ends}.", body)
 
 
-def histograms(
-    title: str, groups: list[tuple[str, np.ndarray]], x_name: str, ends: tuple[float, float] | None = None
-) -> str:
+def histograms(title: str, groups: list[tuple[str, np.ndarray]], x_name: str) -> str:
     """Two distributions over each other, each with an area of its own; a tick at every median.
 
     Args:
         groups: label and values; groups of other sizes are compared by share.
-        ends: of the horizontal axis, to compare two figures; default: those of the values.
     """
-    height, left, right, top, bottom, bins = 212, 12, WIDTH - 84, 34, 140, 48
+    height, left, right, top, bottom, bins = 212, 12, WIDTH - 104, 34, 140, 48
     values = np.concatenate([group for _, group in groups])
-    scale = _Scale([*ends] if ends else [float(values.min()), float(values.max())], left, right, round_ends=False)
+    scale = _Scale([float(values.min()), float(values.max())], left, right, round_ends=False)
     edges = np.linspace(scale.low, scale.high, bins + 1)
     shares = [np.histogram(group, edges)[0] / max(len(group), 1) for _, group in groups]
     highest = max(share.max() for share in shares) or 1.0
@@ -115,7 +112,7 @@ def histograms(
             body.append(f'<path d="M{x:.1f} {bottom}l-5 9h10z" fill="{color}"/>')
         y = top + 12 + 20 * index
         body.append(f'<path d="M{right + 6} {y - 4}h16" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>')
-        body.append(_text(right + 26, y, label, limit=9))
+        body.append(_text(right + 26, y, label, limit=11))
     medians = "; ".join(f"{label}: {np.median(group):.3f}" for label, group in groups if len(group))
     sizes = ", ".join(f"{len(group)} {label}" for label, group in groups)
     return _svg(height - 28, title, f"Distribution of {x_name} of {sizes} pairs. Medians: {medians}.", body)

@@ -83,9 +83,13 @@ def _html_block(block: str | Table | Figures) -> str:
         return f'<figure><div class="figures">{figures}</div><figcaption>{escape(block.caption)}</figcaption></figure>'
     if not isinstance(block, Table):
         return f"<p>{escape(block)}</p>"
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in block.header)
+    words = [any(re.search(r"[^\W\d]{3}", row[i]) for row in block.rows) for i in range(len(block.header))]
+    kinds = [' class="words"' if column else "" for column in words]  # numbers are aligned on the right
+    head = "".join(f'<th scope="col"{kind}>{escape(cell)}</th>' for cell, kind in zip(block.header, kinds, strict=True))
     rows = "".join(
-        f'<tr><th scope="row">{_html_cell(row[0])}</th>{"".join(f"<td>{_html_cell(c)}</td>" for c in row[1:])}</tr>'
+        f'<tr><th scope="row">{_html_cell(row[0])}</th>'
+        + "".join(f"<td{kind}>{_html_cell(cell)}</td>" for cell, kind in zip(row[1:], kinds[1:], strict=True))
+        + "</tr>"
         for row in block.rows
     )
     # Wide tables scroll inside their own box, which the keyboard must reach.
@@ -115,6 +119,7 @@ caption { text-align: left; color: #454c54; padding-bottom: .35rem; max-width: 4
 th, td { padding: .32rem .8rem .32rem 0; text-align: right; border-bottom: 1px solid #e6e9ec; white-space: nowrap; }
 thead th { border-bottom: 2px solid #8a929b; vertical-align: bottom; }
 th:first-child { text-align: left; font-weight: 500; padding-right: 1.4rem; }
+th.words, td.words { text-align: left; padding-left: .8rem; } th.words:first-child { padding-left: 0; }
 tbody tr:hover { background: #f5f8fb; }
 figure { margin: 1.2rem 0; } figcaption { color: #454c54; font-size: .92rem; max-width: 46rem; }
 .figures { display: flex; flex-wrap: wrap; gap: .75rem 1.25rem; }

@@ -86,7 +86,7 @@ class Published:
 
         A method that names no encoder of the table (`mini` was fine-tuned) gets the rows of all of them.
         """
-        words = method.split()
+        words = [word.removesuffix("_mini") for word in method.split()]
         rows = [row for row in self.rows if row["method"] in words[:2]]
         return [row for row in rows if row["encoder"] in words] or rows
 

@@ -7,7 +7,9 @@ accelerate launch --config_file recipes/accelerate/cpu.yaml -m cosent.train \
 import logging
 import time
 from dataclasses import asdict
+from pathlib import Path
 
+import numpy as np
 from torch import nn
 from torch.utils.data import ConcatDataset
 from transformers import EarlyStoppingCallback, set_seed
