@@ -155,11 +155,13 @@ def accuracy(study: Study) -> Section:
 
 
 def _best_strong(rows: list[list[str]]) -> list[list[str]]:
-    """The highest mean of each column of `mean ± deviation` stands out; the last column is a count."""
-    best = [max((float(row[i].split()[0]) for row in rows if row[i]), default=None) for i in range(1, len(rows[0]))]
+    """The highest mean of every column of means stands out; the first column is a name and the last a count."""
+    if len(rows) < 2:
+        return rows
+    best = [max((float(row[i].split()[0]) for row in rows if row[i]), default=None) for i in range(len(rows[0]))[1:-1]]
     return [
-        [row[0], *(Strong(cell) if " ± " in cell and float(cell.split()[0]) == high else cell
-                   for cell, high in zip(row[1:], best, strict=True))]
+        [row[0], *(Strong(cell) if cell and float(cell.split()[0]) == high else cell
+                   for cell, high in zip(row[1:-1], best, strict=True)), row[-1]]
         for row in rows
     ]  # fmt: skip
 

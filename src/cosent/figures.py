@@ -13,7 +13,8 @@ import numpy as np
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d00", "#56b4e9", "#444444", "#7a3fa0")
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4", "4 2 1 2", "1 2", "10 2 2 2")
 INK, FAINT, GRID = "#1c1f23", "#5b636c", "#e3e6ea"
-WIDTH = 460
+WIDTH, WIDE = 460, 760  # of a figure with short labels, and with those of pairs of methods
+SHORT, LONG = 30, 60  # letters of a label; the rest is cut, and shown whole by hovering
 CHARACTER = 6.9  # width of a letter of the 12 px font, roughly; Chinese ones take two
 
 
@@ -39,22 +40,22 @@ def dots(title: str, rows: list[tuple[str, list[float], float | None]], unit: st
 
 def intervals(title: str, rows: list[tuple[str, float, float, float]], unit: str) -> str:
     """A line per difference (label, mean, low, high) against a line at 0; filled where the interval leaves 0 out."""
-    left, height = _label_width([row[0] for row in rows]), 26 * len(rows) + 62
-    scale = _Scale([0.0, *(v for _, *values in rows for v in values)], left, WIDTH - 16)
+    left, height = _label_width([row[0] for row in rows], LONG), 26 * len(rows) + 62
+    scale = _Scale([0.0, *(v for _, *values in rows for v in values)], left, WIDE - 16)
     body = [_x_axis(scale, 30, height - 34, unit)]
     body.append(f'<path d="M{scale(0):.1f} 30V{height - 34}" stroke="{FAINT}" stroke-width="1.5"/>')
     for index, (label, mean, low, high) in enumerate(rows):
         y, told_apart = 44 + 26 * index, low > 0 or high < 0
         color = COLORS[0] if told_apart else FAINT
         ends = f"M{scale(low):.1f} {y}H{scale(high):.1f}M{scale(low):.1f} {y - 4}v8M{scale(high):.1f} {y - 4}v8"
-        body.append(_text(left - 8, y + 4, label, "end"))
+        body.append(_text(left - 8, y + 4, label, "end", limit=LONG))
         body.append(f'<path d="{ends}" stroke="{color}" stroke-width="2" fill="none"/>')
         fill = color if told_apart else "#fff"
         body.append(
             f'<circle cx="{scale(mean):.1f}" cy="{y}" r="4.5" fill="{fill}" stroke="{color}" stroke-width="2"/>'
         )
     summary = "; ".join(f"{label}: {mean:+.2f}, from {low:+.2f} to {high:+.2f}" for label, mean, low, high in rows)
-    return _svg(height, title, f"Differences in {unit} with 95% intervals. {summary}.", body)
+    return _svg(height, title, f"Differences in {unit} with 95% intervals. {summary}.", body, WIDE)
 
 
 def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]], x_name: str, y_name: str) -> str:
@@ -169,24 +170,24 @@ def _y_axis(scale: _Scale, left: float, right: float, name: str) -> str:
     return "".join(parts)
 
 
-def _label_width(labels: list[str]) -> float:
-    return 20 + CHARACTER * min(30, max((_columns(label) for label in labels), default=0))
+def _label_width(labels: list[str], limit: int = SHORT) -> float:
+    return 20 + CHARACTER * min(limit, max((_columns(label) for label in labels), default=0))
 
 
 def _columns(text: str) -> int:
     return sum(2 if ord(character) > 0x2E80 else 1 for character in text)
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", fill: str = INK, limit: int = 30) -> str:
+def _text(x: float, y: float, text: str, anchor: str = "start", fill: str = INK, limit: int = SHORT) -> str:
     shown = text if len(text) <= limit else text[: limit - 1] + "…"
     whole = "" if shown == text else f"<title>{escape(text)}</title>"
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{escape(shown)}{whole}</text>'
 
 
-def _svg(height: float, title: str, description: str, body: list[str]) -> str:
+def _svg(height: float, title: str, description: str, body: list[str], width: int = WIDTH) -> str:
     name = zlib.crc32(f"{title} {description}".encode())  # one page holds many figures: ids must differ
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}" '
         f'height="{height:.0f}" role="img" aria-labelledby="t{name} d{name}" '
         'font-family="system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, Noto Sans CJK SC, sans-serif" '
         f'font-size="12"><title id="t{name}">{escape(title)}</title><desc id="d{name}">{escape(description)}</desc>'

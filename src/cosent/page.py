@@ -24,7 +24,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figures:
-    """SVG figures side by side under one caption. Markdown only has the caption: the figures are in the page."""
+    """SVG figures side by side under one caption. The page alone has them."""
 
     caption: str
     svgs: list[str]
@@ -37,9 +37,11 @@ class Section:
 
 
 def to_markdown(title: str, sections: list[Section], page: str) -> str:
-    """Markdown of a report; `page` is the file name of the HTML page, which holds the figures."""
+    """Markdown of a report; `page` is the file name of the HTML page, which alone holds the figures."""
     lines = [f"# {_plain(title)}", "", f"Figures: [{page}]({page}).", ""]
     for section in sections:
+        if not any(isinstance(block, str | Table) for block in section.blocks):
+            continue
         lines += [f"## {_plain(section.title)}", ""]
         for block in section.blocks:
             if isinstance(block, Table):
@@ -114,7 +116,7 @@ p { max-width: 46rem; margin: .6rem 0; }
 nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; list-style: none; margin: 0; padding: 0; }
 a { color: #0b5394; } a:focus-visible, .scroll:focus-visible, summary:focus-visible { outline: 3px solid #0072b2; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
+table { min-width: 34rem; border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: #454c54; padding-bottom: .35rem; max-width: 46rem; }
 th, td { padding: .32rem .8rem .32rem 0; text-align: right; border-bottom: 1px solid #e6e9ec; white-space: nowrap; }
 thead th { border-bottom: 2px solid #8a929b; vertical-align: bottom; }
