@@ -49,6 +49,9 @@ def test_what_a_report_needs_is_kept(train, corpus, pairs):
             assert spearman(scores[split][moment], scores[split]["labels"]) == pytest.approx(expected, abs=1e-9)
     same = [a == b for a, b, _ in pairs[32:]]
     assert (scores["test"]["distances"] < 1e-4).tolist() == same, "equal sentences lie at distance 0, others do not"
+    folder = train(corpus, "--tower", "cross_encoder", output="cross")
+    scores = read_scores(folder / "scores.npz")["made_up"]
+    assert scores["test"].keys() == {"labels", "before", "after"}, "a cross-encoder has no vectors"
 
 
 def test_random_negatives_reach_the_training_pairs(train, corpus):
