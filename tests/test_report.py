@@ -17,7 +17,7 @@ from cosent.comparison import compare
 from cosent.plan import expand, read_study
 from cosent.results import Published, read_results
 from cosent.schema import InputError
-from cosent.scores import save_scores
+from cosent.scores import read_scores, save_scores
 
 ROOT = Path(__file__).parents[1]
 
@@ -119,6 +119,13 @@ def test_intervals_are_those_of_the_scores(make_study):
     assert 0 < gain.low < gain.mean < gain.high
     same, _ = compare({"a": scored["good"], "b": scored["good"]}, "lcqmc")["a", "b"]
     assert (same.mean, same.low, same.high) == (0, 0, 0)
+    file = study.folder / "bad-lcqmc-1.npz"
+    other = read_scores(file)
+    other["lcqmc"]["test"]["labels"][:2] = 1 - other["lcqmc"]["test"]["labels"][:2]
+    save_scores(file, other)
+    again = {row: {r.seed: r for r in runs} for row, runs in read_results(study.folder).rows.items()}
+    with pytest.raises(InputError, match="bad-lcqmc-1.json was tested on other rows of lcqmc"):
+        compare(again, "lcqmc")
     del scored["bad"][1]
     assert compare(scored, "lcqmc")["good", "bad"][1] == 1, "a seed that one method lacks is no pair"
 

@@ -133,7 +133,7 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys):
         yaml.safe_dump(content | {"variants": {"a": {"no_packing": True}, "b": {"features": "u"}}})
     )
     arguments = ["--data_dir", corpus.parent, "--results", tmp_path, "--runs", tmp_path / "runs"]
-    arguments += ["--set", f"model_name_or_path={tiny_model}", "--accelerate_config"]
+    arguments += ["--parallel", "2", "--set", f"model_name_or_path={tiny_model}", "--accelerate_config"]
     arguments += [ROOT / "recipes/accelerate/cpu.yaml"]
     assert study.main(study.parser().parse_args(list(map(str, [tmp_path / "s.yaml", *arguments])))) == 1
     assert "cosent-b-made_up-1 failed: error: --features are those of" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import numpy as np
 from cosent import figures
 from cosent.page import Figures, Section, Strong, Table
 from cosent.results import Result, Study, average, known, spread
+from cosent.schema import InputError
 from cosent.significance import RESAMPLES, Difference, difference, resampled_spearman, spearman
 
 # Settings that every report shows, beside those in which the methods differ.
@@ -27,7 +28,8 @@ def overview(study: Study) -> Section:
         "times 100 where nothing else is said, as mean ± standard deviation over seeds."
     ]
     if study.missing:
-        text.append(f"Not finished, {len(study.missing)} runs: {'; '.join(study.missing)}.")
+        more = f"; and {len(study.missing) - 6} more" if len(study.missing) > 6 else ""
+        text.append(f"Not finished, {len(study.missing)} runs: {'; '.join(study.missing[:6])}{more}.")
     return Section("What was run", [*text, settings(study)])
 
 
@@ -111,18 +113,26 @@ def compare(scored: dict[str, dict[int, Result]], corpus: str) -> dict[tuple[str
 
     Args:
         scored: runs by method and seed, all with scores of `corpus`.
+
+    Raises:
+        InputError: runs were tested on other rows.
     """
-    runs = [run for by_seed in scored.values() for run in by_seed.values()]
-    arrays = {run.file: run.scores[corpus]["test"] for run in runs}
-    labels = arrays[runs[0].file]["labels"] if runs else None
-    same = [run for run in runs if np.array_equal(arrays[run.file]["labels"], labels)]
-    if len(same) < 2:
+    if len(scored) < 2:
         return {}
-    resampled = resampled_spearman(np.stack([arrays[run.file]["after"] for run in same]), labels)
-    columns = {run.file: (spearman(arrays[run.file]["after"], labels), resampled[:, i]) for i, run in enumerate(same)}
+    runs = [run for by_seed in scored.values() for run in by_seed.values()]
+    tests = [run.scores[corpus]["test"] for run in runs]
+    labels = tests[0]["labels"]
+    for run, test in zip(runs, tests, strict=True):
+        if not np.array_equal(test["labels"], labels):
+            raise InputError(
+                f"{run.file} was tested on other rows of {corpus} than {runs[0].file}: nothing can be compared pair by "
+                "pair. Delete the results from before the corpus was prepared anew, and run the study again."
+            )
+    resampled = resampled_spearman(np.stack([test["after"] for test in tests]), labels)
+    columns = {run.file: (spearman(tests[i]["after"], labels), resampled[:, i]) for i, run in enumerate(runs)}
     found = {}
     for (first, ours), (second, theirs) in combinations(scored.items(), 2):
-        seeds = [s for s in ours if s in theirs and ours[s].file in columns and theirs[s].file in columns]
+        seeds = [seed for seed in ours if seed in theirs]
         if seeds:
             a, b = ([columns[side[s].file] for s in seeds] for side in (ours, theirs))
             observed = float(np.mean([value for value, _ in a]) - np.mean([value for value, _ in b]))
