@@ -60,7 +60,7 @@ class PretrainingArguments(TrainingArguments):
     max_minutes: float | None = option(None, "Wall-clock budget; the learning rate reaches 0 when it is used up.")
     batch_tokens: int = option(8192, "Tokens per device and step.")
     mask_ratio: float = option(0.3, "Share of the tokens to predict.")
-    neighbour_weight: float = option(1.0, "Weight of the contrastive loss on neighbouring lines; 0: MLM alone.")
+    neighbour_weight: float = option(0.3, "Weight of the contrastive loss on neighbouring lines; 0: MLM alone.")
     save_strategy: str = option("steps", "When to write a checkpoint: no or steps.")
     save_total_limit: int | None = option(1, "Checkpoints kept on disk.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
