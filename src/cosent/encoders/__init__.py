@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cosent.schema import InputError
 
-SHIPPED = ("mini",)
+SHIPPED = ("mini", "mini-roformer")
 
 
 def resolve(model_name_or_path: str) -> str:
