@@ -64,7 +64,7 @@ def gather_object(value: Result) -> list[Result]:
 def decided_by_main(decide: Callable[[], Result]) -> Result:
     """Calls `decide` on rank 0 alone; every rank returns its result, or raises the `InputError` that it raised.
 
-    For whatever looks at files that rank 0 writes or removes: ranks that looked for themselves could see different ones.
+    For whatever looks at files that rank 0 writes or removes: ranks that look for themselves may see different ones.
     """
     outcome = [None, None]
     if rank() == 0:

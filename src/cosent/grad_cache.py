@@ -2,7 +2,7 @@
 
 1. Every part of the batch runs forward without a graph, and what the loss reads of it is kept: a few numbers per pair.
 2. The loss is computed over all parts together, back to the kept tensors alone: that is the cache of gradients.
-3. Every part runs forward again, with a graph and the dropout of the first time, and backward from its cached gradients.
+3. Every part runs forward again, with a graph and the dropout of the first time, and backward from its own cache.
 
 Source: https://arxiv.org/abs/2101.06983 (there for contrastive losses; exact for any loss of the kept tensors).
 """
