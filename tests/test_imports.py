@@ -11,7 +11,7 @@ PACKAGE = ROOT / "src/cosent"
 ROOMS = [
     {"schema", "checks", "scores", "significance", "figures", "page"},
     {"losses", "heads", "metrics", "packing", "pooling", "onednn", "encoders", "records", "samplers"}
-    | {"distributed", "grad_cache", "lora"},
+    | {"distributed", "grad_cache", "launching", "lora"},
     {"layout", "backbones", "encoding", "text", "results"},
     {"loading"},
     {"modeling", "objectives", "vector_file", "data", "cli", "callbacks", "comparison", "diagnostics", "checkpoints"},

@@ -12,7 +12,7 @@ import yaml
 from accelerate import PartialState
 from transformers import HfArgumentParser
 
-from cosent.distributed import check_world_size
+from cosent.launching import check_world_size
 from cosent.schema import InputError, messages_for_users
 
 

@@ -1,6 +1,5 @@
-"""Several processes as one: gathering with gradients, decisions that one process takes, and a check that they met."""
+"""Several processes as one: gathering with gradients, waiting for one another, decisions that one of them takes."""
 
-import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -61,6 +60,11 @@ def gather_object(value: Result) -> list[Result]:
     return values
 
 
+def wait_for_everyone() -> None:
+    if world_size() > 1:
+        dist.barrier()
+
+
 def decided_by_main(decide: Callable[[], Result]) -> Result:
     """Calls `decide` on rank 0 alone; every rank returns its result, or raises the `InputError` that it raised.
 
@@ -77,21 +81,3 @@ def decided_by_main(decide: Callable[[], Result]) -> Result:
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]
-
-
-def check_world_size(processes: int = 1) -> None:
-    """Refuses processes that were launched together and do not know of each other.
-
-    Args:
-        processes: how many this job sees; 1 for a job that is not made for more.
-
-    Raises:
-        InputError: the launcher's WORLD_SIZE is another number.
-    """
-    launched = int(os.environ.get("WORLD_SIZE", 1))
-    if launched != processes:
-        raise InputError(
-            f"{launched} processes were launched, and this job sees {processes}: each would do all of the work and "
-            "write the same files. On a CPU set ACCELERATE_USE_CPU=true and distributed_type MULTI_GPU; start jobs "
-            "that do not share out their work with plain python."
-        )

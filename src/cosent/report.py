@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent import comparison, diagnostics, page
+from cosent.launching import check_world_size
 from cosent.results import Result, Study, read_results, spread
 from cosent.schema import InputError, messages_for_users
 from cosent.scores import SCORES_NAME, Scores, read_scores
@@ -24,6 +25,7 @@ BLOCK = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def main(args: argparse.Namespace) -> None:
+    check_world_size()
     if args.ensemble:
         print(ensemble(*args.ensemble))
     elif Path(args.path).is_dir():

@@ -136,7 +136,8 @@ def mended(order: np.ndarray, labels: np.ndarray, block: int, generator: np.rand
     lowest, highest = np.minimum.reduceat(labels, starts), np.maximum.reduceat(labels, starts)
     for label in np.unique(lowest[lowest == highest]):
         others = np.add.reduceat(labels != label, starts)  # (blocks,), rows of another label in each
-        for poor in np.flatnonzero((others == 0) & (sizes > 1)):
+        # At random, or the last blocks would be the ones that stay as they are where rows do not go round.
+        for poor in generator.permutation(np.flatnonzero((others == 0) & (sizes > 1))):
             # A block of a single row can never be mixed, so its row is free to go.
             rich = np.flatnonzero((others > 1) | ((others == 1) & (sizes == 1)))
             if not len(rich):
