@@ -89,17 +89,8 @@ def train(tiny_model, make_corpus, pairs, tmp_path):
     def run(*flags, output="run"):
         arguments = [
             *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
-            *(
-                "--use_cpu",
-                "true",
-                "--disable_tqdm",
-                "true",
-                "--per_device_train_batch_size",
-                "16",
-                "--max_length",
-                "8",
-            ),
-            *("--learning_rate", "1e-3", "--num_train_epochs", "2", *flags),
+            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
+            *("--max_length", "8", "--learning_rate", "1e-3", "--num_train_epochs", "2", *flags),
         ]
         main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
         return tmp_path / output

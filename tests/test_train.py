@@ -133,8 +133,10 @@ def test_auto_takes_the_newest_whole_checkpoint(train, corpus):
     whole = train(corpus, output="whole")
     (whole / "checkpoint-9").mkdir()
     before = (whole / "model.safetensors").read_bytes()
+    (whole / "run.json").unlink()
     train(corpus, "--resume_from_checkpoint", "auto", output="whole")
     assert (whole / "model.safetensors").read_bytes() == before
+    (whole / "run.json").unlink()
     for checkpoint in whole.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     with pytest.raises(InputError, match="already holds a model"):
