@@ -28,7 +28,7 @@ from cosent.scores import SCORES_NAME, read_scores, save_scores
 
 # What a result keeps of run.json: enough to judge and repeat the run, not its whole log.
 KEPT = ("recipe", "corpora", "before", "after", "thresholds", "train_pairs", "train_seconds", "versions", "commit")
-KEPT += ("device", "threads")
+KEPT += ("device", "threads", "processes", "footprint")
 
 
 def main(args: argparse.Namespace) -> int:
