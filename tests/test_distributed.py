@@ -124,6 +124,11 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, corpus, t
     jobs.append(["encode", "--model", str(tiny_model), "--input", str(sentences), "--output", f"{tmp_path}/two.npy"])
     evaluation = ["--model", str(two / "cosent"), "--corpus", str(corpus), "--predictions"]
     jobs.append(["evaluate", *evaluation, f"{tmp_path}/two.tsv"])
+    every_third = ("--save_strategy", "steps", "--save_steps", "3", "--eval_strategy", "no", "--dropout", "0.1")
+    for name, more in {"plain": (), "mixed": ("--balanced_batches", "true")}.items():  # 5 steps per epoch
+        jobs.append(["train", *flags(tiny_model, corpus, two / f"whole_{name}", 8, *every_third, *more)])
+        resume = ("--resume_from_checkpoint", str(two / f"whole_{name}/checkpoint-6"))
+        jobs.append(["train", *flags(tiny_model, corpus, two / f"resumed_{name}", 8, *every_third, *more, *resume)])
     output = launch(jobs, two)[0]
 
     differences = {}
@@ -140,7 +145,11 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, corpus, t
     assert max(differences.values()) < 1e-3, differences
     assert apart(tmp_path / "one/cosent", two / "local", Path(tiny_model)) > 30 * max(differences.values())
 
-    assert output.count("model in ") == len(CASES) + 1, "every process reported for itself"
+    for name in ("plain", "mixed"):
+        whole, resumed = (load_file(two / f"{run}_{name}" / "model.safetensors") for run in ("whole", "resumed"))
+        assert all(torch.equal(whole[key], resumed[key]) for key in whole), f"{name}: resumed elsewhere"
+
+    assert output.count("model in ") == len(CASES) + 5, "every process reported for itself"
     rows = np.load(tmp_path / "two.npy")
     assert rows.shape == (9000, 32) and not (rows == 0).all(axis=1).any()
     lines = (tmp_path / "two.tsv").read_text().splitlines()

@@ -51,11 +51,26 @@ class ResumableTrainer(Trainer):
         with clear_disk_errors(output_dir or self.args.output_dir):
             super().save_model(output_dir, _internal_call)
 
-    def _run_epoch(self, *, resume_from_checkpoint=None, **kwargs):
+    def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint=None, **kwargs):
+        set_epoch(train_dataloader, epoch)
         if resume_from_checkpoint is not None and had_ended(resume_from_checkpoint, self.state.max_steps):
             self.control.should_training_stop = True
         else:
-            super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            resume = {"resume_from_checkpoint": resume_from_checkpoint}
+            super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **resume, **kwargs)
+
+
+def set_epoch(dataloader, epoch: int) -> None:
+    """Tells the sampler of a dataloader which epoch it is, however deep accelerate has wrapped it.
+
+    accelerate 1.15 looks two wrappers deep, and there are three where several processes resume within an epoch: their
+    sampler would draw the order of the first epoch again.
+    """
+    sampler = dataloader.batch_sampler
+    while sampler is not None:
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
 
 
 def has_finished(args: TrainingArguments) -> bool:
