@@ -67,7 +67,7 @@ def test_training_that_was_over_is_not_continued(tmp_path):
     """Fails if a resumed run takes steps that an undisturbed one does not, or a longer schedule is refused."""
 
     def state(step, max_steps, stopped):
-        control = {"TrainerControl": {"attributes": {"should_training_stop": stopped}}}
+        control = {"TrainerControl": {"args": {"should_training_stop": stopped}}}
         content = {"global_step": step, "max_steps": max_steps, "stateful_callbacks": control}
         (tmp_path / checkpoints.STATE).write_text(json.dumps(content))
         return str(tmp_path)

@@ -155,7 +155,7 @@ def is_whole(folder: Path) -> bool:
 def had_ended(checkpoint: str, max_steps: int) -> bool:
     """Whether training was over at this checkpoint: by early stopping, or since it has `max_steps` steps already."""
     state = json.loads(Path(checkpoint, STATE).read_text(encoding="utf-8"))
-    stopped = state["stateful_callbacks"]["TrainerControl"]["attributes"]["should_training_stop"]
+    stopped = state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
     return stopped and (state["global_step"] < state["max_steps"] or state["global_step"] >= max_steps)
 
 
