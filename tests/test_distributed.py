@@ -17,7 +17,14 @@ from cosent.cli import parse
 from cosent.train import main
 
 ROOT = Path(__file__).parents[1]
-WITHOUT_ROUNDING_GAINS = ("--optim", "sgd", "--learning_rate", "0.3", "--max_grad_norm", "0")  # linear in the gradient
+WITHOUT_ROUNDING_GAINS = (
+    "--optim",
+    "sgd",
+    "--learning_rate",
+    "0.003",
+    "--max_grad_norm",
+    "0",
+)  # linear in the gradient
 SMALL = ("--num_train_epochs", "2", "--logging_steps", "1", "--disable_tqdm", "true", "--use_cpu", "true")
 
 
@@ -124,7 +131,8 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, corpus, t
     jobs.append(["encode", "--model", str(tiny_model), "--input", str(sentences), "--output", f"{tmp_path}/two.npy"])
     evaluation = ["--model", str(two / "cosent"), "--corpus", str(corpus), "--predictions"]
     jobs.append(["evaluate", *evaluation, f"{tmp_path}/two.tsv"])
-    every_third = ("--save_strategy", "steps", "--save_steps", "3", "--eval_strategy", "no", "--dropout", "0.1")
+    every_third = ("--save_steps", "3", "--save_strategy", "steps", "--save_total_limit", "9", "--eval_strategy", "no")
+    every_third += ("--dropout", "0.1")
     for name, more in {"plain": (), "mixed": ("--balanced_batches", "true")}.items():  # 5 steps per epoch
         jobs.append(["train", *flags(tiny_model, corpus, two / f"whole_{name}", 8, *every_third, *more)])
         resume = ("--resume_from_checkpoint", str(two / f"whole_{name}/checkpoint-6"))

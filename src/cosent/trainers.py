@@ -75,6 +75,12 @@ class PairTrainer(ResumableTrainer):
         """Runs the wrapped model on a batch; returns at least `scores` of shape `(batch,)`, higher = more similar."""
         return model(**inputs)
 
+    def _prepare_for_training(self, *args, **kwargs):
+        # accelerate 1.15 takes a model that was evaluated before for one that is prepared already, and leaves it
+        # without DistributedDataParallel: every rank would train a model of its own.
+        vars(self.model).pop("_is_accelerate_prepared", None)
+        return super()._prepare_for_training(*args, **kwargs)
+
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Notes beside the last batch of an epoch how many of its rows, over all ranks, are no repetitions.
 
