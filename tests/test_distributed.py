@@ -17,6 +17,7 @@ from cosent.cli import parse
 from cosent.train import main
 
 ROOT = Path(__file__).parents[1]
+# Linear in the gradient: Adam would make large steps out of rounding errors.
 WITHOUT_ROUNDING_GAINS = (
     "--optim",
     "sgd",
@@ -24,7 +25,7 @@ WITHOUT_ROUNDING_GAINS = (
     "0.003",
     "--max_grad_norm",
     "0",
-)  # linear in the gradient
+)
 SMALL = ("--num_train_epochs", "2", "--logging_steps", "1", "--disable_tqdm", "true", "--use_cpu", "true")
 
 
