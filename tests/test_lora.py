@@ -148,7 +148,7 @@ def test_a_cross_encoder_reloads_with_its_fresh_head(train, tiny_model, packing)
         base = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1, dtype=torch.float32)
         loaded = CrossEncoder.from_pretrained(str(folder))
         loaded.packing = False
-        loaded.model = PeftModel.from_pretrained(base, str(folder / "adapter")).eval()
+        loaded.model = PeftModel.from_pretrained(base, str(folder / "adapter")).eval().get_base_model()
         reloads.append(loaded.similarity(FIRST, SECOND))
     assert np.array_equal(*reloads)
     np.testing.assert_allclose(reloads[0], scores, atol=1e-4)
