@@ -37,7 +37,7 @@ def train(tiny_model, make_corpus, pairs, tmp_path):
         arguments = [
             *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
             *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "8"),
-            *("--learning_rate", "0.3", "--warmup_steps", "60", "--lr_scheduler_type", "constant_with_warmup"),
+            *("--learning_rate", "0.1", "--warmup_steps", "60", "--lr_scheduler_type", "constant_with_warmup"),
             *("--num_train_epochs", "8", "--logging_steps", "4", "--collapse_drop", "0.2", "--dropout", "0", *flags),
         ]
         main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
