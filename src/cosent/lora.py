@@ -157,7 +157,7 @@ def dequantized(model: nn.Module, state_dict: dict[str, Tensor]) -> dict[str, Te
     quantized = {
         name: module.weight
         for name, module in model.named_modules()
-        if getattr(getattr(module, "weight", None), "quant_state", None) is not None
+        if hasattr(module._parameters.get("weight"), "quant_state")  # peft's layers show the weight of theirs too
     }
     if not quantized:
         return state_dict
