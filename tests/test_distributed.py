@@ -149,7 +149,8 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, corpus, t
         once, twice = (json.loads((folder / "run.json").read_text()) for folder in (one, two / name))
         assert twice["processes"] == 2 and once["processes"] == 1
         for split, metrics in once["after"]["made_up"].items():
-            assert twice["after"]["made_up"][split]["spearman"] == pytest.approx(metrics["spearman"], abs=0.05), name  # ties
+            # Pairs and their mirror images tie; rows in another order would be far off.
+            assert twice["after"]["made_up"][split]["spearman"] == pytest.approx(metrics["spearman"], abs=0.05), name
     print(differences)
     assert max(differences.values()) < 1e-3, differences
     assert apart(tmp_path / "one/cosent", two / "local", Path(tiny_model)) > 30 * max(differences.values())
