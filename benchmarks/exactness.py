@@ -164,6 +164,7 @@ def main(args: argparse.Namespace) -> None:
     }
     plain = memory["plain 16"]["activations_mib"]
     result = {
+        "kind": "exactness",
         "pairs": PAIRS,
         "corpus": Path(args.corpus).name,
         "differences": differences,

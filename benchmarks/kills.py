@@ -123,7 +123,7 @@ def main(args: argparse.Namespace) -> None:
         counts = count(small_corpus(args.corpus, folder / "corpus"), folder, args.kills, FLAGS)
     print(json.dumps(counts))
     if args.output:
-        result = counts | {"seed": args.seed, **records.environment()}
+        result = {"kind": "kills"} | counts | {"seed": args.seed, **records.environment()}
         Path(args.output).write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 

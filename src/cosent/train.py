@@ -73,7 +73,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
 
     scores: Scores = {}
     before, _ = measure(trainer, held, [], scores, "before")
-    if isinstance(model, BiEncoder):
+    if isinstance(model, BiEncoder) and trainer.is_world_process_zero():
         keep_distances(encoder, everything, scores)
     result = trainer.train(resume_from_checkpoint=checkpoint)
     binary = [name for name, corpus in everything.items() if corpus.manifest.label_kind == "binary"]
