@@ -83,10 +83,9 @@ def one_process(arguments: list[str]) -> None:
 def apart(first: Path, second: Path, start: Path) -> float:
     """Largest difference of two trained models' weights, relative to the way that training took them."""
     one, two, began = (load_file(folder / "model.safetensors") for folder in (first, second, start))
-    named = {name: next(weight for key, weight in began.items() if key.endswith(name)) for name in one if "." in name
-             and any(key.endswith(name) for key in began)}  # fmt: skip
-    assert len(named) > 30
-    way = max((one[name] - named[name]).abs().max() for name in named)
+    shared = {name: name.removeprefix("bert.") for name in one if name.removeprefix("bert.") in began}
+    assert len(shared) > 30
+    way = max((one[name] - began[old]).abs().max() for name, old in shared.items())
     assert way > 1e-3, "nothing was trained"
     return float(max((one[name] - two[name]).abs().max() for name in one) / way)
 
