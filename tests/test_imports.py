@@ -10,12 +10,13 @@ PACKAGE = ROOT / "src/cosent"
 # Each room may import from those on the lines above its own (and `schema` from everywhere).
 ROOMS = [
     {"schema", "checks", "scores", "significance", "figures", "page"},
-    {"losses", "heads", "metrics", "packing", "pooling", "onednn", "encoders", "records", "samplers"},
+    {"losses", "heads", "metrics", "packing", "pooling", "onednn", "encoders", "records", "samplers"}
+    | {"distributed", "grad_cache", "launching", "lora"},
     {"layout", "backbones", "encoding", "text", "results"},
     {"loading"},
-    {"modeling", "objectives", "vector_file", "data", "cli", "callbacks", "comparison", "diagnostics"},
+    {"modeling", "objectives", "vector_file", "data", "cli", "callbacks", "comparison", "diagnostics", "checkpoints"},
     {"cross_encoder", "arguments", "trainers", "pretraining"},
-    {"towers", "held_out", "plan"},
+    {"towers", "held_out", "plan", "collapse"},
     {"train", "evaluate", "encode", "similarity", "study", "report", "pretrain"},
 ]
 MODULES = sorted({path.stem for path in PACKAGE.glob("*.py")} - {"__init__"})

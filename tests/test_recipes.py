@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import launch_command_parser
 
 from cosent import objectives
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
@@ -58,3 +60,16 @@ def test_keys_are_sorted_inside_their_group(recipe):
     for group in recipe.read_text().split("\n\n")[1:]:
         keys = [line.split(":")[0] for line in group.splitlines() if line and not line.startswith("#")]
         assert keys == sorted(keys), keys
+
+
+@pytest.mark.parametrize("config", sorted((ROOT / "recipes/accelerate").glob("*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_takes_the_configuration(config):
+    """Fails if a shipped file has a key that accelerate refuses, or asks for what its name does not say."""
+    loaded = load_config_from_file(str(config))
+    kinds = {"fsdp": "FSDP", "deepspeed_zero2": "DEEPSPEED", "ddp": "MULTI_GPU", "multi_node": "MULTI_GPU"}
+    assert loaded.distributed_type == kinds.get(config.stem, "NO")
+    assert (loaded.num_machines > 1) == (config.stem == "multi_node")
+    assert (loaded.num_processes > 1) == (config.stem in kinds)
+    assert any(line.startswith("# Launch: accelerate launch") for line in config.read_text().splitlines())
+    sections = {**(loaded.fsdp_config or {}), **(loaded.deepspeed_config or {})}
+    assert {f"--{name}" for name in sections} <= set(launch_command_parser()._option_string_actions)

@@ -243,3 +243,18 @@ def test_report_answers_at_once():
     """Fails if a table of numbers first loads torch."""
     code = "import sys, cosent.report; sys.exit(any(name in sys.modules for name in ('torch', 'datasets')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_exactness_and_kills_are_shown(tmp_path):
+    """Fails if a block of the README shows another kind of result as if it were the speed table."""
+    cell = {"tower": {"loss": 1.2e-07, "gradient": 0.5}}
+    memory = {"plain": {"activations_mib": 12.34, "process_mib": 600.0}}
+    shared = {"device": "CPU", "commit": "abc"}
+    exact = {"kind": "exactness", "pairs": 32, "corpus": "stsb", "differences": {"2 x 16": cell}, "memory": memory}
+    (tmp_path / "exactness.json").write_text(json.dumps(exact | shared))
+    counts = {"kills": 10, "kills_while_saving": 5, "torn_checkpoints": 4, "runs": 3, "bit_equal": 2}
+    (tmp_path / "kills.json").write_text(json.dumps({"kind": "kills"} | counts | shared))
+    text = "".join(f"<!-- results:{name} -->\n<!-- end -->\n" for name in ("exactness", "kills"))
+    filled = report.fill(text, tmp_path)
+    assert "| 2 x 16 | 1e-07 / 5e-01 |" in filled and "| plain | 12.3 | 600 |" in filled
+    assert "10 times SIGKILL, 5 of them" in filled and "2 of 3 runs" in filled

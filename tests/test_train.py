@@ -84,6 +84,35 @@ def test_gradient_checkpointing_changes_no_weight(train, corpus):
     assert plain.read_bytes() == checkpointed.read_bytes()
 
 
+@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
+def test_cached_batches_train_as_large_ones_do(train, corpus, tower):
+    """Fails if --cached_batch_size compares within its parts, counts rows twice, or scales the gradient."""
+    flags = ("--optim", "sgd", "--dropout", "0", "--learning_rate", "3e-3", "--max_grad_norm", "0", "--tower", tower)
+    curves = []
+    for name, batch in {"large": ("24",), "cached": ("8", "--cached_batch_size", "24")}.items():  # 64 = 24 + 24 + 16
+        folder = train(corpus, *flags, "--per_device_train_batch_size", *batch, output=name)
+        history = json.loads((folder / "run.json").read_text())["history"]
+        curves.append([(entry["loss"], entry["grad_norm"]) for entry in history if "loss" in entry])
+    assert len(curves[0]) == 6
+    np.testing.assert_allclose(curves[1], curves[0], rtol=2e-4)
+
+
+def test_a_cached_batch_is_made_of_parts(train, corpus):
+    """Fails if a size that devices and parts cannot share out is rounded in silence."""
+    with pytest.raises(InputError, match="a multiple of 16"):
+        train(corpus, "--cached_batch_size", "40")
+
+
+def test_balanced_batches_leave_no_batch_of_one_label(train, make_corpus, pairs, caplog):
+    """Fails if the flag does not reach the sampler: the same rows in plain order waste batches."""
+    rows = make_corpus({"train": [(a, b, float(number % 8 == 0)) for number, (a, b, _) in enumerate(pairs)]})
+    with caplog.at_level(logging.WARNING):
+        train(rows, "--per_device_train_batch_size", "8", "--balanced_batches", "true", output="balanced")
+        assert "batches held pairs of one label only" not in caplog.text
+        train(rows, "--per_device_train_batch_size", "8", output="plain")
+    assert "batches held pairs of one label only" in caplog.text
+
+
 def test_same_seed_same_weights(train, corpus):
     """Fails if a run cannot be repeated; another seed guards against comparing constants."""
     first, again, other = (
@@ -133,8 +162,10 @@ def test_auto_takes_the_newest_whole_checkpoint(train, corpus):
     whole = train(corpus, output="whole")
     (whole / "checkpoint-9").mkdir()
     before = (whole / "model.safetensors").read_bytes()
+    (whole / "run.json").unlink()
     train(corpus, "--resume_from_checkpoint", "auto", output="whole")
     assert (whole / "model.safetensors").read_bytes() == before
+    (whole / "run.json").unlink()
     for checkpoint in whole.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     with pytest.raises(InputError, match="already holds a model"):

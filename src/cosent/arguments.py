@@ -28,6 +28,15 @@ class ModelArguments:
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
     attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: what transformers takes.")
     no_packing: bool = option(False, "Pad every sentence to the longest of its batch instead of packing rows.")
+    use_peft: bool = option(False, "Train a LoRA adapter, and heads that are fresh, instead of all weights.")
+    lora_r: int = option(8, "Rank of the adapter.")
+    lora_alpha: float = option(16.0, "The adapter's output is scaled by lora_alpha / lora_r.")
+    lora_dropout: float = option(0.0, "Dropout before the adapter.")
+    lora_target_modules: list[str] = field(
+        default_factory=lambda: ["all-linear"],
+        metadata={"help": "Linear layers that get an adapter, e.g. query value; all-linear: all but heads."},
+    )
+    load_in_4bit: bool = option(False, "With --use_peft: keep the frozen weights in 4 bits (CUDA, bitsandbytes).")
 
 
 @dataclass
@@ -65,11 +74,12 @@ class LossArguments:
 
 @dataclass
 class PairTrainingArguments(TrainingArguments):
-    """`TrainingArguments` with the defaults of this project and three flags of its own.
+    """`TrainingArguments` with the defaults of this project and flags of its own.
 
     Changed defaults: `eval_strategy` and `save_strategy` epoch, `load_best_model_at_end` true by `spearman`,
     `save_total_limit` 2, `logging_steps` 50, `per_device_eval_batch_size` 128, `report_to` none,
-    `logging_nan_inf_filter` false (a diverged run stops),
+    `logging_nan_inf_filter` false (a diverged run stops), `data_seed` as `seed`,
+    `restore_callback_states_from_checkpoint` true, `ddp_find_unused_parameters` and `ddp_broadcast_buffers` false,
     `remove_unused_columns` false and `label_names` [labels] (pairs are not a model's own columns).
     """
 
@@ -87,6 +97,22 @@ class PairTrainingArguments(TrainingArguments):
     report_to: str = option("none", "Where else to log, e.g. tensorboard.")
     remove_unused_columns: bool = option(False, "Leave as it is: pairs are not a model's own columns.")
     label_names: list[str] = field(default_factory=lambda: ["labels"], metadata={"help": "Leave as it is."})
+    data_seed: int | None = option(None, "Seed of the order of the pairs; default: --seed.")
+    restore_callback_states_from_checkpoint: bool = option(True, "Leave as it is: early stopping counts on.")
+    ddp_find_unused_parameters: bool | None = option(False, "Look for weights without a gradient at every step.")
+    ddp_broadcast_buffers: bool | None = option(False, "Leave as it is: no buffer here changes in training.")
+    cached_batch_size: int | None = option(
+        None,
+        "Pairs of one loss over all devices, in parts of per_device_train_batch_size: the gradient of the large batch "
+        "in the memory of a part, for one more forward pass. Default: one part per device, without caching.",
+    )
+    local_comparisons: bool = option(False, "Several devices: compare the pairs of each with one another alone.")
+    balanced_batches: bool = option(False, "Swap rows so that as few batches as possible hold one label only.")
+    on_collapse: str | None = option(
+        None, "What to do when the scores collapse on validation; default: not looked at.", ("warn", "stop", "rollback")
+    )
+    collapse_drop: float = option(0.1, "on_collapse: validation Spearman below its best that counts as a collapse.")
+    rollback_factor: float = option(0.5, "on_collapse rollback: factor of the learning rate after each.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without a better one.")
     overwrite_output_dir: bool = option(False, "Train although output_dir holds a model, which will be replaced.")
 
@@ -108,6 +134,8 @@ class PairTrainingArguments(TrainingArguments):
             raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
         if self.eval_strategy == "no":
             self.load_best_model_at_end, self.metric_for_best_model = False, None
+        if self.data_seed is None:
+            self.data_seed = self.seed
         super().__post_init__()
         # Trainer would ask for pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"

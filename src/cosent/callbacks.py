@@ -32,7 +32,7 @@ class DeadBatchReport(TrainerCallback):
         if dead:
             logger.warning(
                 "epoch %d: %d of %d batches held pairs of one label only and taught nothing. "
-                "A larger --per_device_train_batch_size makes them rarer.",
+                "A larger --per_device_train_batch_size makes them rarer, --balanced_batches as rare as can be.",
                 round(state.epoch),
                 dead,
                 self.batches,

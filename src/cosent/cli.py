@@ -2,13 +2,17 @@
 
 import argparse
 import difflib
+import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
+from accelerate import PartialState
 from transformers import HfArgumentParser
 
+from cosent.launching import check_world_size
 from cosent.schema import InputError, messages_for_users
 
 
@@ -77,6 +81,13 @@ def nearest(name: str, known: dict) -> str:
 
 
 def run(main: Callable, *argument_classes: type) -> None:
-    """Parses `sys.argv` and runs a job; what the user got wrong ends in one message and exit status 2."""
+    """Parses `sys.argv` and runs a job; what the user got wrong ends in one message and exit status 2.
+
+    Of several processes that were launched together, all have met before the job begins, and the first one speaks.
+    """
     with messages_for_users():
-        main(*parse(sys.argv[1:], *argument_classes))
+        if int(os.environ.get("RANK", 0)) > 0:
+            logging.disable(logging.WARNING)
+        arguments = parse(sys.argv[1:], *argument_classes)
+        check_world_size(PartialState().num_processes if "WORLD_SIZE" in os.environ else 1)
+        main(*arguments)

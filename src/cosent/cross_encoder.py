@@ -52,6 +52,7 @@ class CrossEncoder(TextModel):
         dropout: float | None = None,
         seed: int = 42,
         attn_implementation: str | None = None,
+        quantization_config=None,
     ) -> "CrossEncoder":
         """Loads a classifier in float32, or a backbone and a fresh head on it.
 
@@ -63,20 +64,19 @@ class CrossEncoder(TextModel):
             max_length: tokens per pair, special tokens included; default: what the tokenizer says.
             dropout: probability for hidden states, attention and the head; default: what the model says.
             seed: seed of whatever weights the folder does not have; the global random state stays as it was.
-            attn_implementation: as for `SentenceEncoder`.
+            attn_implementation, quantization_config: as for `SentenceEncoder`.
 
         Raises:
             InputError: no model is there.
         """
         path, changes = resolve(model_name_or_path), dropout_changes(dropout)
+        changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         if num_labels is not None:
             if is_cross_encoder(path) and AutoConfig.from_pretrained(path).num_labels != num_labels:
                 logger.warning("%s has no head of %d logit(s): a new one starts from seed %d.", path, num_labels, seed)
             changes |= {"num_labels": num_labels, "ignore_mismatched_sizes": True}
         with missing_models(model_name_or_path):
-            model = load_seeded(
-                AutoModelForSequenceClassification, path, seed, attn_implementation=attn_implementation, **changes
-            )
+            model = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
             names = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
             tokenizer = AutoTokenizer.from_pretrained(path, **names)
         encoder = cls(model, tokenizer)

@@ -1,6 +1,7 @@
 """Embed a text file, one sentence per line, into a NumPy file: one JSON line on stdout, progress on stderr.
 
 python -m cosent.encode --model runs/stsb --input sentences.txt --output vectors.npy --normalize
+accelerate launch --config_file recipes/accelerate/ddp.yaml -m cosent.encode ...    shares the chunks out over GPUs
 """
 
 import json
@@ -15,6 +16,7 @@ from tqdm.auto import tqdm
 
 from cosent.arguments import option
 from cosent.cli import run
+from cosent.distributed import rank, world_size
 from cosent.encoding import quantized
 from cosent.schema import InputError
 from cosent.towers import load_bi_encoder
@@ -47,8 +49,11 @@ def main(args: EncodeArguments):
     load = partial(load_encoder, args.model, args.dtype, args.int8, device)
     encoder = load()
     rows = chunks[-1].first + chunks[-1].rows
-    with tqdm(total=rows, unit="sentence", file=sys.stderr) as progress:
+    own = sum(chunk.rows for chunk in chunks[rank() :: world_size()])
+    with tqdm(total=own, unit="sentence", file=sys.stderr, disable=rank() > 0) as progress:
         truncated = encode_file(encoder, task, chunks, load, args.workers, progress.update)
+    if rank() > 0:
+        return
     seconds = time.time() - start
     if truncated:
         print(f"{truncated} of {rows} sentences are longer than the model's {encoder.max_length} tokens; what is "

@@ -16,6 +16,7 @@ from cosent.arguments import option
 from cosent.cli import run
 from cosent.cross_encoder import CrossEncoder
 from cosent.data import Corpus, load_corpus
+from cosent.distributed import gather_object, rank, world_size
 from cosent.encoding import quantized
 from cosent.metrics import SimilarityMetrics, find_threshold
 from cosent.records import read_record
@@ -53,6 +54,8 @@ def main(args: EvaluateArguments):
     labels = corpus.labels(args.split)
     threshold, source = choose_threshold(args, corpus, model)
     metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
+    if rank() > 0:
+        return
     if args.predictions:
         write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
     result = {"model": args.model, "corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
@@ -63,8 +66,14 @@ def main(args: EvaluateArguments):
 
 
 def score(model, rows, batch_size: int) -> np.ndarray:
-    """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`."""
-    return model.similarity(rows["sentence1"][:], rows["sentence2"][:], batch_size, show_progress_bar=True)
+    """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
+    own = slice(rank(), None, world_size())
+    sentences = (rows[name][:][own] for name in ("sentence1", "sentence2"))
+    parts = gather_object(model.similarity(*sentences, batch_size, show_progress_bar=rank() == 0))
+    scores = np.empty(len(rows), dtype=np.float32)
+    for number, part in enumerate(parts):
+        scores[number :: len(parts)] = part
+    return scores
 
 
 def choose_threshold(args: EvaluateArguments, corpus: Corpus, model) -> tuple[float | None, str]:

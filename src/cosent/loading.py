@@ -85,6 +85,9 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.
         model, report = auto_class.from_pretrained(
             path, dtype=torch.float32, output_loading_info=True, **config_changes
         )
+    if config_changes.get("quantization_config") is not None:  # what is saved later are plain weights
+        model.hf_quantizer, model.is_quantized = None, False
+        del model.config.quantization_config
     fresh = sorted(key for key in report["missing_keys"] if not HEADS_OF_ARCHITECTURES.search(key))
     if fresh:
         missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"

@@ -48,6 +48,7 @@ class SentenceEncoder(TextModel):
         dropout: float | None = None,
         seed: int = 42,
         attn_implementation: str | None = None,
+        quantization_config=None,
     ) -> "SentenceEncoder":
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
 
@@ -58,13 +59,15 @@ class SentenceEncoder(TextModel):
             dropout: probability for hidden states and attention; default: what the backbone says.
             seed: seed of whatever weights the folder does not have; the global random state stays as it was.
             attn_implementation: e.g. `flash_attention_2`, on whose variable-length kernel packed rows then run.
+            quantization_config: of transformers, for weights that stay frozen.
 
         Raises:
             InputError: no model is there, or it pools in a way that this project does not compute.
         """
         path, changes = resolve(model_name_or_path), dropout_changes(dropout)
+        changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         with missing_models(model_name_or_path):
-            backbone = load_backbone(path, seed, attn_implementation=attn_implementation, **changes)
+            backbone = load_backbone(path, seed, **changes)
             tokenizer = AutoTokenizer.from_pretrained(path)
         encoder = cls(backbone, tokenizer, load_pooling(path, backbone.config.hidden_size, pooling, seed))
         if max_length is not None:

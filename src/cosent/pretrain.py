@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, TrainingArguments, set_seed
 from cosent import records
 from cosent.arguments import option
 from cosent.backbones import POSITIONS
+from cosent.checkpoints import find_checkpoint, has_finished
 from cosent.cli import run
 from cosent.data import load_corpus
 from cosent.encoders import resolve
@@ -83,7 +84,9 @@ class PretrainingArguments(TrainingArguments):
 
 def main(text_args: TextArguments, encoder_args: EncoderArguments, args: PretrainingArguments):
     start = time.time()
-    checkpoint = records.find_checkpoint(args)
+    if has_finished(args):
+        return
+    checkpoint = find_checkpoint(args)
     untrained = args.max_steps == 0
     if args.max_steps <= 0:
         args.max_steps = WITHOUT_LIMIT

@@ -17,12 +17,12 @@ from transformers import (
     PreTrainedModel,
     RoFormerConfig,
     RoFormerForMaskedLM,
-    Trainer,
     TrainerCallback,
 )
 
 from cosent.backbones import POSITIONS
 from cosent.callbacks import use_log_lines
+from cosent.checkpoints import ResumableTrainer
 from cosent.encoders import resolve
 from cosent.layout import save_pooling
 from cosent.loading import quiet_transformers
@@ -176,7 +176,7 @@ class Budget(TrainerCallback):
             control.should_training_stop = control.should_log = True
 
 
-class PretrainTrainer(Trainer):
+class PretrainTrainer(ResumableTrainer):
     """The stock Trainer over endless batches, with a schedule that ends when the steps or the minutes do.
 
     Args:

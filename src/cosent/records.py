@@ -1,25 +1,29 @@
 """`run.json`: what a run was, beside the model it made."""
 
 import json
+import os
 import platform
-import shutil
+import resource
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from transformers import TrainingArguments
 
-from cosent.schema import MANIFEST_NAME, InputError, sha256_of_file
-from cosent.scores import SCORES_NAME
+from cosent.schema import MANIFEST_NAME, sha256_of_file
 
 RECORD_NAME = "run.json"
+UNFINISHED = "UNFINISHED"  # stands in the folder of a run from its start until its record does
 PACKAGES = ("cosent", "torch", "transformers", "datasets", "accelerate", "peft")
 
 
 def save_record(folder: str | Path, record: dict) -> None:
+    """Writes the record of a finished run, which appears at once: where it stands, the run has finished."""
     text = json.dumps(record, ensure_ascii=False, indent=2, default=str)
-    Path(folder, RECORD_NAME).write_text(text + "\n", encoding="utf-8")
+    partial = Path(folder, f"{RECORD_NAME}.partial")
+    partial.write_text(text + "\n", encoding="utf-8")
+    os.replace(partial, Path(folder, RECORD_NAME))
+    Path(folder, UNFINISHED).unlink(missing_ok=True)
 
 
 def read_record(folder: str | Path) -> dict:
@@ -28,43 +32,24 @@ def read_record(folder: str | Path) -> dict:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def clear_output(folder: str | Path, overwrite: bool) -> None:
-    """Makes way for a run that starts from the beginning: an earlier run's record and checkpoints go.
+def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> dict:
+    """What training took on this process: parameters, trainable ones, MiB of optimizer state and peak MiB.
 
-    Raises:
-        InputError: `folder` holds a model or checkpoints, and `overwrite` is not set.
+    The peak is that of the GPU's allocator, or on a CPU the resident memory of the whole process.
     """
-    folder = Path(folder)
-    checkpoints = list(folder.glob("checkpoint-*"))
-    models = [folder / name for name in (RECORD_NAME, "config.json", "adapter_config.json") if (folder / name).exists()]
-    if not overwrite and (models or checkpoints):
-        raise InputError(
-            f"{folder} already holds {'a model' if models else 'checkpoints'}, which this run would replace. Name "
-            "another --output_dir, pass --overwrite_output_dir, or go on with --resume_from_checkpoint auto."
-        )
-    for checkpoint in checkpoints:
-        shutil.rmtree(checkpoint)
-    for name in (RECORD_NAME, SCORES_NAME):
-        (folder / name).unlink(missing_ok=True)
-
-
-def find_checkpoint(args: TrainingArguments) -> str | None:
-    """The checkpoint to continue from: none, the one named, or with `auto` the newest whole one of the output folder.
-
-    A run that starts from the beginning finds an empty place, see `clear_output`.
-    """
-    wanted = args.resume_from_checkpoint
-    if wanted == "auto":
-        whole = [state.parent for state in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")]
-        wanted = max(map(str, whole), key=lambda path: int(path.rsplit("-", 1)[1]), default=None)
-    elif wanted is not None and not Path(wanted, "trainer_state.json").is_file():
-        raise InputError(
-            f"--resume_from_checkpoint {wanted} is not a checkpoint: it has no trainer_state.json. Pass a folder "
-            "checkpoint-<step> of an earlier run, or `auto` for the newest one in --output_dir."
-        )
-    if wanted is None:
-        clear_output(args.output_dir, args.overwrite_output_dir)
-    return wanted
+    sizes = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
+    states = [] if optimizer is None else [value for state in optimizer.state.values() for value in state.values()]
+    bytes_of_states = sum(value.numel() * value.element_size() for value in states if torch.is_tensor(value))
+    if torch.cuda.is_available():
+        peak = torch.cuda.max_memory_allocated() / 2**20
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return {
+        "parameters": sum(size for size, _ in sizes),
+        "trainable_parameters": sum(size for size, trainable in sizes if trainable),
+        "optimizer_mib": round(bytes_of_states / 2**20, 2),
+        "peak_mib": round(peak, 1),
+    }
 
 
 def environment() -> dict:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent import comparison, diagnostics, page
+from cosent.launching import check_world_size
 from cosent.results import Result, Study, read_results, spread
 from cosent.schema import InputError, messages_for_users
 from cosent.scores import SCORES_NAME, Scores, read_scores
@@ -24,6 +25,7 @@ BLOCK = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def main(args: argparse.Namespace) -> None:
+    check_world_size()
     if args.ensemble:
         print(ensemble(*args.ensemble))
     elif Path(args.path).is_dir():
@@ -100,7 +102,8 @@ def fill(text: str, results: Path = RESULTS) -> str:
     def table(match: re.Match) -> str:
         start, name, _, end = match.groups()
         if (results / f"{name}.json").is_file():
-            rendered = speed_table(read(results / f"{name}.json"))
+            result = read(results / f"{name}.json")
+            rendered = TABLES.get(result.get("kind"), speed_table)(result)
         elif (results / name).is_dir():
             rendered = study_table(read_results(results / name))
         else:
@@ -161,6 +164,37 @@ def speed_table(result: dict) -> str:
         f"{result['threads']} threads, {result['when']}, commit {commits}."
     )
     return "\n".join(lines)
+
+
+def exactness_table(result: dict) -> str:
+    """How far loss and gradient of a split batch are from those of one process, and the memory that parts save."""
+    models = list(next(iter(result["differences"].values())))
+    lines = [f"| {result['pairs']} pairs as | {' | '.join(models)} |", "|---" * (len(models) + 1) + "|"]
+    for split, cells in result["differences"].items():
+        shown = [f"{cells[model]['loss']:.0e} / {cells[model]['gradient']:.0e}" for model in models]
+        lines.append(f"| {split} | {' | '.join(shown)} |")
+    lines += ["", "| bi_encoder | activations, MiB | process, MiB |", "|---|---|---|"]
+    lines += [
+        f"| {case} | {memory['activations_mib']:.1f} | {memory['process_mib']:.0f} |"
+        for case, memory in result["memory"].items()
+    ]
+    lines.append(
+        f"\nLargest relative difference of loss / gradient from 1 x {result['pairs']}, {result['corpus']}, no dropout; "
+        f"{result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
+    )
+    return "\n".join(lines)
+
+
+def kills_table(result: dict) -> str:
+    return (
+        f"{result['kills']} times SIGKILL, {result['kills_while_saving']} of them while a checkpoint was written "
+        f"({result['torn_checkpoints']} left it torn): {result['bit_equal']} of {result['runs']} runs ended with the "
+        f"weights and the validation curve of an undisturbed run, bit for bit. {result['device']}, commit "
+        f"{(result['commit'] or 'unknown')[:10]}."
+    )
+
+
+TABLES = {"exactness": exactness_table, "kills": kills_table}  # by the `kind` of a result; speed has none
 
 
 def parser() -> argparse.ArgumentParser:

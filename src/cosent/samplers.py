@@ -18,12 +18,24 @@ class CorpusSampler(Sampler[int]):
         block: rows that must come from one corpus: the global batch, over all devices and accumulation steps.
         seed: seed of the order; `set_epoch` changes it from epoch to epoch.
         weights: share of the blocks that each corpus has, up to a common factor; default: equal shares.
+        labels: shape `(rows of all corpora,)`; with them, rows of a corpus are swapped as `mended` does.
+        pool: rows that are compared with one another, a divisor of `block`; needed with `labels`.
     """
 
-    def __init__(self, lengths: list[int], block: int, seed: int, weights: list[float] | None = None):
+    def __init__(
+        self,
+        lengths: list[int],
+        block: int,
+        seed: int,
+        weights: list[float] | None = None,
+        labels: np.ndarray | None = None,
+        pool: int | None = None,
+    ):
         self.lengths = lengths
         self.block = block
         self.seed = seed
+        self.labels = labels
+        self.pool = pool
         self.turns = turns([-(-length // block) for length in lengths], weights or [1.0] * len(lengths))
         self.epoch = 0
 
@@ -34,6 +46,19 @@ class CorpusSampler(Sampler[int]):
         return len(self.turns) * self.block
 
     def __iter__(self) -> Iterator[int]:
+        if self.labels is None:
+            yield from self.draw()
+            return
+        order = np.fromiter(self.draw(), np.int64, len(self))
+        generator = np.random.default_rng((self.seed, self.epoch))
+        corpus = np.repeat(self.turns, self.block)  # of each row
+        for number in range(len(self.lengths)):
+            own = order[corpus == number]
+            order[corpus == number] = mended(own, self.labels[own], self.pool, generator)
+        yield from order.tolist()
+
+    def draw(self) -> Iterator[int]:
+        """Row numbers of an epoch, whatever their labels."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         offsets = [sum(self.lengths[:index]) for index in range(len(self.lengths))]
         streams = [endless(length, offset, generator) for length, offset in zip(self.lengths, offsets, strict=True)]
@@ -60,3 +85,67 @@ def endless(length: int, offset: int, generator: torch.Generator) -> Iterator[in
     while True:
         for index in torch.randperm(length, generator=generator).tolist():
             yield offset + index
+
+
+class BalancedSampler(Sampler[int]):
+    """Visits every row once per epoch, at random, so that as few batches as possible hold one label only.
+
+    A random order is drawn and mended by as few swaps as it takes; nearly all batches are as random draws made them.
+
+    Args:
+        labels: what the loss is given, shape `(rows,)`.
+        block: rows that are compared with one another: those of one step, over all devices.
+        seed: seed of the order; `set_epoch` changes it from epoch to epoch.
+    """
+
+    def __init__(self, labels: np.ndarray, block: int, seed: int):
+        self.labels = np.asarray(labels)
+        self.block = block
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng((self.seed, self.epoch))
+        order = generator.permutation(len(self.labels))
+        yield from mended(order, self.labels[order], self.block, generator).tolist()
+
+
+def mended(order: np.ndarray, labels: np.ndarray, block: int, generator: np.random.Generator) -> np.ndarray:
+    """Swaps rows between blocks until as many blocks as possible hold two different labels.
+
+    A block of one label `a` takes a row of another label from a block that holds at least two of those, and gives a row
+    of `a` for it: both are mixed then. When no such block is left, every other block holds at most one row that is not
+    `a`, so no further one could be mixed in any order.
+
+    Args:
+        order: row numbers, shape `(rows,)`; the last block may be shorter.
+        labels: label of each, in this order.
+
+    Returns:
+        The same row numbers in the new order.
+    """
+    order, labels = order.copy(), labels.copy()
+    starts = np.arange(0, len(order), block)
+    sizes = np.diff(np.append(starts, len(order)))
+    lowest, highest = np.minimum.reduceat(labels, starts), np.maximum.reduceat(labels, starts)
+    for label in np.unique(lowest[lowest == highest]):
+        others = np.add.reduceat(labels != label, starts)  # (blocks,), rows of another label in each
+        # At random, or the last blocks would be the ones that stay as they are where rows do not go round.
+        for poor in generator.permutation(np.flatnonzero((others == 0) & (sizes > 1))):
+            # A block of a single row can never be mixed, so its row is free to go.
+            rich = np.flatnonzero((others > 1) | ((others == 1) & (sizes == 1)))
+            if not len(rich):
+                break
+            giver = generator.choice(rich)
+            rows = slice(starts[giver], starts[giver] + sizes[giver])
+            given = starts[giver] + generator.choice(np.flatnonzero(labels[rows] != label))
+            taken = starts[poor] + generator.integers(sizes[poor])
+            order[[given, taken]], labels[[given, taken]] = order[[taken, given]], labels[[taken, given]]
+            others[giver], others[poor] = others[giver] - 1, 1
+    return order

@@ -8,11 +8,13 @@ import argparse
 from codecs import BOM_UTF8
 from pathlib import Path
 
+from cosent.launching import check_world_size
 from cosent.schema import InputError, messages_for_users
 from cosent.towers import load_model
 
 
 def main(args: argparse.Namespace) -> None:
+    check_world_size()
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
     pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences)

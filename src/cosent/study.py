@@ -21,16 +21,18 @@ from threading import Lock
 import yaml
 from tqdm import tqdm
 
+from cosent.launching import check_world_size
 from cosent.plan import Run, expand, finished, read_study, settings_of, work
 from cosent.schema import messages_for_users
 from cosent.scores import SCORES_NAME, read_scores, save_scores
 
 # What a result keeps of run.json: enough to judge and repeat the run, not its whole log.
 KEPT = ("recipe", "corpora", "before", "after", "thresholds", "train_pairs", "train_seconds", "versions", "commit")
-KEPT += ("device", "threads")
+KEPT += ("device", "threads", "processes", "footprint")
 
 
 def main(args: argparse.Namespace) -> int:
+    check_world_size()
     study, name = read_study(args.study), Path(args.study).stem
     overrides = settings_of(args.set or [], args.study)
     if args.limit_train:

@@ -14,9 +14,11 @@ from torch import nn
 from torch.utils.data import ConcatDataset
 from transformers import EarlyStoppingCallback, set_seed
 
-from cosent import objectives, records
+from cosent import lora, objectives, records
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.checkpoints import find_checkpoint, has_finished
 from cosent.cli import run
+from cosent.collapse import CollapseGuard
 from cosent.cross_encoder import CrossEncoder
 from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus, random_negatives
 from cosent.held_out import can_rank, measure, table, validation_sets
@@ -31,7 +33,9 @@ logger = logging.getLogger("cosent.train")
 
 def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossArguments, args: PairTrainingArguments):
     start = time.time()
-    checkpoint = records.find_checkpoint(args)
+    if has_finished(args):
+        return
+    checkpoint = find_checkpoint(args)
     corpora, selecting = load_corpora(data_args)
     everything = {corpus.manifest.name: corpus for corpus in [*corpora, *selecting]}
     select_on_validation(selecting, args)
@@ -43,16 +47,20 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     lengths = [corpus.manifest.max_length[model_args.tower] for corpus in everything.values()]
     model = build_model(model_args, loss_args.features, objective, model_args.max_length or max(lengths), args.seed)
     encoder = model.encoder if isinstance(model, BiEncoder) else model
-    train = training_set(corpora, tower.dataset, encoder, loss_args.loss, data_args)
-    held = {
-        name: {split: tokenised(corpus, split, tower.dataset, encoder) for split in corpus.splits if split != "train"}
-        for name, corpus in everything.items()
-    }
+    with args.main_process_first(desc="tokenising"):  # the other processes read its cache
+        train = training_set(corpora, tower.dataset, encoder, loss_args.loss, data_args)
+        held = {
+            name: {
+                split: tokenised(corpus, split, tower.dataset, encoder) for split in corpus.splits if split != "train"
+            }
+            for name, corpus in everything.items()
+        }
     trainer = tower.trainer(
         model=model,
         args=args,
         objective=objective,
         corpus_weights=weights(data_args.corpus_weights, len(corpora), loss_args.loss),
+        adapter=adapter(model_args, model, args.seed),
         train_dataset=train,
         eval_dataset=validation_sets(held, [corpus.manifest.name for corpus in selecting]),
         data_collator=tower.collator.of(encoder.tokenizer),
@@ -60,10 +68,12 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     )
     if args.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+    if args.on_collapse is not None:
+        trainer.add_callback(CollapseGuard(trainer, args.on_collapse, args.collapse_drop, args.rollback_factor))
 
     scores: Scores = {}
     before, _ = measure(trainer, held, [], scores, "before")
-    if isinstance(model, BiEncoder):
+    if isinstance(model, BiEncoder) and trainer.is_world_process_zero():
         keep_distances(encoder, everything, scores)
     result = trainer.train(resume_from_checkpoint=checkpoint)
     binary = [name for name, corpus in everything.items() if corpus.manifest.label_kind == "binary"]
@@ -78,13 +88,16 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             "after": after,
             "thresholds": thresholds,
             "history": trainer.state.log_history,
+            "processes": args.world_size,
+            "footprint": records.footprint(model, trainer.optimizer),
             "train_seconds": result.metrics["train_runtime"],
             "seconds": time.time() - start,
             **records.environment(),
         }
-        records.save_record(args.output_dir, record)
         save_scores(Path(args.output_dir, SCORES_NAME), scores)
+        records.save_record(args.output_dir, record)  # last: where it stands, the run has finished
         print(table(before, after, thresholds))
+        print(footprint_line(record["footprint"]))
         print(f"model in {args.output_dir} ({record['train_seconds']:.0f} s of training)")
 
 
@@ -148,7 +161,10 @@ def build_model(
     for flag, value in other.items():
         if value is not None:
             raise InputError(f"--{flag} {value} does nothing for --tower {args.tower}. Leave it out.")
+    if args.load_in_4bit and not args.use_peft:
+        raise InputError("--load_in_4bit keeps the weights frozen: add --use_peft true, or leave it out.")
     same = {"max_length": max_length, "dropout": args.dropout, "attn_implementation": args.attn_implementation}
+    same["quantization_config"] = lora.four_bit_config() if args.load_in_4bit else None
     if args.tower == "cross_encoder":
         encoder = model = CrossEncoder.from_pretrained(
             args.model_name_or_path, objective.classes, segment_ids=args.segment_ids, seed=seed, **same
@@ -158,6 +174,15 @@ def build_model(
         model = BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, features, seed))
     encoder.packing = not args.no_packing
     return model
+
+
+def adapter(args: ModelArguments, model: nn.Module, seed: int) -> lora.Adapter | None:
+    """Puts the LoRA adapter that the arguments ask for into the model."""
+    if not args.use_peft:
+        return None
+    inner = model.encoder.backbone if isinstance(model, BiEncoder) else model.model
+    settings = (args.lora_r, args.lora_alpha, args.lora_dropout, args.lora_target_modules)
+    return lora.add_adapter(model, inner, *settings, seed)
 
 
 def tokenised(corpus: Corpus, split: str, dataset: type[PairDataset], encoder, rows=None, labels=None) -> PairDataset:
@@ -222,6 +247,14 @@ def keep_distances(encoder: SentenceEncoder, corpora: dict[str, Corpus], kept: S
 def recipe(model_args, data_args, loss_args, args) -> dict:
     """Everything that was set, flags and defaults alike, in the form a recipe has."""
     return asdict(model_args) | asdict(data_args) | asdict(loss_args) | args.to_sanitized_dict()
+
+
+def footprint_line(footprint: dict) -> str:
+    share = footprint["trainable_parameters"] / footprint["parameters"]
+    return (
+        f"trained {footprint['trainable_parameters']:,} of {footprint['parameters']:,} parameters ({share:.1%}); "
+        f"optimizer {footprint['optimizer_mib']:.1f} MiB, peak {footprint['peak_mib']:.0f} MiB"
+    )
 
 
 if __name__ == "__main__":

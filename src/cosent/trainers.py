@@ -1,26 +1,33 @@
 """Trainers of pairs: the stock Trainer with an injected loss; what differs between towers is `score()` alone."""
 
-import logging
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch.utils.data import ConcatDataset
-from transformers import Trainer
+from torch.utils.data import ConcatDataset, Dataset
+from transformers import set_seed
 
 from cosent.callbacks import DeadBatchReport, use_log_lines
+from cosent.checkpoints import ResumableTrainer
+from cosent.distributed import gather
+from cosent.grad_cache import backward_in_parts, split_batch
+from cosent.lora import Adapter
 from cosent.losses import has_ordered_pair
 from cosent.objectives import Objective
 from cosent.onednn import trainable_onednn_linears
-from cosent.samplers import CorpusSampler
+from cosent.samplers import BalancedSampler, CorpusSampler
 from cosent.schema import InputError
 
-logger = logging.getLogger(__name__)
 
-
-class PairTrainer(Trainer):
+class PairTrainer(ResumableTrainer):
     """Trains a model of pairs with an objective that reads what `score()` gives.
+
+    The loss is that of the global batch: what it reads is gathered over ranks with gradients, and the rows with which
+    accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
+    in parts of `args.per_device_train_batch_size`.
 
     Trainer's own evaluation hands the scores to `compute_metrics`; there is no `eval_loss`, since the loss of a batch
     that compares pairs depends on its size. Checkpoints are written and read by the model itself (`save_pretrained`,
@@ -30,46 +37,124 @@ class PairTrainer(Trainer):
     Args:
         objective: the loss and what it reads. Batches that can teach it nothing are reported once per epoch.
         corpus_weights: share of the batches that each corpus of a `ConcatDataset` has; default: equal shares.
+        adapter: the LoRA adapter inside the model, if it has one; checkpoints then hold the merged model and it.
         kwargs: arguments of `transformers.Trainer`.
+
+    Raises:
+        InputError: a cached batch size that the devices cannot share out.
     """
 
     loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
-    def __init__(self, *, objective: Objective, corpus_weights: list[float] | None = None, **kwargs):
+    def __init__(
+        self,
+        *,
+        objective: Objective,
+        corpus_weights: list[float] | None = None,
+        adapter: Adapter | None = None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         use_log_lines(self)
         self.objective = objective
         self.corpus_weights = corpus_weights
+        self.adapter = adapter
         self.dead_batches = DeadBatchReport()
         if objective.compares_pairs:
             self.add_callback(self.dead_batches)
-            if self.args.world_size > 1 and self.is_world_process_zero():
-                logger.warning(
-                    "This loss ranks the pairs of one device against one another: %d devices compare within %d pairs "
-                    "each, which is not what one device with a larger batch optimises.",
-                    self.args.world_size,
-                    self.args.train_batch_size,
-                )
+        if self.args.cached_batch_size is not None:
+            self._train_batch_size = rows_per_device(self.args)
+
+    def train(self, *args, **kwargs):
+        if self.args.world_size > 1:
+            # Dropout of their own for all ranks; the order of the pairs, which they share, comes from data_seed.
+            set_seed(self.args.seed + self.args.process_index)
+        return super().train(*args, **kwargs)
 
     def score(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Runs the wrapped model on a batch; returns at least `scores` of shape `(batch,)`, higher = more similar."""
         return model(**inputs)
 
-    def training_step(self, *args, **kwargs):
+    def _prepare_for_training(self, *args, **kwargs):
+        # accelerate 1.15 takes a model that was evaluated before for one that is prepared already, and leaves it
+        # without DistributedDataParallel: every rank would train a model of its own.
+        vars(self.model).pop("_is_accelerate_prepared", None)
+        return super()._prepare_for_training(*args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Notes beside the last batch of an epoch how many of its rows, over all ranks, are no repetitions.
+
+        Those come first, in the order of the ranks, so what no rank needs is cut off: a rank keeps a row at least.
+        """
+        batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if batches and self.accelerator.gradient_state.end_of_dataloader and not self.args.dataloader_drop_last:
+            ranks = 1 if self.accelerator.split_batches else self.args.world_size
+            real_rows = self.rows_of_epoch % (self._train_batch_size * ranks)
+            if real_rows:
+                batches[-1] = {name: tensor[:real_rows] for name, tensor in batches[-1].items()}
+                batches[-1]["real_rows"] = real_rows
+        return batches, count
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
         with self.fast_linears():  # round the backward pass too: checkpointing runs layers again there
-            return super().training_step(*args, **kwargs)
+            if self.args.cached_batch_size is None:
+                return super().training_step(model, inputs, num_items_in_batch)
+            return self.cached_step(model, self._prepare_inputs(inputs))
+
+    def cached_step(self, model: torch.nn.Module, inputs: dict) -> torch.Tensor:
+        """One batch in parts: the gradient of the loss over all of it, see `grad_cache`."""
+        model.train()
+        labels, real_rows = inputs.pop("labels"), inputs.pop("real_rows", None)
+
+        def forward(part: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            with self.compute_loss_context_manager():
+                return {self.objective.reads: self.score(model, part)[self.objective.reads]}
+
+        def loss(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
+            value = self.global_loss(outputs[self.objective.reads], labels, real_rows)
+            return value / self.current_gradient_accumulation_steps
+
+        parts = split_batch(inputs, self.args.per_device_train_batch_size)
+        return backward_in_parts(forward, parts, loss, self.accelerator.backward, lambda: self.without_sync(model))
+
+    @contextmanager
+    def without_sync(self, model: torch.nn.Module) -> Iterator[None]:
+        """Keeps DDP from averaging gradients, and DeepSpeed from stepping, before the last part of a batch."""
+        state = self.accelerator.gradient_state
+        synchronises = state.sync_gradients
+        state._set_sync_gradients(False)
+        try:
+            with self.accelerator.no_sync(model):
+                yield
+        finally:
+            state._set_sync_gradients(synchronises)
 
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps; torch.compile has products of its own, and would compile again at every step."""
         return nullcontext() if self.args.torch_compile else trainable_onednn_linears(self.model)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        labels = inputs.pop("labels")
+        labels, real_rows = inputs.pop("labels"), inputs.pop("real_rows", None)
         outputs = self.score(model, inputs)
+        loss = self.global_loss(outputs[self.objective.reads], labels, real_rows)
+        return (loss, outputs) if return_outputs else loss
+
+    def global_loss(self, read: torch.Tensor, labels: torch.Tensor, real_rows: int | None) -> torch.Tensor:
+        """The loss over all ranks: every rank computes it in full, see `distributed.gather`.
+
+        Args:
+            read: what the objective reads of this rank's rows, `(batch, ...)`.
+            labels: shape `(batch,)`.
+            real_rows: rows of the global batch that count, in the order of the ranks; None for all.
+        """
+        if self.args.local_comparisons and self.objective.compares_pairs:
+            own = None if real_rows is None else max(0, real_rows - self.args.process_index * len(labels))
+            read, labels = read[:own], labels[:own]
+        else:
+            read, labels = gather(read)[:real_rows], gather(labels)[:real_rows]
         if self.objective.compares_pairs:
             self.dead_batches.add(has_ordered_pair(labels))
-        loss = self.objective.loss(outputs[self.objective.reads], labels)
-        return (loss, outputs) if return_outputs else loss
+        return self.objective.loss(read, labels)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
@@ -97,23 +182,61 @@ class PairTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset=None):
         train_dataset = self.train_dataset if train_dataset is None else train_dataset
-        if not isinstance(train_dataset, ConcatDataset):
-            return super()._get_train_sampler(train_dataset)
-        block = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
-        lengths = [len(part) for part in train_dataset.datasets]
-        return CorpusSampler(lengths, block, self.args.seed, self.corpus_weights)
+        pool = self._train_batch_size * (1 if self.args.local_comparisons else self.args.world_size)
+        labels = labels_of_rows(train_dataset) if self.args.balanced_batches else None
+        if isinstance(train_dataset, ConcatDataset):
+            block = self._train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
+            lengths = [len(part) for part in train_dataset.datasets]
+            sampler = CorpusSampler(lengths, block, self.args.seed, self.corpus_weights, labels, pool)
+        elif self.args.balanced_batches:
+            sampler = BalancedSampler(labels, pool, self.args.seed)
+        else:
+            sampler = super()._get_train_sampler(train_dataset)
+        self.rows_of_epoch = len(sampler)
+        return sampler
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         output_dir = Path(output_dir or self.args.output_dir)
         if self.args.should_save:
             output_dir.mkdir(parents=True, exist_ok=True)
+            if self.adapter is not None:
+                state_dict = self.model.state_dict() if state_dict is None else state_dict
+                self.adapter.save(output_dir, state_dict)
+                state_dict = self.adapter.merged(state_dict)
             self.model.save_pretrained(output_dir, state_dict)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
-        (model or self.model).load_weights(resume_from_checkpoint)
+        model = model or self.model
+        if self.adapter is not None:
+            self.adapter.load(model, resume_from_checkpoint)
+        else:
+            model.load_weights(resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
-        self.model.load_weights(self.state.best_model_checkpoint)
+        self._load_from_checkpoint(self.state.best_model_checkpoint)
+
+
+def rows_per_device(args) -> int:
+    """Rows of a cached batch on each device.
+
+    Raises:
+        InputError: they are no whole number of parts.
+    """
+    step = args.per_device_train_batch_size * args.world_size
+    if args.cached_batch_size < 1 or args.cached_batch_size % step:
+        raise InputError(
+            f"--cached_batch_size counts the pairs of one loss over all devices and is made of parts: a multiple of "
+            f"{step} (--per_device_train_batch_size {args.per_device_train_batch_size} x {args.world_size} processes), "
+            f"got {args.cached_batch_size}."
+        )
+    return args.cached_batch_size // args.world_size
+
+
+def labels_of_rows(dataset: Dataset) -> np.ndarray:
+    """The targets of all rows of a `PairDataset`, or of several behind one another: shape `(rows,)`."""
+    if isinstance(dataset, ConcatDataset):
+        return np.concatenate([labels_of_rows(part) for part in dataset.datasets])
+    return dataset.labels
 
 
 class BiEncoderTrainer(PairTrainer):

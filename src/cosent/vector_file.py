@@ -13,6 +13,7 @@ import torch
 from numpy.lib.format import open_memmap
 from torch import nn
 
+from cosent.distributed import gather_object, rank, wait_for_everyone, world_size
 from cosent.encoding import embed
 from cosent.schema import InputError
 
@@ -106,33 +107,45 @@ def encode_file(
 ) -> int:
     """Encodes all chunks of a file to `task.output_path`, which appears when it is complete.
 
-    Until then the rows stand in `<output>.partial`, which is removed if anything fails.
+    Until then the rows stand in `<output>.partial`, which is removed if anything fails. Of several processes that were
+    launched together each takes every world_size-th chunk; they need a file system that all of them see.
 
     Args:
         encoder: a `SentenceEncoder`.
         chunks: from `read_chunks`.
         load: picklable, returns the same encoder; called in each worker if there are several.
         workers: processes; each takes the next chunk, with its share of the threads.
-        progress: called with the number of further sentences done.
+        progress: called with the number of further sentences that this process has done.
 
     Returns:
-        How many sentences were cut to the encoder's maximum.
+        How many sentences were cut to the encoder's maximum, by all processes.
 
     Raises:
-        InputError: a worker died.
+        InputError: a worker died, or this process does not see the file that the first one made.
     """
     partial = task.output_path.with_name(task.output_path.name + ".partial")
     writing = replace(task, output_path=partial)
     rows = chunks[-1].first + chunks[-1].rows
+    own = chunks[rank() :: world_size()]
     try:
-        open_memmap(partial, mode="w+", dtype=np.float32, shape=(rows, encoder.pooling.hidden_size)).flush()
+        if rank() == 0:
+            open_memmap(partial, mode="w+", dtype=np.float32, shape=(rows, encoder.pooling.hidden_size)).flush()
+        wait_for_everyone()
+        if not partial.exists():
+            raise InputError(
+                f"{partial}, made by process 0, is not here: its rows would be missing. Machines that encode together "
+                "need an --output on a file system that all of them see."
+            )
         if workers == 1:
-            truncated = sum(encode_chunk(encoder, writing, chunk, progress) for chunk in chunks)
+            truncated = sum(encode_chunk(encoder, writing, chunk, progress) for chunk in own)
         else:
-            truncated = sum(encode_in_workers(load, writing, chunks, workers, progress))
-        os.replace(partial, task.output_path)
-    finally:
+            truncated = sum(encode_in_workers(load, writing, own, workers, progress))
+        truncated = sum(gather_object(truncated))  # from here on, all rows are written
+        if rank() == 0:
+            os.replace(partial, task.output_path)
+    except BaseException:
         partial.unlink(missing_ok=True)
+        raise
     return truncated
 
 

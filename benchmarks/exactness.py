@@ -1,0 +1,187 @@
+"""One batch of 32 pairs on one process, on several, in parts, with and without LoRA: the same loss and gradient?
+
+python -m benchmarks.exactness --corpus data/stsb --output recipes/results/exactness.json
+
+Every split runs the trainer itself for one optimizer step, dropout 0, on gloo processes of one thread each. A second
+part measures what caching is for: the memory of activations of 1,024 pairs in parts of 16.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+
+from benchmarks.common import shuffled_rows
+from cosent import objectives, records
+from cosent.arguments import ModelArguments, PairTrainingArguments
+from cosent.data import labels_of, load_corpus
+from cosent.schema import InputError
+from cosent.towers import TOWERS
+from cosent.train import adapter, build_model
+
+PAIRS = 32
+SPLITS = {  # name -> processes, pairs per device, further arguments of the trainer
+    "1 x 32": (1, 32, {}),
+    "2 x 16": (2, 16, {}),
+    "4 x 8": (4, 8, {}),
+    "cached 32 = 4 x 8": (1, 8, {"cached_batch_size": 32}),
+    "cached 32 = 2 x 2 x 8": (2, 8, {"cached_batch_size": 32}),
+    "2 x 16, each on its own": (2, 16, {"local_comparisons": True}),
+    "4 x 8 accumulated": (1, 8, {"gradient_accumulation_steps": 4}),
+}
+MODELS = {f"{tower}{', LoRA' * lora}": (tower, lora) for tower in TOWERS for lora in (False, True)}
+MEMORY = {"plain 16": (16, None), "cached 1,024 at 16": (16, 1024), "plain 1,024": (1024, None)}
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of the first optimizer step, one flat array."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.flat = torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.requires_grad])
+
+
+def trainer_of(corpus: str, pairs: int, tower: str, lora: bool, batch: int, further: dict):
+    """A trainer for some pairs of a corpus, from `mini`, without dropout."""
+    rows, max_length = shuffled_rows(corpus, "train", pairs)
+    manifest = load_corpus(corpus).manifest
+    model_args = ModelArguments(tower=tower, dropout=0.0, use_peft=lora)
+    objective = objectives.build("cosent", {}, [manifest], tower)
+    model = build_model(model_args, None, objective, max_length[tower], seed=1)
+    encoder = model.encoder if tower == "bi_encoder" else model
+    folder = tempfile.mkdtemp()
+    args = PairTrainingArguments(
+        output_dir=folder, per_device_train_batch_size=batch, num_train_epochs=1, max_grad_norm=0.0, use_cpu=True,
+        eval_strategy="no", save_strategy="no", disable_tqdm=True, logging_steps=1, optim="sgd", seed=1, **further,
+    )  # fmt: skip
+    data = TOWERS[tower].dataset(rows, encoder.tokenizer, encoder.max_length, objectives.targets(
+        "cosent", labels_of(rows), manifest))  # fmt: skip
+    return TOWERS[tower].trainer(
+        model=model, args=args, objective=objective, train_dataset=data, data_collator=TOWERS[tower].collator.of(
+            encoder.tokenizer), adapter=adapter(model_args, model, seed=1),
+    )  # fmt: skip
+
+
+def run_split(corpus: str, split: str, folder: str) -> None:
+    """One step of every model on one split; the first process writes losses and gradients."""
+    _, batch, further = SPLITS[split]
+    results = {}
+    for name, (tower, lora) in MODELS.items():
+        trainer = trainer_of(corpus, PAIRS, tower, lora, batch, further)
+        if lora:  # the second factor starts at 0, and with it the gradient of the first
+            torch.manual_seed(1)
+            for weight_name, weight in trainer.model.named_parameters():
+                if "lora_B" in weight_name:
+                    torch.nn.init.normal_(weight, std=0.02)
+        gradients = Gradients()
+        trainer.add_callback(gradients)
+        trainer.train()
+        results[f"{name}|gradient"] = gradients.flat.numpy()
+        results[f"{name}|loss"] = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
+    if trainer.is_world_process_zero():
+        np.savez(Path(folder, f"{list(SPLITS).index(split)}.npz"), **results)
+
+
+def measure_memory(corpus: str, case: str) -> dict:
+    """Peak MiB of what autograd keeps for backward passes, and of the process, over 1,024 pairs."""
+    batch, cached = MEMORY[case]
+    trainer = trainer_of(corpus, 1024, "bi_encoder", False, batch, {"cached_batch_size": cached})
+    weights = {weight.untyped_storage().data_ptr() for weight in trainer.model.parameters()}
+    alive, now, peak = {}, 0, 0
+
+    def release(pointer: int, size: int) -> None:
+        nonlocal now
+        alive[pointer] -= 1
+        if not alive[pointer]:
+            now -= size
+
+    class Kept:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+    def pack(tensor: torch.Tensor) -> Kept:
+        nonlocal now, peak
+        kept, storage = Kept(tensor), tensor.untyped_storage()
+        pointer, size = storage.data_ptr(), storage.nbytes()
+        if pointer not in weights:
+            now += 0 if alive.get(pointer) else size
+            alive[pointer] = alive.get(pointer, 0) + 1
+            peak = max(peak, now)
+            weakref.finalize(kept, release, pointer, size)
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
+        trainer.train()
+    process = records.footprint(trainer.model, trainer.optimizer)["peak_mib"]
+    return {"activations_mib": peak / 2**20, "process_mib": process}
+
+
+def launch(arguments: list[str], processes: int) -> str:
+    command = [sys.executable, "-m", "benchmarks.exactness", *arguments]
+    if processes > 1:
+        port = str(29500 + os.getpid() % 1000)
+        distributed = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", port]
+        command = [sys.executable, *distributed, *command[1:]]
+    settings = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
+    if result.returncode:
+        raise InputError(f"{' '.join(command)} failed:\n{result.stderr[-2000:]}")
+    return result.stdout
+
+
+def compare(reference, other) -> dict[str, dict[str, float]]:
+    """By model, how far loss and gradient are from those of one process: relative, the gradient by its largest part."""
+    differences = {}
+    for name in MODELS:
+        expected, got = reference[f"{name}|gradient"], other[f"{name}|gradient"]
+        loss, other_loss = float(reference[f"{name}|loss"]), float(other[f"{name}|loss"])
+        differences[name] = {
+            "loss": abs(other_loss - loss) / abs(loss),
+            "gradient": float(np.abs(got - expected).max() / np.abs(expected).max()),
+        }
+    return differences
+
+
+def main(args: argparse.Namespace) -> None:
+    if args.split:
+        return run_split(args.corpus, args.split, args.folder)
+    if args.memory:
+        return print(json.dumps(measure_memory(args.corpus, args.memory)))
+    with tempfile.TemporaryDirectory() as folder:
+        for split, (processes, _, _) in SPLITS.items():
+            launch(["--corpus", args.corpus, "--split", split, "--folder", folder], processes)
+        loaded = [np.load(Path(folder, f"{number}.npz")) for number in range(len(SPLITS))]
+        differences = {split: compare(loaded[0], other) for split, other in zip(SPLITS, loaded, strict=True)}
+    memory = {
+        case: json.loads(launch(["--corpus", args.corpus, "--memory", case], 1).splitlines()[-1]) for case in MEMORY
+    }
+    plain = memory["plain 16"]["activations_mib"]
+    result = {
+        "kind": "exactness",
+        "pairs": PAIRS,
+        "corpus": Path(args.corpus).name,
+        "differences": differences,
+        "memory": memory,
+        "cached_over_plain": memory["cached 1,024 at 16"]["activations_mib"] / plain,
+        **records.environment(),
+    }
+    print(json.dumps({"differences": differences, "memory": memory}, indent=1))
+    if args.output:
+        Path(args.output).write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", default="data/stsb", help="prepared corpus")
+    parser.add_argument("--output", help="JSON to write")
+    parser.add_argument("--split", choices=SPLITS, help=argparse.SUPPRESS)
+    parser.add_argument("--memory", choices=MEMORY, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    main(parser.parse_args())

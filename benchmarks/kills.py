@@ -1,0 +1,136 @@
+"""Kill training with SIGKILL again and again, restart it with the same command, and compare the final weights.
+
+python -m benchmarks.kills --kills 10 --output recipes/results/kills.json
+
+Half of the kills wait until a checkpoint is being written, the others strike at random moments. A run is killed up to
+four times before it may finish; its weights must be, bit for bit, those of a run that nobody disturbed.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cosent import records
+from cosent.checkpoints import SEAL
+from cosent.data import load_corpus
+from cosent.schema import Manifest, sha256_of_file
+
+KILLS_PER_RUN = 4
+FLAGS = [
+    *("--model_name_or_path", "mini", "--pooling", "mean", "--learning_rate", "1e-3", "--num_train_epochs", "3"),
+    *("--per_device_train_batch_size", "8", "--logging_steps", "2", "--use_cpu", "true", "--disable_tqdm", "true"),
+    *("--eval_strategy", "steps", "--eval_steps", "2", "--save_strategy", "steps", "--save_steps", "2"),
+    *("--early_stopping_patience", "20", "--resume_from_checkpoint", "auto"),
+]
+
+
+def small_corpus(source: str, folder: Path, rows: int = 64) -> Path:
+    """The first rows of the splits of a prepared corpus, prepared in turn."""
+    folder.mkdir()
+    corpus, described = load_corpus(source), {}
+    for split in ("train", "validation"):
+        file = folder / f"{split}.parquet"
+        corpus.split(split).select(range(rows)).to_parquet(str(file))
+        described[split] = {"rows": rows, "sha256": sha256_of_file(file)}
+    old = corpus.manifest
+    Manifest("small", old.label_kind, old.label_min, old.label_max, old.max_length, described).save(folder)
+    return folder
+
+
+def start(corpus: Path, output: Path, flags: list[str]) -> subprocess.Popen:
+    command = [sys.executable, "-m", "cosent.train", "--corpus", str(corpus), "--output_dir", str(output), *flags]
+    settings = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(command, env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen) -> None:
+    _, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"training ended with status {process.returncode}: {errors[-2000:]}")
+
+
+def kill_while_saving(process: subprocess.Popen, output: Path) -> bool:
+    """Kills as soon as a further checkpoint is being written; False if the run ended before."""
+    before = set(output.glob("checkpoint-*"))
+    while process.poll() is None:
+        if any(not (folder / SEAL).exists() for folder in set(output.glob("checkpoint-*")) - before):
+            time.sleep(random.uniform(0, 0.05))
+            return kill(process)
+        time.sleep(0.001)
+    return False
+
+
+def kill_after(process: subprocess.Popen, seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return kill(process)
+    return False
+
+
+def kill(process: subprocess.Popen) -> bool:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
+
+
+def torn(output: Path) -> int:
+    return sum(not (folder / SEAL).exists() for folder in output.glob("checkpoint-*"))
+
+
+def count(corpus: Path, folder: Path, kills: int, flags: list[str]) -> dict:
+    """Runs and kills until there were enough kills; returns the counts."""
+    began = time.time()
+    finish(start(corpus, folder / "undisturbed", flags))
+    seconds = time.time() - began
+    expected = digest(folder / "undisturbed")
+    counts = {"kills": 0, "kills_while_saving": 0, "torn_checkpoints": 0, "runs": 0, "bit_equal": 0}
+    while counts["kills"] < kills:
+        output = folder / f"run-{counts['runs']}"
+        for number in range(min(KILLS_PER_RUN, kills - counts["kills"])):
+            process, saving = start(corpus, output, flags), number % 2 == 0
+            killed = kill_while_saving(process, output) if saving else kill_after(process, random.uniform(0, seconds))
+            if not killed:
+                break
+            counts["kills"] += 1
+            counts["kills_while_saving"] += saving
+            counts["torn_checkpoints"] += torn(output)
+        finish(start(corpus, output, flags))
+        counts["runs"] += 1
+        counts["bit_equal"] += digest(output) == expected
+    return counts
+
+
+def digest(output: Path) -> str:
+    """Of the final weights, and of the whole of what training logged about them."""
+    history = json.loads((output / records.RECORD_NAME).read_text(encoding="utf-8"))["history"]
+    curve = [(entry["step"], entry["eval_spearman"]) for entry in history if "eval_spearman" in entry]
+    return hashlib.sha256((output / "model.safetensors").read_bytes() + json.dumps(curve).encode()).hexdigest()
+
+
+def main(args: argparse.Namespace) -> None:
+    random.seed(args.seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        counts = count(small_corpus(args.corpus, folder / "corpus"), folder, args.kills, FLAGS)
+    print(json.dumps(counts))
+    if args.output:
+        result = {"kind": "kills"} | counts | {"seed": args.seed, **records.environment()}
+        Path(args.output).write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=10, help="how often to kill, over all runs")
+    parser.add_argument("--corpus", default="data/demo", help="prepared corpus to take a few rows from")
+    parser.add_argument("--output", help="JSON to write")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments to kill at")
+    main(parser.parse_args())

@@ -1,0 +1,97 @@
+"""One loss over a large batch in the memory of a small one: the same gradient, one more forward pass.
+
+1. Every part of the batch runs forward without a graph, and what the loss reads of it is kept: a few numbers per pair.
+2. The loss is computed over all parts together, back to the kept tensors alone: that is the cache of gradients.
+3. Every part runs forward again, with a graph and the dropout of the first time, and backward from its own cache.
+
+Source: https://arxiv.org/abs/2101.06983 (there for contrastive losses; exact for any loss of the kept tensors).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def backward_in_parts(
+    forward: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
+    parts: Sequence[Mapping[str, Tensor]],
+    loss: Callable[[dict[str, Tensor]], Tensor],
+    backward: Callable[[Tensor], None] = Tensor.backward,
+    without_sync: Callable[[], AbstractContextManager] = nullcontext,
+) -> Tensor:
+    """Adds to the weights' gradients what `loss(forward(whole batch))` would, with the graph of one part at a time.
+
+    With dropout it equals the same parts run with their graphs kept: every part draws its masks once. The random state
+    ends as it does after one pass over the parts.
+
+    Args:
+        forward: a part -> tensors by name, `(rows of the part, ...)` each. Called twice per part, so nothing but the
+            random state may differ between the calls. In DistributedDataParallel it has to call the wrapped model.
+        parts: at least one.
+        loss: those tensors of all parts, one below the other -> scalar. What it does not read may be left out.
+        backward: a scalar -> backward, e.g. `accelerator.backward`.
+        without_sync: context for all parts but the last, e.g. the `no_sync` of DistributedDataParallel.
+
+    Returns:
+        The loss, detached.
+    """
+    states, kept = [], []
+    with torch.no_grad():
+        for part in parts:
+            states.append(random_state())
+            kept.append(forward(part))
+    after = random_state()
+
+    leaves = {name: torch.cat([tensors[name] for tensors in kept]).requires_grad_() for name in kept[0]}
+    value = loss(leaves)
+    gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    rows = [len(next(iter(tensors.values()))) for tensors in kept]
+    cached = {
+        name: gradient.split(rows)
+        for name, gradient in zip(leaves, gradients, strict=True)
+        if gradient is not None  # the loss does not read it
+    }
+
+    for number, (part, state) in enumerate(zip(parts, states, strict=True)):
+        with without_sync() if number < len(parts) - 1 else nullcontext():
+            set_random_state(state)
+            tensors = forward(part)
+            # The gradient of this sum with respect to a tensor is its cached gradient.
+            backward(sum((tensors[name] * gradient[number]).sum() for name, gradient in cached.items()))
+    set_random_state(after)
+    return value.detach()
+
+
+def random_state() -> tuple[Tensor, Tensor | None]:
+    """What dropout draws from: the generator of the CPU, and that of the accelerator where there is one."""
+    return torch.get_rng_state(), accelerator().get_rng_state() if torch.accelerator.is_available() else None
+
+
+def set_random_state(state: tuple[Tensor, Tensor | None]) -> None:
+    cpu, device = state
+    torch.set_rng_state(cpu)
+    if device is not None:
+        accelerator().set_rng_state(device)
+
+
+def accelerator():
+    """The module of this machine's accelerator, e.g. `torch.cuda`."""
+    return torch.get_device_module(torch.accelerator.current_accelerator())
+
+
+def split_batch(inputs: Mapping[str, Tensor], rows: int) -> list[dict[str, Tensor]]:
+    """Cuts a padded batch into parts of at most `rows` rows, each padded to its own longest sequence.
+
+    Args:
+        inputs: dim 0 is the row. `attention_mask` and the tensors of its shape end in tokens, padded on the right.
+    """
+    mask = inputs["attention_mask"]
+    longest = mask.sum(dim=-1).reshape(len(mask), -1).amax(dim=1)  # (batch,), tokens
+    widths = [int(part.max()) for part in longest.cpu().split(rows)]
+    parts = [{} for _ in widths]
+    for name, tensor in inputs.items():
+        for part, piece, width in zip(parts, tensor.split(rows), widths, strict=True):
+            part[name] = piece[..., :width] if tensor.shape == mask.shape else piece
+    return parts

@@ -1,0 +1,172 @@
+"""LoRA: small trained matrices beside frozen layers, kept as an adapter and merged into a plain model.
+
+Source: https://arxiv.org/abs/2106.09685; layers and file format are those of peft.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import BitsAndBytesConfig
+
+from cosent.schema import InputError
+
+ADAPTER = "adapter"
+TRAINED = "trained.safetensors"
+HEADS = ("pooler", "classifier")  # of sequence classifiers: often fresh, so trained in full and saved with the adapter
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter inside a model.
+
+    Args:
+        peft_model: peft's view of the module that holds it; the module itself stays where it is in the model.
+        scaling: `lora_alpha / lora_r`.
+        trained: names of the model's trainable weights, the adapter's and those of fresh heads and pools.
+    """
+
+    peft_model: PeftModel
+    scaling: float
+    trained: tuple[str, ...]
+
+    def save(self, folder: str | Path, state_dict: dict[str, Tensor]) -> None:
+        """Writes `adapter/`: what `PeftModel.from_pretrained` reads, and every trained weight for resuming.
+
+        Args:
+            state_dict: the weights of the model.
+        """
+        place = Path(folder, ADAPTER)
+        self.peft_model.save_pretrained(str(place))
+        (place / "README.md").unlink(missing_ok=True)  # a model card without a word about this model
+        save_file({name: state_dict[name].contiguous() for name in self.trained}, place / TRAINED)
+
+    def load(self, model: nn.Module, folder: str | Path) -> None:
+        """Takes over the trained weights that `save` wrote.
+
+        Raises:
+            InputError: another run wrote them, or one without LoRA.
+        """
+        file = Path(folder, ADAPTER, TRAINED)
+        saved = load_file(file) if file.is_file() else {}
+        shapes = {name: weight.shape for name, weight in model.named_parameters() if weight.requires_grad}
+        if {name: weight.shape for name, weight in saved.items()} != shapes:
+            raise InputError(
+                f"{folder} was saved by a run of another kind: its trained weights are not those of this LoRA adapter. "
+                "Resume with the recipe it was started with."
+            )
+        model.load_state_dict(saved, strict=False)
+
+    def merged(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of the plain model that computes the same: `W + lora_alpha / lora_r * B @ A`, in W's dtype.
+
+        Args:
+            state_dict: the weights of the model with its adapter, which stay as they are.
+        """
+        state_dict = dequantized(self.peft_model.get_base_model(), state_dict)
+        plain = {}
+        for name, weight in state_dict.items():
+            if ".lora_" not in name and ".original_module." not in name:
+                plain[name.replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")] = weight
+        for name, down in state_dict.items():
+            if name.endswith(".lora_A.default.weight"):
+                layer = name.removesuffix(".lora_A.default.weight")
+                up, weight = state_dict[f"{layer}.lora_B.default.weight"], plain[f"{layer}.weight"]
+                delta = self.scaling * (up.float() @ down.float())
+                plain[f"{layer}.weight"] = (weight.float() + delta).to(weight.dtype)
+        return plain
+
+
+def add_adapter(
+    model: nn.Module, inner: nn.Module, r: int, alpha: float, dropout: float, targets: list[str], seed: int
+) -> Adapter:
+    """Freezes a transformers model and puts a LoRA adapter beside its linear layers, in place.
+
+    Args:
+        model: what is trained; whatever of it lies outside `inner` stays trainable.
+        inner: the transformers model in it: a backbone, or a sequence classifier, whose heads are trained in full.
+        r, alpha, dropout: rank, `lora_alpha` and dropout of the adapter.
+        targets: names of linear layers, e.g. `query`, or `all-linear` alone.
+        seed: seed of the adapter; the global random state stays as it was.
+
+    Raises:
+        InputError: a rank or alpha that is not positive, or no layer of such a name.
+    """
+    if r < 1 or alpha <= 0:
+        raise InputError(f"--lora_r and --lora_alpha must be positive, got {r} and {alpha}.")
+    names = [name for name, _ in inner.named_modules()]
+    is_classifier = type(inner).__name__.endswith("ForSequenceClassification")
+    heads = [head for head in HEADS if is_classifier and any(name.split(".")[-1] == head for name in names)]
+    linear = [name for name, module in inner.named_modules() if isinstance(module, nn.Linear)]
+    for target in targets:  # peft leaves out a name that matches nothing where another matches
+        if target != "all-linear" and not any(f".{name}".endswith(f".{target}") for name in linear):
+            known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
+            raise InputError(
+                f"--lora_target_modules {target}: this model has no such linear layer, only {known}. Name some of "
+                "those, or all-linear."
+            )
+    config = LoraConfig(
+        task_type=TaskType.SEQ_CLS if is_classifier else TaskType.FEATURE_EXTRACTION,
+        r=r,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules="all-linear" if "all-linear" in targets else targets,
+        exclude_modules=rf"(.*\.)?({'|'.join(heads)})(\..*)?" if heads else None,
+        modules_to_save=heads or None,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        peft_model = get_peft_model(inner, config)
+    trained = tuple(name for name, weight in model.named_parameters() if weight.requires_grad)
+    return Adapter(peft_model, alpha / r, trained)
+
+
+def four_bit_config():
+    """What loads the frozen weights in 4 bits (NF4, computing in bfloat16).
+
+    Raises:
+        InputError: no CUDA device, or no bitsandbytes.
+
+    Source: https://arxiv.org/abs/2305.14314.
+    """
+    if not torch.cuda.is_available() or find_spec("bitsandbytes") is None:
+        lacking = "no CUDA device" if not torch.cuda.is_available() else "no bitsandbytes"
+        raise InputError(
+            f"--load_in_4bit needs a CUDA device and bitsandbytes, and there is {lacking} here: the weights would be "
+            "loaded in full. Leave it out, or run on a GPU after `pip install bitsandbytes`."
+        )
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+
+
+def dequantized(model: nn.Module, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict with 4-bit weights as the numbers they stand for, in float32; any other one as it is.
+
+    Args:
+        model: the module whose weights may be quantised.
+        state_dict: weights of `model`, or of a module that contains it.
+    """
+    quantized = {
+        name: module.weight
+        for name, module in model.named_modules()
+        if hasattr(module._parameters.get("weight"), "quant_state")  # peft's layers show the weight of theirs too
+    }
+    if not quantized:
+        return state_dict
+    from bitsandbytes.functional import dequantize_4bit
+
+    plain = dict(state_dict)
+    for name, weight in quantized.items():
+        key = next(key for key in state_dict if key == f"{name}.weight" or key.endswith(f".{name}.weight"))
+        for part in [part for part in plain if part.startswith(f"{key}.")]:
+            del plain[part]  # scales and tables of the quantised form
+        plain[key] = dequantize_4bit(weight.data, weight.quant_state).float()
+    return plain
