@@ -24,24 +24,32 @@ def batch(student: Student, pairs: list[tuple[str, str]], width: int | None = No
     return {name: torch.nn.functional.pad(tensor, (0, more)) for name, tensor in encoded.items()}
 
 
+def outputs_of(student: Student, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What `forward` gives, and the logits and labels behind it."""
+    logits, labels, _ = student.predict_targets(
+        student.unilm_states(**inputs), inputs["input_ids"], inputs["token_type_ids"]
+    )
+    return student(**inputs) | {"logits": logits, "labels": labels}
+
+
 def test_no_token_sees_its_future(student):
     """Fails if changing target token k changes a logit that predicts token k or an earlier one."""
     inputs = batch(student, [("怎么还款", "如何才能还款呢")])
     start = int(inputs["token_type_ids"][0].argmax())
-    before = student(**inputs)["logits"]
+    before = outputs_of(student, inputs)["logits"]
     for k in range(len(before) - 1):
         changed = inputs["input_ids"].clone()
         changed[0, start + k] = student.tokenizer.convert_tokens_to_ids("京")
-        after = student(**inputs | {"input_ids": changed})["logits"]
+        after = outputs_of(student, inputs | {"input_ids": changed})["logits"]
         assert torch.equal(after[: k + 1], before[: k + 1])
         assert (after[k + 1 :] - before[k + 1 :]).abs().amax(dim=1).min() > 1e-3  # and later ones do see it
 
 
 def test_the_target_sees_the_source_and_never_the_reverse(student):
     """Fails if generation ignores the source, or the sentence vector depends on the target."""
-    one = student(**batch(student, [("怎么还款", "如何还款")]))
-    other_source = student(**batch(student, [("怎么借款", "如何还款")]))
-    other_target = student(**batch(student, [("怎么还款", "天气很好")]))
+    one = outputs_of(student, batch(student, [("怎么还款", "如何还款")]))
+    other_source = outputs_of(student, batch(student, [("怎么借款", "如何还款")]))
+    other_target = outputs_of(student, batch(student, [("怎么还款", "天气很好")]))
     assert (one["logits"] - other_source["logits"]).abs().amax(dim=1).min() > 1e-3
     assert torch.equal(one["embeddings"], other_target["embeddings"])
     alone = torch.from_numpy(student.encode(["怎么还款"]))
@@ -53,9 +61,9 @@ def test_padding_and_packing_change_nothing(student, packing):
     """Fails if a short pair comes out differently beside a long one, in wider rows, or packed."""
     pairs = [("怎么还款", "如何还款"), ("好", "今天的天气真的非常非常好呀好呀"), ("我" * 30, "你"), ("红", "绿")]
     student.packing = False
-    alone = [student(**batch(student, [pair])) for pair in pairs]
+    alone = [outputs_of(student, batch(student, [pair])) for pair in pairs]
     student.packing = packing
-    together = student(**batch(student, pairs, width=90))
+    together = outputs_of(student, batch(student, pairs, width=90))
     for name in ("embeddings", "logits"):
         expected = torch.cat([outputs[name] for outputs in alone])
         torch.testing.assert_close(together[name], expected, atol=2e-5, rtol=1e-4)
@@ -64,8 +72,17 @@ def test_padding_and_packing_change_nothing(student, packing):
 
 def test_labels_are_the_target_and_its_end(student):
     """Fails if the loss counts the source, or the end of a sentence is never learnt."""
-    labels = student(**batch(student, [("怎么还款", "如何还款")]))["labels"]
+    labels = outputs_of(student, batch(student, [("怎么还款", "如何还款")]))["labels"]
     assert student.tokenizer.convert_ids_to_tokens(labels) == ["如", "何", "还", "款", "[SEP]"]
+
+
+def test_the_loss_of_a_target_by_hand(student):
+    """Fails if the cross entropy is shifted by a token, or tokens of one target count for another."""
+    inputs = batch(student, [("怎么还款", "如何还款"), ("好", "今天天气很好")])
+    outputs = outputs_of(student, inputs)
+    each = -outputs["logits"].double().log_softmax(-1)[torch.arange(12), outputs["labels"]]
+    assert outputs["target_tokens"].tolist() == [5, 7]
+    assert outputs["target_losses"].tolist() == pytest.approx([each[:5].sum().item(), each[5:].sum().item()], rel=1e-5)
 
 
 def test_a_sequence_without_a_target(student):
@@ -73,7 +90,9 @@ def test_a_sequence_without_a_target(student):
     inputs = batch(student, [("怎么还款", "如何还款"), ("好", "好")])
     inputs["attention_mask"][1, 3:] = inputs["token_type_ids"][1, 3:] = 0
     outputs = student(**inputs)
-    assert len(outputs["labels"]) == 5 and outputs["embeddings"].shape == (2, 32)
+    alone = student(**batch(student, [("怎么还款", "如何还款")]))
+    assert outputs["target_tokens"].tolist() == [5, 0] and outputs["embeddings"].shape == (2, 32)
+    assert outputs["target_losses"].tolist() == pytest.approx([alone["target_losses"].item(), 0], rel=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["linear_cls", "mean"])
@@ -201,5 +220,5 @@ def test_a_smaller_student_out_of_a_larger_one(tiny_student):
 def test_pooling_over_the_source_alone(tiny_student):
     """Fails if a mean pool lets the target into the sentence vector."""
     student = Student.from_pretrained(str(tiny_student), pooling="mean").eval()
-    vectors = student(**batch(student, [("怎么还款", "如何还款"), ("怎么还款", "天气很好呀")]))["embeddings"]
+    vectors = outputs_of(student, batch(student, [("怎么还款", "如何还款"), ("怎么还款", "天气很好呀")]))["embeddings"]
     torch.testing.assert_close(vectors[0], vectors[1], atol=1e-6, rtol=0)

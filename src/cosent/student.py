@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer, RoFormerForMaskedLM
 from transformers.utils import cached_file
 
@@ -118,28 +119,45 @@ class Student(SentenceEncoder):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Embeds sentences, or embeds sources and predicts their targets.
+        """Embeds sentences, or embeds sources and scores their targets.
 
         Args:
             input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): padded on the
                 right; segment ids are 0 for the source and 1 for the target, which may be missing from a sequence.
 
         Returns:
-            Without segment ids, vectors of shape `(sentences, hidden)`. With them `embeddings`, the same of the
-            sources; `logits` of shape `(target tokens, vocabulary)`; `labels` of shape `(target tokens,)`, the tokens
-            they should predict, [SEP] at the end among them.
+            Without segment ids, vectors of shape `(sentences, hidden)`. With them `embeddings`, those of the sources;
+            `target_losses`, the summed cross entropy of each target's tokens, [SEP] included, and `target_tokens`, how
+            many they are, both float32 of shape `(sequences,)` and 0 without a target.
         """
         if token_type_ids is None:
             return super().forward(input_ids, attention_mask)
         hidden = self.unilm_states(input_ids, attention_mask, token_type_ids)  # (sequences, longest, hidden)
+        logits, labels, sequence = self.predict_targets(hidden, input_ids, token_type_ids)
+        each = cross_entropy(logits.float(), labels, reduction="none")  # (target tokens,)
+        source = attention_mask * (token_type_ids == 0)
+        nothing = each.new_zeros(len(input_ids))
+        return {
+            "embeddings": self.pooling(hidden, source[:, : hidden.shape[1]]).float(),
+            "target_losses": nothing.index_add(0, sequence, each),
+            "target_tokens": nothing.index_add(0, sequence, torch.ones_like(each)),
+        }
+
+    def predict_targets(
+        self, hidden: torch.Tensor, input_ids: torch.Tensor, token_type_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The head at the places that predict a target token, and nowhere else: it is half of the work.
+
+        Args:
+            hidden: what `unilm_states` gives for the other two.
+
+        Returns:
+            `logits` of shape `(target tokens, vocabulary)`; the `labels` that they predict and the `sequence` that
+            they belong to, both of shape `(target tokens,)`.
+        """
         predicts = token_type_ids[:, 1:] == 1
         states = hidden[:, : predicts.shape[1]][predicts[:, : hidden.shape[1]]]  # (target tokens, hidden)
-        source = attention_mask * (token_type_ids == 0)
-        return {
-            "embeddings": self.pooling(hidden, source[:, : hidden.shape[1]]),
-            "logits": self.head(states),
-            "labels": input_ids[:, 1:][predicts],
-        }
+        return self.head(states), input_ids[:, 1:][predicts], predicts.nonzero()[:, 0]
 
     def unilm_states(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
