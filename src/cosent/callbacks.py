@@ -10,7 +10,16 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 logger = logging.getLogger(__name__)
 
 # And every Spearman and perplexity.
-SHOWN = ("loss", "learning_rate", "similarity_loss", "generation_loss", "mlm", "neighbour", "tokens_per_second", "minutes")
+SHOWN = (
+    "loss",
+    "learning_rate",
+    "similarity_loss",
+    "generation_loss",
+    "mlm",
+    "neighbour",
+    "tokens_per_second",
+    "minutes",
+)
 
 
 class DeadBatchReport(TrainerCallback):

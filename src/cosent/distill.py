@@ -55,7 +55,9 @@ class DistillArguments:
 
     teacher: str | None = option(None, "Encoder to learn similarities from; without one, synonyms find each other.")
     judge: str | None = option(None, "Encoder that judges what is written; default: the teacher.")
-    text: str | None = option(None, "Sentences for the similarity term, a line each: .txt, .jsonl, also .gz. Several: a,b.")
+    text: str | None = option(
+        None, "Sentences for the similarity term, a line each: .txt, .jsonl, also .gz. Several: a,b."
+    )
     limit_text: int | None = option(None, "Read this many lines of --text; default: all.")
     synonyms_only: bool = option(False, "Leave pairs that are no synonyms out of the similarity term too.")
     similarity_weight: float | None = option(None, "Weight of the similarity loss; default 100 with a teacher, else 1.")
@@ -187,7 +189,9 @@ def similarity_loss(args: DistillArguments, targets):
         weight = 1.0 if args.similarity_weight is None else args.similarity_weight
         return lambda embeddings, teacher: weight * synonym_loss(embeddings, args.scale)
     if isinstance(targets, tuple):
-        return partial(similarity_matrix_loss, weight=100.0 if args.similarity_weight is None else args.similarity_weight)
+        return partial(
+            similarity_matrix_loss, weight=100.0 if args.similarity_weight is None else args.similarity_weight
+        )
     weight = 1.0 if args.similarity_weight is None else args.similarity_weight
     return lambda embeddings, scores: weight * pair_ranking_loss(embeddings, scores, args.scale)
 

@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosent.checks import at_least_float32, check_classes, check_embeddings, check_scores, check_sentence_vectors, check_targets, refuse
+from cosent.checks import (
+    at_least_float32,
+    check_classes,
+    check_embeddings,
+    check_scores,
+    check_sentence_vectors,
+    check_targets,
+    refuse,
+)
 
 
 def cosent_loss(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:

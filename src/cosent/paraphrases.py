@@ -36,7 +36,9 @@ def perplexity(student: Student, sources: list[str], targets: list[str]) -> floa
     try:
         with onednn_linears(student):
             for start, stop in batch_bounds(lengths, len(pairs), BATCH_TOKENS):
-                batch = {name: tensor.to(student.backbone.device) for name, tensor in collate(pairs[start:stop]).items()}
+                batch = {
+                    name: tensor.to(student.backbone.device) for name, tensor in collate(pairs[start:stop]).items()
+                }
                 outputs = student(**batch)
                 losses += float(outputs["target_losses"].sum())
                 tokens += float(outputs["target_tokens"].sum())
