@@ -45,13 +45,18 @@ def teacher(tmp_path):
     characters = sorted(set("".join(SENTENCES)))
     vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters])}
     config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=24, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
+        vocab_size=len(vocabulary),
+        hidden_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        initializer_range=0.5,
     )
     with torch.random.fork_rng():
         torch.manual_seed(3)
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     BertTokenizer(vocab=vocabulary, model_max_length=64).save_pretrained(folder)
-    save_pooling(Pooling("max", 24), folder, {})
+    save_pooling(Pooling("mean", 24), folder, {})
     return folder
 
 
@@ -82,9 +87,9 @@ def test_stage_1(distill, corpus):
     folder = distill(corpus, "--num_train_epochs", "8", "--load_best_model_at_end", "false")
     record = json.loads((folder / "run.json").read_text())
     assert record["train_pairs"] == record["synonyms"] == 18  # 72 pairs, 3 meanings of 3 sentences
-    for name in ("similarity_loss", "generation_loss"):
-        values = losses(folder, name)
-        assert np.mean(values[-3:]) < 0.8 * np.mean(values[:3]), name
+    assert len(losses(folder, "similarity_loss")) == 24
+    before, after = (record[when]["spearman"]["made_up"]["validation"] for when in ("before", "after"))
+    assert after > before + 0.1
     assert record["after"]["perplexity"] < record["before"]["perplexity"] / 2
     assert set(record["after"]["spearman"]["made_up"]) == {"validation", "test"}
     assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)
