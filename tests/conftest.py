@@ -17,8 +17,8 @@ from cosent.cli import parse
 from cosent.encoders import resolve
 from cosent.pooling import Pooling
 from cosent.schema import Manifest, sha256_of_file
-from cosent.train import main
 from cosent.student import Student
+from cosent.train import main
 
 SENTENCES = [
     "我喜欢北京",

@@ -1,6 +1,5 @@
 """RoFormer-Sim: one small model that embeds sentences and writes similar ones (kexue.fm 8454 and 8541)."""
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +13,13 @@ from transformers.utils import cached_file
 from cosent.decoding import Sampling, write_targets
 from cosent.encoders import resolve
 from cosent.layout import load_pooling, read_pooling_mode, save_pooling
-from cosent.modeling import SentenceEncoder, below, quiet_transformers
+from cosent.loading import below, dropout_changes, load_seeded, missing_models, quiet_transformers
+from cosent.modeling import SentenceEncoder
 from cosent.packing import pack, token_counts, unpack, worthwhile_plan
 from cosent.pooling import Pooling
 from cosent.ranking import rank_candidates
 from cosent.schema import InputError
 from cosent.unilm import unilm_mask
-
-logger = logging.getLogger(__name__)
 
 # The pooler of RoFormer-Sim's PyTorch ports; transformers' RoFormer has none and would drop it.
 PORTED_POOLER = "roformer.pooler.dense."
@@ -67,23 +65,17 @@ class Student(SentenceEncoder):
             InputError: no model is there, or no RoFormer.
         """
         path = resolve(model_name_or_path)
-        try:
+        with missing_models(model_name_or_path):
             kind = AutoConfig.from_pretrained(path).model_type
-            if kind != "roformer":
-                raise InputError(
-                    f"{model_name_or_path} is a {kind} model, and a student that writes is a RoFormer: with absolute "
-                    "positions a target would stand elsewhere in every batch. Start from mini-roformer, or pass "
-                    "--no_generation to train a retrieval model alone."
-                )
-            model = load_language_model(path, seed, dropout)
-            tokenizer = load_tokenizer(path)
-        except InputError:
-            raise
-        except (OSError, ValueError) as error:
+        if kind != "roformer":
             raise InputError(
-                f"{model_name_or_path} is neither a model folder here nor a model that the Hub gives now "
-                f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
-            ) from error
+                f"{model_name_or_path} is a {kind} model, and a student that writes is a RoFormer, whose numbers do "
+                "not depend on where in a row a sentence stands. Start from mini-roformer, or pass --no_generation to "
+                "train a retrieval model alone."
+            )
+        with missing_models(model_name_or_path):
+            model = load_seeded(RoFormerForMaskedLM, path, seed, is_decoder=False, **dropout_changes(dropout))
+        tokenizer = load_tokenizer(path)
         student = cls(model, tokenizer, load_student_pooling(path, model.config.hidden_size, pooling, seed))
         if layers is not None:
             keep_layers(student.backbone, layers)
@@ -243,21 +235,6 @@ class Student(SentenceEncoder):
         return sources
 
 
-def load_language_model(path: str, seed: int, dropout: float | None) -> RoFormerForMaskedLM:
-    """Loads a RoFormer with its language-model head in float32, whatever class saved it."""
-    changes = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    with quiet_transformers(), torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model, report = RoFormerForMaskedLM.from_pretrained(
-            path, dtype=torch.float32, output_loading_info=True, is_decoder=False, **changes
-        )
-    fresh = sorted(report["missing_keys"])
-    if fresh:
-        missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
-        logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
-    return model
-
-
 def load_tokenizer(path: str):
     """The tokenizer of a folder; a published RoFormer with a vocabulary of characters gets BERT's.
 
@@ -266,7 +243,7 @@ def load_tokenizer(path: str):
     """
     try:
         return AutoTokenizer.from_pretrained(path)
-    except ImportError as error:
+    except ImportError as error:  # of rjieba
         tokenizer = BertTokenizer.from_pretrained(path)
         if any(len(token) > 1 and all("一" <= character <= "鿿" for character in token) for token in tokenizer.vocab):
             raise InputError(f"{path} has a vocabulary of words, which needs rjieba: pip install rjieba.") from error

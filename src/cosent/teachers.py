@@ -1,14 +1,16 @@
-"""What a teacher says of sentences: computed once, kept on disk by what the teacher and the sentences are."""
+"""What a teacher says of sentences or pairs: computed once, kept on disk by what the teacher and the sentences are."""
 
 import hashlib
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from torch import nn
 
+from cosent.cross_encoder import CrossEncoder
 from cosent.modeling import SentenceEncoder
 
 logger = logging.getLogger(__name__)
@@ -33,10 +35,17 @@ def teacher_vectors(
     both = zip(sentences1, sentences2, strict=True)
     rows = np.array([[place.setdefault(sentence, len(place)) for sentence in pair] for pair in both])
     distinct = list(place)
-    vectors = kept(
-        cache, teacher, distinct, lambda: teacher.encode(distinct, normalize=True, show_progress_bar=True), "vectors"
-    )
-    return vectors, rows
+    compute = partial(teacher.encode, distinct, normalize=True, show_progress_bar=True)
+    return kept(cache, teacher, distinct, compute, "vectors"), rows
+
+
+def teacher_scores(
+    teacher: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE
+) -> np.ndarray:
+    """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`."""
+    pairs = [f"{first}\t{second}" for first, second in zip(sentences1, sentences2, strict=True)]
+    compute = partial(teacher.similarity, sentences1, sentences2, show_progress_bar=True)
+    return kept(cache, teacher, pairs, compute, "scores")
 
 
 def kept(cache: Path, teacher: nn.Module, texts: list[str], compute: Callable[[], np.ndarray], what: str) -> np.ndarray:
@@ -59,8 +68,9 @@ def fingerprint(teacher: nn.Module, texts: list[str]) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     pooling = teacher.pooling.mode if isinstance(teacher, SentenceEncoder) else "none"
-    tokenizer = sorted(teacher.tokenizer.get_vocab().items())
-    digest.update(repr((pooling, teacher.max_length, type(teacher.tokenizer).__name__, tokenizer)).encode())
+    names = teacher.tokenizer.model_input_names
+    vocabulary = sorted(teacher.tokenizer.get_vocab().items())
+    digest.update(repr((pooling, teacher.max_length, type(teacher.tokenizer).__name__, names, vocabulary)).encode())
     for text in texts:
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:40]
