@@ -6,12 +6,13 @@ import logging
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from cosent.arguments import DataArguments
 from cosent.cli import parse
-from cosent.distill import DistillArguments, StudentArguments, StudentTrainingArguments, main
+from cosent.cross_encoder import CrossEncoder
+from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments, main
 from cosent.layout import save_pooling
 from cosent.modeling import SentenceEncoder
 from cosent.pooling import Pooling
@@ -72,7 +73,7 @@ def distill(tiny_student, tmp_path):
             *("--teacher_cache", str(tmp_path / "cache"), "--generation_sources", "2", "--generation_samples", "3"),
             *flags,
         ]
-        main(*parse(arguments, StudentArguments, DataArguments, DistillArguments, StudentTrainingArguments))
+        main(*parse(arguments, StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments))
         return tmp_path / output
 
     return run
@@ -113,6 +114,23 @@ def test_stage_2_learns_the_teachers_cosines(distill, corpus, teacher):
     assert record["after"]["perplexity"] < record["before"]["perplexity"]
     assert set(record["after"]["samples"]) == {"ended", "distinct", "similar", "overlap", "judged", "wordless"}
     assert len(list((folder.parent / "cache").iterdir())) == 1
+
+
+def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model, tmp_path):
+    """Fails if scores, which are no cosines, are not learnt by their order, or stand beside the wrong pair."""
+    teacher = CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
+    with torch.no_grad():
+        teacher.model.classifier.weight.mul_(50)
+    teacher.save_pretrained(tmp_path / "cross")
+    first, second = [a for a in SENTENCES for _ in SENTENCES], SENTENCES * len(SENTENCES)
+    scores = CrossEncoder.from_pretrained(str(tmp_path / "cross")).similarity(first, second)
+    folder = distill(corpus, "--teacher", str(tmp_path / "cross"), "--num_train_epochs", "8")
+    start = json.loads((folder / "run.json").read_text())["recipe"]["model_name_or_path"]
+    before, after = (
+        spearmanr(Student.from_pretrained(str(path)).similarity(first, second), scores).statistic
+        for path in (start, folder)
+    )
+    assert after > before + 0.2
 
 
 def test_a_retrieval_model_alone(distill, corpus, teacher, tiny_model):

@@ -8,7 +8,7 @@ import yaml
 from cosent import objectives
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import parse
-from cosent.distill import DistillArguments, StudentArguments, StudentTrainingArguments
+from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.losses import LOSSES
 from cosent.schema import Manifest
 
@@ -42,7 +42,7 @@ def test_a_recipe_is_what_its_loss_takes(recipe, tmp_path):
 def test_a_student_recipe_parses(recipe, tmp_path):
     """Fails if a recipe of a student stops with an error before the first step."""
     arguments = ["--config", str(recipe), "--corpus", "lcqmc", "--output_dir", str(tmp_path), "--use_cpu", "true"]
-    parse(arguments, StudentArguments, DataArguments, DistillArguments, StudentTrainingArguments)
+    parse(arguments, StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
 
 
 def test_every_loss_has_a_recipe():

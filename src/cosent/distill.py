@@ -15,8 +15,9 @@ import numpy as np
 from transformers import set_seed
 
 from cosent import records
-from cosent.arguments import DataArguments, PairTrainingArguments, option
+from cosent.arguments import PairTrainingArguments, option
 from cosent.cli import run
+from cosent.cross_encoder import CrossEncoder
 from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus
 from cosent.decoding import Sampling
 from cosent.losses import pair_ranking_loss, similarity_matrix_loss, synonym_loss
@@ -28,8 +29,9 @@ from cosent.schema import InputError
 from cosent.student import Student, keep_layers
 from cosent.student_data import Corruption, StudentCollator, StudentDataset, positive_from
 from cosent.student_trainer import StudentTrainer
-from cosent.teachers import DEFAULT_CACHE, teacher_vectors
+from cosent.teachers import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.text import read_texts
+from cosent.towers import load_model
 
 logger = logging.getLogger("cosent.distill")
 
@@ -50,23 +52,36 @@ class StudentArguments:
 
 
 @dataclass
+class StudentDataArguments:
+    """What to learn from."""
+
+    corpus: str = field(metadata={"help": "Prepared corpora, which are mixed: names under --data_dir or folders, a,b."})
+    eval_corpora: str | None = option(None, "Corpora to select on and to test; default: those trained on.")
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    limit_train: int | None = option(None, "Train on a random subset of this many pairs of each, for every --seed.")
+    text: str | None = option(None, "Sentences without labels, a line each: .txt, .jsonl, also .gz. Several: a,b.")
+    limit_text: int | None = option(None, "Read this many lines of --text; default: all.")
+
+
+@dataclass
 class DistillArguments:
     """What is learnt."""
 
-    teacher: str | None = option(None, "Encoder to learn similarities from; without one, synonyms find each other.")
-    judge: str | None = option(None, "Encoder that judges what is written; default: the teacher.")
-    text: str | None = option(
-        None, "Sentences for the similarity term, a line each: .txt, .jsonl, also .gz. Several: a,b."
+    teacher: str | None = option(
+        None, "Bi- or cross-encoder to learn similarities from; without one, synonyms find each other."
     )
-    limit_text: int | None = option(None, "Read this many lines of --text; default: all.")
+    judge: str | None = option(None, "Bi- or cross-encoder that judges what is written; default: the teacher.")
     synonyms_only: bool = option(False, "Leave pairs that are no synonyms out of the similarity term too.")
-    similarity_weight: float | None = option(None, "Weight of the similarity loss; default 100 with a teacher, else 1.")
+    similarity_weight: float | None = option(
+        None, "Weight of the similarity loss; default 100 for a teacher's vectors, else 1."
+    )
     generation_weight: float = option(1.0, "Weight of the generation loss.")
-    scale: float = option(20.0, "Without a teacher: inverse temperature of the cosines.")
+    scale: float = option(
+        20.0, "Inverse temperature of cosines that are ranked: without a teacher, or by a cross-encoder."
+    )
     corruption_share: float = option(0.5, "Share of the sources that are corrupted.")
     corruption_ratio: float = option(0.15, "Share of the words of a corrupted source that are hidden or replaced.")
     teacher_cache: str = option(str(DEFAULT_CACHE), "Folder that keeps what teachers said.")
-    eval_corpora: str | None = option(None, "Corpora to measure at the end; default: those trained on.")
     generation_sources: int = option(50, "Held-out sentences for which samples are measured; 0 for none.")
     generation_samples: int = option(20, "Samples for each of them.")
 
@@ -79,23 +94,23 @@ class StudentTrainingArguments(PairTrainingArguments):
     output_dir: str | None = field(default=None, metadata={"help": "Folder for the student, run.json and checkpoints."})
 
 
-def main(model_args: StudentArguments, data_args: DataArguments, distill_args: DistillArguments, args):
+def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_args: DistillArguments, args):
     start = time.time()
     checkpoint = records.find_checkpoint(args)
-    corpora = {name.strip(): load_corpus(name.strip(), data_args.data_dir) for name in data_args.corpus.split(",")}
-    measured = [load_corpus(name.strip(), data_args.data_dir)
-                for name in (distill_args.eval_corpora or data_args.corpus).split(",")]  # fmt: skip
+    corpora, measured = (
+        {name.strip(): load_corpus(name.strip(), data_args.data_dir) for name in names.split(",")}
+        for names in (data_args.corpus, data_args.eval_corpora or data_args.corpus)
+    )
     set_seed(args.seed)
     model, encoder = build(model_args, max(c.manifest.max_length["bi_encoder"] for c in corpora.values()), args.seed)
     rows, positive = training_rows(corpora, data_args, distill_args)
-    teacher = SentenceEncoder.from_pretrained(distill_args.teacher) if distill_args.teacher else None
+    teacher = load_model(distill_args.teacher) if distill_args.teacher else None
     with args.main_process_first(desc="teacher"):
-        targets = None if teacher is None else teacher_vectors(
-            teacher, rows["sentence1"][:], rows["sentence2"][:], Path(distill_args.teacher_cache))  # fmt: skip
+        targets = ask(teacher, rows, Path(distill_args.teacher_cache))
     generation = not model_args.no_generation
     corruption = Corruption.of(encoder.tokenizer, distill_args.corruption_share, distill_args.corruption_ratio)
-    judge = SentenceEncoder.from_pretrained(distill_args.judge) if distill_args.judge else teacher
-    held = HeldOut(encoder, list(corpora.values()), measured, judge, distill_args, generation)
+    judge = load_model(distill_args.judge) if distill_args.judge else teacher
+    held = HeldOut(encoder, list(measured.values()), judge, distill_args, generation)
     if not held.validation:
         logger.warning("No corpus has a validation split with two different labels: the last epoch is kept.")
         args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
@@ -151,8 +166,16 @@ def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student |
     return model, encoder
 
 
+def ask(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, cache: Path):
+    """What the teacher says of the rows, as `StudentDataset` takes it."""
+    if teacher is None:
+        return None
+    answers = teacher_scores if isinstance(teacher, CrossEncoder) else teacher_vectors
+    return answers(teacher, rows["sentence1"][:], rows["sentence2"][:], cache)
+
+
 def training_rows(
-    corpora: dict[str, Corpus], data_args: DataArguments, args: DistillArguments
+    corpora: dict[str, Corpus], data_args: StudentDataArguments, args: DistillArguments
 ) -> tuple[datasets.Dataset, np.ndarray]:
     """All pairs of sentences, and which of them are synonyms (bool of shape `(pairs,)`).
 
@@ -171,11 +194,11 @@ def training_rows(
             rows, positive = rows.select(np.flatnonzero(positive)), positive[positive]
         parts.append(rows)
         flags.append(positive)
-    if args.text:
+    if data_args.text:
         if args.teacher is None:
             raise InputError("--text has no labels: without a --teacher nothing says what is similar. Name one.")
-        lines = read_texts([path.strip() for path in args.text.split(",")])
-        lines = [line for _, line in zip(range(args.limit_text or 10**12), lines, strict=False)]
+        lines = read_texts([path.strip() for path in data_args.text.split(",")])
+        lines = [line for _, line in zip(range(data_args.limit_text or 10**12), lines, strict=False)]
         lines = lines[: len(lines) // 2 * 2]
         columns = {"sentence1": lines[::2], "sentence2": lines[1::2], "label": [0.0] * (len(lines) // 2)}
         parts.append(datasets.Dataset.from_dict(columns, features=parts[0].features))
@@ -199,8 +222,8 @@ def similarity_loss(args: DistillArguments, targets):
 class HeldOut:
     """What training never sees: pairs for Spearman, synonyms for the perplexity, sources for samples."""
 
-    def __init__(self, encoder, corpora: list[Corpus], measured: list[Corpus], judge, args, generation: bool):
-        self.encoder, self.measured, self.judge = encoder, measured, judge
+    def __init__(self, encoder, corpora: list[Corpus], judge, args: DistillArguments, generation: bool):
+        self.encoder, self.corpora, self.judge = encoder, corpora, judge
         self.validation = [corpus for corpus in corpora if "validation" in corpus.splits]
         self.validation = [corpus for corpus in self.validation if len(np.unique(corpus.labels("validation"))) > 1]
         self.sampling = Sampling(num_samples=args.generation_samples)
@@ -233,7 +256,7 @@ class HeldOut:
         """Spearman by corpus and split, and what the samples are like."""
         spearman = {
             corpus.manifest.name: {split: self.spearman(corpus, split) for split in corpus.splits if split != "train"}
-            for corpus in self.measured
+            for corpus in self.corpora
         }
         report = {"spearman": spearman, **{k: v for k, v in self.validate().items() if k != "spearman"}}
         if self.sources:
@@ -254,4 +277,4 @@ def summary(before: dict, after: dict) -> str:
 
 
 if __name__ == "__main__":
-    run(main, StudentArguments, DataArguments, DistillArguments, StudentTrainingArguments)
+    run(main, StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
