@@ -21,9 +21,8 @@ from cosent.cross_encoder import CrossEncoder
 from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus
 from cosent.decoding import Sampling
 from cosent.losses import pair_ranking_loss, similarity_matrix_loss, synonym_loss
-from cosent.metrics import SimilarityMetrics
 from cosent.modeling import BiEncoder, SentenceEncoder
-from cosent.paraphrases import perplexity, sample_report
+from cosent.paraphrases import HeldOut, summary
 from cosent.pooling import POOLINGS
 from cosent.schema import InputError
 from cosent.student import Student, keep_layers
@@ -34,8 +33,6 @@ from cosent.text import read_texts
 from cosent.towers import load_model
 
 logger = logging.getLogger("cosent.distill")
-
-HELD_OUT_SYNONYMS = 500  # pairs for the perplexity
 
 
 @dataclass
@@ -67,18 +64,12 @@ class StudentDataArguments:
 class DistillArguments:
     """What is learnt."""
 
-    teacher: str | None = option(
-        None, "Bi- or cross-encoder to learn similarities from; without one, synonyms find each other."
-    )
+    teacher: str | None = option(None, "Bi- or cross-encoder to learn from; without one, synonyms find each other.")
     judge: str | None = option(None, "Bi- or cross-encoder that judges what is written; default: the teacher.")
     synonyms_only: bool = option(False, "Leave pairs that are no synonyms out of the similarity term too.")
-    similarity_weight: float | None = option(
-        None, "Weight of the similarity loss; default 100 for a teacher's vectors, else 1."
-    )
+    similarity_weight: float | None = option(None, "Weight of the similarity loss; default 100 for vectors, else 1.")
     generation_weight: float = option(1.0, "Weight of the generation loss.")
-    scale: float = option(
-        20.0, "Inverse temperature of cosines that are ranked: without a teacher, or by a cross-encoder."
-    )
+    scale: float = option(20.0, "Inverse temperature, without a teacher or with a cross-encoder.")
     corruption_share: float = option(0.5, "Share of the sources that are corrupted.")
     corruption_ratio: float = option(0.15, "Share of the words of a corrupted source that are hidden or replaced.")
     teacher_cache: str = option(str(DEFAULT_CACHE), "Folder that keeps what teachers said.")
@@ -110,7 +101,8 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     generation = not model_args.no_generation
     corruption = Corruption.of(encoder.tokenizer, distill_args.corruption_share, distill_args.corruption_ratio)
     judge = load_model(distill_args.judge) if distill_args.judge else teacher
-    held = HeldOut(encoder, list(measured.values()), judge, distill_args, generation)
+    sampling = Sampling(num_samples=distill_args.generation_samples)
+    held = HeldOut(encoder, list(measured.values()), generation, judge, distill_args.generation_sources, sampling)
     if not held.validation:
         logger.warning("No corpus has a validation split with two different labels: the last epoch is kept.")
         args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
@@ -217,63 +209,6 @@ def similarity_loss(args: DistillArguments, targets):
         )
     weight = 1.0 if args.similarity_weight is None else args.similarity_weight
     return lambda embeddings, scores: weight * pair_ranking_loss(embeddings, scores, args.scale)
-
-
-class HeldOut:
-    """What training never sees: pairs for Spearman, synonyms for the perplexity, sources for samples."""
-
-    def __init__(self, encoder, corpora: list[Corpus], judge, args: DistillArguments, generation: bool):
-        self.encoder, self.corpora, self.judge = encoder, corpora, judge
-        self.validation = [corpus for corpus in corpora if "validation" in corpus.splits]
-        self.validation = [corpus for corpus in self.validation if len(np.unique(corpus.labels("validation"))) > 1]
-        self.sampling = Sampling(num_samples=args.generation_samples)
-        self.synonyms, self.sources = [], []
-        if generation:
-            for corpus in self.validation:
-                rows = corpus.split("validation")
-                chosen = np.flatnonzero(corpus.labels("validation") >= positive_from(corpus.manifest))
-                chosen = np.random.default_rng(0).permutation(chosen)[: HELD_OUT_SYNONYMS // len(self.validation)]
-                self.synonyms += [(row["sentence1"], row["sentence2"]) for row in rows.select(np.sort(chosen))]
-            if judge is not None:
-                self.sources = list(dict.fromkeys(a for a, _ in self.synonyms))[: args.generation_sources]
-
-    def validate(self) -> dict[str, float]:
-        """Mean validation Spearman over the corpora, and perplexity of held-out synonyms where the student writes."""
-        metrics = {}
-        scores = [self.spearman(corpus, "validation") for corpus in self.validation]
-        if scores:
-            metrics["spearman"] = float(np.mean(scores))
-        if self.synonyms:
-            metrics["perplexity"] = perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
-        return metrics
-
-    def spearman(self, corpus: Corpus, split: str) -> float:
-        rows = corpus.split(split)
-        scores = self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:])
-        return SimilarityMetrics().compute(predictions=scores, references=corpus.labels(split))["spearman"]
-
-    def report(self) -> dict:
-        """Spearman by corpus and split, and what the samples are like."""
-        spearman = {
-            corpus.manifest.name: {split: self.spearman(corpus, split) for split in corpus.splits if split != "train"}
-            for corpus in self.corpora
-        }
-        report = {"spearman": spearman, **{k: v for k, v in self.validate().items() if k != "spearman"}}
-        if self.sources:
-            report["samples"] = sample_report(self.encoder, self.judge, self.sources, self.sampling)
-        return report
-
-
-def summary(before: dict, after: dict) -> str:
-    lines = [f"{'':<28}{'before':>9}{'after':>9}"]
-    for name, splits in after["spearman"].items():
-        for split, value in splits.items():
-            lines.append(f"{f'{name} {split} Spearman':<28}{before['spearman'][name][split]:9.4f}{value:9.4f}")
-    if "perplexity" in after:
-        lines.append(f"{'perplexity':<28}{before['perplexity']:9.2f}{after['perplexity']:9.2f}")
-    for name, value in after.get("samples", {}).items():
-        lines.append(f"{f'samples: {name}':<28}{before['samples'][name]:9.4f}{value:9.4f}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How well a student writes: what it makes of held-out synonyms, and what its samples are worth to another model."""
+"""How well a student finds and writes: what it makes of held-out synonyms, and what its samples are worth to another model."""
 
 import math
 from collections import Counter
@@ -7,16 +7,20 @@ import numpy as np
 import torch
 from torch import nn
 
+from cosent.data import Corpus
 from cosent.decoding import Sampling, write_targets
 from cosent.encoding import batch_bounds
+from cosent.metrics import SimilarityMetrics
+from cosent.modeling import SentenceEncoder
 from cosent.onednn import onednn_linears
 from cosent.ranking import distinct, rank_candidates
 from cosent.student import Student
-from cosent.student_data import StudentCollator
+from cosent.student_data import StudentCollator, positive_from
 
 SIMILAR_FROM = 0.8  # cosine
 TOP = 5
 BATCH_TOKENS = 2048  # sources and targets of a batch
+HELD_OUT_SYNONYMS = 500  # pairs for the perplexity
 
 
 @torch.inference_mode()
@@ -83,3 +87,75 @@ def character_overlap(sentence1: str, sentence2: str) -> float:
     """Dice coefficient of the bags of characters and character pairs: 1 for equal sentences, 0 for nothing shared."""
     first, second = (Counter([*text, *zip(text, text[1:], strict=False)]) for text in (sentence1, sentence2))
     return 2 * (first & second).total() / max(1, first.total() + second.total())
+
+
+class HeldOut:
+    """What training never sees: pairs for Spearman, synonyms for the perplexity, sources for samples.
+
+    Args:
+        encoder: what is trained.
+        generation: whether it writes, and is a `Student`.
+        judge: see `sample_report`; None to draw no samples.
+        sources: how many sources to draw samples for.
+    """
+
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        corpora: list[Corpus],
+        generation: bool,
+        judge: nn.Module | None,
+        sources: int,
+        sampling: Sampling,
+    ):
+        self.encoder, self.corpora, self.judge, self.sampling = encoder, corpora, judge, sampling
+        self.validation = [corpus for corpus in corpora if "validation" in corpus.splits]
+        self.validation = [corpus for corpus in self.validation if len(np.unique(corpus.labels("validation"))) > 1]
+        self.synonyms, self.sources = [], []
+        if generation:
+            for corpus in self.validation:
+                rows = corpus.split("validation")
+                chosen = np.flatnonzero(corpus.labels("validation") >= positive_from(corpus.manifest))
+                chosen = np.random.default_rng(0).permutation(chosen)[: HELD_OUT_SYNONYMS // len(self.validation)]
+                self.synonyms += [(row["sentence1"], row["sentence2"]) for row in rows.select(np.sort(chosen))]
+            if judge is not None:
+                self.sources = list(dict.fromkeys(a for a, _ in self.synonyms))[:sources]
+
+    def validate(self) -> dict[str, float]:
+        """Mean validation Spearman over the corpora, and perplexity of held-out synonyms where the student writes."""
+        metrics = {}
+        scores = [self.spearman(corpus, "validation") for corpus in self.validation]
+        if scores:
+            metrics["spearman"] = float(np.mean(scores))
+        if self.synonyms:
+            metrics["perplexity"] = perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
+        return metrics
+
+    def spearman(self, corpus: Corpus, split: str) -> float:
+        rows = corpus.split(split)
+        scores = self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:])
+        return SimilarityMetrics().compute(predictions=scores, references=corpus.labels(split))["spearman"]
+
+    def report(self) -> dict:
+        """Spearman by corpus and split, and what the samples are like."""
+        spearman = {
+            corpus.manifest.name: {split: self.spearman(corpus, split) for split in corpus.splits if split != "train"}
+            for corpus in self.corpora
+        }
+        report = {"spearman": spearman, **{k: v for k, v in self.validate().items() if k != "spearman"}}
+        if self.sources:
+            report["samples"] = sample_report(self.encoder, self.judge, self.sources, self.sampling)
+        return report
+
+
+def summary(before: dict, after: dict) -> str:
+    """Two reports of `HeldOut` side by side."""
+    lines = [f"{'':<28}{'before':>9}{'after':>9}"]
+    for name, splits in after["spearman"].items():
+        for split, value in splits.items():
+            lines.append(f"{f'{name} {split} Spearman':<28}{before['spearman'][name][split]:9.4f}{value:9.4f}")
+    if "perplexity" in after:
+        lines.append(f"{'perplexity':<28}{before['perplexity']:9.2f}{after['perplexity']:9.2f}")
+    for name, value in after.get("samples", {}).items():
+        lines.append(f"{f'samples: {name}':<28}{before['samples'][name]:9.4f}{value:9.4f}")
+    return "\n".join(lines)
