@@ -75,13 +75,15 @@ def terse(student) -> Student:
 def test_samples_are_those_of_the_naive_loop(terse, monkeypatch, rows):
     """Fails if a sample that leaves the batch, or a source in another chunk, changes what the others become."""
     monkeypatch.setitem(decoding.ROWS, "cpu", rows)
-    # of many tokens of little probability each, rounding would choose
+    # Rounding would choose between many tokens of little probability; of 20, [SEP] is more likely.
+    with torch.no_grad():
+        terse.head.predictions.bias[terse.tokenizer.sep_token_id] -= 2.5
     sampling = Sampling(num_samples=8, top_p=0.9, top_k=20, temperature=0.8, max_length=8, seed=3)
     sources = terse.tokenize_sources(TEXTS, [], [])
     expected = [naive(terse, source, sampling) for source in sources]
     assert write_targets(terse, sources, sampling) == expected
     ended = [len(target) for targets in expected for target in targets]
-    assert 3 < len(ended) < 24 and len(set(ended)) > 2  # some never ended, some early, some late
+    assert len(ended) > 3 and len(set(ended)) > 2  # some early, some late
 
 
 def test_seeds(terse):

@@ -1,4 +1,4 @@
-"""How well a student finds and writes: what it makes of held-out synonyms, and what its samples are worth to another model."""
+"""How well a student finds and writes: held-out pairs, held-out synonyms, and samples judged by another model."""
 
 import math
 from collections import Counter
