@@ -38,7 +38,7 @@ def test_a_nucleus_wider_than_the_candidates(monkeypatch):
     logits = torch.randn(200, 50, generator=generator) * torch.linspace(0, 4, 200)[:, None]
     uniform = torch.rand(200, generator=generator)
     whole = sample_tokens(logits, uniform, top_p=0.9)
-    monkeypatch.setattr(sampling, "CANDIDATES", 8)
+    monkeypatch.setattr(sampling, "CANDIDATES", (8, 20))
     assert torch.equal(sample_tokens(logits, uniform, top_p=0.9), whole)
 
 

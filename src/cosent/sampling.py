@@ -2,7 +2,9 @@
 
 import torch
 
-CANDIDATES = 128  # most likely tokens that are looked at first; sorting a whole vocabulary costs more than the model
+# Most likely tokens that are looked at first: finding the top 6,000 of 6,000 costs 7 times what the top 128 do, and as
+# much as the model itself.
+CANDIDATES = (128, 1024)
 
 
 def sample_tokens(
@@ -29,12 +31,14 @@ def sample_tokens(
     probabilities = (logits.float() / temperature).softmax(dim=-1)  # (rows, vocabulary)
     vocabulary = probabilities.shape[-1]
     most = vocabulary if top_k is None else min(top_k, vocabulary)
-    values, tokens = probabilities.topk(min(most, CANDIDATES), dim=-1)  # (rows, candidates), falling
-    chosen = _draw(values, tokens, uniform, top_p)
-    short = values.sum(dim=-1) < top_p  # the kept tokens may go on beyond the candidates
-    if most > CANDIDATES and short.any():
-        values, tokens = probabilities[short].topk(most, dim=-1)
-        chosen[short] = _draw(values, tokens, uniform[short], top_p)
+    chosen = torch.empty(len(logits), dtype=torch.long, device=logits.device)
+    rows = torch.arange(len(logits), device=logits.device)  # those whose nucleus may go on beyond the candidates
+    for count in (*(count for count in CANDIDATES if count < most), most):
+        values, tokens = probabilities[rows].topk(count, dim=-1)  # (rows, count), falling
+        chosen[rows] = _draw(values, tokens, uniform[rows], top_p)
+        rows = rows[values.sum(dim=-1) < top_p]
+        if not len(rows):
+            break
     return chosen
 
 
