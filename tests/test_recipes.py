@@ -10,16 +10,19 @@ from accelerate.commands.launch import launch_command_parser
 from cosent import objectives
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import parse
+from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.losses import LOSSES
 from cosent.schema import Manifest
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*_encoder/*.yaml"))
+STUDENT_RECIPES = sorted((ROOT / "recipes").glob("student/*.yaml"))
 
 
 def test_recipes_are_found():
     """Fails if the folder moved and every test below passes on nothing."""
     assert len(RECIPES) >= 18 and {recipe.parent.name for recipe in RECIPES} == {"bi_encoder", "cross_encoder"}
+    assert len(STUDENT_RECIPES) == 3
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
@@ -37,12 +40,19 @@ def test_a_recipe_is_what_its_loss_takes(recipe, tmp_path):
         assert (objective.head(8, loss_args.features, seed=1) is None) == (objective.reads != "logits")
 
 
+@pytest.mark.parametrize("recipe", STUDENT_RECIPES, ids=lambda path: path.stem)
+def test_a_student_recipe_parses(recipe, tmp_path):
+    """Fails if a recipe of a student stops with an error before the first step."""
+    arguments = ["--config", str(recipe), "--corpus", "lcqmc", "--output_dir", str(tmp_path), "--use_cpu", "true"]
+    parse(arguments, StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
+
+
 def test_every_loss_has_a_recipe():
     """Fails if a loss can only be found by reading the source."""
     assert {yaml.safe_load(recipe.read_text())["loss"] for recipe in RECIPES} >= set(LOSSES)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", [*RECIPES, *STUDENT_RECIPES], ids=lambda path: path.stem)
 def test_a_recipe_header_helps(recipe):
     """Fails if a reader does not learn what is reproduced, what to expect, where it runs and how it is launched."""
     header = [line for line in recipe.read_text().split("\n\n")[0].splitlines() if line.startswith("#")]
@@ -54,7 +64,7 @@ def test_a_recipe_header_helps(recipe):
     assert (ROOT / accelerate_config).is_file()
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", [*RECIPES, *STUDENT_RECIPES], ids=lambda path: path.stem)
 def test_keys_are_sorted_inside_their_group(recipe):
     """Fails if two recipes cannot be compared side by side."""
     for group in recipe.read_text().split("\n\n")[1:]:

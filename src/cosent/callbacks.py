@@ -9,7 +9,17 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 
 logger = logging.getLogger(__name__)
 
-SHOWN = ("loss", "learning_rate", "mlm", "neighbour", "tokens_per_second", "minutes")  # and every Spearman
+# And every Spearman and perplexity.
+SHOWN = (
+    "loss",
+    "learning_rate",
+    "similarity_loss",
+    "generation_loss",
+    "mlm",
+    "neighbour",
+    "tokens_per_second",
+    "minutes",
+)
 
 
 class DeadBatchReport(TrainerCallback):
@@ -44,7 +54,7 @@ class LogLines(TrainerCallback):
     """Prints what is logged as one short line on stderr, beside the progress bar instead of a dictionary into it."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        names = [name for name in logs if name in SHOWN or name.endswith("_spearman")]
+        names = [name for name in logs if name in SHOWN or name.endswith(("_spearman", "_perplexity"))]
         shown = [f"{name} {float(logs[name]):.4g}" for name in names]
         if state.is_world_process_zero and shown:
             tqdm.write(f"epoch {state.epoch:.2f}  step {state.global_step}  " + "  ".join(shown), file=sys.stderr)

@@ -47,6 +47,14 @@ def check_embeddings(embeddings: Tensor) -> None:
         )
 
 
+def check_sentence_vectors(embeddings: Tensor) -> None:
+    if embeddings.ndim != 2 or not embeddings.is_floating_point():
+        raise ValueError(
+            f"Expected floating embeddings (sentences, hidden), got {embeddings.dtype} {tuple(embeddings.shape)}. "
+            "A product with another layout would compare other things than sentences. `flatten(0, 1)` pairs."
+        )
+
+
 def refuse(bad: Tensor, labels: Tensor, expected: str, consequence: str) -> None:
     if bad.any():
         rows = bad.nonzero().flatten().tolist()

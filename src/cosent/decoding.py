@@ -1,0 +1,159 @@
+"""Writing targets for many sources at once: one pass over the sources, then a token per step from cached keys."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import DynamicCache
+
+from cosent.onednn import onednn_linears
+from cosent.sampling import sample_tokens
+from cosent.schema import InputError
+from cosent.unilm import unilm_mask
+
+ROWS = {"cpu": 512, "cuda": 4096}  # samples that are written side by side
+SPARSE = 0.75  # rows are taken out of the cache when no more than this share of them is still being written
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How targets are drawn; the parameters of `Student.similar_sentences`."""
+
+    num_samples: int = 100
+    top_p: float = 0.95
+    top_k: int | None = None
+    temperature: float = 1.0
+    max_length: int = 64
+    seed: int = 42
+
+    def __post_init__(self):
+        checks = {
+            "num_samples": (self.num_samples >= 1, "at least 1"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "top_k": (self.top_k is None or self.top_k >= 1, "at least 1, or None for no limit"),
+            "temperature": (self.temperature > 0, "above 0 (a small one for nearly greedy sampling)"),
+            "max_length": (self.max_length >= 1, "at least 1 token"),
+        }
+        for name, (fine, expected) in checks.items():
+            if not fine:
+                raise InputError(f"{name} must be {expected}, got {getattr(self, name)}.")
+
+    def uniform(self) -> torch.Tensor:
+        """Random numbers of shape `(num_samples, max_length)`, the same for every source."""
+        return torch.rand(self.num_samples, self.max_length, generator=torch.Generator().manual_seed(self.seed))
+
+
+@torch.inference_mode()
+def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> list[list[list[int]]]:
+    """Samples `num_samples` targets for every source, in evaluation mode.
+
+    Args:
+        student: has `backbone` (a RoFormer), `head` and `tokenizer`.
+        sources: token ids `[CLS] ... [SEP]` of each source.
+
+    Returns:
+        By source, the token ids of the targets that came to an end, without [SEP].
+    """
+    longest = max(map(len, sources), default=0) + sampling.max_length
+    if longest > student.backbone.config.max_position_embeddings:
+        raise InputError(
+            f"Sources of up to {longest - sampling.max_length} tokens and max_length {sampling.max_length} need "
+            f"{longest} positions, and this model has {student.backbone.config.max_position_embeddings}. Lower one."
+        )
+    written = [[] for _ in sources]
+    device = student.backbone.device
+    at_once = max(1, ROWS.get(device.type, ROWS["cuda"]) // sampling.num_samples)
+    order = np.argsort([-len(source) for source in sources], kind="stable")  # sources of similar length side by side
+    was_training = student.training
+    student.eval()
+    try:
+        with onednn_linears(student, reorder=True):
+            for start in range(0, len(sources), at_once):
+                chosen = order[start : start + at_once]
+                targets = _write(student, [sources[index] for index in chosen], sampling)
+                for index, group in zip(chosen, targets, strict=True):
+                    written[index] = group
+    finally:
+        student.train(was_training)
+    return written
+
+
+def _write(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> list[list[list[int]]]:
+    """As `write_targets`, for sources whose samples are all written side by side."""
+    samples, end, device = sampling.num_samples, student.tokenizer.sep_token_id, student.backbone.device
+    uniform = sampling.uniform().to(device).repeat(len(sources), 1)  # (sources * samples, max_length)
+    states, cache, visible = read_sources(student, sources)
+    logits = student.head(states).repeat_interleave(samples, dim=0)
+    cache.batch_repeat_interleave(samples)
+    visible = visible.repeat_interleave(samples, dim=0)
+    banned = unwritable(student.tokenizer, logits.shape[-1]).to(device)
+    tokens = torch.full((len(uniform), sampling.max_length), end, device=device)
+    rows = torch.arange(len(uniform), device=device)  # which sample each row of the cache is
+    ended = torch.zeros(len(uniform), dtype=torch.bool, device=device)
+    for step in range(sampling.max_length):
+        drawn = sample_tokens(
+            logits.masked_fill(banned, -torch.inf),
+            uniform[rows, step],
+            sampling.top_p,
+            sampling.top_k,
+            sampling.temperature,
+        )
+        tokens[rows, step] = drawn.where(~ended[rows], end)
+        ended[rows] |= drawn == end
+        going = ~ended[rows]
+        if not going.any() or step + 1 == sampling.max_length:
+            break
+        if going.float().mean() <= SPARSE:
+            places = going.nonzero().flatten()
+            rows, drawn, visible = rows[places], drawn[places], visible[places]
+            cache.batch_select_indices(places)
+        visible = torch.nn.functional.pad(visible, (0, 1), value=0.0)
+        logits = student.head(next_states(student, drawn, cache, visible))
+    lengths = (tokens == end).int().argmax(dim=1)  # the first [SEP]; nothing for a sample that never ended
+    targets = [row[:length].tolist() if done else None
+               for row, length, done in zip(tokens.cpu(), lengths.tolist(), ended.tolist(), strict=True)]  # fmt: skip
+    groups = [targets[start : start + samples] for start in range(0, len(targets), samples)]
+    return [[target for target in group if target is not None] for group in groups]
+
+
+def read_sources(student: nn.Module, sources: list[list[int]]) -> tuple[torch.Tensor, DynamicCache, torch.Tensor]:
+    """Runs the backbone over sources, padded on the left, so that all targets start in one column.
+
+    Returns:
+        The state of each source's [SEP], which predicts the first token, `(sources, hidden)`; the cache; and what
+        targets will add to their attention scores for each place, `(sources, longest)`, 0 or `finfo.min`.
+    """
+    backbone, longest = student.backbone, max(map(len, sources))
+    padding = student.tokenizer.pad_token_id
+    ids = torch.tensor([[padding] * (longest - len(source)) + source for source in sources], device=backbone.device)
+    segments = torch.tensor([[0] * (longest - len(source)) + [1] * len(source) for source in sources])
+    segments = segments.to(backbone.device)
+    mask = unilm_mask(segments, torch.zeros_like(ids), backbone.dtype)
+    cache = DynamicCache()
+    states = backbone(input_ids=ids, attention_mask=mask, past_key_values=cache).last_hidden_state
+    return states[:, -1], cache, mask[:, 0, -1]
+
+
+def next_states(student: nn.Module, tokens: torch.Tensor, cache: DynamicCache, visible: torch.Tensor) -> torch.Tensor:
+    """The states `(rows, hidden)` after one more target token each; the cache grows by it.
+
+    Args:
+        tokens: shape `(rows,)`.
+        visible: shape `(rows, places)`, see `read_sources`, the new token's place included.
+    """
+    ids = tokens[:, None]
+    states = student.backbone(
+        input_ids=ids,
+        token_type_ids=torch.ones_like(ids),
+        attention_mask=visible[:, None, None],
+        past_key_values=cache,
+    ).last_hidden_state
+    return states[:, 0]
+
+
+def unwritable(tokenizer, vocabulary: int) -> torch.Tensor:
+    """Which tokens no target has: special ones but [SEP], and places of the vocabulary without a token."""
+    banned = torch.arange(vocabulary) >= len(tokenizer)
+    banned[[index for index in tokenizer.all_special_ids if index != tokenizer.sep_token_id]] = True
+    return banned

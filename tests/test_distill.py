@@ -1,0 +1,182 @@
+"""Distillation end to end on tiny models."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from sentence_transformers import SentenceTransformer
+from transformers import BertConfig, BertModel, BertTokenizer
+
+from cosent.cli import parse
+from cosent.cross_encoder import CrossEncoder
+from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments, main
+from cosent.layout import save_pooling
+from cosent.modeling import SentenceEncoder
+from cosent.pooling import Pooling
+from cosent.schema import InputError
+from cosent.student import Student
+
+SENTENCES = [
+    "怎么还款",
+    "如何还款",
+    "还款怎么还",
+    "天气很好",
+    "今天天气好",
+    "天气真好",
+    "推荐红车",
+    "买辆红车",
+    "红色的车",
+]
+# What is learnt shows without noise, and in the last epoch: the labels, which select another, are not the teacher's.
+TO_THE_END = ("--load_best_model_at_end", "false", "--dropout", "0.0", "--corruption_share", "0.0")
+
+
+@pytest.fixture
+def corpus(make_corpus):
+    """Nine sentences of three meanings, all pairs: synonyms share a meaning."""
+    rows = [(a, b, float(i // 3 == j // 3)) for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES) if i != j]
+    return make_corpus({"train": rows, "validation": rows, "test": rows[:30]})
+
+
+@pytest.fixture
+def teacher(tmp_path):
+    """A teacher of another architecture, vocabulary, width and pool."""
+    folder = tmp_path / "teacher"
+    characters = sorted(set("".join(SENTENCES)))
+    vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters])}
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        initializer_range=0.5,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    BertTokenizer(vocab=vocabulary, model_max_length=64).save_pretrained(folder)
+    save_pooling(Pooling("mean", 24), folder, {})
+    return folder
+
+
+@pytest.fixture
+def distill(tiny_student, tmp_path):
+    """Returns a function that trains a tiny student and gives back the output folder."""
+
+    def run(corpus, *flags, model=tiny_student, output="run"):
+        arguments = [
+            *("--model_name_or_path", str(model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
+            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "6"),
+            *("--learning_rate", "3e-3", "--num_train_epochs", "1", "--logging_steps", "1"),
+            *("--teacher_cache", str(tmp_path / "cache"), "--generation_sources", "2", "--generation_samples", "3"),
+            *flags,
+        ]
+        main(*parse(arguments, StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments))
+        return tmp_path / output
+
+    return run
+
+
+def losses(folder, name: str) -> list[float]:
+    return [entry[name] for entry in json.loads((folder / "run.json").read_text())["history"] if name in entry]
+
+
+def test_stage_1(distill, corpus):
+    """Fails if synonyms alone do not teach both to find and to write, or non-synonyms are written."""
+    folder = distill(corpus, "--num_train_epochs", "12", "--lr_scheduler_type", "constant", *TO_THE_END)
+    record = json.loads((folder / "run.json").read_text())
+    assert record["train_pairs"] == record["synonyms"] == 18  # 72 pairs, 3 meanings of 3 sentences
+    assert len(losses(folder, "similarity_loss")) == 36
+    before, after = (record[when]["spearman"]["made_up"]["validation"] for when in ("before", "after"))
+    assert after > before + 0.1
+    assert record["after"]["perplexity"] < record["before"]["perplexity"] / 2
+    assert set(record["after"]["spearman"]["made_up"]) == {"validation", "test"}
+    assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)
+    assert Student.from_pretrained(str(folder)).similar_sentences(["怎么还款"], num_samples=4) is not None
+
+
+def test_stage_2_learns_the_teachers_cosines(distill, corpus, teacher):
+    """Fails if a teacher with other tokens, width and pool is not matched, or generation is forgotten on the way."""
+    folder = distill(corpus, "--teacher", str(teacher), "--num_train_epochs", "6", *TO_THE_END)
+    record = json.loads((folder / "run.json").read_text())
+    assert record["train_pairs"] == 72 and record["synonyms"] == 18
+    model = SentenceEncoder.from_pretrained(str(teacher))
+    matrices = []
+    for path in (folder, record["recipe"]["model_name_or_path"]):
+        vectors = Student.from_pretrained(str(path)).encode(SENTENCES, normalize=True)
+        matrices.append(vectors @ vectors.T)
+    vectors = model.encode(SENTENCES, normalize=True)
+    after, before = (np.square(matrix - vectors @ vectors.T).mean() for matrix in matrices)
+    assert after < before / 3
+    assert losses(folder, "similarity_loss")[0] == pytest.approx(100 * before, rel=0.6)  # of one batch, with noise
+    assert record["after"]["perplexity"] < record["before"]["perplexity"]
+    assert set(record["after"]["samples"]) == {"ended", "distinct", "similar", "overlap", "judged", "wordless"}
+    assert len(list((folder.parent / "cache").iterdir())) == 1
+
+
+def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model, tmp_path):
+    """Fails if scores, which are no cosines, are not learnt by their order, or stand beside the wrong pair."""
+    teacher = CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
+    with torch.no_grad():
+        teacher.model.classifier.weight.mul_(50)
+    teacher.save_pretrained(tmp_path / "cross")
+    first, second = [a for a in SENTENCES for _ in SENTENCES], SENTENCES * len(SENTENCES)
+    scores = CrossEncoder.from_pretrained(str(tmp_path / "cross")).similarity(first, second)
+    folder = distill(corpus, "--teacher", str(tmp_path / "cross"), "--num_train_epochs", "6", *TO_THE_END)
+    start = json.loads((folder / "run.json").read_text())["recipe"]["model_name_or_path"]
+    before, after = (
+        spearmanr(Student.from_pretrained(str(path)).similarity(first, second), scores).statistic
+        for path in (start, folder)
+    )
+    assert after > before + 0.2
+
+
+def test_a_retrieval_model_alone(distill, corpus, teacher, tiny_model):
+    """Fails if users who want no generation need a RoFormer, or get a folder that does not load."""
+    folder = distill(
+        corpus, "--teacher", str(teacher), "--no_generation", "true", "--student_layers", "1", model=tiny_model
+    )
+    record = json.loads((folder / "run.json").read_text())
+    assert "perplexity" not in record["after"] and not losses(folder, "generation_loss")
+    assert np.mean(losses(folder, "similarity_loss")[-3:]) < np.mean(losses(folder, "similarity_loss")[:3])
+    encoder = SentenceEncoder.from_pretrained(str(folder))
+    assert encoder.backbone.config.num_hidden_layers == 1 and encoder.encode(["好"]).shape == (1, 32)
+
+
+def test_text_without_labels(distill, corpus, teacher, tmp_path):
+    """Fails if unlabelled text is left out of the similarity term, or written from one another."""
+    text = tmp_path / "more.txt"
+    text.write_text("\n".join(f"第{number}句话" for number in range(11)), encoding="utf-8")
+    folder = distill(corpus, "--teacher", str(teacher), "--text", str(text), "--synonyms_only", "true")
+    record = json.loads((folder / "run.json").read_text())
+    assert record["train_pairs"] == 18 + 5 and record["synonyms"] == 18  # the eleventh line has no neighbour
+    with pytest.raises(InputError, match="--text has no labels"):
+        distill(corpus, "--text", str(text), output="other")
+
+
+def test_resuming_ends_where_the_whole_run_does(distill, corpus, teacher):
+    """Fails if noise, dropout or data start over after an interruption."""
+    flags = ("--teacher", str(teacher), "--num_train_epochs", "2", "--save_total_limit", "3")
+    whole = distill(corpus, *flags, output="whole")
+    checkpoint = min(whole.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    resumed = distill(corpus, *flags, "--resume_from_checkpoint", str(checkpoint), output="resumed")
+    last = max(path.name for path in whole.glob("checkpoint-*"))
+    for name in ("model.safetensors", "2_Dense/model.safetensors"):
+        assert (whole / last / name).read_bytes() == (resumed / last / name).read_bytes()
+
+
+def test_corpora_that_cannot_teach(distill, make_corpus, corpus, caplog):
+    """Fails if a corpus without synonyms, or without a validation split, ends in a stack trace."""
+    rows = [(a, b, 0.0) for a in SENTENCES for b in SENTENCES]
+    with pytest.raises(InputError, match="no synonyms in train"):
+        distill(make_corpus({"train": rows}, name="different"))
+    only = make_corpus({"train": [("怎么还款", "如何还款", 1.0)] * 12}, name="only")
+    with caplog.at_level(logging.WARNING):
+        assert (distill(only, output="only") / "model.safetensors").is_file()
+    assert "the last epoch is kept" in caplog.text
+    with pytest.raises(InputError, match="12 pairs fill no batch of 16"):
+        distill(only, "--per_device_train_batch_size", "16", output="large")
