@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import (
@@ -26,6 +26,7 @@ from cosent.checkpoints import ResumableTrainer
 from cosent.encoders import resolve
 from cosent.layout import save_pooling
 from cosent.loading import quiet_transformers
+from cosent.losses import synonym_loss
 from cosent.onednn import trainable_onednn_linears
 from cosent.packing import block_mask
 from cosent.pooling import Pooling
@@ -93,12 +94,11 @@ class Pretraining(nn.Module):
     Args:
         model: a transformers model for masked-language modelling.
         tokenizer: saved beside it.
-        temperature: of the cosines between pieces (0.05 as in SimCSE, arXiv 2104.08821).
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer, temperature: float = 0.05):
+    def __init__(self, model: PreTrainedModel, tokenizer):
         super().__init__()
-        self.model, self.tokenizer, self.temperature = model, tokenizer, temperature
+        self.model, self.tokenizer = model, tokenizer
         self.head = getattr(model, "cls", None) or model.lm_head
 
     def forward(
@@ -108,7 +108,7 @@ class Pretraining(nn.Module):
 
         Returns:
             `mlm`: mean cross entropy of the hidden tokens. `neighbour`: mean cross entropy of finding the neighbour of
-            each piece among all other pieces of the batch by cosine (InfoNCE, both directions). Both of shape `()`.
+            each piece among all other pieces of the batch by cosine (`synonym_loss`). Both of shape `()`.
         """
         autocast = torch.is_autocast_enabled(input_ids.device.type)
         dtype = torch.get_autocast_dtype(input_ids.device.type) if autocast else self.model.dtype
@@ -117,7 +117,7 @@ class Pretraining(nn.Module):
         chosen = labels != -100
         logits = self.head(hidden[chosen])  # (hidden tokens, vocabulary)
         mlm = cross_entropy(logits.float(), labels[chosen])
-        return {"mlm": mlm, "neighbour": neighbour_loss(piece_means(hidden.float(), segments), self.temperature)}
+        return {"mlm": mlm, "neighbour": synonym_loss(piece_means(hidden.float(), segments))}
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Writes weights, tokenizer and a mean pool, for `AutoModel`, sentence-transformers and `--init` alike."""
@@ -139,19 +139,6 @@ def piece_means(hidden: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
     sums = hidden.new_zeros(pieces + 1, hidden.shape[-1]).index_add(0, segments, hidden.flatten(0, 1))
     counts = torch.bincount(segments, minlength=pieces + 1)
     return sums[1:] / counts[1:, None]
-
-
-def neighbour_loss(vectors: torch.Tensor, temperature: float) -> torch.Tensor:
-    """InfoNCE over pieces in the order (a1, b1, a2, b2, ...): each has to find its partner among all the others.
-
-    Args:
-        vectors: shape `(pieces, hidden)`, an even number of pieces.
-    """
-    vectors = normalize(vectors, dim=-1)
-    similar = vectors @ vectors.T / temperature  # (pieces, pieces)
-    similar.fill_diagonal_(-torch.inf)
-    partner = torch.arange(len(vectors), device=vectors.device) ^ 1
-    return cross_entropy(similar, partner)
 
 
 class Budget(TrainerCallback):
