@@ -95,6 +95,7 @@ def losses(folder: Path) -> list[float]:
     return [entry["loss"] for entry in history if "loss" in entry]
 
 
+CROSS = ("--tower", "cross_encoder", "--learning_rate", "0.3")  # a fresh head has small gradients
 CASES = {  # name -> flags of two processes; of one process with the same global batch
     "cosent": ((8, ()), (16, ())),
     "angle": ((8, ("--loss", "angle")), (16, ("--loss", "angle"))),
@@ -104,14 +105,14 @@ CASES = {  # name -> flags of two processes; of one process with the same global
         (8, ("--loss", "sbert", "--pooling", "linear_cls", "--gradient_accumulation_steps", "2")),
     ),
     "balanced": ((8, ("--balanced_batches", "true")), (16, ("--balanced_batches", "true"))),
-    "cross_encoder": ((8, ("--tower", "cross_encoder")), (16, ("--tower", "cross_encoder"))),
+    "cross_encoder": ((8, (*CROSS,)), (16, (*CROSS,))),
     "cached": (
         (4, ("--cached_batch_size", "16", "--gradient_accumulation_steps", "2")),
         (16, ("--gradient_accumulation_steps", "2")),
     ),
     "cached_lora_cross_encoder": (
-        (4, ("--cached_batch_size", "16", "--tower", "cross_encoder", "--use_peft", "true", "--no_packing")),
-        (16, ("--tower", "cross_encoder", "--use_peft", "true", "--no_packing")),
+        (4, ("--cached_batch_size", "16", *CROSS, "--use_peft", "true", "--no_packing")),
+        (16, (*CROSS, "--use_peft", "true", "--no_packing")),
     ),
 }  # fmt: skip
 
