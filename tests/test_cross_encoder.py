@@ -83,7 +83,7 @@ def test_sentence_transformers_gives_the_same_scores(tiny_model, tmp_path, num_l
 def test_zero_segments_change_the_scores_and_stay(tiny_model, tmp_path):
     """Fails if --segment_ids zero does nothing, or is forgotten by the saved folder."""
     as_tokenizer, zero = (CrossEncoder.from_pretrained(str(tiny_model), 1, kind) for kind in ("tokenizer", "zero"))
-    assert np.abs(as_tokenizer.similarity(FIRST, SECOND) - zero.similarity(FIRST, SECOND)).max() > 1e-4
+    assert np.abs(as_tokenizer.similarity(FIRST, SECOND) - zero.similarity(FIRST, SECOND)).max() > 1e-5
     zero.save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path).model_input_names == ["input_ids", "attention_mask"]
 

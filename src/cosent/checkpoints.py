@@ -29,6 +29,8 @@ class ResumableTrainer(Trainer):
     Resumed from a checkpoint at which training had ended (the last step, early stopping), it trains no step more.
     """
 
+    starts_at_end: bool | None = None
+
     def _save_checkpoint(self, model, trial):
         folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
         if self.args.should_save:
@@ -53,7 +55,9 @@ class ResumableTrainer(Trainer):
 
     def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint=None, **kwargs):
         set_epoch(train_dataloader, epoch)
-        if resume_from_checkpoint is not None and had_ended(resume_from_checkpoint, self.state.max_steps):
+        if resume_from_checkpoint is not None and self.starts_at_end is None:  # later, the checkpoint may be gone
+            self.starts_at_end = had_ended(resume_from_checkpoint, self.state.max_steps)
+        if self.starts_at_end:
             self.control.should_training_stop = True
         else:
             resume = {"resume_from_checkpoint": resume_from_checkpoint}

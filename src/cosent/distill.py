@@ -16,6 +16,7 @@ from transformers import set_seed
 
 from cosent import records
 from cosent.arguments import PairTrainingArguments, option
+from cosent.checkpoints import find_checkpoint, has_finished
 from cosent.cli import run
 from cosent.cross_encoder import CrossEncoder
 from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus
@@ -84,10 +85,20 @@ class StudentTrainingArguments(PairTrainingArguments):
     dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
     output_dir: str | None = field(default=None, metadata={"help": "Folder for the student, run.json and checkpoints."})
 
+    def __post_init__(self):
+        super().__post_init__()
+        for flag in ("cached_batch_size", "on_collapse", "balanced_batches"):
+            if getattr(self, flag):
+                raise InputError(f"--{flag} does nothing for students yet. Leave it out.")
+        if self.world_size > 1:
+            logger.warning("Sentences are compared on each of the %d devices alone, not over all.", self.world_size)
+
 
 def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_args: DistillArguments, args):
     start = time.time()
-    checkpoint = records.find_checkpoint(args)
+    if has_finished(args):
+        return
+    checkpoint = find_checkpoint(args)
     corpora, measured = (
         {name.strip(): load_corpus(name.strip(), data_args.data_dir) for name in names.split(",")}
         for names in (data_args.corpus, data_args.eval_corpora or data_args.corpus)
