@@ -16,6 +16,7 @@ from transformers import set_seed
 
 from cosent import records
 from cosent.arguments import PairTrainingArguments, option
+from cosent.checkpoints import find_checkpoint, has_finished
 from cosent.cli import run
 from cosent.cross_encoder import CrossEncoder
 from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus
@@ -87,7 +88,9 @@ class StudentTrainingArguments(PairTrainingArguments):
 
 def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_args: DistillArguments, args):
     start = time.time()
-    checkpoint = records.find_checkpoint(args)
+    if has_finished(args):
+        return
+    checkpoint = find_checkpoint(args)
     corpora, measured = (
         {name.strip(): load_corpus(name.strip(), data_args.data_dir) for name in names.split(",")}
         for names in (data_args.corpus, data_args.eval_corpora or data_args.corpus)
