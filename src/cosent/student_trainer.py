@@ -5,9 +5,7 @@ from collections.abc import Callable
 import torch
 
 from cosent.objectives import Objective
-from cosent.trainers import PairTrainer
-
-Outputs = dict[str, torch.Tensor]
+from cosent.trainers import Outputs, PairTrainer
 
 
 class StudentTrainer(PairTrainer):
@@ -23,6 +21,8 @@ class StudentTrainer(PairTrainer):
         kwargs: arguments of `transformers.Trainer`.
     """
 
+    target = "teacher"
+
     def __init__(
         self,
         *,
@@ -36,23 +36,19 @@ class StudentTrainer(PairTrainer):
         self.validate = validate
         self.parts: dict[str, list[torch.Tensor]] = {}
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        teacher = inputs.pop("teacher", None)
-        outputs = model(**inputs)
-        loss = self.loss(outputs, teacher)
-        return (loss, outputs) if return_outputs else loss
+    def pairs_in(self, inputs: Outputs) -> int:
+        mask = inputs["attention_mask"]  # (pairs, 2, tokens), or (2 * pairs, tokens) with targets behind the sources
+        return len(mask) if mask.ndim == 3 else len(mask) // 2
 
-    def loss(self, outputs: Outputs, teacher: torch.Tensor | None) -> torch.Tensor:
-        """The loss of a whole batch, of what the model gives for each of its sequences.
+    def read(self, outputs: Outputs) -> Outputs:
+        return {name: outputs[name] for name in ("embeddings", "target_losses", "target_tokens") if name in outputs}
 
-        All of it has one row per sequence: rows of several devices, or of the parts of a cached batch, are put below
-        one another before they come here, and the loss is that of one large batch.
-        """
-        embeddings = outputs["embeddings"].flatten(0, -2)  # (2 * pairs, hidden)
-        parts = {"similarity_loss": self.objective.loss(embeddings, teacher)}
-        if "target_losses" in outputs:
-            tokens = outputs["target_tokens"].sum().clamp(min=1)
-            parts["generation_loss"] = self.generation_weight * outputs["target_losses"].sum() / tokens
+    def batch_loss(self, read: Outputs, targets: torch.Tensor | None) -> torch.Tensor:
+        embeddings = read["embeddings"].flatten(0, -2)  # (2 * pairs, hidden)
+        parts = {"similarity_loss": self.objective.loss(embeddings, targets)}
+        if "target_losses" in read:
+            tokens = read["target_tokens"].sum().clamp(min=1)
+            parts["generation_loss"] = self.generation_weight * read["target_losses"].sum() / tokens
         for name, value in parts.items():
             self.parts.setdefault(name, []).append(value.detach())
         return sum(parts.values())

@@ -21,6 +21,8 @@ from cosent.onednn import trainable_onednn_linears
 from cosent.samplers import BalancedSampler, CorpusSampler
 from cosent.schema import InputError
 
+Outputs = dict[str, torch.Tensor]
+
 
 class PairTrainer(ResumableTrainer):
     """Trains a model of pairs with an objective that reads what `score()` gives.
@@ -44,6 +46,7 @@ class PairTrainer(ResumableTrainer):
         InputError: a cached batch size that the devices cannot share out.
     """
 
+    target = "labels"  # what of a batch the loss is given, and the model is not
     loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
     def __init__(
@@ -82,18 +85,24 @@ class PairTrainer(ResumableTrainer):
         return super()._prepare_for_training(*args, **kwargs)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """Notes beside the last batch of an epoch how many of its rows, over all ranks, are no repetitions.
+        """Notes beside the last batch of an epoch how many of its pairs, over all ranks, are no repetitions.
 
-        Those come first, in the order of the ranks, so what no rank needs is cut off: a rank keeps a row at least.
+        Those come first, in the order of the ranks, so what no rank needs is cut off: a rank keeps a pair at least.
         """
         batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if batches and self.accelerator.gradient_state.end_of_dataloader and not self.args.dataloader_drop_last:
-            ranks = 1 if self.accelerator.split_batches else self.args.world_size
-            real_rows = self.rows_of_epoch % (self._train_batch_size * ranks)
-            if real_rows:
-                batches[-1] = {name: tensor[:real_rows] for name, tensor in batches[-1].items()}
-                batches[-1]["real_rows"] = real_rows
+        last = batches and self.accelerator.gradient_state.end_of_dataloader
+        if last and self.args.world_size > 1 and not self.args.dataloader_drop_last:
+            batch, pairs = batches[-1], self.pairs_in(batches[-1])
+            real_pairs = self.rows_of_epoch % (pairs * self.args.world_size)
+            if real_pairs:
+                kept = min(pairs, real_pairs)
+                batches[-1] = {name: tensor[: len(tensor) // pairs * kept] for name, tensor in batch.items()}
+                batches[-1]["real_pairs"] = real_pairs
         return batches, count
+
+    def pairs_in(self, inputs: dict[str, torch.Tensor]) -> int:
+        """Pairs of a batch; all of its tensors have a whole number of rows for each."""
+        return len(inputs["attention_mask"])
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         with self.fast_linears():  # round the backward pass too: checkpointing runs layers again there
@@ -104,17 +113,21 @@ class PairTrainer(ResumableTrainer):
     def cached_step(self, model: torch.nn.Module, inputs: dict) -> torch.Tensor:
         """One batch in parts: the gradient of the loss over all of it, see `grad_cache`."""
         model.train()
-        labels, real_rows = inputs.pop("labels"), inputs.pop("real_rows", None)
+        targets, real_pairs, pairs = (
+            inputs.pop(self.target, None),
+            inputs.pop("real_pairs", None),
+            self.pairs_in(inputs),
+        )
 
-        def forward(part: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        def forward(part: dict[str, torch.Tensor]) -> Outputs:
             with self.compute_loss_context_manager():
-                return {self.objective.reads: self.score(model, part)[self.objective.reads]}
+                return self.read(self.score(model, part))
 
-        def loss(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
-            value = self.global_loss(outputs[self.objective.reads], labels, real_rows)
-            return value / self.current_gradient_accumulation_steps
+        def loss(read: Outputs) -> torch.Tensor:
+            return self.global_loss(read, targets, pairs, real_pairs) / self.current_gradient_accumulation_steps
 
-        parts = split_batch(inputs, self.args.per_device_train_batch_size)
+        rows = self.args.per_device_train_batch_size * (len(inputs["attention_mask"]) // pairs)
+        parts = split_batch(inputs, rows)
         return backward_in_parts(forward, parts, loss, self.accelerator.backward, lambda: self.without_sync(model))
 
     @contextmanager
@@ -134,27 +147,48 @@ class PairTrainer(ResumableTrainer):
         return nullcontext() if self.args.torch_compile else trainable_onednn_linears(self.model)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        labels, real_rows = inputs.pop("labels"), inputs.pop("real_rows", None)
+        targets, real_pairs, pairs = (
+            inputs.pop(self.target, None),
+            inputs.pop("real_pairs", None),
+            self.pairs_in(inputs),
+        )
         outputs = self.score(model, inputs)
-        loss = self.global_loss(outputs[self.objective.reads], labels, real_rows)
+        loss = self.global_loss(self.read(outputs), targets, pairs, real_pairs)
         return (loss, outputs) if return_outputs else loss
 
-    def global_loss(self, read: torch.Tensor, labels: torch.Tensor, real_rows: int | None) -> torch.Tensor:
+    def global_loss(
+        self, read: Outputs, targets: torch.Tensor | None, pairs: int, real_pairs: int | None
+    ) -> torch.Tensor:
         """The loss over all ranks: every rank computes it in full, see `distributed.gather`.
 
         Args:
-            read: what the objective reads of this rank's rows, `(batch, ...)`.
-            labels: shape `(batch,)`.
-            real_rows: rows of the global batch that count, in the order of the ranks; None for all.
+            read: what `read` gives for this rank's pairs.
+            targets: what of the batch the loss is given beside it, also with whole rows for each pair.
+            pairs: how many this rank has.
+            real_pairs: pairs of the global batch that count, in the order of the ranks; None for all.
         """
-        if self.args.local_comparisons and self.objective.compares_pairs:
-            own = None if real_rows is None else max(0, real_rows - self.args.process_index * len(labels))
-            read, labels = read[:own], labels[:own]
-        else:
-            read, labels = gather(read)[:real_rows], gather(labels)[:real_rows]
+        local = self.args.local_comparisons and self.objective.compares_pairs
+
+        def pool(tensor: torch.Tensor) -> torch.Tensor:
+            rows = len(tensor) // pairs  # of each pair
+            count = real_pairs
+            if local and count is not None:
+                count = max(0, count - self.args.process_index * pairs)
+            return (tensor if local else gather(tensor))[: None if count is None else count * rows]
+
+        return self.batch_loss(
+            {name: pool(tensor) for name, tensor in read.items()}, None if targets is None else pool(targets)
+        )
+
+    def read(self, outputs: Outputs) -> Outputs:
+        """What the loss reads of the model's outputs: tensors with whole rows for each pair."""
+        return {self.objective.reads: outputs[self.objective.reads]}
+
+    def batch_loss(self, read: Outputs, targets: torch.Tensor | None) -> torch.Tensor:
+        """The loss of a whole batch, over all ranks and parts."""
         if self.objective.compares_pairs:
-            self.dead_batches.add(has_ordered_pair(labels))
-        return self.objective.loss(read, labels)
+            self.dead_batches.add(has_ordered_pair(targets))
+        return self.objective.loss(read[self.objective.reads], targets)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
