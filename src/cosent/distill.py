@@ -87,11 +87,9 @@ class StudentTrainingArguments(PairTrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        for flag in ("cached_batch_size", "on_collapse", "balanced_batches"):
+        for flag in ("on_collapse", "balanced_batches"):
             if getattr(self, flag):
                 raise InputError(f"--{flag} does nothing for students yet. Leave it out.")
-        if self.world_size > 1:
-            logger.warning("Sentences are compared on each of the %d devices alone, not over all.", self.world_size)
 
 
 def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_args: DistillArguments, args):
