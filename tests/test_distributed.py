@@ -95,7 +95,7 @@ def losses(folder: Path) -> list[float]:
     return [entry["loss"] for entry in history if "loss" in entry]
 
 
-CROSS = ("--tower", "cross_encoder", "--learning_rate", "30")  # a fresh head has small gradients
+CROSS = ("--tower", "cross_encoder", "--scale", "20", "--learning_rate", "3")  # a fresh head has small gradients
 CASES = {  # name -> flags of two processes; of one process with the same global batch
     "cosent": ((8, ()), (16, ())),
     "angle": ((8, ("--loss", "angle")), (16, ("--loss", "angle"))),
