@@ -188,9 +188,9 @@ def test_cached_batches_teach_as_large_ones_do(distill, corpus, teacher, kind):
     flags = {"teacher": ("--teacher", str(teacher)), "synonyms": (), "no_generation": ("--no_generation", "true")}[kind]
     flags += ("--optim", "sgd", "--learning_rate", "1e-3", "--max_grad_norm", "0", "--num_train_epochs", "1")
     curves = []
-    for name, batch in {"large": ("12",), "cached": ("4", "--cached_batch_size", "12")}.items():
+    for name, batch in {"large": ("18",), "cached": ("6", "--cached_batch_size", "18")}.items():
         sizes = ("--per_device_train_batch_size", *batch, "--logging_steps", "1", "--generation_sources", "0")
         folder = distill(corpus, *TO_THE_END, *flags, *sizes, output=name)
         curves.append([losses(folder, "loss"), losses(folder, "grad_norm")])
-    assert curves[0][0] and min(curves[0][1]) > 1e-3
+    assert len(curves[0][0]) >= 1 and min(curves[0][1]) > 1e-3
     np.testing.assert_allclose(curves[1], curves[0], rtol=2e-4)

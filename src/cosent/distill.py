@@ -119,10 +119,10 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     if pairs.truncated:
         logger.warning("%d of %d sentences are longer than %d tokens and lose their end (--max_length).",
                        pairs.truncated, 2 * len(pairs), encoder.max_length)  # fmt: skip
-    if args.dataloader_drop_last and len(pairs) < args.train_batch_size * args.world_size:
+    batch = args.cached_batch_size or args.train_batch_size * args.world_size
+    if args.dataloader_drop_last and len(pairs) < batch:
         raise InputError(
-            f"{len(pairs)} pairs fill no batch of {args.train_batch_size * args.world_size}: no step would be taken. "
-            "Lower --per_device_train_batch_size."
+            f"{len(pairs)} pairs fill no batch of {batch}: no step would be taken. Lower --per_device_train_batch_size."
         )
     trainer = StudentTrainer(
         model=model,

@@ -113,11 +113,8 @@ class PairTrainer(ResumableTrainer):
     def cached_step(self, model: torch.nn.Module, inputs: dict) -> torch.Tensor:
         """One batch in parts: the gradient of the loss over all of it, see `grad_cache`."""
         model.train()
-        targets, real_pairs, pairs = (
-            inputs.pop(self.target, None),
-            inputs.pop("real_pairs", None),
-            self.pairs_in(inputs),
-        )
+        targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
+        pairs = self.pairs_in(inputs)
 
         def forward(part: dict[str, torch.Tensor]) -> Outputs:
             with self.compute_loss_context_manager():
@@ -147,11 +144,8 @@ class PairTrainer(ResumableTrainer):
         return nullcontext() if self.args.torch_compile else trainable_onednn_linears(self.model)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        targets, real_pairs, pairs = (
-            inputs.pop(self.target, None),
-            inputs.pop("real_pairs", None),
-            self.pairs_in(inputs),
-        )
+        targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
+        pairs = self.pairs_in(inputs)
         outputs = self.score(model, inputs)
         loss = self.global_loss(self.read(outputs), targets, pairs, real_pairs)
         return (loss, outputs) if return_outputs else loss
