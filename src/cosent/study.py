@@ -95,8 +95,11 @@ class Progress:
         with self.lock:
             self.shares[run] = max(share, self.shares[run])
             self.done += finished
-            self.bar.n = sum(share * self.work[run] for run, share in self.shares.items())
-            self.bar.set_description_str(self.description())
+            n = sum(share * self.work[run] for run, share in self.shares.items())
+            # A terminal shows the clock running; a log file gets a line when there is news.
+            news = finished or n != self.bar.n or sys.stderr.isatty()
+            self.bar.n = n
+            self.bar.set_description_str(self.description(), refresh=news)
 
     def __enter__(self):
         return self
