@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from cosent.onednn import AVAILABLE, linear
 from cosent.records import environment
 from cosent.report import speed_table
-from cosent.schema import Manifest
+from cosent.schema import Manifest, messages_for_users
 
 # task, encoder, split, what is counted, how many: once for comparing every loss, then for each timed turn
 ROWS = (
@@ -149,4 +149,5 @@ def sgemm_flops(size: int = 4096) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with messages_for_users():
+        main()

@@ -105,7 +105,8 @@ def speed(study: Study) -> Section:
             rows.append([f"{row}, {corpus}" if not study.crosses else row, *_times(same), spread(tests)])
             runs += [[f"{row}, {corpus}, seed {r.seed}", *_times([r]), spread([r.test(c) for c in r.tested_on][:1]),
                       str(r.record.get("threads", "")), (r.record.get("commit") or "")[:10]] for r in same]  # fmt: skip
-    header = ["training minutes", "pairs/s trained", "pairs/s scored", "ms per pair scored", "test Spearman x100"]
+    header = ["training minutes", "pairs/s trained", "pairs/s scored", "ms per pair scored"]
+    header += ["weights trained", "optimizer MiB", "peak MiB", "test Spearman x100"]
     text = (
         "Pairs per second of training leave the evaluations between epochs out; pairs are scored in batches, both "
         "sentences anew. A bi-encoder that stores its vectors scores a pair by one dot product instead. Runs side by "
@@ -123,4 +124,13 @@ def _times(results: list[Result]) -> list[str]:
         [s[key] for s in speeds if s.get(key)] for key in ("train_pairs_per_second", "score_pairs_per_second")
     )
     each = [f"{statistics.mean(values):.0f}" if values else "" for values in (trained, scored)]
-    return [f"{minutes:.1f}", *each, f"{1000 / statistics.mean(scored):.2f}" if scored else ""]
+    return [f"{minutes:.1f}", *each, f"{1000 / statistics.mean(scored):.2f}" if scored else "", *_footprint(results)]
+
+
+def _footprint(results: list[Result]) -> list[str]:
+    """Share of the weights that is trained, optimizer and peak memory; empty for runs from before they were kept."""
+    prints = [result.record["footprint"] for result in results if result.trained_share]
+    if not prints:
+        return ["", "", ""]
+    optimizer, peak = (statistics.mean(p[key] for p in prints) for key in ("optimizer_mib", "peak_mib"))
+    return [f"{results[-1].trained_share:.1%}", f"{optimizer:.1f}", f"{peak:.0f}"]

@@ -119,24 +119,37 @@ def study_table(study: Study) -> str:
     The character overlap of each corpus, which needs no model, stands beside where an audit was kept.
     """
     overlaps = " | ".join(spread([study.overlap(corpus)]) for corpus in study.corpora)
-    lines = [
-        f"| test Spearman x100, mean ± std | {' | '.join(study.corpora)} | seeds | minutes per run |",
-        "|---" * (len(study.corpora) + 3) + "|",
-        f"| character overlap, no model | {overlaps} | | |",
-    ]
+    header = [f"| test Spearman x100, mean ± std | {' | '.join(study.corpora)} | seeds | minutes per run |"]
+    header += (
+        ["weights trained | peak MiB |"]
+        if (adapters := any((run.trained_share or 1) < 1 for run in study.results))
+        else []
+    )
+    lines = [" ".join(header), "|---" * (len(study.corpora) + 3 + 2 * adapters) + "|"]
+    lines.append(f"| character overlap, no model | {overlaps} | | |" + " | |" * adapters)
     for row, runs in study.rows.items():
         values = [spread(run.test(c) for run in study.cell(row, c)) for c in study.corpora]
         minutes = statistics.mean(run.record["train_seconds"] for run in runs) / 60
-        lines.append(f"| {row} | {' | '.join(values)} | {len({run.seed for run in runs})} | {minutes:.1f} |")
-    return "\n".join([*lines, "", protocol(study.results[0])])
+        line = f"| {row} | {' | '.join(values)} | {len({run.seed for run in runs})} | {minutes:.1f} |"
+        if adapters:
+            peak = statistics.mean(run.record["footprint"]["peak_mib"] for run in runs)
+            line += f" {runs[0].trained_share:.1%} | {peak:.0f} |"
+        lines.append(line)
+    return "\n".join([*lines, "", protocol(study.results)])
 
 
-def protocol(result: Result) -> str:
-    run, recipe = result.record, result.record["recipe"]
-    batch, rate, epochs = (recipe[k] for k in ("per_device_train_batch_size", "learning_rate", "num_train_epochs"))
+def protocol(results: list[Result]) -> str:
+    """What the runs share; where they differ, every value, in the order of the runs."""
+
+    def values(key: str, form: str = "") -> str:
+        return " or ".join(dict.fromkeys(format(result.record["recipe"][key], form) for result in results))
+
+    run = results[0].record
+    limit = f", {values('limit_train')} training pairs" if run["recipe"].get("limit_train") else ""
     return (
-        f"`{recipe['model_name_or_path']}` encoder, {recipe['pooling']} pooling, batch {batch}, "
-        f"learning rate {rate:g}, {epochs:g} epochs, best validation epoch; "
+        f"`{values('model_name_or_path')}` encoder, {values('pooling')} pooling, batch "
+        f"{values('per_device_train_batch_size')}, learning rate {values('learning_rate', 'g')}, "
+        f"{values('num_train_epochs', 'g')} epochs{limit}, best validation epoch; "
         f"{run['device']}, commit {(run['commit'] or 'unknown')[:10]}."
     )
 

@@ -41,6 +41,12 @@ class Result:
         file = self.file.with_suffix(".npz")
         return read_scores(file) if file.is_file() else {}
 
+    @cached_property
+    def trained_share(self) -> float | None:
+        """Share of the weights that was trained, below 1 under LoRA; None for results from before it was kept."""
+        kept = self.record.get("footprint")
+        return kept["trainable_parameters"] / kept["parameters"] if kept else None
+
     @property
     def tested_on(self) -> list[str]:
         return [corpus for corpus, splits in self.record["after"].items() if "test" in splits]
