@@ -12,8 +12,8 @@ ROOMS = [
     {"schema", "checks", "scores", "significance", "figures", "page", "unilm", "sampling"},
     {"losses", "heads", "metrics", "packing", "pooling", "onednn", "encoders", "records", "samplers"}
     | {"distributed", "grad_cache", "launching", "lora"},
-    {"layout", "backbones", "encoding", "text", "results", "ranking"},
-    {"loading"},
+    {"layout", "backbones", "encoding", "text", "results"},
+    {"loading", "ranking"},
     {"modeling", "objectives", "vector_file", "data", "cli", "callbacks", "comparison", "diagnostics", "checkpoints"}
     | {"decoding"},
     {"cross_encoder", "arguments", "trainers", "pretraining", "student"},

@@ -6,10 +6,21 @@ from cosent.ranking import distinct, joined, rank_candidates
 
 
 def test_distinct():
-    """Fails if the source comes back in other spacing or case, an empty sample counts, or a required string lacks."""
-    samples = ["我 用 wifi 上 网", "我 用 WiFi 上 网", "", "怎 么 上 网", "我 用 wifi 上 网", "上 网 用 wifi 吗"]
+    """Fails if the source comes back in other spacing, case or punctuation, an empty sample counts, or a required
+    string lacks."""
+    samples = [
+        "我 用 wifi 上 网",
+        "我 用 WiFi 上 网",
+        "",
+        "怎 么 上 网",
+        "怎 么 上 网 ？",
+        "？",
+        "我 用 wifi 上 网",
+        "上 网 用 wifi 吗",
+    ]
     assert distinct("怎么上网", samples, []) == ["我用wifi上网", "上网用wifi吗"]
     assert distinct("怎么上网", samples, ["我用"]) == ["我用wifi上网"]
+    assert distinct("怎么上网", ["网 速 3.5 兆", "网 速 35 兆"], ["3.5"]) == ["网速3.5兆"]
 
 
 def test_spaces():

@@ -5,7 +5,6 @@ accelerate launch --config_file recipes/accelerate/cpu.yaml -m cosent.pretrain \
 """
 
 import logging
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -23,7 +22,7 @@ from cosent.encoders import resolve
 from cosent.encoders.vocabulary import learn_tokenizer
 from cosent.pretraining import ARCHITECTURES, NO_DROPOUT, Pretraining, PretrainTrainer, fresh_model, initial_model
 from cosent.schema import InputError, sha256_of_file
-from cosent.text import NeighbourBatches, read_texts
+from cosent.text import NeighbourBatches, bare, read_texts
 
 logger = logging.getLogger("cosent.pretrain")
 
@@ -168,11 +167,6 @@ def held_out_sentences(corpora: str, data_dir: str) -> frozenset[str]:
             for column in ("sentence1", "sentence2"):
                 sentences.update(map(bare, corpus.split(split)[column]))
     return frozenset(sentences)
-
-
-def bare(text: str) -> str:
-    """A sentence without punctuation, spaces and case: what is alike in all its spellings."""
-    return re.sub(r"\W+", "", text).lower()
 
 
 def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, seed: int):

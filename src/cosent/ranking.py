@@ -3,6 +3,8 @@
 import numpy as np
 from torch import nn
 
+from cosent.text import bare
+
 
 def rank_candidates(
     encoder: nn.Module, texts: list[str], candidates: list[list[str]], keep: int, required: list[str]
@@ -18,7 +20,7 @@ def rank_candidates(
     Returns:
         By text, pairs `(sentence, cosine)`, most similar first; of equal ones the first written.
     """
-    wanted = [normal_form(part) for part in required]
+    wanted = [without_spaces(part) for part in required]
     kept = [distinct(text, sentences, wanted) for text, sentences in zip(texts, candidates, strict=True)]
     vectors = encoder.encode([*texts, *(sentence for sentences in kept for sentence in sentences)], normalize=True)
     ranked, start = [], len(texts)
@@ -31,17 +33,17 @@ def rank_candidates(
 
 
 def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
-    """Candidates without spaces between characters, each once, without the text itself and empty ones."""
-    source, found = normal_form(text), {}
+    """Candidates without spaces between characters, each `bare` form once, without the text itself and empty ones."""
+    source, found = bare(text), {}
     for sentence in sentences:
-        normal = normal_form(sentence)
-        if normal and normal != source and all(part in normal for part in required):
-            found.setdefault(normal, joined(sentence))
+        form, compact = bare(sentence), without_spaces(sentence)
+        if form and form != source and all(part in compact for part in required):
+            found.setdefault(form, joined(sentence))
     return list(found.values())
 
 
-def normal_form(sentence: str) -> str:
-    """Two sentences are the same where they differ in case and spaces alone, which a tokenizer may lose."""
+def without_spaces(sentence: str) -> str:
+    """What a tokenizer leaves of a sentence: it may lose case and spaces."""
     return "".join(sentence.lower().split())
 
 

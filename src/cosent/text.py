@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count, islice
 from pathlib import Path
@@ -44,6 +45,11 @@ def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
                         yield text
             except (EOFError, gzip.BadGzipFile) as error:
                 raise InputError(f"{path} is not a whole gzip file: {error}. Compress it again.") from error
+
+
+def bare(text: str) -> str:
+    """A sentence without punctuation, spaces and case: what is alike in all its spellings."""
+    return re.sub(r"\W+", "", text).lower()
 
 
 def text_of(line: bytes, is_json: bool, place: str) -> str:
