@@ -207,7 +207,33 @@ def kills_table(result: dict) -> str:
     )
 
 
-TABLES = {"exactness": exactness_table, "kills": kills_table}  # by the `kind` of a result; speed has none
+def student_table(result: dict) -> str:
+    """A teacher and its students: retrieval, and what those that write write on held-out synonyms."""
+    lines = [
+        f"| model | parameters | {result['corpus']} test Spearman x100 | perplexity | distinct | similar | overlap | "
+        "judged | minutes |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        written = [""] * 5
+        if "samples" in row:
+            samples = [f"{row['samples'][key]:.3f}" for key in ("distinct", "similar", "overlap", "judged")]
+            written = [f"{row['perplexity']:.1f}", *samples]
+        cells = [f"{row['parameters'] / 1e6:.1f} M", spread(row["spearman"]), *written, f"{row['minutes']:.1f}"]
+        lines.append(f"| {row['model']} | {' | '.join(cells)} |")
+    lines.append(
+        f"\n{result['train_pairs']:,} training pairs, one epoch each. Of 50 x 20 samples: share of distinct ones, share "
+        f"above a cosine of 0.8, character overlap with the source, the teacher's mean cosine between the source and "
+        f"the top 5. {result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
+    )
+    return "\n".join(lines)
+
+
+TABLES = {
+    "exactness": exactness_table,
+    "kills": kills_table,
+    "student": student_table,
+}  # by the `kind` of a result; speed has none
 
 
 def parser() -> argparse.ArgumentParser:
