@@ -142,7 +142,8 @@ def protocol(results: list[Result]) -> str:
     """What the runs share; where they differ, every value, in the order of the runs."""
 
     def values(key: str, form: str = "") -> str:
-        return " or ".join(dict.fromkeys(format(result.record["recipe"][key], form) for result in results))
+        each = [result.record["recipe"][key] for result in results]
+        return " or ".join(dict.fromkeys(format(value, form) for value in each if value is not None))
 
     run = results[0].record
     limit = f", {values('limit_train')} training pairs" if run["recipe"].get("limit_train") else ""
@@ -222,8 +223,8 @@ def student_table(result: dict) -> str:
         cells = [f"{row['parameters'] / 1e6:.1f} M", spread(row["spearman"]), *written, f"{row['minutes']:.1f}"]
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
     lines.append(
-        f"\n{result['train_pairs']:,} training pairs, one epoch each. Of 50 x 20 samples: share of distinct ones, share "
-        f"above a cosine of 0.8, character overlap with the source, the teacher's mean cosine between the source and "
+        f"\n{result['train_pairs']:,} training pairs, one epoch each. Of 50 x 20 samples: share of distinct ones, "
+        f"share above a cosine of 0.8, character overlap with the source, the teacher's mean cosine between the source and "
         f"the top 5. {result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
     )
     return "\n".join(lines)
