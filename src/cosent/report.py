@@ -224,8 +224,8 @@ def student_table(result: dict) -> str:
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
     lines.append(
         f"\n{result['train_pairs']:,} training pairs, one epoch each. Of 50 x 20 samples: share of distinct ones, "
-        f"share above a cosine of 0.8, character overlap with the source, the teacher's mean cosine between the source and "
-        f"the top 5. {result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
+        f"share above a cosine of 0.8, character overlap with the source, the teacher's mean cosine between the source "
+        f"and the top 5. {result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
     )
     return "\n".join(lines)
 
