@@ -11,7 +11,10 @@ from cosent.schema import InputError
 from cosent.significance import RESAMPLES, Difference, difference, resampled_spearman, spearman
 
 # Settings that every report shows, beside those in which the methods differ.
-SHOWN = ("model_name_or_path", "pooling", "per_device_train_batch_size", "learning_rate", "num_train_epochs")
+SHOWN = ("model_name_or_path", "pooling", "limit_train", "per_device_train_batch_size", "learning_rate")
+SHOWN += ("num_train_epochs",)
+# Settings that decide what a model scores before it is trained.
+STARTS = ("model_name_or_path", "tower", "pooling")
 # Settings that differ from run to run without being a choice.
 INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
 
@@ -38,7 +41,8 @@ def settings(study: Study) -> Table:
     recipes = {row: results[0].record["recipe"] for row, results in study.rows.items()}
     keys = dict.fromkeys([*SHOWN, *(key for recipe in recipes.values() for key in recipe)])
     values = {key: [recipe.get(key) for recipe in recipes.values()] for key in keys if key not in INCIDENTAL}
-    same = [f"{key} {column[0]}" for key, column in values.items() if key in SHOWN and len(set(map(str, column))) == 1]
+    shown = {key: column for key, column in values.items() if key in SHOWN and column[0] is not None}
+    same = [f"{key} {column[0]}" for key, column in shown.items() if len(set(map(str, column))) == 1]
     differing = {key: column for key, column in values.items() if len(set(map(str, column))) > 1}
     rows = [[row, *(_setting(column[i]) for column in differing.values())] for i, row in enumerate(recipes)]
     return Table(f"The same for all: {', '.join(same)}. What differs:", ["method", *differing], rows)
@@ -55,17 +59,24 @@ def quality(study: Study) -> Section:
         cells = [[r.test(corpus) for r in study.cell(row, corpus)] for corpus in study.corpora]
         rows.append([row, *map(spread, cells), average(cells), str(max(map(len, cells)))])
         published += [line for line in study.published_rows("spearman", results[0].method) if line not in published]
-    before = [[r.test(c, moment="before") for r in study.results if c in r.tested_on] for c in study.corpora]
-    rows = [
-        *_best_strong(rows),
-        ["all methods before training", *map(spread, before), average(before), ""],
-        *published,
-    ]
+    rows = [*_best_strong(rows), *before_training(study), *published]
     caption = "Test Spearman x100, mean ± standard deviation over n seeds; published rows are single runs."
     plots = [dot_figure(study, corpus) for corpus in study.corpora]
     legend = "A dot is a run, the bar the mean of a method, a diamond the published number for the same encoder."
     table = Table(caption, ["method", *study.corpora, "mean of corpora", "n"], rows)
     return Section("Test Spearman", [table, Figures(legend, plots)])
+
+
+def before_training(study: Study) -> list[list[str]]:
+    """A row per place that the methods start from: encoder, tower and pool."""
+    starts, rows = {}, []
+    for result in study.results:
+        settings = (result.record["recipe"].get(key) for key in STARTS)
+        starts.setdefault(", ".join(str(value) for value in settings if value is not None), []).append(result)
+    for start, results in starts.items():
+        cells = [[r.test(c, moment="before") for r in results if c in r.tested_on] for c in study.corpora]
+        rows.append([f"before training: {start}", *map(spread, cells), average(cells), ""])
+    return rows
 
 
 def dot_figure(study: Study, corpus: str) -> str:
