@@ -12,6 +12,7 @@ import pytest
 import yaml
 from scipy import stats
 
+from benchmarks import students
 from cosent import report
 from cosent.comparison import compare
 from cosent.plan import expand, read_study
@@ -142,6 +143,19 @@ def test_a_cross_of_corpora_keeps_them_apart(make_study):
     report.write(folder)
 
 
+def test_each_tower_has_its_own_score_before_training(make_study):
+    """Fails if the untrained scores of a bi-encoder and of a cross-encoder's fresh head are averaged."""
+    folder = make_study({"bi": 1.0, "cross": 1.0}, seeds=(1,))
+    file = folder / "cross-lcqmc-1.json"
+    record = json.loads(file.read_text())
+    record["recipe"] |= {"tower": "cross_encoder", "pooling": None}
+    record["before"]["lcqmc"]["test"]["spearman"] = 0.0
+    file.write_text(json.dumps(record))
+    text = report.write(folder)[0].read_text()
+    assert re.search(r"before training: mini.* mean \| 50.00 \|", text)
+    assert re.search(r"before training: mini.*cross_encoder \| 0.00 \|", text)
+
+
 def test_missing_runs_are_named(make_study):
     """Fails if a report of half a study looks like one of a whole study."""
     folder = make_study({"cosent": 1.0, "sbert": 1.0})
@@ -258,3 +272,19 @@ def test_exactness_and_kills_are_shown(tmp_path):
     filled = report.fill(text, tmp_path)
     assert "| 2 x 16 | 1e-07 / 5e-01 |" in filled and "| plain | 12.3 | 600 |" in filled
     assert "10 times SIGKILL, 5 of them" in filled and "2 of 3 runs" in filled
+
+
+def test_a_teacher_and_its_students_are_shown(tmp_path):
+    """Fails if seeds are averaged wrongly, or a model that writes nothing is given the writing of another."""
+    samples = {"distinct": 0.9, "similar": 0.8, "overlap": 0.4, "judged": 0.85}
+    one, two = ({"after": {"spearman": {"lcqmc": {"test": s}}, "perplexity": p, "samples": samples}, "parameters": 3e6,
+                 "train_seconds": 60.0, "commit": "c" * 40} for s, p in ((0.6, 10.0), (0.7, 12.0)))  # fmt: skip
+    plain = {"after": {"lcqmc": {"test": {"spearman": 0.5}}}, "footprint": {"parameters": 4e6}}
+    plain |= {"train_seconds": 120.0, "commit": None}
+    rows = [students.row("teacher", [plain], "lcqmc"), students.row("distilled", [one, two], "lcqmc")]
+    result = {"kind": "student", "corpus": "lcqmc", "train_pairs": 40000, "epochs": 2, "rows": rows}
+    (tmp_path / "student.json").write_text(json.dumps(result | {"device": "CPU", "commit": None}))
+    filled = report.fill("<!-- results:student -->\n<!-- end -->\n", tmp_path)
+    assert "| teacher | 4.0 M | 50.00 |  |  |  |  |  | 2.0 |" in filled
+    assert "| distilled | 3.0 M | 65.00 ± 7.07 | 11.0 | 0.900 | 0.800 | 0.400 | 0.850 | 1.0 |" in filled
+    assert "40,000 training pairs, 2 epochs each" in filled

@@ -222,10 +222,12 @@ def student_table(result: dict) -> str:
             written = [f"{row['perplexity']:.1f}", *samples]
         cells = [f"{row['parameters'] / 1e6:.1f} M", spread(row["spearman"]), *written, f"{row['minutes']:.1f}"]
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
+    epochs = f"{result['epochs']} epochs" if result["epochs"] > 1 else "one epoch"
     lines.append(
-        f"\n{result['train_pairs']:,} training pairs, one epoch each. Of 50 x 20 samples: share of distinct ones, "
-        f"share above a cosine of 0.8, character overlap with the source, the teacher's mean cosine between the source "
-        f"and the top 5. {result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
+        f"\n{result['train_pairs']:,} training pairs, {epochs} each; mean ± standard deviation over seeds. Of 50 x 20 "
+        f"samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
+        f"teacher's mean cosine between the source and the top 5. {result['device']}, commit "
+        f"{(result['commit'] or 'unknown')[:10]}."
     )
     return "\n".join(lines)
 

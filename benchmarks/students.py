@@ -1,0 +1,93 @@
+"""A teacher and its students: distilled, and trained on the same labels, both from the same stage 1.
+
+python -m benchmarks.students --teacher runs/teacher --corpus lcqmc --limit_train 40000 --layers 2 \
+    --seeds 1 2 3 --output recipes/results/student.json
+
+Every run is an `accelerate launch` of a recipe; one that has finished is read, not repeated.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from cosent import records
+
+STAGE_1, DISTILL, DIRECT = ("student/stage1", "student/distill", "bi_encoder/cosent_mini")
+# CoSENT starts from the student's encoder, pool included; its rate and batch are those of the teacher in `towers`.
+DIRECT_FLAGS = {"pooling": "linear_cls", "learning_rate": 5e-4, "per_device_train_batch_size": 64}
+
+
+def launch(job: str, recipe: str, output: Path, flags: dict) -> dict:
+    """Runs a recipe, or lets it go on or say that it has finished; returns its record."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu.yaml"]
+    command += ["-m", job, "--config", f"recipes/{recipe}.yaml", "--output_dir", str(output)]
+    flags = {"resume_from_checkpoint": "auto", "disable_tqdm": True, "save_total_limit": 1} | flags
+    print(f"{job} -> {output}", flush=True)
+    subprocess.run(command + [part for key, value in flags.items() for part in (f"--{key}", str(value))], check=True)
+    return json.loads((output / records.RECORD_NAME).read_text(encoding="utf-8"))
+
+
+def row(model: str, runs: list[dict], corpus: str) -> dict:
+    """What the table shows of runs that differ by their seed: of students that write, also what they write."""
+    writes = "spearman" in runs[0]["after"]
+    after = [run["after"]["spearman"] if writes else run["after"][corpus] for run in runs]
+    described = {
+        "model": model,
+        "parameters": runs[0].get("parameters") or runs[0]["footprint"]["parameters"],
+        "spearman": [run[corpus]["test"] if writes else run["test"]["spearman"] for run in after],
+        "minutes": statistics.mean(run["train_seconds"] for run in runs) / 60,
+        "commit": runs[0]["commit"],
+    }
+    if writes:
+        described["perplexity"] = statistics.mean(run["after"]["perplexity"] for run in runs)
+        samples = [run["after"]["samples"] for run in runs]
+        described["samples"] = {key: statistics.mean(sample[key] for sample in samples) for key in samples[0]}
+    return described
+
+
+def main(args: argparse.Namespace) -> None:
+    teacher = json.loads(Path(args.teacher, records.RECORD_NAME).read_text(encoding="utf-8"))
+    shared = {"corpus": args.corpus, "num_train_epochs": args.epochs, "data_dir": args.data_dir}
+    if args.limit_train:
+        shared["limit_train"] = args.limit_train
+    folder = Path(args.runs) / f"{args.corpus}-{args.layers}"
+    first = folder / "stage1"
+    flags = shared | {"student_layers": args.layers, "judge": args.teacher}
+    stage_1 = launch("cosent.distill", STAGE_1, first, flags)
+    distilled, direct = [], []
+    for seed in args.seeds:
+        flags = shared | {"model_name_or_path": first, "seed": seed}
+        distilled.append(
+            launch("cosent.distill", DISTILL, folder / f"distilled-{seed}", flags | {"teacher": args.teacher})
+        )
+        direct.append(launch("cosent.train", DIRECT, folder / f"direct-{seed}", flags | DIRECT_FLAGS))
+    depth = json.loads(Path(args.teacher, "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
+    rows = [
+        row(f"teacher of {depth} layers", [teacher], args.corpus),
+        row(f"student of {args.layers} layers, stage 1 (synonyms)", [stage_1], args.corpus),
+        row("then stage 2 (distilled)", distilled, args.corpus),
+        row("or then CoSENT on the labels", direct, args.corpus),
+    ]
+    result = {"kind": "student", "corpus": args.corpus, "train_pairs": direct[0]["train_pairs"], "epochs": args.epochs,
+              "rows": rows, "device": stage_1["device"], "commit": stage_1["commit"]}  # fmt: skip
+    text = json.dumps(result, ensure_ascii=False, indent=1)
+    if args.output:
+        Path(args.output).write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", required=True, help="folder of a tuned encoder, trained on the same rows")
+    parser.add_argument("--corpus", default="lcqmc", help="prepared corpus")
+    parser.add_argument("--data_dir", default="data", help="folder of the prepared corpora")
+    parser.add_argument("--limit_train", type=int, help="training pairs; default: all")
+    parser.add_argument("--layers", type=int, default=2, help="layers of the student, kept from mini-roformer")
+    parser.add_argument("--epochs", type=int, default=1, help="of each stage")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of stage 2 and of CoSENT")
+    parser.add_argument("--runs", default="runs/students", help="folder for the models")
+    parser.add_argument("--output", help="JSON to write")
+    main(parser.parse_args())
