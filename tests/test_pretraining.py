@@ -31,7 +31,8 @@ def text(tmp_path):
 def pretrain(text, tmp_path):
     def run(*flags, output="encoder"):
         arguments = [
-            *("--text", str(text), "--output_dir", str(tmp_path / output), "--layers", "1", "--width", "64"),
+            *(() if "--pairs" in flags else ("--text", str(text))),
+            *("--output_dir", str(tmp_path / output), "--layers", "1", "--width", "64"),
             *("--vocabulary_size", "60", "--piece_length", "16", "--batch_tokens", "200", "--logging_steps", "1"),
             *("--learning_rate", "1e-3", "--disable_tqdm", "true", *flags),
         ]
@@ -142,7 +143,33 @@ def test_held_out_sentences_are_left_out(pretrain, make_corpus):
     assert record["excluded_lines_per_pass"] == 40 and record["excluded_sentences"] == 4
 
 
-def test_what_is_missing_is_said(pretrain):
-    """Fails if a run without an end starts."""
-    with pytest.raises(InputError, match="--max_minutes or --max_steps"):
-        pretrain()
+def test_going_on_with_pairs_reads_them_joined(pretrain, make_corpus, tmp_path):
+    """Fails if the second sentence is not read as one, held-out sentences are, or a neighbour loss is made up."""
+    pretrain("--max_steps", "10")
+    rows = [("怎么还款", "如何还款", 1.0), ("今天天气很好", "天气好", 0.0)] * 20 + [("我喜欢北京", "怎么还款", 0.0)] * 3
+    corpus = make_corpus({"train": rows, "validation": [("我，喜欢北京", "别的", 1.0), ("另外", "再见", 0.0)]})
+    flags = ("--pairs", str(corpus), "--init", str(tmp_path / "encoder"), "--exclude", str(corpus))
+    joined = pretrain(*flags, "--neighbour_weight", "0", "--max_steps", "40", output="joined")
+    record = json.loads((joined / "run.json").read_text())
+    assert record["excluded_lines_per_pass"] == 3 and list(record["text_sha256"]) == [str(corpus)]
+    assert record["mlm_loss"] < record["history"][0]["mlm"] and "neighbour" not in record["history"][0]
+    segments = [
+        SentenceEncoder.from_pretrained(str(folder)).backbone.embeddings.token_type_embeddings.weight[1]
+        for folder in (tmp_path / "encoder", joined)
+    ]
+    assert not torch.equal(*segments), "no token stood in the second segment"
+
+
+@pytest.mark.parametrize(
+    "flags, told",
+    [
+        ((), "--max_minutes or --max_steps"),
+        (("--max_steps", "1", "--text", "a.txt", "--pairs", "demo"), "either --text FILES, or --pairs"),
+        (("--max_steps", "1", "--pairs", "demo"), "Add --neighbour_weight 0"),
+        (("--max_steps", "1", "--pairs", "demo", "--neighbour_weight", "0"), "e.g. --init mini"),
+    ],
+)
+def test_what_does_not_go_together_is_said(pretrain, flags, told):
+    """Fails if a run without an end starts, or one that reads nothing, or learns from what is not there."""
+    with pytest.raises(InputError, match=told):
+        pretrain(*flags)

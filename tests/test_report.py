@@ -259,7 +259,7 @@ def test_report_answers_at_once():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_exactness_and_kills_are_shown(tmp_path):
+def test_exactness_kills_and_scaling_are_shown(tmp_path):
     """Fails if a block of the README shows another kind of result as if it were the speed table."""
     cell = {"tower": {"loss": 1.2e-07, "gradient": 0.5}}
     memory = {"plain": {"activations_mib": 12.34, "process_mib": 600.0}}
@@ -268,9 +268,13 @@ def test_exactness_and_kills_are_shown(tmp_path):
     (tmp_path / "exactness.json").write_text(json.dumps(exact | shared))
     counts = {"kills": 10, "kills_while_saving": 5, "torn_checkpoints": 4, "runs": 3, "bit_equal": 2}
     (tmp_path / "kills.json").write_text(json.dumps({"kind": "kills"} | counts | shared))
-    text = "".join(f"<!-- results:{name} -->\n<!-- end -->\n" for name in ("exactness", "kills"))
+    speeds = {"one process": 100.0, "two strangers": 160.0, "two processes, DDP": 144.0}
+    scaling = {"kind": "scaling", "corpus": "stsb", "pairs_per_second": speeds, "rounds": {"one process": [1, 2, 3]}}
+    (tmp_path / "scaling.json").write_text(json.dumps(scaling | shared))
+    text = "".join(f"<!-- results:{name} -->\n<!-- end -->\n" for name in ("exactness", "kills", "scaling"))
     filled = report.fill(text, tmp_path)
     assert "| 2 x 16 | 1e-07 / 5e-01 |" in filled and "| plain | 12.3 | 600 |" in filled
+    assert "DDP reaches 90% of that, and 72% of twice one process. Medians of 3 turns" in filled
     assert "10 times SIGKILL, 5 of them" in filled and "2 of 3 runs" in filled
 
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from cosent.encoders import resolve
 from cosent.encoders.vocabulary import SPECIAL_TOKENS, learn_tokenizer
 from cosent.schema import InputError
-from cosent.text import NeighbourBatches, mask_spans, read_texts
+from cosent.text import JoinedBatches, NeighbourBatches, mask_spans, read_texts
 
 LINES = ["我喜欢北京", "今天天气很好", "红色的苹果", "怎么还款", "如何还款", "推荐一辆红车", "好"]
 
@@ -97,7 +97,8 @@ def test_a_batch_is_packed_rows_of_its_pairs(tokenizer):
     """Fails if a piece is not laid out whole with its own positions, or a label stands elsewhere than its token."""
     held = batches(tokenizer, batch_tokens=30)
     batch = next(iter(held))
-    assert set(batch) == {"input_ids", "labels", "position_ids", "segments"}
+    assert set(batch) == {"input_ids", "labels", "position_ids", "token_type_ids", "segments"}
+    assert not batch["token_type_ids"].any()
     assert len({tensor.shape for tensor in batch.values()}) == 1 and batch["input_ids"].shape[1] == 16
     originals = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
     segments = int(batch["segments"].max())
@@ -110,9 +111,30 @@ def test_a_batch_is_packed_rows_of_its_pairs(tokenizer):
     assert torch.equal(next(iter(held))["input_ids"], batch["input_ids"]), "the same seed gave another batch"
 
 
+def test_joined_pairs_are_what_a_cross_encoder_reads(tokenizer, caplog):
+    """Fails if segments, special tokens or order differ from the tokenizer's own, or a pair is cut without a word.
+
+    Two pairs on two passes: (a, b) (c, d), then (b, a) (d, c).
+    """
+    pairs = [("怎么还款", "如何还款"), ("我喜欢北京的一切一切一切", "天气好")]
+    settings = {"max_length": 16, "batch_tokens": 40, "mask_ratio": 0.3, "buffer": 2}
+    batch = next(iter(JoinedBatches(lambda: iter(pairs), tokenizer, **settings)))
+    originals = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+    assert int(batch["segments"].max()) == 4, "an input is not a whole pair"
+    read = set()
+    for segment in range(1, 5):
+        chosen = batch["segments"] == segment
+        read.add((tuple(originals[chosen].tolist()), tuple(batch["token_type_ids"][chosen].tolist())))
+        assert batch["position_ids"][chosen].tolist() == list(range(int(chosen.sum())))
+    cut = ("我喜欢北京的一切一切", "天气好")  # 10 + 3 characters and 3 special tokens
+    expected = [tokenizer(*p) for pair in (pairs[0], cut) for p in (pair, pair[::-1])]
+    assert read == {(tuple(e["input_ids"]), tuple(e["token_type_ids"])) for e in expected}
+    assert (batch["labels"] != -100).any() and "1 pairs are longer than 16 tokens" in caplog.text
+
+
 def test_too_little_text_is_an_error(tokenizer):
     """Fails if a single line makes the job wait for ever."""
-    with pytest.raises(InputError, match="too few lines"):
+    with pytest.raises(InputError, match="too little to read"):
         next(iter(batches(tokenizer, ["好"])))
 
 
@@ -124,11 +146,12 @@ def test_masking_hides_the_asked_share_in_spans(tokenizer):
     generator = np.random.default_rng(0)
     ids = generator.integers(200, 4000, (400, 50))
     lengths = np.full(400, 40)
+    ids[:, 0], ids[:, [20, 39]] = tokenizer.cls_token_id, tokenizer.sep_token_id
     inputs, labels = mask_spans(ids, lengths, 0.3, tokenizer, generator)
     chosen = labels != -100
-    assert not chosen[:, 0].any() and not chosen[:, 39:].any()
+    assert not chosen[:, [0, 20]].any() and not chosen[:, 39:].any()
     assert np.array_equal(inputs[~chosen], ids[~chosen]) and np.array_equal(labels[chosen], ids[chosen])
-    assert chosen[:, 1:39].mean() == pytest.approx(0.3, abs=0.02)
+    assert chosen[:, 1:39].mean() == pytest.approx(0.3 * 37 / 38, abs=0.02)
     hidden = inputs[chosen] == tokenizer.mask_token_id
     kept = inputs[chosen] == ids[chosen]
     assert hidden.mean() == pytest.approx(0.8, abs=0.03) and kept.mean() == pytest.approx(0.1, abs=0.02)

@@ -77,7 +77,8 @@ def test_nli_is_scored_in_its_order(train, nli, loss, logits):
     """Fails if a three-class model has no score, or one that does not rise from contradiction to entailment."""
     folder = train(nli, *CROSS_ENCODER, "--loss", loss, "--num_train_epochs", "8")
     assert record_of(folder)["after"]["nli"]["validation"]["spearman"] > 0.3
-    assert CrossEncoder.from_pretrained(str(folder)).model.config.num_labels == logits
+    config = CrossEncoder.from_pretrained(str(folder)).model.config
+    assert config.num_labels == logits and (config.label2id.get("entailment") == 2) == (loss == "ce3")
 
 
 def test_transfer_selects_on_other_corpora(train, nli, similar, make_corpus, pairs):

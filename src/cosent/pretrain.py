@@ -7,7 +7,7 @@ accelerate launch --config_file recipes/accelerate/cpu.yaml -m cosent.pretrain \
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import torch
 from transformers import AutoTokenizer, TrainingArguments, set_seed
@@ -22,7 +22,7 @@ from cosent.encoders import resolve
 from cosent.encoders.vocabulary import learn_tokenizer
 from cosent.pretraining import ARCHITECTURES, NO_DROPOUT, Pretraining, PretrainTrainer, fresh_model, initial_model
 from cosent.schema import InputError, sha256_of_file
-from cosent.text import NeighbourBatches, bare, read_texts
+from cosent.text import JoinedBatches, NeighbourBatches, bare, read_texts
 
 logger = logging.getLogger("cosent.pretrain")
 
@@ -33,7 +33,10 @@ WITHOUT_LIMIT = 10**9  # steps
 class TextArguments:
     """What to read."""
 
-    text: str = field(metadata={"help": "UTF-8 text, a line each: .txt, .jsonl (its `text`), also .gz. Several: a,b."})
+    text: str | None = option(None, "UTF-8 text, a line each: .txt, .jsonl (its `text`), also .gz. Several: a,b.")
+    pairs: str | None = option(
+        None, "Instead of text: the training pairs of these corpora, both sentences in one input; labels are not read."
+    )
     exclude: str | None = option(None, "Leave out validation and test sentences of these corpora: a,b.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
     piece_length: int = option(128, "Tokens of a piece of text; longer lines are cut into several.")
@@ -90,13 +93,14 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     if args.max_steps <= 0:
         args.max_steps = WITHOUT_LIMIT
     set_seed(args.seed)
-    texts = Texts(text_args)
+    check_arguments(text_args, encoder_args, args)
+    texts = (Pairs if text_args.pairs else Texts)(text_args)
     model, tokenizer = start_from(encoder_args, texts, checkpoint, args.seed)
     kept = {name: getattr(model.config, name) for name in NO_DROPOUT}
     without_dropout(model)
     if args.device.type == "cpu":
         model.set_attn_implementation("eager")  # 1.3 times as fast there, with a mask and bfloat16
-    batches = NeighbourBatches(
+    batches = (JoinedBatches if text_args.pairs else NeighbourBatches)(
         texts.read,
         tokenizer,
         text_args.piece_length,
@@ -109,7 +113,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         world=args.world_size,
     )
     trainer = PretrainTrainer(
-        model=Pretraining(model, tokenizer),
+        model=Pretraining(model, tokenizer, neighbours=args.neighbour_weight > 0),
         args=args,
         train_dataset=batches,
         neighbour_weight=args.neighbour_weight,
@@ -124,7 +128,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         last = next((entry for entry in reversed(trainer.state.log_history) if "tokens" in entry), {})
         record = {
             "recipe": asdict(text_args) | asdict(encoder_args) | args.to_sanitized_dict(),
-            "text_sha256": {path: sha256_of_file(path) for path in texts.paths},
+            "text_sha256": texts.hashes(),
             "excluded_sentences": len(texts.excluded),
             "excluded_lines_per_pass": texts.left_out,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -140,22 +144,60 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         print(f"encoder in {args.output_dir}: {record['tokens']:,} tokens in {record['minutes']:.1f} minutes")
 
 
+def check_arguments(text_args: TextArguments, encoder_args: EncoderArguments, args: PretrainingArguments) -> None:
+    """Refuses what does not go together."""
+    if (text_args.text is None) == (text_args.pairs is None):
+        raise InputError("Name what to read: either --text FILES, or --pairs CORPORA.")
+    if text_args.pairs and args.neighbour_weight:
+        raise InputError(
+            f"--pairs puts both sentences into one input, so that no neighbour is left to find, and --neighbour_weight "
+            f"is {args.neighbour_weight:g}. Add --neighbour_weight 0."
+        )
+    if text_args.pairs and encoder_args.init is None:
+        raise InputError("--pairs are too little text for a new encoder. Name one to go on from, e.g. --init mini.")
+
+
 class Texts:
     """The lines of all files without held-out sentences; `left_out` counts those of the last whole pass."""
 
     def __init__(self, args: TextArguments):
-        self.paths = [path.strip() for path in args.text.split(",")]
+        self.names = [name.strip() for name in (args.text or args.pairs).split(",")]
         self.excluded = held_out_sentences(args.exclude, args.data_dir) if args.exclude else frozenset()
         self.left_out = None
 
     def read(self) -> Iterator[str]:
         left_out = 0
-        for text in read_texts(self.paths):
+        for text in read_texts(self.names):
             if bare(text) in self.excluded:
                 left_out += 1
             else:
                 yield text
         self.left_out = left_out
+
+    def hashes(self) -> dict[str, str]:
+        return {name: sha256_of_file(name) for name in self.names}
+
+
+class Pairs(Texts):
+    """The training pairs of prepared corpora without those that have a held-out sentence."""
+
+    def __init__(self, args: TextArguments):
+        super().__init__(args)
+        self.corpora = {name: load_corpus(name, args.data_dir) for name in self.names}
+
+    def read(self) -> Iterator[tuple[str, str]]:
+        left_out = 0
+        for corpus in self.corpora.values():
+            rows = corpus.split("train")
+            for pair in zip(rows["sentence1"][:], rows["sentence2"][:], strict=True):
+                if self.excluded.isdisjoint(map(bare, pair)):
+                    yield pair
+                else:
+                    left_out += 1
+        self.left_out = left_out
+
+    def hashes(self) -> dict[str, str]:
+        return {name: corpus.manifest.splits["train"]["sha256"] for name, corpus in self.corpora.items()}
 
 
 def held_out_sentences(corpora: str, data_dir: str) -> frozenset[str]:

@@ -94,21 +94,22 @@ class Pretraining(nn.Module):
     Args:
         model: a transformers model for masked-language modelling.
         tokenizer: saved beside it.
+        neighbours: whether inputs 1 and 2, 3 and 4, ... of a batch are neighbours, which the model learns to find.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer):
+    def __init__(self, model: PreTrainedModel, tokenizer, neighbours: bool = True):
         super().__init__()
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.neighbours = model, tokenizer, neighbours
         self.head = getattr(model, "cls", None) or model.lm_head
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, segments: torch.Tensor, **positions: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Computes both losses of a batch of `NeighbourBatches`, whose tensors have the shape `(rows, width)`.
+        """Computes the losses of a batch of `NeighbourBatches`, whose tensors have the shape `(rows, width)`.
 
         Returns:
             `mlm`: mean cross entropy of the hidden tokens. `neighbour`: mean cross entropy of finding the neighbour of
-            each piece among all other pieces of the batch by cosine (`synonym_loss`). Both of shape `()`.
+            each piece among all other pieces of the batch by cosine (`synonym_loss`), if asked for. Both of shape `()`.
         """
         autocast = torch.is_autocast_enabled(input_ids.device.type)
         dtype = torch.get_autocast_dtype(input_ids.device.type) if autocast else self.model.dtype
@@ -116,8 +117,10 @@ class Pretraining(nn.Module):
         hidden = self.model.base_model(input_ids=input_ids, attention_mask=mask, **positions).last_hidden_state
         chosen = labels != -100
         logits = self.head(hidden[chosen])  # (hidden tokens, vocabulary)
-        mlm = cross_entropy(logits.float(), labels[chosen])
-        return {"mlm": mlm, "neighbour": synonym_loss(piece_means(hidden.float(), segments))}
+        losses = {"mlm": cross_entropy(logits.float(), labels[chosen])}
+        if self.neighbours:
+            losses["neighbour"] = synonym_loss(piece_means(hidden.float(), segments))
+        return losses
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Writes weights, tokenizer and a mean pool, for `AutoModel`, sentence-transformers and `--init` alike."""
@@ -204,7 +207,7 @@ class PretrainTrainer(ResumableTrainer):
         self.budget.tokens += int((inputs["segments"] > 0).sum()) * self.args.world_size
         for name, value in losses.items():
             self.losses.setdefault(name, []).append(value.detach())
-        loss = losses["mlm"] + self.neighbour_weight * losses["neighbour"]
+        loss = losses["mlm"] + self.neighbour_weight * losses.get("neighbour", 0.0)
         return (loss, losses) if return_outputs else loss
 
     def log(self, logs, *args, **kwargs):

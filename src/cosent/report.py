@@ -208,6 +208,19 @@ def kills_table(result: dict) -> str:
     )
 
 
+def scaling_table(result: dict) -> str:
+    """Speed of two processes beside one, and beside two that exchange nothing."""
+    one, strangers, ddp = (
+        result["pairs_per_second"][case] for case in ("one process", "two strangers", "two processes, DDP")
+    )
+    return (
+        f"Pairs/s in training on {result['corpus']}, one thread a process: {one:.0f} on one process, {ddp:.0f} on two "
+        f"(DDP), {strangers:.0f} on two that exchange nothing, which is what the machine has to give. DDP reaches "
+        f"{ddp / strangers:.0%} of that, and {ddp / (2 * one):.0%} of twice one process. Medians of "
+        f"{len(result['rounds']['one process'])} turns; {result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
+    )
+
+
 def student_table(result: dict) -> str:
     """A teacher and its students: retrieval, and what those that write write on held-out synonyms."""
     lines = [
@@ -235,6 +248,7 @@ def student_table(result: dict) -> str:
 TABLES = {
     "exactness": exactness_table,
     "kills": kills_table,
+    "scaling": scaling_table,
     "student": student_table,
 }  # by the `kind` of a result; speed has none
 

@@ -2,17 +2,21 @@
 
 import gzip
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, count, islice
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from cosent.data import tokenize_joined
 from cosent.packing import pack, plan_rows
-from cosent.schema import InputError
+from cosent.schema import COLUMNS, InputError
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz")
 LINES_AT_A_TIME = 1000  # tokenised in one call
@@ -105,13 +109,14 @@ class NeighbourBatches(IterableDataset):
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yields what `collate` gives, the same batches for the same seed."""
         generator = np.random.default_rng([self.seed, self.rank])
-        pairs, tokens = [], 0
+        inputs, tokens = [], 0
         for pair in self.shuffled(generator):
-            pairs.append(pair)
-            tokens += sum(len(piece) + 2 for piece in pair)
+            new = self.inputs(*pair)
+            inputs += new
+            tokens += sum(map(len, new))
             if tokens >= self.batch_tokens:
-                yield self.collate(pairs, generator)
-                pairs, tokens = [], 0
+                yield self.collate(inputs, generator)
+                inputs, tokens = [], 0
 
     def shuffled(self, generator: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs in random order, pass after pass."""
@@ -125,7 +130,7 @@ class NeighbourBatches(IterableDataset):
                 yield held[place]
                 held[place] = pair
             if pair is None:
-                raise InputError("--text has too few lines: each process needs two. There is nothing to learn from.")
+                raise InputError("There is too little to read: each process needs two lines of text, or a pair.")
             generator.shuffle(held)
             yield from held
 
@@ -145,24 +150,59 @@ class NeighbourBatches(IterableDataset):
                 for start in range(0, len(ids), room):
                     yield ids[start : start + room]
 
-    def collate(self, pairs: list[tuple], generator: np.random.Generator) -> dict[str, torch.Tensor]:
-        """Masks and packs pairs.
+    def inputs(self, first: np.ndarray, second: np.ndarray) -> list[list[int]]:
+        """What the model reads of a pair: two inputs, each with its special tokens."""
+        return [[self.tokenizer.cls_token_id, *piece, self.tokenizer.sep_token_id] for piece in (first, second)]
+
+    def collate(self, inputs: list[list[int]], generator: np.random.Generator) -> dict[str, torch.Tensor]:
+        """Masks and packs inputs.
 
         Returns:
-            `input_ids`, `labels` (-100 where nothing is predicted), `segments` (the number of the piece from 1, in the
-            order of the pairs; 0 where a row has no token) and perhaps `position_ids`, each `(rows, max_length)`.
+            `input_ids`, `labels` (-100 where nothing is predicted), `segments` (the number of the input from 1; 0 where
+            a row has no token), perhaps `position_ids` and `token_type_ids`, each `(rows, max_length)`.
         """
-        pieces = list(chain.from_iterable(pairs))
-        lengths = np.array([len(piece) + 2 for piece in pieces])
-        ids = np.zeros((len(pieces), lengths.max()), dtype=np.int64)  # (pieces, longest)
-        for row, piece in zip(ids, pieces, strict=True):
-            row[: len(piece) + 2] = self.tokenizer.cls_token_id, *piece, self.tokenizer.sep_token_id
-        inputs, labels = mask_spans(ids, lengths, self.mask_ratio, self.tokenizer, generator)
-        tensors = {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
+        lengths = np.array(list(map(len, inputs)))
+        ids = np.zeros((len(inputs), lengths.max()), dtype=np.int64)  # (inputs, longest)
+        for row, tokens in zip(ids, inputs, strict=True):
+            row[: len(tokens)] = tokens
+        masked, labels = mask_spans(ids, lengths, self.mask_ratio, self.tokenizer, generator)
+        tensors = {"input_ids": torch.from_numpy(masked), "labels": torch.from_numpy(labels)}
         if self.positions:
-            tensors["position_ids"] = torch.arange(ids.shape[1]).expand(len(pieces), -1)
+            tensors["position_ids"] = torch.arange(ids.shape[1]).expand(len(inputs), -1)
+        if "token_type_ids" in self.tokenizer.model_input_names:
+            ends = ids == self.tokenizer.sep_token_id
+            tensors["token_type_ids"] = torch.from_numpy((ends.cumsum(axis=1) - ends).clip(max=1))
         packed = pack(tensors, plan_rows(lengths, self.max_length), fill={"labels": IGNORED})
         return packed.tensors | {"segments": packed.segments}
+
+
+class JoinedBatches(NeighbourBatches):
+    """Batches whose inputs are pairs of sentences, `[CLS] a [SEP] b [SEP]`, as a cross-encoder reads them.
+
+    What is hidden in one sentence is often seen in the other: masked-language modelling on such inputs teaches
+    attention from sentence to sentence (translation language modelling, arXiv 1901.07291, here within a language).
+    The sentences change places from pass to pass.
+
+    Args:
+        read: begins a pass and yields pairs of sentences.
+        max_length: tokens of an input; the longer sentence of a longer pair loses its end, which a warning tells.
+    """
+
+    def pairs(self, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """This process' pairs of one pass, the sentences without [CLS] and with [SEP], in turns on odd passes."""
+        cut, dtype = 0, np.min_scalar_type(len(self.tokenizer))
+        for pairs in batched(islice(self.read(), self.rank, None, self.world), LINES_AT_A_TIME):
+            columns = dict(zip(COLUMNS, map(list, zip(*pairs, strict=True)), strict=False))
+            joined = tokenize_joined(columns, self.tokenizer, self.max_length)
+            cut += sum(joined["truncated"])
+            for ids, first_tokens in zip(joined["input_ids"], joined["first_tokens"], strict=True):
+                pair = np.array(ids[1:first_tokens], dtype=dtype), np.array(ids[first_tokens:], dtype=dtype)
+                yield pair[::-1] if skip else pair
+        if cut:
+            logger.warning("%d pairs are longer than %d tokens and lose an end (--piece_length).", cut, self.max_length)
+
+    def inputs(self, first: np.ndarray, second: np.ndarray) -> list[list[int]]:
+        return [[self.tokenizer.cls_token_id, *first, *second]]
 
 
 def batched(items: Iterable, size: int) -> Iterator[tuple]:
@@ -178,7 +218,7 @@ def mask_spans(
     """Chooses spans of one to three tokens and hides 80% of their tokens, replaces 10% and keeps 10%.
 
     A span makes the model predict a word from its sentence; of a single hidden character, the rest of its word tells
-    too much. [CLS] (first) and [SEP] (last) are never chosen.
+    too much. [CLS] and [SEP] are never chosen.
 
     Args:
         ids: shape `(pieces, longest)`; `lengths` of shape `(pieces,)` say where each ends.
@@ -188,7 +228,7 @@ def mask_spans(
         Inputs and labels (-100 where nothing is predicted), each of shape `(pieces, longest)`.
     """
     place = np.arange(ids.shape[1])
-    eligible = (place > 0) & (place < lengths[:, None] - 1)
+    eligible = (place < lengths[:, None]) & ~np.isin(ids, (tokenizer.cls_token_id, tokenizer.sep_token_id))
     # A token stays visible where none of the spans that would cover it starts (to first order in their chance).
     start = 1 - (1 - ratio) ** (1 / np.dot(SPAN_LENGTHS, SPAN_SHARES))
     starts = generator.random(ids.shape) < start

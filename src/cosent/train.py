@@ -24,7 +24,7 @@ from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus, rand
 from cosent.held_out import can_rank, measure, table, validation_sets
 from cosent.metrics import SimilarityMetrics
 from cosent.modeling import BiEncoder, SentenceEncoder
-from cosent.schema import InputError
+from cosent.schema import NLI_CLASSES, InputError
 from cosent.scores import SCORES_NAME, Scores, save_scores
 from cosent.towers import TOWERS
 
@@ -169,6 +169,9 @@ def build_model(
         encoder = model = CrossEncoder.from_pretrained(
             args.model_name_or_path, objective.classes, segment_ids=args.segment_ids, seed=seed, **same
         )
+        if objective.classes == len(NLI_CLASSES):  # what pipelines call the classes
+            encoder.model.config.id2label = dict(enumerate(NLI_CLASSES))
+            encoder.model.config.label2id = {name: number for number, name in enumerate(NLI_CLASSES)}
     else:
         encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, pooling=args.pooling, seed=seed, **same)
         model = BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, features, seed))
