@@ -217,7 +217,8 @@ def scaling_table(result: dict) -> str:
         f"Pairs/s in training on {result['corpus']}, one thread a process: {one:.0f} on one process, {ddp:.0f} on two "
         f"(DDP), {strangers:.0f} on two that exchange nothing, which is what the machine has to give. DDP reaches "
         f"{ddp / strangers:.0%} of that, and {ddp / (2 * one):.0%} of twice one process. Medians of "
-        f"{len(result['rounds']['one process'])} turns; {result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
+        f"{len(result['rounds']['one process'])} turns; {result['device']}, commit "
+        f"{(result['commit'] or 'unknown')[:10]}."
     )
 
 
