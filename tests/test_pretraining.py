@@ -5,16 +5,18 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertForPreTraining
 
 from cosent.cli import parse
+from cosent.cross_encoder import CrossEncoder
 from cosent.encoders import resolve
 from cosent.losses import synonym_loss
 from cosent.modeling import SentenceEncoder
 from cosent.packing import pack, plan_rows
 from cosent.pretrain import EncoderArguments, PretrainingArguments, TextArguments, main
-from cosent.pretraining import Pretraining, fresh_model, initial_model, piece_means, rate
+from cosent.pretraining import Pretraining, first_vectors, fresh_model, initial_model, piece_means, rate
 from cosent.schema import InputError
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
@@ -70,6 +72,29 @@ def test_packed_rows_give_the_loss_of_single_sentences(architecture):
     assert losses["mlm"].item() == pytest.approx(sum(output.loss.item() for output in alone) / 4, rel=1e-5)
     vectors = torch.cat([output.hidden_states[-1].mean(dim=1) for output in alone])
     assert losses["neighbour"].item() == pytest.approx(synonym_loss(vectors).item(), rel=1e-4)
+
+
+def test_packed_pairs_give_the_losses_of_the_stock_model():
+    """Fails if a pair is judged by another vector than its [CLS], or 0 and 1 change places; transformers is right."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
+    model = BertForPreTraining(fresh_model("bert", len(tokenizer), layers=2, width=64).config).eval()
+    lengths, strangers = np.array([7, 5, 6, 4]), torch.tensor([1, 0, 0, 1])
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(200, 5000, (4, 7), generator=generator)
+    tensors = {"input_ids": ids, "labels": torch.where(torch.arange(7) == 2, ids, -100)}
+    tensors |= {
+        "position_ids": torch.arange(7).expand(4, -1),
+        "token_type_ids": (torch.arange(7) > 2).long().expand(4, -1),
+    }
+    packed = pack(tensors, plan_rows(lengths, 12), fill={"labels": -100})
+    losses = Pretraining(model, tokenizer)(**packed.tensors, segments=packed.segments, strangers=strangers)
+    alone = [
+        model(**{name: value[i : i + 1, :n] for name, value in tensors.items()}, next_sentence_label=strangers[i]).loss
+        for i, n in enumerate(lengths)
+    ]
+    assert sum(losses.values()).item() == pytest.approx(sum(alone).item() / 4, rel=1e-5)
+    losses["match"].backward()
+    assert model.bert.embeddings.token_type_embeddings.weight.grad.abs().sum() > 0
 
 
 def test_a_bert_becomes_a_roformer(tmp_path):
@@ -143,21 +168,33 @@ def test_held_out_sentences_are_left_out(pretrain, make_corpus):
     assert record["excluded_lines_per_pass"] == 40 and record["excluded_sentences"] == 4
 
 
-def test_going_on_with_pairs_reads_them_joined(pretrain, make_corpus, tmp_path):
-    """Fails if the second sentence is not read as one, held-out sentences are, or a neighbour loss is made up."""
+def test_going_on_with_pairs_teaches_the_start_of_a_cross_encoder(pretrain, make_corpus, tmp_path):
+    """Fails if the second sentence is not read as one, held-out sentences are, or the pooler does not arrive."""
     pretrain("--max_steps", "10")
     rows = [("怎么还款", "如何还款", 1.0), ("今天天气很好", "天气好", 0.0)] * 20 + [("我喜欢北京", "怎么还款", 0.0)] * 3
     corpus = make_corpus({"train": rows, "validation": [("我，喜欢北京", "别的", 1.0), ("另外", "再见", 0.0)]})
     flags = ("--pairs", str(corpus), "--init", str(tmp_path / "encoder"), "--exclude", str(corpus))
-    joined = pretrain(*flags, "--neighbour_weight", "0", "--max_steps", "40", output="joined")
+    joined = pretrain(*flags, "--neighbour_weight", "1", "--max_steps", "20", output="joined")
     record = json.loads((joined / "run.json").read_text())
     assert record["excluded_lines_per_pass"] == 3 and list(record["text_sha256"]) == [str(corpus)]
-    assert record["mlm_loss"] < record["history"][0]["mlm"] and "neighbour" not in record["history"][0]
-    segments = [
-        SentenceEncoder.from_pretrained(str(folder)).backbone.embeddings.token_type_embeddings.weight[1]
-        for folder in (tmp_path / "encoder", joined)
-    ]
-    assert not torch.equal(*segments), "no token stood in the second segment"
+    assert record["mlm_loss"] < record["history"][0]["mlm"] and record["match_loss"] > 0
+    saved = load_file(joined / "model.safetensors")
+    cross_encoder = CrossEncoder.from_pretrained(str(joined), num_labels=1).backbone
+    assert torch.equal(cross_encoder.pooler.dense.weight, saved["bert.pooler.dense.weight"])
+    plain = SentenceEncoder.from_pretrained(str(tmp_path / "encoder")).backbone
+    second = [model.embeddings.token_type_embeddings.weight[1] for model in (plain, cross_encoder)]
+    assert not torch.equal(*second), "no token stood in the second segment"
+    again = load_file(
+        pretrain(*flags[:2], "--init", str(joined), "--max_steps", "0", output="again") / "model.safetensors"
+    )
+    assert all(torch.equal(again[name], saved[name]) for name in saved), "a weight did not go on"
+
+
+def test_first_vectors_by_hand():
+    """Fails if the vector of an input is not that of its own first token, or empty places make an input."""
+    segments = torch.tensor([[3, 3, 1, 0], [2, 2, 2, 0]])
+    hidden = torch.arange(8.0).reshape(2, 4, 1)
+    assert first_vectors(hidden, segments).tolist() == [[2.0], [4.0], [0.0]]
 
 
 @pytest.mark.parametrize(
@@ -165,8 +202,8 @@ def test_going_on_with_pairs_reads_them_joined(pretrain, make_corpus, tmp_path):
     [
         ((), "--max_minutes or --max_steps"),
         (("--max_steps", "1", "--text", "a.txt", "--pairs", "demo"), "either --text FILES, or --pairs"),
-        (("--max_steps", "1", "--pairs", "demo"), "Add --neighbour_weight 0"),
-        (("--max_steps", "1", "--pairs", "demo", "--neighbour_weight", "0"), "e.g. --init mini"),
+        (("--max_steps", "1", "--pairs", "demo"), "Name one to go on from, e.g. --init mini"),
+        (("--max_steps", "1", "--pairs", "demo", "--init", "mini-roformer"), "mini-roformer is a roformer model"),
     ],
 )
 def test_what_does_not_go_together_is_said(pretrain, flags, told):

@@ -114,22 +114,37 @@ def test_a_batch_is_packed_rows_of_its_pairs(tokenizer):
 def test_joined_pairs_are_what_a_cross_encoder_reads(tokenizer, caplog):
     """Fails if segments, special tokens or order differ from the tokenizer's own, or a pair is cut without a word.
 
-    Two pairs on two passes: (a, b) (c, d), then (b, a) (d, c).
+    Two passes of three pairs, a batch each: (a, b) (c, d) (e, f), then (b, a) (d, c) (f, e).
     """
-    pairs = [("怎么还款", "如何还款"), ("我喜欢北京的一切一切一切", "天气好")]
-    settings = {"max_length": 16, "batch_tokens": 40, "mask_ratio": 0.3, "buffer": 2}
+    pairs = [("怎么还款", "如何还款"), ("我喜欢北京的一切一切一切", "天气好"), ("好", "红车")]
+    settings = {"max_length": 16, "batch_tokens": 36, "mask_ratio": 0.3, "buffer": 3}
+    batches = itertools.islice(JoinedBatches(lambda: iter(pairs), tokenizer, **settings), 2)
+    cut = [pairs[0], ("我喜欢北京的一切一切", "天气好"), pairs[2]]  # 10 + 3 characters and 3 special tokens
+    for batch, order in zip(batches, (1, -1), strict=True):
+        originals = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+        read = set()
+        for segment in range(1, 4):
+            chosen = batch["segments"] == segment
+            read.add((tuple(originals[chosen].tolist()), tuple(batch["token_type_ids"][chosen].tolist())))
+            assert batch["position_ids"][chosen].tolist() == list(range(int(chosen.sum())))
+        expected = [tokenizer(*pair[::order]) for pair in cut]
+        assert read == {(tuple(e["input_ids"]), tuple(e["token_type_ids"])) for e in expected}
+        assert (batch["labels"] != -100).any() and int(batch["segments"].max()) == 3
+    assert "1 pairs are longer than 16 tokens" in caplog.text
+
+
+def test_half_of_the_pairs_are_strangers(tokenizer):
+    """Fails if a pair is called strangers, or the other way round, or a sentence is lost."""
+    digits = "一二三四五六七八"
+    pairs = [(digit + "甲", digit + "乙") for digit in digits]
+    settings = {"max_length": 16, "batch_tokens": 80, "mask_ratio": 0.3, "buffer": 8}
     batch = next(iter(JoinedBatches(lambda: iter(pairs), tokenizer, **settings)))
     originals = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
-    assert int(batch["segments"].max()) == 4, "an input is not a whole pair"
-    read = set()
-    for segment in range(1, 5):
-        chosen = batch["segments"] == segment
-        read.add((tuple(originals[chosen].tolist()), tuple(batch["token_type_ids"][chosen].tolist())))
-        assert batch["position_ids"][chosen].tolist() == list(range(int(chosen.sum())))
-    cut = ("我喜欢北京的一切一切", "天气好")  # 10 + 3 characters and 3 special tokens
-    expected = [tokenizer(*p) for pair in (pairs[0], cut) for p in (pair, pair[::-1])]
-    assert read == {(tuple(e["input_ids"]), tuple(e["token_type_ids"])) for e in expected}
-    assert (batch["labels"] != -100).any() and "1 pairs are longer than 16 tokens" in caplog.text
+    texts = [tokenizer.decode(originals[batch["segments"] == i], skip_special_tokens=True) for i in range(1, 9)]
+    words = [text.replace(" ", "") for text in texts]
+    assert batch["strangers"].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert [first != second for first, _, second, _ in words] == batch["strangers"].bool().tolist()
+    assert {word[0] for word in words} == {word[2] for word in words} == set(digits)
 
 
 def test_too_little_text_is_an_error(tokenizer):

@@ -63,7 +63,7 @@ class PretrainingArguments(TrainingArguments):
     max_minutes: float | None = option(None, "Wall-clock budget; the learning rate reaches 0 when it is used up.")
     batch_tokens: int = option(8192, "Tokens per device and step.")
     mask_ratio: float = option(0.3, "Share of the tokens to predict.")
-    neighbour_weight: float = option(0.3, "Weight of the contrastive loss on neighbouring lines; 0: MLM alone.")
+    neighbour_weight: float = option(0.3, "Weight of finding neighbouring lines, or of telling pairs from strangers.")
     save_strategy: str = option("steps", "When to write a checkpoint: no or steps.")
     save_total_limit: int | None = option(1, "Checkpoints kept on disk.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
@@ -93,7 +93,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     if args.max_steps <= 0:
         args.max_steps = WITHOUT_LIMIT
     set_seed(args.seed)
-    check_arguments(text_args, encoder_args, args)
+    check_arguments(text_args, encoder_args)
     texts = (Pairs if text_args.pairs else Texts)(text_args)
     model, tokenizer = start_from(encoder_args, texts, checkpoint, args.seed)
     kept = {name: getattr(model.config, name) for name in NO_DROPOUT}
@@ -113,7 +113,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         world=args.world_size,
     )
     trainer = PretrainTrainer(
-        model=Pretraining(model, tokenizer, neighbours=args.neighbour_weight > 0),
+        model=Pretraining(model, tokenizer),
         args=args,
         train_dataset=batches,
         neighbour_weight=args.neighbour_weight,
@@ -136,6 +136,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
             "minutes": last.get("minutes", 0.0),
             "mlm_loss": last.get("mlm"),
             "neighbour_loss": last.get("neighbour"),
+            "match_loss": last.get("match"),
             "history": trainer.state.log_history,
             "seconds": time.time() - start,
             **records.environment(),
@@ -144,15 +145,10 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         print(f"encoder in {args.output_dir}: {record['tokens']:,} tokens in {record['minutes']:.1f} minutes")
 
 
-def check_arguments(text_args: TextArguments, encoder_args: EncoderArguments, args: PretrainingArguments) -> None:
+def check_arguments(text_args: TextArguments, encoder_args: EncoderArguments) -> None:
     """Refuses what does not go together."""
     if (text_args.text is None) == (text_args.pairs is None):
         raise InputError("Name what to read: either --text FILES, or --pairs CORPORA.")
-    if text_args.pairs and args.neighbour_weight:
-        raise InputError(
-            f"--pairs puts both sentences into one input, so that no neighbour is left to find, and --neighbour_weight "
-            f"is {args.neighbour_weight:g}. Add --neighbour_weight 0."
-        )
     if text_args.pairs and encoder_args.init is None:
         raise InputError("--pairs are too little text for a new encoder. Name one to go on from, e.g. --init mini.")
 
@@ -215,7 +211,9 @@ def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, see
     """The model and tokenizer of a checkpoint or of --init, or new ones with a vocabulary learnt from the text."""
     source = checkpoint or args.init
     if source is not None:
-        return initial_model(source, args.architecture), AutoTokenizer.from_pretrained(resolve(source))
+        return initial_model(source, args.architecture, isinstance(texts, Pairs)), AutoTokenizer.from_pretrained(
+            resolve(source)
+        )
     logger.warning("learning a vocabulary of %d entries from the text", args.vocabulary_size)
     tokenizer = learn_tokenizer(texts.read(), args.vocabulary_size)
     return fresh_model(args.architecture or "bert", len(tokenizer), args.layers, args.width, seed=seed), tokenizer

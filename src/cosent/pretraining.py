@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
+    AutoModelForPreTraining,
     BertConfig,
     BertForMaskedLM,
     PreTrainedModel,
@@ -33,6 +34,7 @@ from cosent.pooling import Pooling
 from cosent.schema import InputError
 
 ARCHITECTURES = {"bert": (BertConfig, BertForMaskedLM), "roformer": (RoFormerConfig, RoFormerForMaskedLM)}
+WITH_MATCHING = ("bert", "ernie", "megatron-bert")
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 WARM_UP = 0.03  # of the run
 
@@ -56,21 +58,29 @@ def fresh_model(
         return model_class(config)
 
 
-def initial_model(path: str, architecture: str | None = None) -> PreTrainedModel:
+def initial_model(path: str, architecture: str | None = None, pairs: bool = False) -> PreTrainedModel:
     """Loads a masked-language model to go on from; BERT weights may become those of a RoFormer.
 
     The two share every weight but the position embeddings, which RoFormer does not have.
 
+    Args:
+        pairs: also load, or begin, BERT's pooler and its head that tells pairs from strangers.
+
     Raises:
-        InputError: an architecture whose packed rows were not verified, or another one than asked for that cannot take
-            its weights.
+        InputError: an architecture whose packed rows were not verified, or that has no such head, or another one than
+            asked for that cannot take its weights.
     """
     path = resolve(path)
     kind = AutoConfig.from_pretrained(path).model_type
     if kind not in POSITIONS or POSITIONS[kind] == "after_padding_id":
         raise InputError(f"--init {path} is a {kind} model; pretraining goes on from BERT-like models and RoFormer.")
+    if pairs and (kind not in WITH_MATCHING or architecture not in (None, kind)):
+        raise InputError(
+            f"--pairs need a head that tells pairs from strangers, as {', '.join(WITH_MATCHING)} have one; --init "
+            f"{path} is a {kind} model. Take a BERT, e.g. --init mini, and leave --architecture out."
+        )
     with quiet_transformers():
-        model = AutoModelForMaskedLM.from_pretrained(path, dtype=torch.float32)
+        model = (AutoModelForPreTraining if pairs else AutoModelForMaskedLM).from_pretrained(path, dtype=torch.float32)
     if architecture in (None, kind):
         return model
     if (kind, architecture) != ("bert", "roformer"):
@@ -89,38 +99,48 @@ def initial_model(path: str, architecture: str | None = None) -> PreTrainedModel
 
 
 class Pretraining(nn.Module):
-    """What the trainer wraps: a masked-language model on packed rows, and the mean of the tokens of each piece.
+    """What the trainer wraps: a masked-language model on packed rows, and what it learns beside.
 
     Args:
-        model: a transformers model for masked-language modelling.
+        model: a transformers model for masked-language modelling; for pairs, with a pooler and `cls.seq_relationship`.
         tokenizer: saved beside it.
-        neighbours: whether inputs 1 and 2, 3 and 4, ... of a batch are neighbours, which the model learns to find.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer, neighbours: bool = True):
+    def __init__(self, model: PreTrainedModel, tokenizer):
         super().__init__()
-        self.model, self.tokenizer, self.neighbours = model, tokenizer, neighbours
-        self.head = getattr(model, "cls", None) or model.lm_head
+        self.model, self.tokenizer = model, tokenizer
+        head = getattr(model, "cls", None) or model.lm_head
+        self.head = getattr(head, "predictions", head)
 
     def forward(
-        self, input_ids: torch.Tensor, labels: torch.Tensor, segments: torch.Tensor, **positions: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        segments: torch.Tensor,
+        strangers: torch.Tensor | None = None,
+        **positions: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
-        """Computes the losses of a batch of `NeighbourBatches`, whose tensors have the shape `(rows, width)`.
+        """Computes both losses of a batch of `NeighbourBatches` or `JoinedBatches`.
+
+        Args:
+            input_ids, labels, segments, positions (`torch.Tensor` of shape `(rows, width)`): packed rows.
+            strangers (`torch.Tensor` of shape `(inputs,)`): given where each input is a pair.
 
         Returns:
-            `mlm`: mean cross entropy of the hidden tokens. `neighbour`: mean cross entropy of finding the neighbour of
-            each piece among all other pieces of the batch by cosine (`synonym_loss`), if asked for. Both of shape `()`.
+            `mlm`: mean cross entropy of the hidden tokens; and `match`: mean cross entropy of telling pairs from
+            strangers; or without `strangers`, `neighbour`: mean cross entropy of finding the neighbour of each piece
+            among all other pieces of the batch by cosine (`synonym_loss`). All of shape `()`.
         """
         autocast = torch.is_autocast_enabled(input_ids.device.type)
         dtype = torch.get_autocast_dtype(input_ids.device.type) if autocast else self.model.dtype
         mask = block_mask(segments, dtype)
         hidden = self.model.base_model(input_ids=input_ids, attention_mask=mask, **positions).last_hidden_state
         chosen = labels != -100
-        logits = self.head(hidden[chosen])  # (hidden tokens, vocabulary)
-        losses = {"mlm": cross_entropy(logits.float(), labels[chosen])}
-        if self.neighbours:
-            losses["neighbour"] = synonym_loss(piece_means(hidden.float(), segments))
-        return losses
+        mlm = cross_entropy(self.head(hidden[chosen]).float(), labels[chosen])  # of (hidden tokens, vocabulary)
+        if strangers is None:
+            return {"mlm": mlm, "neighbour": synonym_loss(piece_means(hidden.float(), segments))}
+        pooled = self.model.base_model.pooler(first_vectors(hidden, segments)[:, None])
+        return {"mlm": mlm, "match": cross_entropy(self.model.cls.seq_relationship(pooled).float(), strangers)}
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Writes weights, tokenizer and a mean pool, for `AutoModel`, sentence-transformers and `--init` alike."""
@@ -131,7 +151,7 @@ class Pretraining(nn.Module):
 
     def load_weights(self, folder: str | Path) -> None:
         with quiet_transformers():
-            saved = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32)
+            saved = type(self.model).from_pretrained(folder, dtype=torch.float32)
         self.model.load_state_dict(saved.state_dict())
 
 
@@ -142,6 +162,13 @@ def piece_means(hidden: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
     sums = hidden.new_zeros(pieces + 1, hidden.shape[-1]).index_add(0, segments, hidden.flatten(0, 1))
     counts = torch.bincount(segments, minlength=pieces + 1)
     return sums[1:] / counts[1:, None]
+
+
+def first_vectors(hidden: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+    """Vector of the first token, [CLS], of each input, shape `(inputs, hidden)`, from packed rows."""
+    begins = segments.diff(dim=1, prepend=segments.new_zeros(len(segments), 1)) != 0
+    begins &= segments > 0
+    return hidden[begins][segments[begins].argsort()]
 
 
 class Budget(TrainerCallback):
@@ -171,7 +198,7 @@ class PretrainTrainer(ResumableTrainer):
 
     Args:
         model: a `Pretraining`.
-        neighbour_weight: weight of the neighbour loss beside the MLM loss.
+        neighbour_weight: weight of the other loss beside the MLM loss.
         max_minutes: wall-clock budget; None to end at `max_steps` alone.
     """
 
@@ -207,7 +234,8 @@ class PretrainTrainer(ResumableTrainer):
         self.budget.tokens += int((inputs["segments"] > 0).sum()) * self.args.world_size
         for name, value in losses.items():
             self.losses.setdefault(name, []).append(value.detach())
-        loss = losses["mlm"] + self.neighbour_weight * losses.get("neighbour", 0.0)
+        mlm, other = losses.values()
+        loss = mlm + self.neighbour_weight * other
         return (loss, losses) if return_outputs else loss
 
     def log(self, logs, *args, **kwargs):

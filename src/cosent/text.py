@@ -109,14 +109,13 @@ class NeighbourBatches(IterableDataset):
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yields what `collate` gives, the same batches for the same seed."""
         generator = np.random.default_rng([self.seed, self.rank])
-        inputs, tokens = [], 0
+        pairs, tokens = [], 0
         for pair in self.shuffled(generator):
-            new = self.inputs(*pair)
-            inputs += new
-            tokens += sum(map(len, new))
+            pairs.append(pair)
+            tokens += sum(len(piece) + 2 for piece in pair)
             if tokens >= self.batch_tokens:
-                yield self.collate(inputs, generator)
-                inputs, tokens = [], 0
+                yield self.collate(pairs, generator)
+                pairs, tokens = [], 0
 
     def shuffled(self, generator: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs in random order, pass after pass."""
@@ -150,12 +149,13 @@ class NeighbourBatches(IterableDataset):
                 for start in range(0, len(ids), room):
                     yield ids[start : start + room]
 
-    def inputs(self, first: np.ndarray, second: np.ndarray) -> list[list[int]]:
-        """What the model reads of a pair: two inputs, each with its special tokens."""
-        return [[self.tokenizer.cls_token_id, *piece, self.tokenizer.sep_token_id] for piece in (first, second)]
+    def collate(self, pairs: list[tuple], generator: np.random.Generator) -> dict[str, torch.Tensor]:
+        """The `rows` of both pieces of each pair, one after the other."""
+        cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        return self.rows([[cls, *piece, sep] for pair in pairs for piece in pair], generator)
 
-    def collate(self, inputs: list[list[int]], generator: np.random.Generator) -> dict[str, torch.Tensor]:
-        """Masks and packs inputs.
+    def rows(self, inputs: list[list[int]], generator: np.random.Generator) -> dict[str, torch.Tensor]:
+        """Masks and packs inputs, which have their special tokens.
 
         Returns:
             `input_ids`, `labels` (-100 where nothing is predicted), `segments` (the number of the input from 1; 0 where
@@ -179,9 +179,9 @@ class NeighbourBatches(IterableDataset):
 class JoinedBatches(NeighbourBatches):
     """Batches whose inputs are pairs of sentences, `[CLS] a [SEP] b [SEP]`, as a cross-encoder reads them.
 
-    What is hidden in one sentence is often seen in the other: masked-language modelling on such inputs teaches
-    attention from sentence to sentence (translation language modelling, arXiv 1901.07291, here within a language).
-    The sentences change places from pass to pass.
+    What is hidden in one sentence is often seen in the other, and half of the sentences stand beside a stranger from
+    the same batch: BERT's two objectives (arXiv 1810.04805) on pairs that belong together. The sentences of a pair
+    change places from pass to pass.
 
     Args:
         read: begins a pass and yields pairs of sentences.
@@ -201,8 +201,17 @@ class JoinedBatches(NeighbourBatches):
         if cut:
             logger.warning("%d pairs are longer than %d tokens and lose an end (--piece_length).", cut, self.max_length)
 
-    def inputs(self, first: np.ndarray, second: np.ndarray) -> list[list[int]]:
-        return [[self.tokenizer.cls_token_id, *first, *second]]
+    def collate(self, pairs: list[tuple], generator: np.random.Generator) -> dict[str, torch.Tensor]:
+        """The `rows` of the pairs, and `strangers` of shape `(pairs,)`: 1 where the sentences were not found together.
+
+        The second sentences of the first half move on by one.
+        """
+        firsts, seconds = zip(*pairs, strict=True)
+        half = len(pairs) // 2 if len(pairs) > 3 else 0
+        seconds = seconds[1:half] + seconds[:1] + seconds[half:] if half else seconds
+        cls = self.tokenizer.cls_token_id
+        rows = self.rows([[cls, *first, *second] for first, second in zip(firsts, seconds, strict=True)], generator)
+        return rows | {"strangers": (torch.arange(len(pairs)) < half).long()}
 
 
 def batched(items: Iterable, size: int) -> Iterator[tuple]:
