@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -145,6 +146,22 @@ def test_half_of_the_pairs_are_strangers(tokenizer):
     assert batch["strangers"].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
     assert [first != second for first, _, second, _ in words] == batch["strangers"].bool().tolist()
     assert {word[0] for word in words} == {word[2] for word in words} == set(digits)
+
+
+def test_a_stranger_that_does_not_fit_is_left_where_it_was(tokenizer):
+    """Fails if two long sentences that met by chance end the job, or are called strangers without being so."""
+    pairs = [("一二三四五六七八", "好"), ("好", "一二三四五六七八"), ("好", "车"), ("好", "车")]
+    settings = {"max_length": 14, "batch_tokens": 39, "mask_ratio": 0.3, "buffer": 4}
+    batches = itertools.islice(JoinedBatches(lambda: iter(pairs), tokenizer, **settings), 40)
+    assert {sum(batch["strangers"].tolist()) for batch in batches} == {1, 2}
+
+
+def test_pairs_need_segments(tokenizer):
+    """Fails if a tokenizer that runs two sentences into one makes every pair its own stranger."""
+    other = deepcopy(tokenizer)
+    other.model_input_names = ["input_ids", "attention_mask"]
+    with pytest.raises(InputError, match="this tokenizer gives none"):
+        next(iter(JoinedBatches(lambda: iter([("好", "车")]), other, max_length=16, batch_tokens=1, mask_ratio=0.3)))
 
 
 def test_too_little_text_is_an_error(tokenizer):

@@ -190,6 +190,8 @@ class JoinedBatches(NeighbourBatches):
 
     def pairs(self, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """This process' pairs of one pass, the sentences without [CLS] and with [SEP], in turns on odd passes."""
+        if "token_type_ids" not in self.tokenizer.model_input_names:
+            raise InputError("--pairs need segment ids, and this tokenizer gives none. Go on from another encoder.")
         cut, dtype = 0, np.min_scalar_type(len(self.tokenizer))
         for pairs in batched(islice(self.read(), self.rank, None, self.world), LINES_AT_A_TIME):
             columns = dict(zip(COLUMNS, map(list, zip(*pairs, strict=True)), strict=False))
@@ -204,14 +206,15 @@ class JoinedBatches(NeighbourBatches):
     def collate(self, pairs: list[tuple], generator: np.random.Generator) -> dict[str, torch.Tensor]:
         """The `rows` of the pairs, and `strangers` of shape `(pairs,)`: 1 where the sentences were not found together.
 
-        The second sentences of the first half move on by one.
+        The first half of the pairs gets the second sentence of its successor, where both fit into an input.
         """
-        firsts, seconds = zip(*pairs, strict=True)
-        half = len(pairs) // 2 if len(pairs) > 3 else 0
-        seconds = seconds[1:half] + seconds[:1] + seconds[half:] if half else seconds
-        cls = self.tokenizer.cls_token_id
-        rows = self.rows([[cls, *first, *second] for first, second in zip(firsts, seconds, strict=True)], generator)
-        return rows | {"strangers": (torch.arange(len(pairs)) < half).long()}
+        inputs, strangers, half = [], [], len(pairs) // 2
+        for number, (first, second) in enumerate(pairs):
+            other = pairs[(number + 1) % half][1] if number < half else second
+            strange = number < half > 1 and 1 + len(first) + len(other) <= self.max_length
+            inputs.append([self.tokenizer.cls_token_id, *first, *(other if strange else second)])
+            strangers.append(int(strange))
+        return self.rows(inputs, generator) | {"strangers": torch.tensor(strangers)}
 
 
 def batched(items: Iterable, size: int) -> Iterator[tuple]:
