@@ -109,13 +109,17 @@ class Progress:
 
 
 def launch(run: Run, output: Path, args: argparse.Namespace, advance: Callable[[float], None]) -> str | None:
-    """Trains in a process of its own with an equal share of the cores; returns the line that tells of a failure."""
+    """Trains in a process of its own; returns the line that tells of a failure.
+
+    It gets an equal share of the cores, unless OMP_NUM_THREADS says otherwise: more threads than cores are free wait
+    for one another, and train several times slower.
+    """
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", args.accelerate_config]
     command += ["-m", "cosent.train", "--config", run.recipe, "--corpus", run.corpus, "--data_dir", args.data_dir]
     command += ["--output_dir", str(output), "--overwrite_output_dir", "true", "--seed", str(run.seed)]
     command += ["--disable_tqdm", "true", "--save_total_limit", "1"]
     command += [f"--{key}={value}" for key, value in run.flags.items()]
-    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // args.parallel))}
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // args.parallel))} | os.environ
     output.mkdir(parents=True, exist_ok=True)
     log_file = output / "log.txt"
     epochs = float(run.settings.get("num_train_epochs", 3))
