@@ -1,6 +1,7 @@
 """A study runs what it lists, once, and goes on past failures."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -124,8 +125,9 @@ def test_time_left_counts_pairs(make_corpus, pairs, tmp_path):
     progress.bar.close()
 
 
-def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys):
-    """Fails if the command of a study does not train with its flags, or a failure does not name its reason."""
+def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys, monkeypatch):
+    """Fails if a study does not train with its flags or the user's threads, or a failure does not name its reason."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(os.cpu_count()))  # the study's own choice would be half of them
     corpus = make_corpus({"train": pairs[:8], "validation": pairs[:16], "test": pairs[16:32]})
     (tmp_path / "cosent.yaml").write_text("num_train_epochs: 1\npooling: mean\n")
     content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1]}
@@ -140,6 +142,7 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys):
     results = tmp_path / f"s-model_name_or_path={tiny_model.name}"
     kept = json.loads((results / "cosent-a-made_up-1.json").read_text())
     assert kept["recipe"]["no_packing"] is True and kept["speed"]["train_pairs_per_second"] > 0
+    assert kept["threads"] == os.cpu_count()
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
