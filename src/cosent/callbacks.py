@@ -17,6 +17,7 @@ SHOWN = (
     "generation_loss",
     "mlm",
     "neighbour",
+    "match",
     "tokens_per_second",
     "minutes",
 )
