@@ -2,9 +2,14 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 
@@ -23,7 +28,7 @@ def run_study(tmp_path, monkeypatch):
     """Returns a function that runs a study with a stand-in for training, and what the stand-in was called with."""
     calls = []
 
-    def train(run, output, args, advance):
+    def train(run, output, args, advance, stop):
         calls.append((run.name, run.flags))
         if run.seed == 13:
             return "error: unlucky"
@@ -143,6 +148,29 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys, mon
     kept = json.loads((results / "cosent-a-made_up-1.json").read_text())
     assert kept["recipe"]["no_packing"] is True and kept["speed"]["train_pairs_per_second"] > 0
     assert kept["threads"] == os.cpu_count()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_study_leaves_nothing_running(tmp_path, make_corpus, pairs, tiny_model, how):
+    """Fails if Ctrl-C or a kill leaves a run training in the dark, or starts the next one."""
+    corpus = make_corpus({"train": pairs, "validation": pairs[:16]})
+    (tmp_path / "cosent.yaml").write_text(f"num_train_epochs: 100000\nmodel_name_or_path: {tiny_model}\n")
+    content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1, 2]}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
+    command = [sys.executable, "-m", "cosent.study", tmp_path / "s.yaml", "--data_dir", corpus.parent]
+    command += ["--results", tmp_path / "results", "--runs", tmp_path / "runs"]
+    command += ["--accelerate_config", ROOT / "recipes/accelerate/cpu.yaml"]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("runs/s/*/checkpoint-*")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.2)
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command goes on" in errors
+    commands = [" ".join(other.info["cmdline"] or []) for other in psutil.process_iter(["cmdline"])]
+    assert any(commands) and not [command for command in commands if str(tmp_path / "runs") in command]
+    assert len(list(tmp_path.glob("runs/s/*"))) == 1
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

@@ -11,12 +11,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 import yaml
 from tqdm import tqdm
@@ -29,6 +30,7 @@ from cosent.scores import SCORES_NAME, read_scores, save_scores
 # What a result keeps of run.json: enough to judge and repeat the run, not its whole log.
 KEPT = ("recipe", "corpora", "before", "after", "thresholds", "train_pairs", "train_seconds", "versions", "commit")
 KEPT += ("device", "threads", "processes", "footprint")
+STOPPED = 130  # exit status after Ctrl-C
 
 
 def main(args: argparse.Namespace) -> int:
@@ -46,11 +48,11 @@ def main(args: argparse.Namespace) -> int:
     describe(study, expand(study, overrides), results / "study.yaml")
     print(f"{name}: {len(runs)} runs, {len(runs) - len(todo)} already finished", file=sys.stderr)
 
-    progress = Progress({run: work(run, args.data_dir) for run in todo})
+    progress, stop = Progress({run: work(run, args.data_dir) for run in todo}), Event()
 
     def execute(run: Run) -> str | None:
         output = Path(args.runs, name, run.name)
-        error = launch(run, output, args, lambda share: progress.advance(run, share))
+        error = launch(run, output, args, lambda share: progress.advance(run, share), stop)
         if error is None:
             keep(run, output, results / f"{run.name}.json")
         progress.advance(run, 1.0, finished=True)
@@ -59,10 +61,16 @@ def main(args: argparse.Namespace) -> int:
     failed = {}
     with ThreadPoolExecutor(args.parallel) as pool, progress:
         waiting = {pool.submit(execute, run): run for run in todo}
-        for future in as_completed(waiting):
-            if future.result() is not None:
-                failed[waiting[future].name] = future.result()
-                progress.bar.write(f"{waiting[future].name} failed: {future.result()}", file=sys.stderr)
+        try:
+            for future in as_completed(waiting):
+                if future.result() is not None:
+                    failed[waiting[future].name] = future.result()
+                    progress.bar.write(f"{waiting[future].name} failed: {future.result()}", file=sys.stderr)
+        except KeyboardInterrupt:  # or SIGTERM; the runs would go on otherwise, and meet those of the next call
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            progress.bar.write("stopped, with the runs under way; the same command goes on", file=sys.stderr)
+            return STOPPED
     if failed:
         print(f"failed, and tried again by the same command: {', '.join(sorted(failed))}", file=sys.stderr)
     print(f"figures and intervals: python -m cosent.report {results}", file=sys.stderr)
@@ -108,8 +116,10 @@ class Progress:
         self.bar.close()
 
 
-def launch(run: Run, output: Path, args: argparse.Namespace, advance: Callable[[float], None]) -> str | None:
-    """Trains in a process of its own; returns the line that tells of a failure.
+def launch(
+    run: Run, output: Path, args: argparse.Namespace, advance: Callable[[float], None], stop: Event
+) -> str | None:
+    """Trains in a process of its own until it ends or is to stop; returns the line that tells of a failure.
 
     It gets an equal share of the cores, unless OMP_NUM_THREADS says otherwise: more threads than cores are free wait
     for one another, and train several times slower.
@@ -124,8 +134,10 @@ def launch(run: Run, output: Path, args: argparse.Namespace, advance: Callable[[
     log_file = output / "log.txt"
     epochs = float(run.settings.get("num_train_epochs", 3))
     with open(log_file, "w", encoding="utf-8") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         while process.poll() is None:
+            if stop.is_set():
+                os.killpg(process.pid, signal.SIGTERM)  # the launcher and what it launched
             try:
                 process.wait(timeout=2)
             except subprocess.TimeoutExpired:
@@ -189,5 +201,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with messages_for_users():
         sys.exit(main(parser().parse_args()))
