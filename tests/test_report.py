@@ -291,4 +291,4 @@ def test_a_teacher_and_its_students_are_shown(tmp_path):
     filled = report.fill("<!-- results:student -->\n<!-- end -->\n", tmp_path)
     assert "| teacher | 4.0 M | 50.00 |  |  |  |  |  | 2.0 |" in filled
     assert "| distilled | 3.0 M | 65.00 ± 7.07 | 11.0 | 0.900 | 0.800 | 0.400 | 0.850 | 1.0 |" in filled
-    assert "40,000 training pairs, 2 epochs each" in filled
+    assert "40,000 training pairs, 2 epochs a stage" in filled

@@ -238,8 +238,8 @@ def student_table(result: dict) -> str:
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
     epochs = f"{result['epochs']} epochs" if result["epochs"] > 1 else "one epoch"
     lines.append(
-        f"\n{result['train_pairs']:,} training pairs, {epochs} each; mean ± standard deviation over seeds. Of 50 x 20 "
-        f"samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
+        f"\n{result['train_pairs']:,} training pairs, {epochs} a stage; mean ± standard deviation over seeds. Of "
+        f"50 x 20 samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
         f"teacher's mean cosine between the source and the top 5. {result['device']}, commit "
         f"{(result['commit'] or 'unknown')[:10]}."
     )
