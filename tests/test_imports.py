@@ -16,7 +16,7 @@ ROOMS = [
     {"loading", "ranking"},
     {"modeling", "objectives", "vector_file", "data", "cli", "callbacks", "comparison", "diagnostics", "checkpoints"}
     | {"decoding"},
-    {"cross_encoder", "arguments", "trainers", "pretraining", "student"},
+    {"cross_encoder", "arguments", "trainers", "pretraining", "student", "joined"},
     {"towers", "held_out", "plan", "collapse", "student_data", "student_trainer", "teachers"},
     {"paraphrases"},
     {"train", "evaluate", "encode", "similarity", "study", "report", "pretrain", "distill", "generate"},

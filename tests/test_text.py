@@ -11,8 +11,9 @@ from transformers import AutoTokenizer
 
 from cosent.encoders import resolve
 from cosent.encoders.vocabulary import SPECIAL_TOKENS, learn_tokenizer
+from cosent.joined import JoinedBatches
 from cosent.schema import InputError
-from cosent.text import JoinedBatches, NeighbourBatches, mask_spans, read_texts
+from cosent.text import NeighbourBatches, mask_spans, read_texts
 
 LINES = ["我喜欢北京", "今天天气很好", "红色的苹果", "怎么还款", "如何还款", "推荐一辆红车", "好"]
 

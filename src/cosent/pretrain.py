@@ -20,9 +20,10 @@ from cosent.cli import run
 from cosent.data import load_corpus
 from cosent.encoders import resolve
 from cosent.encoders.vocabulary import learn_tokenizer
+from cosent.joined import JoinedBatches
 from cosent.pretraining import ARCHITECTURES, NO_DROPOUT, Pretraining, PretrainTrainer, fresh_model, initial_model
 from cosent.schema import InputError, sha256_of_file
-from cosent.text import JoinedBatches, NeighbourBatches, bare, read_texts
+from cosent.text import NeighbourBatches, bare, read_texts
 
 logger = logging.getLogger("cosent.pretrain")
 
