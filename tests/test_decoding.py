@@ -86,6 +86,23 @@ def test_samples_are_those_of_the_naive_loop(terse, monkeypatch, rows):
     assert len(ended) > 3 and len(set(ended)) > 2  # some early, some late
 
 
+def test_a_prefix_is_computed_once(terse, monkeypatch):
+    """Fails if samples that have begun alike are computed apart, or rows stay after their last sample has ended."""
+    computed = []
+
+    def counting(model, drawn, *rest):
+        computed.append(len(drawn))
+        return next_states(model, drawn, *rest)
+
+    monkeypatch.setattr(decoding, "next_states", counting)
+    sampling = Sampling(num_samples=200, top_k=8, max_length=64)
+    written = write_targets(terse, terse.tokenize_sources(TEXTS, [], []), sampling)
+    assert [len(group) for group in written] == [200] * len(TEXTS)  # all have come to an end
+    targets = [(source, target) for source, group in enumerate(written) for target in group]
+    prefixes = {(source, *target[:length]) for source, target in targets for length in range(1, len(target) + 1)}
+    assert 0 < sum(computed) == len(prefixes) < 0.9 * sum(len(target) for _, target in targets)
+
+
 def test_seeds(terse):
     """Fails if a run cannot be repeated, depends on the global generator, or a text on its company."""
     together = terse.similar_sentences(TEXTS, num_samples=20, max_length=8)

@@ -32,6 +32,16 @@ def test_shares_by_hand(parameters, expected):
     assert shares(**parameters) == pytest.approx(expected, abs=2e-3)
 
 
+def test_draws_that_share_rows(monkeypatch):
+    """Fails if a draw is made from another row than its own, also where some rows are looked at a second time."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(40, 50, generator=generator) * torch.linspace(0, 6, 40)[:, None]
+    rows = torch.cat([torch.arange(40), torch.randint(40, (160,), generator=generator)])
+    uniform = torch.rand(200, generator=generator)
+    monkeypatch.setattr(sampling, "CANDIDATES", (8, 20))
+    assert torch.equal(sample_tokens(logits, uniform, rows=rows), sample_tokens(logits[rows], uniform))
+
+
 def test_a_nucleus_wider_than_the_candidates(monkeypatch):
     """Fails if looking at the most likely tokens first changes what is drawn."""
     generator = torch.Generator().manual_seed(0)

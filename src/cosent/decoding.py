@@ -1,4 +1,8 @@
-"""Writing targets for many sources at once: one pass over the sources, then a token per step from cached keys."""
+"""Writing targets for many sources at once: one pass over the sources, then a token per step from cached keys.
+
+Samples of one source that have begun alike share a row of the batch until they part: what follows a prefix is computed
+once, for all that drew it. Candidates of a good student are near copies, so that most of them share most of their work.
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +17,6 @@ from cosent.schema import InputError
 from cosent.unilm import unilm_mask
 
 ROWS = {"cpu": 512, "cuda": 4096}  # samples that are written side by side
-SPARSE = 0.75  # rows are taken out of the cache when no more than this share of them is still being written
 
 
 @dataclass(frozen=True)
@@ -84,35 +87,35 @@ def _write(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> 
     samples, end, device = sampling.num_samples, student.tokenizer.sep_token_id, student.backbone.device
     uniform = sampling.uniform().to(device).repeat(len(sources), 1)  # (sources * samples, max_length)
     states, cache, visible = read_sources(student, sources)
-    logits = student.head(states).repeat_interleave(samples, dim=0)
-    cache.batch_repeat_interleave(samples)
-    visible = visible.repeat_interleave(samples, dim=0)
+    logits = student.head(states)
     banned = unwritable(student.tokenizer, logits.shape[-1]).to(device)
-    tokens = torch.full((len(uniform), sampling.max_length), end, device=device)
-    rows = torch.arange(len(uniform), device=device)  # which sample each row of the cache is
-    ended = torch.zeros(len(uniform), dtype=torch.bool, device=device)
+    tokens = torch.zeros(uniform.shape, dtype=torch.long, device=device)
+    lengths = torch.full((len(uniform),), -1, device=device)  # -1 for a sample that has not ended
+    going = torch.arange(len(uniform), device=device)  # the samples that are still being written
+    rows = going // samples  # by sample, the row of the batch that holds what it has begun with
     for step in range(sampling.max_length):
         drawn = sample_tokens(
-            logits.masked_fill(banned, -torch.inf),
-            uniform[rows, step],
+            logits.masked_fill_(banned, -torch.inf),
+            uniform[going, step],
             sampling.top_p,
             sampling.top_k,
             sampling.temperature,
+            rows,
         )
-        tokens[rows, step] = drawn.where(~ended[rows], end)
-        ended[rows] |= drawn == end
-        going = ~ended[rows]
-        if not going.any() or step + 1 == sampling.max_length:
+        tokens[going, step] = drawn
+        lengths[going[drawn == end]] = step
+        more = drawn != end
+        going, rows, drawn = going[more], rows[more], drawn[more]
+        if not len(going) or step + 1 == sampling.max_length:
             break
-        if going.float().mean() <= SPARSE:
-            places = going.nonzero().flatten()
-            rows, drawn, visible = rows[places], drawn[places], visible[places]
-            cache.batch_select_indices(places)
-        visible = torch.nn.functional.pad(visible, (0, 1), value=0.0)
+        prefixes, rows = torch.unique(rows * len(banned) + drawn, return_inverse=True)
+        parents, drawn = prefixes // len(banned), prefixes % len(banned)
+        if len(parents) != len(visible) or (parents.diff() != 1).any():
+            cache.batch_select_indices(parents)
+        visible = torch.nn.functional.pad(visible[parents], (0, 1), value=0.0)
         logits = student.head(next_states(student, drawn, cache, visible))
-    lengths = (tokens == end).int().argmax(dim=1)  # the first [SEP]; nothing for a sample that never ended
-    targets = [row[:length].tolist() if done else None
-               for row, length, done in zip(tokens.cpu(), lengths.tolist(), ended.tolist(), strict=True)]  # fmt: skip
+    targets = [row[:length] if length >= 0 else None
+               for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]  # fmt: skip
     groups = [targets[start : start + samples] for start in range(0, len(targets), samples)]
     return [[target for target in group if target is not None] for group in groups]
 
