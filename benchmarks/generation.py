@@ -1,6 +1,6 @@
 """Writing similar sentences: cached and batched, against RoFormer-Sim's own loop.
 
-python -m benchmarks.generation --model runs/student --corpus data/lcqmc --output recipes/results/generation.json
+python -m benchmarks.generation --models runs/student --output recipes/results/generation.json
 
 Their loop (roformer-sim, `test/generate.py`) takes a source at a time, its samples side by side, and runs the whole
 sequence again for every token. Both sides draw the same sentences with the same random numbers and the same oneDNN
@@ -48,24 +48,13 @@ def write_without_cache(student: Student, source: list[int], sampling: Sampling)
     return [target[: target.index(end)] for target in targets if end in target]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder of a student")
-    parser.add_argument("--corpus", default="data/lcqmc", help="prepared corpus that the sources come from")
-    parser.add_argument("--sources", type=int, default=50)
-    parser.add_argument("--samples", type=int, default=20, help="per source")
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each side, which take turns")
-    parser.add_argument("--output", help="JSON file to write")
-    args = parser.parse_args()
-
-    student = Student.from_pretrained(args.model).eval()
-    rows = load_corpus(args.corpus).split("test")
-    chosen = np.random.default_rng(1).permutation(len(rows))[: args.sources]
-    sources = student.tokenize_sources([rows[int(index)]["sentence1"] for index in chosen], [], [])
-    sampling = Sampling(num_samples=args.samples)
+def measure(model: str, texts: list[str], sampling: Sampling, rounds: int) -> dict:
+    """Seconds of both sides for all texts, the sides taking turns, and how many sentences come out equal."""
+    student = Student.from_pretrained(model).eval()
+    sources = student.tokenize_sources(texts, [], [])
     seconds, written = {"ours": [], "theirs": []}, {}
     write_targets(student, sources[:2], sampling)  # warm up
-    for _ in range(args.rounds):
+    for _ in range(rounds):
         start = time.perf_counter()
         written["ours"] = write_targets(student, sources, sampling)
         seconds["ours"].append(time.perf_counter() - start)
@@ -77,17 +66,37 @@ def main() -> None:
     # Not all: where the nucleus is wide, rounding decides between neighbours. The logits are compared in the tests.
     same = [a == b for ours, theirs in zip(written["ours"], written["theirs"], strict=True)
             for a, b in zip(ours, theirs, strict=False)]  # fmt: skip
-    ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds["theirs"], strict=True)]
+    return {
+        "model": model,
+        "layers": student.backbone.config.num_hidden_layers,
+        "seconds": seconds,
+        "ratio": statistics.median(b / a for a, b in zip(seconds["ours"], seconds["theirs"], strict=True)),
+        "equal": float(np.mean(same)),
+        "ended": len(lengths) / (len(sources) * sampling.num_samples),
+        "tokens_per_sentence": float(np.mean(lengths)) if lengths else None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", required=True, help="folders of students")
+    parser.add_argument("--corpus", default="data/lcqmc", help="prepared corpus that the sources come from")
+    parser.add_argument("--sources", type=int, default=50)
+    parser.add_argument("--samples", type=int, default=20, help="per source")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each side, which take turns")
+    parser.add_argument("--output", help="JSON file to write")
+    args = parser.parse_args()
+
+    rows = load_corpus(args.corpus).split("test")
+    chosen = np.random.default_rng(1).permutation(len(rows))[: args.sources]
+    texts = [rows[int(index)]["sentence1"] for index in chosen]
+    sampling = Sampling(num_samples=args.samples)
     result = {
-        "model": args.model,
+        "kind": "generation",
         "corpus": args.corpus,
         "sources": args.sources,
         "samples": args.samples,
-        "seconds": seconds,
-        "ratio": statistics.median(ratios),
-        "equal": float(np.mean(same)),
-        "ended": len(lengths) / (args.sources * args.samples),
-        "tokens_per_sentence": float(np.mean(lengths)) if lengths else None,
+        "rows": [measure(model, texts, sampling, args.rounds) for model in args.models],
         **records.environment(),
     }
     text = json.dumps(result, indent=2)

@@ -292,3 +292,14 @@ def test_a_teacher_and_its_students_are_shown(tmp_path):
     assert "| teacher | 4.0 M | 50.00 |  |  |  |  |  | 2.0 |" in filled
     assert "| distilled | 3.0 M | 65.00 ± 7.07 | 11.0 | 0.900 | 0.800 | 0.400 | 0.850 | 1.0 |" in filled
     assert "40,000 training pairs, 2 epochs a stage" in filled
+
+
+def test_the_speed_of_writing_is_shown(tmp_path):
+    """Fails if seconds are not the medians, or the ratio is that of other rounds than was measured."""
+    seconds = {"ours": [1.0, 4.0, 2.0], "theirs": [20.0, 30.0, 10.0]}
+    row = {"layers": 4, "seconds": seconds, "ratio": 7.5, "equal": 0.97, "tokens_per_sentence": 9.53}
+    result = {"kind": "generation", "sources": 50, "samples": 20, "rows": [row], "device": "CPU", "threads": 2}
+    (tmp_path / "generation.json").write_text(json.dumps(result | {"commit": None}))
+    filled = report.fill("<!-- results:generation -->\n<!-- end -->\n", tmp_path)
+    assert "| 4 layers | 9.5 | 2.00 | 20.00 | **7.5** | 97% |" in filled
+    assert "50 sources x 20 samples, medians of 3 turns; CPU, 2 threads" in filled
