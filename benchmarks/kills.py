@@ -82,8 +82,8 @@ def kill(process: subprocess.Popen) -> bool:
     return process.returncode == -signal.SIGKILL
 
 
-def torn(output: Path) -> int:
-    return sum(not (folder / SEAL).exists() for folder in output.glob("checkpoint-*"))
+def torn(output: Path) -> set[Path]:
+    return {folder for folder in output.glob("checkpoint-*") if not (folder / SEAL).exists()}
 
 
 def count(corpus: Path, folder: Path, kills: int, flags: list[str]) -> dict:
@@ -96,13 +96,14 @@ def count(corpus: Path, folder: Path, kills: int, flags: list[str]) -> dict:
     while counts["kills"] < kills:
         output = folder / f"run-{counts['runs']}"
         for number in range(min(KILLS_PER_RUN, kills - counts["kills"])):
+            before = torn(output)
             process, saving = start(corpus, output, flags), number % 2 == 0
             killed = kill_while_saving(process, output) if saving else kill_after(process, random.uniform(0, seconds))
             if not killed:
                 break
             counts["kills"] += 1
             counts["kills_while_saving"] += saving
-            counts["torn_checkpoints"] += torn(output)
+            counts["torn_checkpoints"] += len(torn(output) - before)
         finish(start(corpus, output, flags))
         counts["runs"] += 1
         counts["bit_equal"] += digest(output) == expected

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 from cosent import records
+from cosent.plan import same
+from cosent.schema import InputError, messages_for_users
 
 STAGE_1, DISTILL, DIRECT = ("student/stage1", "student/distill", "bi_encoder/cosent_mini")
 # CoSENT starts from the student's encoder, pool included; its rate and batch are those of the teacher in `towers`.
@@ -27,7 +29,13 @@ def launch(job: str, recipe: str, output: Path, flags: dict) -> dict:
     flags = {"resume_from_checkpoint": "auto", "disable_tqdm": True, "save_total_limit": 1} | flags
     print(f"{job} -> {output}", flush=True)
     subprocess.run(command + [part for key, value in flags.items() for part in (f"--{key}", str(value))], check=True)
-    return json.loads((output / records.RECORD_NAME).read_text(encoding="utf-8"))
+    record = json.loads((output / records.RECORD_NAME).read_text(encoding="utf-8"))
+    for key in {"num_train_epochs", "limit_train", "corpus", "seed"} & set(flags):
+        if not same(record["recipe"][key], flags[key]):
+            raise InputError(
+                f"{output} was made with {key} {record['recipe'][key]}, not {flags[key]}. Name other --runs."
+            )
+    return record
 
 
 def row(model: str, runs: list[dict], corpus: str) -> dict:
@@ -90,4 +98,5 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of stage 2 and of CoSENT")
     parser.add_argument("--runs", default="runs/students", help="folder for the models")
     parser.add_argument("--output", help="JSON to write")
-    main(parser.parse_args())
+    with messages_for_users():
+        main(parser.parse_args())

@@ -32,7 +32,8 @@ def not_utf8(text: str) -> RowError | None:
     except UnicodeEncodeError as error:
         return RowError(
             "UTF-8",
-            f"other bytes from character {error.start + 1} on (of a GBK file? `iconv -f GB18030 -t UTF-8` converts it)",
+            f"other bytes from character {error.start + 1} on (of a GBK file? `iconv -f GB18030 -t UTF-8` converts it; "
+            "one of Windows' Unicode? `iconv -f UTF-16 -t UTF-8`)",
         )
     return None
 

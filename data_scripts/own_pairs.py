@@ -66,12 +66,21 @@ def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]
         return {"train": [source]}, []
     if not source.is_dir():
         raise InputError(f"--source must be a file or a folder with pairs, got {source}, which does not exist.")
-    candidates = sorted(path for path in source.iterdir() if path.is_file() and (format or path.suffix in FORMATS))
+    files = sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith("."))
+    candidates = [path for path in files if format or path.suffix in FORMATS]
     paths: dict[str, list[Path]] = {}
     decisions = []
-    for path in candidates:
+    for path in files:
         words = re.findall("[a-z]+", path.stem.lower())
         splits = [split for split, names in SPLIT_WORDS.items() if set(names) & set(words)]
+        if path not in candidates:
+            if splits:
+                raise InputError(
+                    f"{path} is {splits[0]} by its name, and no format by its ending: {', '.join(FORMATS)} are read. "
+                    "Unpack or rename it, name the format with --format, or move it away."
+                )
+            decisions.append(f"{path.name}: not read, its ending is none of {', '.join(FORMATS)}")
+            continue
         if len(splits) > 1:
             raise InputError(f"{path} could be {' or '.join(splits)} by its name, and is not guessed. Rename it.")
         if splits:

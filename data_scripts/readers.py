@@ -96,7 +96,22 @@ def _read_csv(path: Path) -> Iterator[Record]:
             return
         except csv.Error as error:
             fields = RowError("comma-separated values, with quotes doubled inside quotes", str(error))
+        if not isinstance(fields, RowError) and any(_is_row(line, len(fields)) for line in consumed[1:-1]):
+            got = f"a quote that closes {len(consumed) - 1} lines further on, over lines that are rows themselves"
+            fields = RowError("a quote closed where its sentence ends", got)
+        if isinstance(fields, RowError):
+            for number, line in enumerate(consumed, start):
+                yield number, line, fields
+            continue
         yield start, "\n".join(consumed), fields
+
+
+def _is_row(line: str, width: int) -> bool:
+    """Whether a line that lies within quotes reads as a row of its own."""
+    try:
+        return len(next(csv.reader([line], strict=True))) == width
+    except (csv.Error, StopIteration):
+        return False
 
 
 def _json_object(text: str) -> dict | RowError:
@@ -194,7 +209,7 @@ def _report(name: str, number: int, text: str, error: RowError, tally: Tally, on
     shown = text.encode("utf-8", errors="backslashreplace").decode("utf-8")
     shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
     if on_bad_rows == "error":
-        header = " If line 1 holds column names, pass --header." if number == 1 else ""
+        header = " If line 1 holds column names, pass --header." if number == 1 and not text.startswith("{") else ""
         raise InputError(
             f"{name}, line {number}: expected {error.expected}, got {error.got}.\n  {shown!r}\n"
             "A guess at what it means would train on a wrong pair. Correct the line, or pass --on_bad_rows skip: such "

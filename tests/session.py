@@ -11,6 +11,7 @@ from cosent.cli import run
 
 CLASSES = {
     "train": ("ModelArguments", "DataArguments", "LossArguments", "PairTrainingArguments"),
+    "distill": ("StudentArguments", "StudentDataArguments", "DistillArguments", "StudentTrainingArguments"),
     "encode": ("EncodeArguments",),
     "evaluate": ("EvaluateArguments",),
 }

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,48 @@ def whole(folder, step, size=3):
 def test_auto_starts_where_nothing_is(tmp_path):
     """Fails if the first start of a command that resumes stops with an error."""
     assert checkpoints.find(str(tmp_path / "run"), "auto", overwrite=False) is None
+    checkpoints.make_room(SimpleNamespace(output_dir=str(tmp_path / "run")), None, {})
     assert (tmp_path / "run" / "UNFINISHED").is_file()
+
+
+def test_room_is_made_when_all_else_is_ready(tmp_path):
+    """Fails if looking for a checkpoint already deletes an earlier run, or one begun anew keeps any part of it."""
+    old = whole(tmp_path, 4)
+    for name in ("run.json", "scores.npz", "config.json"):
+        (tmp_path / name).touch()
+    (tmp_path / "adapter").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert checkpoints.find(str(tmp_path), None, overwrite=True) is None
+    assert sorted(tmp_path.rglob("*")) == before
+    args = SimpleNamespace(output_dir=str(tmp_path))
+    checkpoints.make_room(args, str(old), {})
+    assert sorted(tmp_path.rglob("*")) == before
+    checkpoints.make_room(args, None, {})
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "UNFINISHED"}
+
+
+def test_a_run_goes_on_with_its_own_settings_alone(tmp_path):
+    """Fails if another loss, rate or corpus joins a run that was stopped, or a place may not change."""
+    args = SimpleNamespace(output_dir=str(tmp_path), learning_rate=0.1)
+    checkpoints.make_room(args, None, {"loss": "cosent", "limit_train": None, "data_dir": "here", "names": ("a",)})
+    checkpoints.make_room(
+        args, "checkpoint-4", {"loss": "cosent", "limit_train": None, "data_dir": "x", "names": ("a",)}
+    )
+    with pytest.raises(InputError, match="limit_train None, not 7; loss cosent, not angle"):
+        checkpoints.make_room(args, "checkpoint-4", {"loss": "angle", "limit_train": 7})
+    args.learning_rate = 0.2
+    with pytest.raises(InputError, match="learning_rate 0.1, not 0.2"):
+        checkpoints.make_room(args, "checkpoint-4", {})
+
+
+def test_places_that_are_no_runs(tmp_path):
+    """Fails if a file for a folder, or somebody's folder beside the checkpoints, ends in a stack trace."""
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is a file"):
+        checkpoints.find(str(tmp_path / "file"), "auto", overwrite=False)
+    expected = str(whole(tmp_path, 4))
+    (tmp_path / "checkpoint-old").mkdir()
+    assert checkpoints.find(str(tmp_path), "auto", overwrite=False) == expected
 
 
 @pytest.mark.parametrize("tear", ["unsealed", "short", "missing", "seal half written"])
@@ -49,11 +91,13 @@ def test_a_torn_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, tear):
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
     """Fails if what such a run left stops the same command, or a foreign model is taken for such a rest."""
-    checkpoints.find(str(tmp_path / "mine"), "auto", overwrite=False)
+    args = SimpleNamespace(output_dir=str(tmp_path / "mine"))
+    checkpoints.make_room(args, None, {})
     torn = whole(tmp_path / "mine", 4)
     (torn / checkpoints.SEAL).unlink()
     (tmp_path / "mine" / "config.json").touch()
     assert checkpoints.find(str(tmp_path / "mine"), "auto", overwrite=False) is None
+    checkpoints.make_room(args, None, {})
     assert not torn.exists()
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "config.json").touch()

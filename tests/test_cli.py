@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from cosent.arguments import DataArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import parse
 from cosent.schema import InputError
 
@@ -49,6 +50,12 @@ def test_an_unknown_flag_names_the_nearest_one(flag):
     """Fails if argparse guesses an abbreviation or a misspelt flag is ignored."""
     with pytest.raises(InputError, match="Did you mean 'learning_rate'"):
         parse(["--corpus", "a", flag, "3"], Arguments)
+
+
+def test_a_misspelt_required_flag_names_the_right_one():
+    """Fails if pages of usage ask for --corpus, and say nothing of --corpsu."""
+    with pytest.raises(InputError, match="'--corpsu'. Did you mean 'corpus'"):
+        parse(["--corpsu", "stsb", "--output_dir", "x"], ModelArguments, DataArguments, PairTrainingArguments)
 
 
 def test_a_key_that_stands_twice(recipe):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import sentence_transformers
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AlbertConfig, AlbertModel, AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from cosent import cross_encoder
 from cosent.backbones import POSITIONS, packed_forward
 from cosent.cross_encoder import CrossEncoder
+from cosent.encoders import resolve
 from cosent.modeling import BiEncoder, SentenceEncoder
 from cosent.schema import InputError
 from cosent.towers import load_bi_encoder, load_model
@@ -105,6 +106,15 @@ def test_the_head_keeps_float32_under_autocast(encoder):
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         scores = encoder.eval()(**inputs)["scores"]
     assert not torch.equal(scores, scores.bfloat16().float())
+
+
+def test_dropout_reaches_every_head(tmp_path):
+    """Fails if the head of ALBERT, whose config has a name of its own for it, keeps its dropout."""
+    config = AlbertConfig(vocab_size=200, embedding_size=8, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    AlbertModel(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(resolve("mini")).save_pretrained(tmp_path)
+    model = CrossEncoder.from_pretrained(str(tmp_path), num_labels=1, dropout=0.0)
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
 
 
 def test_every_weight_learns(encoder):

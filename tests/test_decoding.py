@@ -134,6 +134,9 @@ def test_masked_strings_are_not_seen(student):
     assert one == other
     tokens = student.tokenizer.convert_ids_to_tokens(one[0])
     assert tokens == ["[CLS]", "推", "荐", "[MASK]", "[MASK]", "给", "我", "[SEP]"]
+    several = student.tokenize_sources(["用K和M的微信S好吗"], [], ["微信", "S", "信"])
+    tokens = student.tokenizer.convert_ids_to_tokens(several[0])
+    assert tokens[5:] == ["的", *["[MASK]"] * 3, "好", "吗", "[SEP]"]
     with pytest.raises(InputError, match="does not contain '蓝'"):
         student.similar_sentences(["红车"], mask_tokens=["蓝"])
 
@@ -146,6 +149,7 @@ def test_masked_strings_are_not_seen(student):
         ({"num_samples": 0}, "num_samples must be at least 1"),
         ({"max_length": 127}, "need 130 positions"),
         ({"keep_tokens": ["车"]}, "does not contain '车'"),
+        ({"keep": 0}, "keep must be at least 1"),
     ],
 )
 def test_options_that_make_no_sense(student, options, words):

@@ -12,9 +12,11 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 from cosent.cli import parse
 from cosent.cross_encoder import CrossEncoder
+from cosent.data import load_corpus
 from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments, main
 from cosent.layout import save_pooling
 from cosent.modeling import SentenceEncoder
+from cosent.paraphrases import perplexity
 from cosent.pooling import Pooling
 from cosent.schema import InputError
 from cosent.student import Student
@@ -97,6 +99,37 @@ def test_stage_1(distill, corpus):
     assert set(record["after"]["spearman"]["made_up"]) == {"validation", "test"}
     assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)
     assert Student.from_pretrained(str(folder)).similar_sentences(["怎么还款"], num_samples=4) is not None
+
+
+def test_half_precision_measures_what_is_saved(distill, corpus):
+    """Fails if evaluation under --bf16 crashes in float32 layers, or reports a model that is not the saved one."""
+    folder = distill(corpus, "--bf16", "true", "--generation_sources", "0")
+    reported = json.loads((folder / "run.json").read_text())["after"]
+    rows = load_corpus(str(corpus)).split("validation")
+    student = Student.from_pretrained(str(folder))
+    pairs = [(row["sentence1"], row["sentence2"]) for row in rows if row["label"]]
+    assert perplexity(student, *map(list, zip(*pairs, strict=True))) == pytest.approx(reported["perplexity"], rel=1e-3)
+    assert {weight.dtype for weight in student.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (("--metric_for_best_model", "pearson"), "selected by spearman"),
+        (("--local_comparisons", "true"), "--local_comparisons does nothing"),
+        (("--eval_strategy", "no", "--early_stopping_patience", "1"), "--early_stopping_patience needs"),
+    ],
+)
+def test_flags_that_students_do_not_have(distill, corpus, flags, words):
+    """Fails if a flag is ignored, or an allowed choice ends in a stack trace after an epoch."""
+    with pytest.raises(InputError, match=words):
+        distill(corpus, *flags)
+
+
+def test_early_stopping(distill, corpus):
+    """Fails if --early_stopping_patience is ignored: at a learning rate of 0 no epoch after the first is better."""
+    flags = ("--num_train_epochs", "9", "--early_stopping_patience", "2", "--learning_rate", "0.0")
+    assert len(losses(distill(corpus, *flags, "--generation_sources", "0"), "eval_spearman")) == 3
 
 
 def test_stage_2_learns_the_teachers_cosines(distill, corpus, teacher):

@@ -12,8 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cosent import distill
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import parse
+from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.train import main
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +84,11 @@ def one_process(arguments: list[str]) -> None:
     main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
 
 
+def one_student(arguments: list[str]) -> None:
+    classes = (StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
+    distill.main(*parse(arguments, *classes))
+
+
 def apart(first: Path, second: Path, start: Path) -> float:
     """Largest difference of two trained models' weights, relative to the way that training took them."""
     one, two, began = (load_file(folder / "model.safetensors") for folder in (first, second, start))
@@ -98,6 +105,8 @@ def losses(folder: Path) -> list[float]:
 
 
 CROSS = ("--tower", "cross_encoder", "--scale", "20", "--learning_rate", "3")  # a fresh head has small gradients
+# Without what is drawn at random on each process: corrupted sources.
+STUDENT = ("--corruption_share", "0", "--generation_sources", "0", "--learning_rate", "1e-3")
 CASES = {  # name -> flags of two processes; of one process with the same global batch
     "cosent": ((8, ()), (16, ())),
     "angle": ((8, ("--loss", "angle")), (16, ("--loss", "angle"))),
@@ -120,7 +129,7 @@ CASES = {  # name -> flags of two processes; of one process with the same global
 
 
 @pytest.mark.distributed
-def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, corpus, tmp_path, capsys):
+def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, tiny_student, corpus, tmp_path, capsys):
     """Fails if devices optimise something of their own: in any loss, either tower, cached, accumulated, with LoRA.
 
     The guard: with comparisons on each device alone, the weights end up elsewhere.
@@ -131,6 +140,8 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, corpus, t
         ["train", *flags(tiny_model, corpus, two / name, batch, *more)] for name, ((batch, more), _) in CASES.items()
     ]
     jobs.append(["train", *flags(tiny_model, corpus, two / "local", 8, "--local_comparisons", "true")])
+    student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(tmp_path / "cache"))
+    jobs.append(["distill", *flags(tiny_student, corpus, two / "student", 8, *student)])
     jobs.append(["encode", "--model", str(tiny_model), "--input", str(sentences), "--output", f"{tmp_path}/two.npy"])
     evaluation = ["--model", str(two / "cosent"), "--corpus", str(corpus), "--predictions"]
     jobs.append(["evaluate", *evaluation, f"{tmp_path}/two.tsv"])
@@ -157,11 +168,14 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, corpus, t
     assert max(differences.values()) < 1e-3, differences
     assert apart(tmp_path / "one/cosent", two / "local", Path(tiny_model)) > 30 * max(differences.values())
 
+    one_student(flags(tiny_student, corpus, tmp_path / "one/student", 16, *student))
+    assert apart(tmp_path / "one/student", two / "student", Path(tiny_student)) < 1e-3
+
     for name in ("plain", "mixed"):
         whole, resumed = (load_file(two / f"{run}_{name}" / "model.safetensors") for run in ("whole", "resumed"))
         assert all(torch.equal(whole[key], resumed[key]) for key in whole), f"{name}: resumed elsewhere"
 
-    assert output.count("model in ") == len(CASES) + 5, "every process reported for itself"
+    assert output.count("model in ") == len(CASES) + 6, "every process reported for itself"
     rows = np.load(tmp_path / "two.npy")
     assert rows.shape == (9000, 32) and not (rows == 0).all(axis=1).any()
     lines = (tmp_path / "two.tsv").read_text().splitlines()

@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from cosent.cli import parse
 from cosent.cross_encoder import CrossEncoder
-from cosent.evaluate import EvaluateArguments, main
+from cosent.evaluate import EvaluateArguments, main, write_predictions
 from cosent.records import save_record
 from cosent.schema import InputError
 
@@ -54,13 +55,38 @@ def test_the_threshold_of_training_is_used_for_its_own_corpus_alone(evaluate, co
 
 def test_predictions_read_back_as_they_were(evaluate, make_corpus, tmp_path):
     """Fails if a quote or a tab inside a sentence breaks or changes the rows of the file."""
-    rows = [('他说"好"', "他说\t不好", 0.0), ("好", "好", 1.0)]
+    rows = [('他说"好"', "他说\t不\r\n好", 0.0), ("好", "好", 1.0)]
     evaluate(make_corpus({"test": rows}), "--predictions", str(tmp_path / "p.tsv"), "--threshold", "0.999")
     header, first, second = [line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines()]
     assert header == ["id", "sentence1", "sentence2", "label", "prediction", "score"]
-    assert first[:4] == ["0", '他说"好"', "他说 不好", "0"] and second[:5] == ["1", "好", "好", "1", "1"]
-    with pytest.raises(InputError, match="--predictions cannot be written"):
+    assert first[:4] == ["0", '他说"好"', "他说 不 好", "0"] and second[:5] == ["1", "好", "好", "1", "1"]
+    with pytest.raises(InputError, match="there is no such folder"):
         evaluate(tmp_path / "corpora" / "made_up", "--predictions", str(tmp_path / "nowhere" / "p.tsv"))
+
+
+def test_predictions_agree_with_the_metrics_at_the_threshold(tmp_path):
+    """Fails if rounding calls a score similar in the file that the metrics call different: 0.7 in float32 is below."""
+    rows = [{"sentence1": "a", "sentence2": "b", "label": 1.0}]
+    write_predictions(str(tmp_path / "p.tsv"), rows, np.array([0.7], dtype=np.float32), 0.7)
+    assert (tmp_path / "p.tsv").read_text().splitlines()[1].split("\t")[4] == "0"
+
+
+@pytest.mark.parametrize("flags", [("--threshold", "0.9", "--find_threshold", "true"), ("--threshold_grid", "0.1")])
+def test_flags_that_exclude_each_other(evaluate, corpus, flags):
+    """Fails if one of two contradictory flags is ignored in silence."""
+    with pytest.raises(InputError, match="--threshold"):
+        evaluate(corpus, *flags)
+
+
+def test_the_threshold_is_that_of_validation(evaluate, make_corpus, pairs):
+    """Fails if it is found on the split that is scored: there, the labels are turned round."""
+    turned = [(a, b, 1 - label) for a, b, label in pairs[:32]]
+    corpus = make_corpus({"validation": pairs[:32], "test": turned})
+    honest = evaluate(corpus, "--find_threshold", "true")["threshold"]
+    assert honest == evaluate(corpus, "--find_threshold", "true", "--split", "validation")["threshold"]
+    assert (
+        honest != evaluate(make_corpus({"validation": turned, "test": turned}), "--find_threshold", "true")["threshold"]
+    )
 
 
 def test_a_threshold_on_grades_is_refused(evaluate, make_corpus, pairs):

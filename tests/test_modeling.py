@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,15 @@ def test_a_model_that_does_not_exist(path):
     """Fails if a typo in a path ends in a stack trace of the Hub client."""
     with pytest.raises(InputError, match="There is no model|neither a model folder"):
         SentenceEncoder.from_pretrained(path)
+
+
+def test_the_maximum_length_of_older_folders(tiny_model, tmp_path):
+    """Fails if a folder of an older sentence-transformers, which says it in a file of its own, is read otherwise."""
+    folder = tmp_path / "older"
+    shutil.copytree(tiny_model, folder)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 8, "do_lower_case": false}')
+    assert SentenceEncoder.from_pretrained(str(folder)).max_length == 8
+    assert SentenceEncoder.from_pretrained(str(folder), max_length=20).max_length == 20
 
 
 def test_wrong_arguments_are_explained(tiny_model):

@@ -70,6 +70,19 @@ def test_padding_and_packing_change_nothing(student, packing):
     assert torch.equal(together["labels"], torch.cat([outputs["labels"] for outputs in alone]))
 
 
+def test_every_trained_weight_learns(student):
+    """Fails if DistributedDataParallel waits for the gradient of a weight that never gets one, as that of sines."""
+    outputs = student(**batch(student, [("好天气", "天气好")]))
+    (outputs["embeddings"].sum() + outputs["target_losses"].sum()).backward()
+    assert not [name for name, weight in student.named_parameters() if weight.requires_grad and weight.grad is None]
+
+
+def test_pools_of_several_layers_are_refused(tiny_student):
+    """Fails if a student trains one vector and serves another."""
+    with pytest.raises(InputError, match="reads several layers"):
+        Student.from_pretrained(str(tiny_student), pooling="first_last_mean")
+
+
 def test_labels_are_the_target_and_its_end(student):
     """Fails if the loss counts the source, or the end of a sentence is never learnt."""
     labels = outputs_of(student, batch(student, [("怎么还款", "如何还款")]))["labels"]

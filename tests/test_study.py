@@ -37,6 +37,7 @@ def run_study(tmp_path, monkeypatch):
         advance(0.5)
         # As Trainer records it: numbers as floats, whatever the recipe said.
         recipe = {key: float(value) if isinstance(value, int) else value for key, value in run.settings.items()}
+        recipe["seed"] = run.seed
         record = dict.fromkeys(study.KEPT, "x") | {"recipe": recipe, "train_seconds": 12.0, "train_pairs": 50}
         record["history"] = [
             {"epoch": 1.0, "eval_spearman": 0.5, "eval_runtime": 2.0, "eval_samples_per_second": 100.0},
@@ -77,6 +78,55 @@ def test_every_run_once_and_the_result_is_kept(run_study):
     assert not list(results.parents[1].glob("runs/**/checkpoint-*")), "checkpoints of finished runs fill the disk"
     assert [name for name, _ in run(seeds=[1, 2, 3])[1]] == ["cosent-stsb-3"]
     assert len(run(seeds=[1, 2], learning_rate=0.2)[1]) == 2, "results of another protocol were taken for these"
+
+
+def test_results_of_other_settings_leave_the_table(run_study, capsys):
+    """Fails if a report averages over results of an old rate, or shows a method that the study no longer has."""
+    run, results = run_study
+    run(seeds=[1, 2], variants={"a": {}, "b": {"scale": 5.0}})
+    status, _ = run(seeds=[1, 2, 13], variants={"a": {"scale": 7.0}})
+    assert status == 1 and sorted(path.name for path in results.glob("*.json")) == [
+        "cosent-a-stsb-1.json", "cosent-a-stsb-2.json"]  # fmt: skip
+    moved = results / study.EARLIER
+    assert {path.name for path in moved.glob("*.npz")} == {f"cosent-{v}-stsb-{s}.npz" for v in "ab" for s in (1, 2)}
+    assert "cosent-b-stsb-2.json was made with other settings" in capsys.readouterr().err
+    assert run(seeds=[1], variants={"a": {}})[1] == [("cosent-a-stsb-1", {"learning_rate": 0.1})], "scale was given up"
+
+
+def test_one_study_at_a_time(run_study):
+    """Fails if a second process trains in the folders of the first."""
+    run, results = run_study
+    results.mkdir(parents=True)
+    with study.alone(results), pytest.raises(InputError, match="another process runs this study"):
+        run()
+    assert run()[0] == 0
+
+
+def test_what_cannot_be_kept_is_a_failure_of_its_run(run_study, monkeypatch, capsys):
+    """Fails if one run without a record ends the study."""
+    run, _ = run_study
+    monkeypatch.setattr(study, "launch", lambda *_: None)
+    assert run(seeds=[1, 2])[0] == 1
+    assert "cosent-stsb-1 failed: what it left in" in capsys.readouterr().err
+
+
+def test_runs_of_one_name_are_refused(tmp_path):
+    """Fails if two corpora or recipes of one name share an output folder and a result."""
+    recipe = str(tmp_path / "a" / "cosent.yaml")
+    with pytest.raises(InputError, match="would be called cosent-faq-1"):
+        plan.expand({"recipes": [recipe], "corpora": ["v1/faq", "v2/faq"], "seeds": [1]}, {})
+    twice = [str(tmp_path / "x" / "a" / "cosent.yaml"), str(tmp_path / "y" / "a" / "cosent.yaml")]
+    with pytest.raises(InputError, match="a/cosent"):
+        plan.expand({"recipes": twice, "corpora": ["faq"], "seeds": [1]}, {})
+
+
+def test_variants_that_an_override_makes_equal_are_one(tmp_path):
+    """Fails if `--set model_name_or_path=mini` trains the same twice, under the names of two other encoders."""
+    variants = {"BERT": {"model_name_or_path": "a"}, "RoBERTa": {"model_name_or_path": "b"}}
+    content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": ["faq"], "seeds": [1], "variants": variants}
+    assert [run.method for run in plan.expand(content, {})] == ["cosent BERT", "cosent RoBERTa"]
+    (run,) = plan.expand(content, {"model_name_or_path": "mini"})
+    assert run.method == "cosent" and run.flags == {"model_name_or_path": "mini"}
 
 
 def test_a_failure_is_listed_and_the_rest_goes_on(run_study, capsys):
@@ -195,6 +245,8 @@ def test_shipped_studies_are_whole(path, monkeypatch, tmp_path):
         ("recipes: [nowhere.yaml]\ncorpora: [a]\nseeds: [1]\n", "names nowhere.yaml, which is not there"),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nflags: {learning_rat: 1}\n", "no flag 'learning_rat'. Did you mean"),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {seed: 1}}\n", "x: seed is set by the study"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\nflags: {resume_from_checkpoint: auto}\n", "is set by the study"),
+        ("recipes: [\n", "is not YAML"),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: 5}\n", "x must be a mapping"),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x/y: {}}\n", "'x/y' becomes part of a file name"),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {scale: [5, 10]}}\n", "scale must have one value"),

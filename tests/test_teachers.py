@@ -37,6 +37,15 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
     with torch.no_grad():
         teacher.backbone.embeddings.word_embeddings.weight[100, 0] += 1
     assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any()
-    teacher.pooling.mode = "max"
-    assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any()
+    one_by_one = {
+        "pool": lambda: setattr(teacher.pooling, "mode", "max"),
+        "case": lambda: setattr(teacher.tokenizer.backend_tokenizer.normalizer, "lowercase", False),
+        "segments": lambda: setattr(teacher.tokenizer, "model_input_names", ["input_ids", "attention_mask"]),
+        "vocabulary": lambda: teacher.tokenizer.add_tokens(["绿绿"]),
+    }
+    for name, change in one_by_one.items():
+        for file in tmp_path.iterdir():
+            np.save(file, marked)
+        change()
+        assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any(), name
     assert not list(tmp_path.glob("*.partial.npy"))

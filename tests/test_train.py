@@ -144,6 +144,9 @@ def test_a_finished_model_is_not_overwritten(train, corpus):
     with pytest.raises(InputError, match="already holds a model"):
         train(corpus)
     before = (folder / "run.json").read_text()
+    with pytest.raises(InputError, match="no prepared corpus"):  # a typing error takes nothing with it
+        train("nowhere", "--overwrite_output_dir", "true")
+    assert (folder / "run.json").read_text() == before and (folder / "checkpoint-8").is_dir()
     train(corpus, "--overwrite_output_dir", "true", "--seed", "3")
     assert (folder / "run.json").read_text() != before
 
@@ -210,6 +213,11 @@ def test_labels_of_any_range_are_scaled_into_0_to_1(make_corpus):
         (("--loss", "sbert", "--features", "u,w"), "--features u,w"),
         (("--features", "u"), "--features are those of a Sentence-BERT head"),
         (("--eval_strategy", "no", "--early_stopping_patience", "1"), "--early_stopping_patience needs"),
+        (("--bf16_full_eval", "true"), "--bf16_full_eval would turn"),
+        (("--lora_r", "4"), "--lora_r does nothing here. Add --use_peft true"),
+        (("--rollback_factor", "0.1"), "--rollback_factor does nothing here. Add --on_collapse"),
+        (("--max_length", "0"), "max_length must be 3 to"),
+        (("--scale", "-20"), "--scale must be above 0"),
     ],
 )
 def test_flags_that_make_no_sense(train, corpus, flags, words):
@@ -302,6 +310,38 @@ def test_early_stopping(train, corpus):
     folder = train(corpus, "--num_train_epochs", "9", "--early_stopping_patience", "2", "--learning_rate", "0.0")
     history = json.loads((folder / "run.json").read_text())["history"]
     assert len([entry for entry in history if "eval_spearman" in entry]) == 3
+
+
+def test_two_corpora_select_by_their_mean(train, make_corpus, pairs):
+    """Fails if early stopping or another measure does not know the mean, or it is not the mean."""
+    first = make_corpus({"train": pairs, "validation": pairs[:32]}, name="first")
+    second = make_corpus({"train": pairs, "validation": pairs[20:60]}, name="second")
+    flags = ("--num_train_epochs", "9", "--early_stopping_patience", "2", "--learning_rate", "0.0")
+    folder = train(f"{first},{second}", *flags, "--metric_for_best_model", "pearson")
+    history = json.loads((folder / "run.json").read_text())["history"]
+    means = [entry["eval_pearson"] for entry in history if "eval_pearson" in entry]
+    apart = [[entry[key] for entry in history if key in entry] for key in ("eval_first_pearson", "eval_second_pearson")]
+    assert len(means) == 3 and apart[0] != apart[1]
+    assert means == pytest.approx(np.mean(apart, axis=0).tolist())
+
+
+@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
+def test_every_held_out_pair_is_scored(train, make_corpus, pairs, tower):
+    """Fails if a flag for training batches leaves pairs out of a metric: 60 and 10 in batches of 24."""
+    corpus = make_corpus({"train": pairs, "validation": pairs[:60], "test": pairs[50:60]})
+    flags = ("--dataloader_drop_last", "true", "--per_device_eval_batch_size", "24", "--tower", tower)
+    scores = read_scores(train(corpus, *flags) / "scores.npz")["made_up"]
+    assert {split: len(of["after"]) for split, of in scores.items()} == {"validation": 60, "test": 10}
+
+
+def test_the_seed_of_the_order_is_used_by_every_sampler(train, corpus):
+    """Fails if --data_seed is ignored beside --balanced_batches."""
+    flags = ("--balanced_batches", "true", "--eval_strategy", "no", "--dropout", "0")
+    one, two = (train(corpus, *flags, "--data_seed", seed, output=seed) for seed in ("1", "2"))
+    losses = [
+        [e["loss"] for e in json.loads((f / "run.json").read_text())["history"] if "loss" in e] for f in (one, two)
+    ]
+    assert losses[0] != losses[1]
 
 
 @pytest.mark.slow

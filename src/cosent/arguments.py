@@ -1,6 +1,6 @@
 """The dataclasses that recipes and flags fill. Each parameter is documented here and nowhere else."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 
 from transformers import TrainingArguments
 
@@ -12,6 +12,14 @@ from cosent.schema import InputError
 def option(default, help_text: str, choices=None):
     metadata = {"help": help_text} if choices is None else {"help": help_text, "choices": list(choices)}
     return field(default=default, metadata=metadata)
+
+
+def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
+    """Refuses flags that would do nothing, since the one that they belong to is missing."""
+    for flag in fields(arguments):
+        default = flag.default if flag.default_factory is MISSING else flag.default_factory()
+        if flag.name in names and getattr(arguments, flag.name) != default:
+            raise InputError(f"--{flag.name} does nothing here. Add {missing}, or leave it out.")
 
 
 @dataclass
@@ -48,7 +56,8 @@ class DataArguments:
     )
     corpus_weights: str | None = option(None, "Several corpora: their shares of the batches, e.g. 2,1; default: equal.")
     eval_corpora: str | None = option(
-        None, "Corpora to select the best epoch on (mean validation Spearman) and to test; default: those trained on."
+        None,
+        "Corpora to select on (mean validation Spearman), and to test beside those trained on; default: only those.",
     )
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
@@ -120,6 +129,11 @@ class PairTrainingArguments(TrainingArguments):
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} counts pairs from 1, got {getattr(self, name)}.")
+        if self.on_collapse is None:
+            refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")
+        for flag in ("bf16_full_eval", "fp16_full_eval"):
+            if getattr(self, flag):
+                raise InputError(f"--{flag} would turn the weights that are trained to half precision. Leave it out.")
         if self.label_smoothing_factor:
             raise InputError(
                 "--label_smoothing_factor does nothing here: most of these losses rank or measure scores and have no "

@@ -5,7 +5,7 @@ import sys
 
 import torch
 from tqdm.auto import tqdm
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,14 @@ class DeadBatchReport(TrainerCallback):
                 self.batches,
             )
         self.__init__()
+
+
+class EarlyStopping(EarlyStoppingCallback):
+    """Looks at what selects the best checkpoint: of several corpora the mean, and not each as Trainer reports it."""
+
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        if f"eval_{args.metric_for_best_model}" in metrics:
+            super().on_evaluate(args, state, control, metrics, **kwargs)
 
 
 class LogLines(TrainerCallback):

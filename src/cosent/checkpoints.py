@@ -13,6 +13,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import rotate_checkpoints
 
 from cosent.distributed import decided_by_main, rank
+from cosent.lora import ADAPTER
 from cosent.records import RECORD_NAME, UNFINISHED
 from cosent.schema import InputError
 from cosent.scores import SCORES_NAME
@@ -21,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 SEAL = "whole.json"
 STATE = "trainer_state.json"
+# What a run that goes on must share with the one that was stopped, beside what its model, data and loss are.
+SETTINGS = ("learning_rate", "lr_scheduler_type", "weight_decay", "seed", "data_seed", "per_device_train_batch_size")
+SETTINGS += ("cached_batch_size", "gradient_accumulation_steps", "local_comparisons", "balanced_batches")
+PLACES = ("data_dir", "teacher_cache")  # may change
 
 
 class ResumableTrainer(Trainer):
@@ -89,8 +94,8 @@ def has_finished(args: TrainingArguments) -> bool:
 def find_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint to continue from: none, the one named, or with `auto` the newest whole one of the output folder.
 
-    A run that starts from the beginning finds an empty place, see `clear_output`. What was left by a run that was
-    killed before its first whole checkpoint is replaced by `auto` and kept otherwise.
+    Touches nothing yet: a run that starts from the beginning makes room when all else is ready, see `make_room`. What
+    was left by a run that was killed before its first whole checkpoint is replaced by `auto` and kept otherwise.
 
     Raises:
         InputError: no whole checkpoint is where one was named, or a run would replace another's model.
@@ -107,26 +112,17 @@ def find(output_dir: str, wanted: str | None, overwrite: bool) -> str | None:
             )
         return wanted
     folder = Path(output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--output_dir {folder} is a file. Name a folder.")
     if wanted == "auto":
-        checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rsplit("-", 1)[1]))
+        checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdecimal()]
+        checkpoints.sort(key=lambda path: int(path.name.rsplit("-", 1)[1]))
         while checkpoints and not is_whole(checkpoints[-1]):
             logger.warning("%s is not whole (the run was stopped while writing it) and is skipped.", checkpoints.pop())
         if checkpoints:
             logger.warning("resuming from %s", checkpoints[-1])
             return str(checkpoints[-1])
         overwrite = overwrite or (folder / UNFINISHED).exists()
-    clear_output(folder, overwrite)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / UNFINISHED).touch()
-    return None
-
-
-def clear_output(folder: Path, overwrite: bool) -> None:
-    """Makes way for a run that starts from the beginning: an earlier run's record and checkpoints go.
-
-    Raises:
-        InputError: `folder` holds a model or checkpoints, and `overwrite` is not set.
-    """
     checkpoints = list(folder.glob("checkpoint-*"))
     models = [folder / name for name in (RECORD_NAME, "config.json", "adapter_config.json") if (folder / name).exists()]
     if not overwrite and (models or checkpoints):
@@ -134,10 +130,43 @@ def clear_output(folder: Path, overwrite: bool) -> None:
             f"{folder} already holds {'a model' if models else 'checkpoints'}, which this run would replace. Name "
             "another --output_dir, pass --overwrite_output_dir, or go on with --resume_from_checkpoint auto."
         )
+    return None
+
+
+def make_room(args: TrainingArguments, checkpoint: str | None, settings: dict) -> None:
+    """Removes the record, adapter and checkpoints of an earlier run where a run starts from the beginning.
+
+    Args:
+        checkpoint: what `find_checkpoint` gave; nothing is removed where there is one.
+        settings: flags that say what is trained on what. They are kept until the run has finished.
+
+    Raises:
+        InputError: the checkpoint is of this folder's run, which was started with other settings.
+    """
+    settings |= {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
+    settings = {name: value for name, value in sorted(settings.items()) if name not in PLACES}
+    decided_by_main(lambda: (start_in if checkpoint is None else check_settings)(Path(args.output_dir), settings))
+
+
+def check_settings(folder: Path, settings: dict) -> None:
+    kept = folder / UNFINISHED
+    started = json.loads(kept.read_text(encoding="utf-8") or "{}") if kept.is_file() else {}
+    differing = [f"{name} {started[name]}, not {value}" for name, value in settings.items()
+                 if name in started and json.loads(json.dumps(value)) != started[name]]  # fmt: skip
+    if differing:
+        raise InputError(
+            f"The run in {folder} was started with other settings: {'; '.join(differing)}. It would be neither of the "
+            "two. Give the command that it was started with, or name another --output_dir."
+        )
+
+
+def start_in(folder: Path, settings: dict) -> None:
     for name in (RECORD_NAME, SCORES_NAME):
         (folder / name).unlink(missing_ok=True)
-    for checkpoint in checkpoints:
-        shutil.rmtree(checkpoint)
+    for outdated in (folder / ADAPTER, *folder.glob("checkpoint-*")):
+        shutil.rmtree(outdated, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / UNFINISHED).write_text(json.dumps(settings, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def seal(folder: Path) -> None:

@@ -46,14 +46,22 @@ def parse(argv: list[str], *argument_classes: type) -> tuple:
         known[key].required = False
     parser.set_defaults(**defaults)
 
+    for flag in flags:  # before argparse complains that the right spelling is missing
+        if flag.startswith("--") and flag != "--help":
+            check_known(flag, known)
     try:
         *filled, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
     except ValueError as error:  # a combination of values that TrainingArguments refuses
         raise InputError(f"{error} Nothing was run.") from error
     if unknown:
-        name = unknown[0].lstrip("-").split("=")[0]
-        raise InputError(f"Unknown argument {unknown[0]!r}.{nearest(name, known)} Nothing was run.")
+        check_known(unknown[0], {})
     return tuple(filled[: len(argument_classes)])
+
+
+def check_known(argument: str, known: dict) -> None:
+    name = argument.lstrip("-").split("=")[0]
+    if name.replace("-", "_") not in known:
+        raise InputError(f"Unknown argument {argument!r}.{nearest(name, known)} Nothing was run.")
 
 
 def read_recipe(path: str) -> dict:
@@ -90,4 +98,10 @@ def run(main: Callable, *argument_classes: type) -> None:
             logging.disable(logging.WARNING)
         arguments = parse(sys.argv[1:], *argument_classes)
         check_world_size(PartialState().num_processes if "WORLD_SIZE" in os.environ else 1)
-        main(*arguments)
+        try:
+            main(*arguments)
+        except KeyboardInterrupt:
+            if any(hasattr(given, "resume_from_checkpoint") for given in arguments):
+                print("\nThe same command with --resume_from_checkpoint auto goes on from the last checkpoint.",
+                      file=sys.stderr)  # fmt: skip
+            raise

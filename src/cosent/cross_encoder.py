@@ -70,6 +70,11 @@ class CrossEncoder(TextModel):
             InputError: no model is there.
         """
         path, changes = resolve(model_name_or_path), dropout_changes(dropout)
+        if dropout is not None:
+            with missing_models(model_name_or_path):
+                config = AutoConfig.from_pretrained(path)
+            heads = ("classifier_dropout", "classifier_dropout_prob")
+            changes |= {name: dropout for name in heads if hasattr(config, name)}
         changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         if num_labels is not None:
             if is_cross_encoder(path) and AutoConfig.from_pretrained(path).num_labels != num_labels:

@@ -5,7 +5,6 @@ cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, t
 """
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import datasets
 import numpy as np
 import torch
 
+from cosent.loading import rules_of
 from cosent.schema import COLUMNS, MANIFEST_NAME, SPLITS, InputError, Manifest
 
 
@@ -64,17 +64,24 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
         rows = read_parquet(file, split)
         if tuple(rows.column_names) != COLUMNS:
             raise InputError(f"{file} has the columns {rows.column_names}, expected {list(COLUMNS)}. Prepare it again.")
+        if len(rows) != manifest.splits[split]["rows"]:
+            raise InputError(
+                f"{file} has {len(rows)} rows and its manifest says {manifest.splits[split]['rows']}: the file was "
+                "changed after it was prepared. Prepare it again."
+            )
         splits[split] = rows
     return Corpus(folder, manifest, splits)
 
 
 def read_parquet(file: Path, split: str) -> datasets.Dataset:
     """Memory-maps a Parquet file through the cache of `datasets`, without its progress bar of a split second."""
+    shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
         return datasets.Dataset.from_parquet(str(file), split=split)
     finally:
-        datasets.enable_progress_bars()
+        if shown:
+            datasets.enable_progress_bars()
 
 
 def limit(rows: datasets.Dataset, count: int | None, seed: int = 42) -> datasets.Dataset:
@@ -225,10 +232,8 @@ def contents(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
 
 
 def fingerprint(rows: datasets.Dataset, tokenizer, how: str) -> str:
-    """Key of the token cache: a tokenizer's rules and vocabulary, without what its last call left set in it."""
-    backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
-    key = f"{rows._fingerprint}|{how}|{tokenizer.model_input_names}|{json.dumps(backend)}"
-    return hashlib.sha256(key.encode()).hexdigest()[:32]
+    """Key of the token cache."""
+    return hashlib.sha256(f"{rows._fingerprint}|{how}|{rules_of(tokenizer)}".encode()).hexdigest()[:32]
 
 
 @dataclass

@@ -8,6 +8,7 @@ import logging
 import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import datasets
@@ -16,7 +17,8 @@ from transformers import set_seed
 
 from cosent import records
 from cosent.arguments import PairTrainingArguments, option
-from cosent.checkpoints import find_checkpoint, has_finished
+from cosent.callbacks import EarlyStopping
+from cosent.checkpoints import find_checkpoint, has_finished, make_room
 from cosent.cli import run
 from cosent.cross_encoder import CrossEncoder
 from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus
@@ -87,9 +89,13 @@ class StudentTrainingArguments(PairTrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        for flag in ("on_collapse", "balanced_batches"):
+        for flag in ("on_collapse", "balanced_batches", "local_comparisons"):
             if getattr(self, flag):
                 raise InputError(f"--{flag} does nothing for students yet. Leave it out.")
+        if self.metric_for_best_model not in (None, "spearman"):
+            raise InputError(
+                f"--metric_for_best_model {self.metric_for_best_model}: students are selected by spearman."
+            )
 
 
 def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_args: DistillArguments, args):
@@ -104,17 +110,19 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     set_seed(args.seed)
     model, encoder = build(model_args, max(c.manifest.max_length["bi_encoder"] for c in corpora.values()), args.seed)
     rows, positive = training_rows(corpora, data_args, distill_args)
-    teacher = load_model(distill_args.teacher) if distill_args.teacher else None
+    teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
     with args.main_process_first(desc="teacher"):
         targets = ask(teacher, rows, Path(distill_args.teacher_cache))
     generation = not model_args.no_generation
     corruption = Corruption.of(encoder.tokenizer, distill_args.corruption_share, distill_args.corruption_ratio)
-    judge = load_model(distill_args.judge) if distill_args.judge else teacher
+    judge = load_model(distill_args.judge).to(args.device) if distill_args.judge else teacher
     sampling = Sampling(num_samples=distill_args.generation_samples)
     held = HeldOut(encoder, list(measured.values()), generation, judge, distill_args.generation_sources, sampling)
     if not held.validation:
         logger.warning("No corpus has a validation split with two different labels: the last epoch is kept.")
         args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
+    if args.early_stopping_patience is not None and args.eval_strategy == "no":
+        raise InputError("--early_stopping_patience needs a validation split and --eval_strategy epoch or steps.")
     pairs = PairDataset(rows, encoder.tokenizer, encoder.max_length, positive.astype(np.float32))
     if pairs.truncated:
         logger.warning("%d of %d sentences are longer than %d tokens and lose their end (--max_length).",
@@ -134,6 +142,9 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         eval_dataset=list(held.validation),
         data_collator=StudentCollator(encoder.tokenizer.pad_token_id, corruption if generation else None, generation),
     )
+    if args.early_stopping_patience is not None:
+        trainer.add_callback(EarlyStopping(args.early_stopping_patience))
+    make_room(args, checkpoint, asdict(model_args) | asdict(data_args) | asdict(distill_args))
     before = held.report()
     result = trainer.train(resume_from_checkpoint=checkpoint)
     after = held.report()
@@ -159,7 +170,11 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
 
 def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student | BiEncoder, SentenceEncoder]:
     """The model that is trained, and the encoder in it, which is the same where it writes."""
-    options = {"max_length": args.max_length or max_length, "dropout": args.dropout, "seed": seed}
+    options = {
+        "max_length": max_length if args.max_length is None else args.max_length,
+        "dropout": args.dropout,
+        "seed": seed,
+    }
     if not args.no_generation:
         encoder = Student.from_pretrained(args.model_name_or_path, args.pooling, layers=args.student_layers, **options)
         model = encoder
@@ -204,7 +219,7 @@ def training_rows(
         if args.teacher is None:
             raise InputError("--text has no labels: without a --teacher nothing says what is similar. Name one.")
         lines = read_texts([path.strip() for path in data_args.text.split(",")])
-        lines = [line for _, line in zip(range(data_args.limit_text or 10**12), lines, strict=False)]
+        lines = list(islice(lines, data_args.limit_text))
         lines = lines[: len(lines) // 2 * 2]
         columns = {"sentence1": lines[::2], "sentence2": lines[1::2], "label": [0.0] * (len(lines) // 2)}
         parts.append(datasets.Dataset.from_dict(columns, features=parts[0].features))

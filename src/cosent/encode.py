@@ -5,6 +5,7 @@ accelerate launch --config_file recipes/accelerate/ddp.yaml -m cosent.encode ...
 """
 
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -77,6 +78,8 @@ def check(args: EncodeArguments, device: str) -> None:
         raise InputError(f"--output {output} is the --input: the sentences would be lost. Name another output.")
     if args.batch_size < 1 or args.workers < 1:
         raise InputError(f"--batch_size and --workers count from 1, got {args.batch_size} and {args.workers}.")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise InputError(f"--device is cpu, cuda or cuda:N, got {device}.")
     if device != "cpu" and (args.workers > 1 or args.int8):
         raise InputError(f"--workers and --int8 are for the CPU, got device {device}. Add --device cpu or drop them.")
     if device.startswith("cuda") and not torch.cuda.is_available():

@@ -5,9 +5,11 @@ python -m cosent.evaluate --model runs/stsb --corpus stsb --split test --predict
 
 import json
 import math
+import re
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -46,6 +48,8 @@ def main(args: EvaluateArguments):
     start = time.time()
     if args.batch_size < 1:
         raise InputError(f"--batch_size counts from 1, got {args.batch_size}.")
+    if args.predictions and not Path(args.predictions).parent.is_dir():
+        raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
     corpus = load_corpus(args.corpus, args.data_dir)
     model = load_model(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
     if args.int8:
@@ -80,8 +84,12 @@ def choose_threshold(args: EvaluateArguments, corpus: Corpus, model) -> tuple[fl
     """The threshold and where it comes from: a flag, this corpus' validation split now, or when the model was trained.
 
     Raises:
-        InputError: a threshold is asked for on labels that are not binary.
+        InputError: a threshold is asked for on labels that are not binary, or in two ways.
     """
+    if args.find_threshold and args.threshold is not None:
+        raise InputError("--threshold names a threshold and --find_threshold looks for one. Give one of the two.")
+    if args.threshold_grid is not None and not args.find_threshold:
+        raise InputError("--threshold_grid is how --find_threshold looks for a threshold. Add it, or leave both out.")
     name, saved = corpus.manifest.name, read_record(args.model).get("thresholds", {})
     if corpus.manifest.label_kind != "binary":
         if args.threshold is not None or args.find_threshold:
@@ -102,14 +110,14 @@ def choose_threshold(args: EvaluateArguments, corpus: Corpus, model) -> tuple[fl
 def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:
     """Writes a row per pair in corpus order; `prediction` is 1 or 0 at the threshold and empty without one.
 
-    Tabs inside a sentence become spaces, so that every line has six fields and nothing is quoted.
+    Tabs and line breaks inside a sentence become spaces: every line has six fields, and nothing is quoted.
     """
-    predictions = [""] * len(scores) if threshold is None else (scores >= threshold).astype(int)
+    predictions = [""] * len(scores) if threshold is None else (scores.astype(np.float64) >= threshold).astype(int)
     try:
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             print(*PREDICTION_COLUMNS, sep="\t", file=file)
             for index, (row, prediction, value) in enumerate(zip(rows, predictions, scores, strict=True)):
-                sentences = [" ".join(row[name].split("\t")) for name in ("sentence1", "sentence2")]
+                sentences = [re.sub(r"[\t\r\n]+", " ", row[name]) for name in ("sentence1", "sentence2")]
                 print(index, *sentences, f"{row['label']:g}", prediction, f"{value:.6f}", sep="\t", file=file)
     except OSError as error:
         raise InputError(f"--predictions cannot be written: {error}. Name a file in a folder that exists.") from error

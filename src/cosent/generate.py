@@ -41,9 +41,11 @@ def read_texts(texts: list[str] | None, file: str | None) -> list[str]:
     if (texts is None) == (file is None):
         raise InputError("Give --text SENTENCE ... or --input FILE with a sentence per line, one of the two.")
     if file is None:
+        if not all(text.strip() for text in texts):
+            raise InputError("--text has an empty sentence, and nothing is similar to that. Leave it out.")
         return texts
     try:
-        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
+        lines = Path(file).read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--input cannot be read: {error}. Name a UTF-8 file, one sentence per line.") from error
     for number, line in enumerate(lines, 1):

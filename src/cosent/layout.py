@@ -8,6 +8,7 @@ import logging
 import shutil
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils import cached_file
 
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 # Modes that sentence-transformers computes itself, by the key of its `1_Pooling/config.json`.
 POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
 WEIGHT_FILES = {"linear_cls": "2_Dense/model.safetensors", "attention": "1_Pooling/model.safetensors"}
+PORTED_POOLER = "roformer.pooler.dense."
 IDENTITY = "torch.nn.modules.linear.Identity"
 
 
@@ -63,10 +65,11 @@ def remove_pooling(folder: str | Path) -> None:
         shutil.rmtree(Path(folder, name), ignore_errors=True)
 
 
-def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int) -> Pooling:
-    """Builds the pool that a folder or Hub id describes, or the `wanted` one; a bare backbone gets `mean`.
+def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int, default: str = "mean") -> Pooling:
+    """Builds the pool that a folder or Hub id describes, or the `wanted` one; a bare backbone gets the `default`.
 
-    Saved weights are taken where the folder has them for this pool, fresh ones come from `seed`.
+    A published RoFormer-Sim in its PyTorch form has a pooler, which transformers would drop: `linear_cls` here. Saved
+    weights are taken where the folder has them for this pool, fresh ones come from `seed`.
 
     Raises:
         InputError: the folder pools in a way that this project cannot compute, and no other pool is wanted.
@@ -77,7 +80,10 @@ def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int) -> 
             f"{path} was saved with pooling {saved}, which this project does not compute ({', '.join(POOLINGS)}). "
             "Name another --pooling to start from its backbone alone."
         )
-    pooling = Pooling(wanted or saved or "mean", hidden_size, seed)
+    ported = ported_pooler(path) if saved is None else {}
+    pooling = Pooling(wanted or saved or ("linear_cls" if ported else default), hidden_size, seed)
+    if ported and pooling.mode == "linear_cls":
+        pooling.linear.load_state_dict(ported)
     if pooling.mode == saved and pooling.mode in WEIGHT_FILES:
         pooling.load_state_dict(load_file(cached_file(path, WEIGHT_FILES[pooling.mode])))
     return pooling
@@ -96,6 +102,22 @@ def read_pooling_mode(path: str) -> str | None:
         return mode
     linear = dense["in_features"] == dense["out_features"] and dense["activation_function"] == IDENTITY
     return "linear_cls" if mode == "cls" and linear else f"{mode} and a dense layer"
+
+
+def ported_pooler(path: str) -> dict[str, torch.Tensor]:
+    """Weight and bias of the pooler of a RoFormer-Sim's PyTorch port; empty for any other model."""
+    if (read_json(path, "config.json") or {}).get("model_type") != "roformer":
+        return {}
+    return {name.removeprefix(PORTED_POOLER): value for name, value in read_weights(path).items()
+            if name.startswith(PORTED_POOLER)}  # fmt: skip
+
+
+def read_weights(path: str) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint as they are named in its file."""
+    file = cached_file(path, "model.safetensors", _raise_exceptions_for_missing_entries=False)
+    if file is not None:
+        return load_file(file)
+    return torch.load(cached_file(path, "pytorch_model.bin"), map_location="cpu", weights_only=True, mmap=True)
 
 
 def is_cross_encoder(path: str) -> bool:

@@ -1,12 +1,13 @@
 """Loading transformers models and their tokenizers: what both towers share."""
 
+import json
 import logging
 import re
 from contextlib import contextmanager
 
 import torch
 from torch import nn
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer, BertTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cosent.backbones import max_tokens
@@ -36,14 +37,15 @@ class TextModel(nn.Module):
 @contextmanager
 def quiet_transformers():
     """Silences reports and progress bars of saving and loading, which last a split second and name unused poolers."""
-    verbosity = transformers_logging.get_verbosity()
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-        transformers_logging.enable_progress_bar()
+        if bars:
+            transformers_logging.enable_progress_bar()
 
 
 @contextmanager
@@ -88,11 +90,40 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.
     if config_changes.get("quantization_config") is not None:  # what is saved later are plain weights
         model.hf_quantizer, model.is_quantized = None, False
         del model.config.quantization_config
+    freeze_sines(model)
     fresh = sorted(key for key in report["missing_keys"] if not HEADS_OF_ARCHITECTURES.search(key))
     if fresh:
         missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
         logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
     return model
+
+
+def rules_of(tokenizer) -> str:
+    """A fast tokenizer's rules and vocabulary, without what its last call left set in it: part of a cache's key."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    return f"{tokenizer.model_input_names}|{json.dumps(backend)}"
+
+
+def load_tokenizer(path: str):
+    """The tokenizer of a folder; a published RoFormer with a vocabulary of characters gets BERT's.
+
+    `RoFormerTokenizer` cuts text into words with `rjieba` first. Without words in the vocabulary they come out as the
+    same characters, with or without it.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except ImportError as error:  # of rjieba
+        tokenizer = BertTokenizer.from_pretrained(path)
+        if any(len(token) > 1 and all("一" <= character <= "鿿" for character in token) for token in tokenizer.vocab):
+            raise InputError(f"{path} has a vocabulary of words, which needs rjieba: pip install rjieba.") from error
+        return tokenizer
+
+
+def freeze_sines(model: nn.Module) -> None:
+    """A RoFormer's table of sines never gets a gradient, and DistributedDataParallel would wait for one."""
+    for name, parameter in model.named_parameters():
+        if "embed_positions." in name:
+            parameter.requires_grad_(False)
 
 
 def below(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

@@ -9,13 +9,20 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import cosine_similarity
 from tqdm.auto import tqdm
-from transformers import AutoTokenizer
 
 from cosent.backbones import packed_forward, padded_forward
 from cosent.encoders import resolve
-from cosent.encoding import embed
-from cosent.layout import is_cross_encoder, load_pooling, save_pooling
-from cosent.loading import TextModel, below, dropout_changes, load_backbone, missing_models, quiet_transformers
+from cosent.encoding import check_sentences, embed
+from cosent.layout import is_cross_encoder, load_pooling, read_json, save_pooling
+from cosent.loading import (
+    TextModel,
+    below,
+    dropout_changes,
+    load_backbone,
+    load_tokenizer,
+    missing_models,
+    quiet_transformers,
+)
 from cosent.pooling import Pooling
 from cosent.schema import InputError
 
@@ -68,8 +75,10 @@ class SentenceEncoder(TextModel):
         changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         with missing_models(model_name_or_path):
             backbone = load_backbone(path, seed, **changes)
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = load_tokenizer(path)
         encoder = cls(backbone, tokenizer, load_pooling(path, backbone.config.hidden_size, pooling, seed))
+        if max_length is None:  # of a folder that an older sentence-transformers wrote
+            max_length = (read_json(path, "sentence_bert_config.json") or {}).get("max_seq_length")
         if max_length is not None:
             encoder.max_length = max_length
         return encoder
@@ -142,6 +151,8 @@ class SentenceEncoder(TextModel):
         """
         if isinstance(sentences1, str) and isinstance(sentences2, str):
             return float(self.similarity([sentences1], [sentences2])[0])
+        check_sentences(sentences1)
+        check_sentences(sentences2)
         if len(sentences1) != len(sentences2):
             raise InputError(f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences.")
         vectors = self.encode(

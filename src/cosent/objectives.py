@@ -71,8 +71,8 @@ def build(name: str, parameters: dict[str, float], manifests: list[Manifest], to
         tower: the model that is trained.
 
     Raises:
-        InputError: a loss of the other tower, a parameter that this loss does not have, or corpora that it cannot learn
-            from, alone or together.
+        InputError: a loss of the other tower, a parameter that this loss does not have, a scale that is not above 0,
+            or corpora that it cannot learn from, alone or together.
     """
     chosen = LOSSES[name]
     if tower not in chosen.towers:
@@ -89,6 +89,8 @@ def build(name: str, parameters: dict[str, float], manifests: list[Manifest], to
                 f"--{key} does nothing for --loss {name}, which has {', '.join(accepted) or 'no parameters'}. "
                 "Leave it out, or choose the loss it belongs to."
             )
+    if given.get("scale", 1.0) <= 0:
+        raise InputError(f"--scale must be above 0, got {given['scale']:g}: scores would not count, or backwards.")
     if tower == "cross_encoder" and name == "cosent":
         given.setdefault("scale", 1.0)  # a logit has no bounds: kexue.fm 9341
     for manifest in manifests:

@@ -2,6 +2,8 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -89,6 +91,17 @@ def character_overlap(sentence1: str, sentence2: str) -> float:
     return 2 * (first & second).total() / max(1, first.total() + second.total())
 
 
+@contextmanager
+def without_mixed_precision(model: nn.Module) -> Iterator[None]:
+    """Takes accelerate's wrapper off a model under `--bf16`: measured is what is saved, in float32."""
+    wrapper = vars(model).pop("forward", None)
+    try:
+        yield
+    finally:
+        if wrapper is not None:
+            model.forward = wrapper
+
+
 class HeldOut:
     """What training never sees: pairs for Spearman, synonyms for the perplexity, sources for samples.
 
@@ -124,11 +137,12 @@ class HeldOut:
     def validate(self) -> dict[str, float]:
         """Mean validation Spearman over the corpora, and perplexity of held-out synonyms where the student writes."""
         metrics = {}
-        scores = [self.spearman(corpus, "validation") for corpus in self.validation]
-        if scores:
-            metrics["spearman"] = float(np.mean(scores))
-        if self.synonyms:
-            metrics["perplexity"] = perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
+        with without_mixed_precision(self.encoder):
+            scores = [self.spearman(corpus, "validation") for corpus in self.validation]
+            if scores:
+                metrics["spearman"] = float(np.mean(scores))
+            if self.synonyms:
+                metrics["perplexity"] = perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
         return metrics
 
     def spearman(self, corpus: Corpus, split: str) -> float:
@@ -138,13 +152,15 @@ class HeldOut:
 
     def report(self) -> dict:
         """Spearman by corpus and split, and what the samples are like."""
-        spearman = {
-            corpus.manifest.name: {split: self.spearman(corpus, split) for split in corpus.splits if split != "train"}
-            for corpus in self.corpora
-        }
-        report = {"spearman": spearman, **{k: v for k, v in self.validate().items() if k != "spearman"}}
-        if self.sources:
-            report["samples"] = sample_report(self.encoder, self.judge, self.sources, self.sampling)
+        report = {k: v for k, v in self.validate().items() if k != "spearman"}
+        with without_mixed_precision(self.encoder):
+            report["spearman"] = {
+                corpus.manifest.name: {split: self.spearman(corpus, split) for split in corpus.splits
+                                       if split != "train"}
+                for corpus in self.corpora
+            }  # fmt: skip
+            if self.sources:
+                report["samples"] = sample_report(self.encoder, self.judge, self.sources, self.sampling)
         return report
 
 

@@ -21,7 +21,7 @@ from cosent.schema import InputError, Manifest
 REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")
 ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
 # What a study sets for every run itself.
-RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir")
+RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def read_study(path: str) -> dict:
     """
     if not Path(path).is_file():
         raise InputError(f"There is no study at {path}. The shipped ones are recipes/studies/<name>.yaml.")
-    study = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    study = read_yaml(Path(path).read_text(encoding="utf-8"), path)
     if not isinstance(study, dict) or not set(REQUIRED) <= set(study) <= {*REQUIRED, *OPTIONAL}:
         wrong = sorted(set(study if isinstance(study, dict) else ()) - {*REQUIRED, *OPTIONAL})
         missing = [key for key in REQUIRED if key not in (study or ())]
@@ -74,6 +74,13 @@ def read_study(path: str) -> dict:
     return study
 
 
+def read_yaml(text: str, where: str):
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where} is not YAML: {error}") from error
+
+
 def check_flags(flags: dict, where: str) -> None:
     known = {option.name: option for cls in ARGUMENTS for option in fields(cls)}
     for key, value in flags.items():
@@ -90,19 +97,28 @@ def settings_of(pairs: list[str], where: str) -> dict:
     for pair in pairs:
         if "=" not in pair:
             raise InputError(f"--set takes KEY=VALUE, got {pair!r}. E.g. --set model_name_or_path=mini pooling=mean")
-    settings = {key: yaml.safe_load(value) for key, value in (pair.split("=", 1) for pair in pairs)}
+    settings = {key: read_yaml(value, f"--set {key}") for key, value in (pair.split("=", 1) for pair in pairs)}
     check_flags(settings, f"--set for {where}")
     return settings
 
 
 def expand(study: dict, overrides: dict) -> list[Run]:
-    """All runs of a study, one seed after the other, so that a study that is stopped has every method once."""
+    """All runs of a study, one seed after the other, so that a study that is stopped has every method once.
+
+    Variants that the overrides make equal are one.
+
+    Raises:
+        InputError: two runs of one name, whose results would replace each other.
+    """
     stems = [Path(recipe).stem for recipe in study["recipes"]]
     named = {}
     for recipe, stem in zip(map(Path, study["recipes"]), stems, strict=True):
         named[f"{recipe.parent.name}/{stem}" if stems.count(stem) > 1 else stem] = str(recipe)
     variants = study.get("variants") or {"": {}}
-    return [
+    different = {json.dumps(flags | overrides, sort_keys=True): name for name, flags in reversed(variants.items())}
+    if len(variants) > len(different) == 1:
+        variants = {"": variants[next(iter(different.values()))]}
+    runs = [
         Run(
             f"{method.replace('/', ' ')} {variant}".strip(),
             recipe,
@@ -114,15 +130,27 @@ def expand(study: dict, overrides: dict) -> list[Run]:
         for corpus in study["corpora"]
         for method, recipe in named.items()
         for variant, flags in variants.items()
+        if not variant or variant in different.values()
     ]
+    names = [run.name for run in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None or len(named) < len(stems):
+        raise InputError(
+            f"Two runs of the study would be called {twice or next(iter(named))}, and results are kept by name. Give "
+            "recipes other file names, and corpora other folder names."
+        )
+    return runs
 
 
 def finished(result_file: Path, run: Run) -> bool:
     """Whether a result is there, and was made with what recipe and study say now."""
-    if not result_file.is_file():
-        return False
-    made_with = json.loads(result_file.read_text(encoding="utf-8"))["recipe"]
-    return all(same(made_with.get(key), value) for key, value in run.settings.items())
+    return result_file.is_file() and made_by(json.loads(result_file.read_text(encoding="utf-8")), run)
+
+
+def made_by(record: dict, run: Run) -> bool:
+    """Whether a result has the settings of a run, and none that the study has given up since."""
+    given_up = set(record.get("study", {}).get("flags", {})) - set(run.settings)
+    return not given_up and all(same(record["recipe"].get(key), value) for key, value in run.settings.items())
 
 
 def same(one, other) -> bool:

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, TrainingArguments, set_seed
 from cosent import records
 from cosent.arguments import option
 from cosent.backbones import POSITIONS
-from cosent.checkpoints import find_checkpoint, has_finished
+from cosent.checkpoints import find_checkpoint, has_finished, make_room
 from cosent.cli import run
 from cosent.data import load_corpus
 from cosent.encoders import resolve
@@ -38,7 +38,7 @@ class TextArguments:
     pairs: str | None = option(
         None, "Instead of text: the training pairs of these corpora, both sentences in one input; labels are not read."
     )
-    exclude: str | None = option(None, "Leave out validation and test sentences of these corpora: a,b.")
+    exclude: str | None = option(None, "Leave out validation and test sentences of these corpora too: a,b.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
     piece_length: int = option(128, "Tokens of a piece of text; longer lines are cut into several.")
     shuffle_buffer: int = option(1_000_000, "Pairs of pieces that are shuffled together.")
@@ -120,6 +120,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         neighbour_weight=args.neighbour_weight,
         max_minutes=args.max_minutes,
     )
+    make_room(args, checkpoint, asdict(text_args) | asdict(encoder_args))
     if not untrained:
         logger.warning("reading the text; every %d steps a line follows", args.logging_steps)
         trainer.train(resume_from_checkpoint=checkpoint)
@@ -159,7 +160,8 @@ class Texts:
 
     def __init__(self, args: TextArguments):
         self.names = [name.strip() for name in (args.text or args.pairs).split(",")]
-        self.excluded = held_out_sentences(args.exclude, args.data_dir) if args.exclude else frozenset()
+        excluded = ",".join(filter(None, (args.exclude, args.pairs)))  # of what is read, always
+        self.excluded = held_out_sentences(excluded, args.data_dir) if excluded else frozenset()
         self.left_out = None
 
     def read(self) -> Iterator[str]:

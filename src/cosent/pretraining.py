@@ -24,9 +24,10 @@ from transformers import (
 from cosent.backbones import POSITIONS
 from cosent.callbacks import use_log_lines
 from cosent.checkpoints import ResumableTrainer
+from cosent.distributed import decided_by_main
 from cosent.encoders import resolve
 from cosent.layout import save_pooling
-from cosent.loading import quiet_transformers
+from cosent.loading import freeze_sines, quiet_transformers
 from cosent.losses import synonym_loss
 from cosent.onednn import trainable_onednn_linears
 from cosent.packing import block_mask
@@ -111,6 +112,7 @@ class Pretraining(nn.Module):
         self.model, self.tokenizer = model, tokenizer
         head = getattr(model, "cls", None) or model.lm_head
         self.head = getattr(head, "predictions", head)
+        freeze_sines(model)
 
     def forward(
         self,
@@ -177,20 +179,19 @@ class Budget(TrainerCallback):
     def __init__(self, max_minutes: float | None):
         self.max_minutes, self.earlier, self.start = max_minutes, 0.0, None
         self.tokens, self.earlier_tokens = 0, 0
-
-    @property
-    def minutes(self) -> float:
-        return self.earlier + (0.0 if self.start is None else (time.monotonic() - self.start) / 60)
+        self.minutes = 0.0  # as of the last step, and of process 0: all have to agree on the schedule and the end
 
     def on_train_begin(self, args, state, control, **kwargs):
         last = next((entry for entry in reversed(state.log_history) if "minutes" in entry), None)
         if last is not None:
             self.earlier, self.earlier_tokens = last["minutes"], last["tokens"]
-        self.start = time.monotonic()
+        self.start, self.minutes = time.monotonic(), self.earlier
 
     def on_step_end(self, args, state, control, **kwargs):
+        self.minutes = decided_by_main(lambda: self.earlier + (time.monotonic() - self.start) / 60)
         if self.max_minutes is not None and self.minutes >= self.max_minutes:
-            control.should_training_stop = control.should_log = True
+            control.should_training_stop = True
+        control.should_log |= control.should_training_stop or state.global_step >= state.max_steps  # the record's last
 
 
 class PretrainTrainer(ResumableTrainer):

@@ -147,12 +147,13 @@ def protocol(results: list[Result]) -> str:
 
     run = results[0].record
     limit = f", {values('limit_train')} training pairs" if run["recipe"].get("limit_train") else ""
+    commits = ", ".join(dict.fromkeys((result.record["commit"] or "unknown")[:10] for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
     return (
         f"`{values('model_name_or_path')}` encoder{pooling}, batch "
         f"{values('per_device_train_batch_size')}, learning rate {values('learning_rate', 'g')}, "
         f"{values('num_train_epochs', 'g')} epochs{limit}, best validation epoch; "
-        f"{run['device']}, commit {(run['commit'] or 'unknown')[:10]}."
+        f"{run['device']}, commit {commits}."
     )
 
 

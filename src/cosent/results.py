@@ -86,13 +86,17 @@ class Published:
     source: str
     measure: str
     rows: list[dict]
+    tower: str = "bi_encoder"
 
     def of(self, method: str) -> list[dict]:
         """Rows for a method of ours, whose name is recipe and variant: those of the encoder that the variant names.
 
-        A method that names no encoder of the table (`mini` was fine-tuned) gets the rows of all of them.
+        A method that names no encoder of the table (`mini` was fine-tuned) gets the rows of all of them; one that
+        names another tower gets none.
         """
         words = [word.removesuffix("_mini") for word in method.split()]
+        if words[0] in ("bi_encoder", "cross_encoder") and words[0] != self.tower:
+            return []
         rows = [row for row in self.rows if row["method"] in words[:2]]
         return [row for row in rows if row["encoder"] in words] or rows
 
@@ -208,7 +212,11 @@ def published(folder: Path) -> list[Published]:
         return []
     study = folder.resolve().name.split("-")[0]
     tables = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return [Published(t["source"], t["measure"], t["rows"]) for t in tables if study in t["studies"]]
+    return [
+        Published(t["source"], t["measure"], t["rows"], t.get("tower", "bi_encoder"))
+        for t in tables
+        if study in t["studies"]
+    ]
 
 
 def known(values) -> list[float]:

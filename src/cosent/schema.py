@@ -25,12 +25,15 @@ class InputError(ValueError):
 
 @contextmanager
 def messages_for_users() -> Iterator[None]:
-    """Ends a job with one line on stderr and exit status 2 where the user's input is wrong."""
+    """Ends a job with one line on stderr: exit status 2 where the user's input is wrong, 130 after Ctrl-C."""
     try:
         yield
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
 
 
 @dataclass

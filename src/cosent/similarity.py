@@ -45,6 +45,8 @@ def read_pairs(path: str) -> list[tuple[str, str]]:
         if len(fields) < 2 or not all(fields[:2]):
             raise InputError(f"{path}, line {number}: expected `sentence1 TAB sentence2`, got {line.decode()!r}.")
         pairs.append((fields[0], fields[1]))
+    if not pairs:
+        raise InputError(f"{path} is empty. --pairs takes a UTF-8 file with `sentence1 TAB sentence2` lines.")
     return pairs
 
 

@@ -1,28 +1,31 @@
 """RoFormer-Sim: one small model that embeds sentences and writes similar ones (kexue.fm 8454 and 8541)."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoTokenizer, BertTokenizer, RoFormerForMaskedLM
-from transformers.utils import cached_file
+from transformers import AutoConfig, RoFormerForMaskedLM
 
 from cosent.decoding import Sampling, write_targets
 from cosent.encoders import resolve
-from cosent.layout import load_pooling, read_pooling_mode, save_pooling
-from cosent.loading import below, dropout_changes, load_seeded, missing_models, quiet_transformers
+from cosent.layout import load_pooling, save_pooling
+from cosent.loading import (
+    below,
+    dropout_changes,
+    load_seeded,
+    load_tokenizer,
+    missing_models,
+    quiet_transformers,
+)
 from cosent.modeling import SentenceEncoder
 from cosent.packing import pack, token_counts, unpack, worthwhile_plan
 from cosent.pooling import Pooling
 from cosent.ranking import rank_candidates
 from cosent.schema import InputError
 from cosent.unilm import unilm_mask
-
-# The pooler of RoFormer-Sim's PyTorch ports; transformers' RoFormer has none and would drop it.
-PORTED_POOLER = "roformer.pooler.dense."
 
 
 class Student(SentenceEncoder):
@@ -35,9 +38,17 @@ class Student(SentenceEncoder):
     Args:
         model: its backbone and head become this module's.
         packing: as `SentenceEncoder.packing`.
+
+    Raises:
+        InputError: a pool of several layers.
     """
 
     def __init__(self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, packing: bool = True):
+        if pooling.layers != (-1,):
+            raise InputError(
+                f"--pooling {pooling.mode} reads several layers, and a student's losses read the last one. Choose "
+                "linear_cls, cls, mean, max or attention."
+            )
         super().__init__(model.roformer, tokenizer, pooling, packing)
         self.head = model.cls
 
@@ -70,13 +81,14 @@ class Student(SentenceEncoder):
         if kind != "roformer":
             raise InputError(
                 f"{model_name_or_path} is a {kind} model, and a student that writes is a RoFormer, whose numbers do "
-                "not depend on where in a row a sentence stands. Start from mini-roformer, or pass --no_generation to "
-                "train a retrieval model alone."
+                "not depend on where in a row a sentence stands. Take one that cosent.distill trained; to train one, "
+                "start from mini-roformer, or pass --no_generation for a retrieval model alone."
             )
         with missing_models(model_name_or_path):
             model = load_seeded(RoFormerForMaskedLM, path, seed, is_decoder=False, **dropout_changes(dropout))
         tokenizer = load_tokenizer(path)
-        student = cls(model, tokenizer, load_student_pooling(path, model.config.hidden_size, pooling, seed))
+        pool = load_pooling(path, model.config.hidden_size, pooling, seed, default="linear_cls")
+        student = cls(model, tokenizer, pool)
         if layers is not None:
             keep_layers(student.backbone, layers)
         if max_length is not None:
@@ -213,11 +225,16 @@ class Student(SentenceEncoder):
             InputError: one string instead of a list, a sampling parameter out of its range, or strings to keep or to
                 mask that a text does not have.
         """
+        if keep < 1:
+            raise InputError(f"keep must be at least 1 sentence, got {keep}.")
         sampling = Sampling(num_samples, top_p, top_k, temperature, max_length, seed)
         sources = self.tokenize_sources(texts, [*(keep_tokens or [])], [*(mask_tokens or [])])
         written = write_targets(self, sources, sampling)
         candidates = [self.tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in written]
         return rank_candidates(self, texts, candidates, keep, keep_tokens or [])
+
+    def count_tokens(self, text: str) -> int:
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def tokenize_sources(self, texts: list[str], kept: list[str], masked: list[str]) -> list[list[int]]:
         """Token ids of each text, `masked` strings hidden behind [MASK]; checks that all strings are there."""
@@ -228,47 +245,12 @@ class Student(SentenceEncoder):
             absent = [part for part in (*kept, *masked) if not part or part not in text]
             if absent:
                 raise InputError(f"{text!r} does not contain {absent[0]!r}, which is to be kept or masked in it.")
-            for part in masked:
-                hidden = len(self.tokenizer(part, add_special_tokens=False)["input_ids"])
-                text = text.replace(part, self.tokenizer.mask_token * hidden)
+            if masked:
+                # The longest first, and all at once: a mask is no place to look for the next string.
+                wanted = "|".join(map(re.escape, sorted(masked, key=len, reverse=True)))
+                text = re.sub(wanted, lambda found: self.tokenizer.mask_token * self.count_tokens(found[0]), text)
             sources.append(self.tokenizer(text, truncation=True, max_length=self.max_length)["input_ids"])
         return sources
-
-
-def load_tokenizer(path: str):
-    """The tokenizer of a folder; a published RoFormer with a vocabulary of characters gets BERT's.
-
-    `RoFormerTokenizer` cuts text into words with `rjieba` first. Without words in the vocabulary they come out as the
-    same characters, with or without it.
-    """
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except ImportError as error:  # of rjieba
-        tokenizer = BertTokenizer.from_pretrained(path)
-        if any(len(token) > 1 and all("一" <= character <= "鿿" for character in token) for token in tokenizer.vocab):
-            raise InputError(f"{path} has a vocabulary of words, which needs rjieba: pip install rjieba.") from error
-        return tokenizer
-
-
-def load_student_pooling(path: str, hidden_size: int, wanted: str | None, seed: int) -> Pooling:
-    """The pool that a folder describes or the `wanted` one, else `linear_cls`, with the pooler of a published one."""
-    if wanted is not None or read_pooling_mode(path) is not None:
-        pooling = load_pooling(path, hidden_size, wanted, seed)
-    else:
-        pooling = Pooling("linear_cls", hidden_size, seed)
-    if pooling.mode == "linear_cls" and read_pooling_mode(path) is None:
-        ported = below(read_weights(path), PORTED_POOLER)
-        if ported:
-            pooling.linear.load_state_dict(ported)
-    return pooling
-
-
-def read_weights(path: str) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint as they are named in its file."""
-    file = cached_file(path, "model.safetensors", _raise_exceptions_for_missing_entries=False)
-    if file is not None:
-        return load_file(file)
-    return torch.load(cached_file(path, "pytorch_model.bin"), map_location="cpu", weights_only=True, mmap=True)
 
 
 def keep_layers(backbone: nn.Module, count: int) -> None:

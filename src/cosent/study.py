@@ -7,6 +7,7 @@ where it stopped; a run that fails is listed at the end, and the others go on. `
 """
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -14,8 +15,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Lock
 
@@ -23,14 +25,16 @@ import yaml
 from tqdm import tqdm
 
 from cosent.launching import check_world_size
-from cosent.plan import Run, expand, finished, read_study, settings_of, work
-from cosent.schema import messages_for_users
+from cosent.plan import Run, expand, finished, made_by, read_study, settings_of, work
+from cosent.results import read_result
+from cosent.schema import InputError, messages_for_users
 from cosent.scores import SCORES_NAME, read_scores, save_scores
 
 # What a result keeps of run.json: enough to judge and repeat the run, not its whole log.
 KEPT = ("recipe", "corpora", "before", "after", "thresholds", "train_pairs", "train_seconds", "versions", "commit")
 KEPT += ("device", "threads", "processes", "footprint")
 STOPPED = 130  # exit status after Ctrl-C
+EARLIER = "earlier"  # folder beside results
 
 
 def main(args: argparse.Namespace) -> int:
@@ -43,8 +47,14 @@ def main(args: argparse.Namespace) -> int:
     name += "".join(f"-{key}={Path(str(value)).name}" for key, value in overrides.items())
     results = Path(args.results, name)
     runs = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
-    todo = [run for run in runs if not finished(results / f"{run.name}.json", run)]
     results.mkdir(parents=True, exist_ok=True)
+    with alone(results):
+        return run_all(study, name, overrides, results, runs, args)
+
+
+def run_all(study: dict, name: str, overrides: dict, results: Path, runs: list[Run], args: argparse.Namespace) -> int:
+    set_aside(results, [*runs, *expand(study, overrides)])
+    todo = [run for run in runs if not finished(results / f"{run.name}.json", run)]
     describe(study, expand(study, overrides), results / "study.yaml")
     print(f"{name}: {len(runs)} runs, {len(runs) - len(todo)} already finished", file=sys.stderr)
 
@@ -54,7 +64,10 @@ def main(args: argparse.Namespace) -> int:
         output = Path(args.runs, name, run.name)
         error = launch(run, output, args, lambda share: progress.advance(run, share), stop)
         if error is None:
-            keep(run, output, results / f"{run.name}.json")
+            try:
+                keep(run, output, results / f"{run.name}.json")
+            except (OSError, KeyError, ValueError) as problem:
+                error = f"what it left in {output} cannot be kept ({type(problem).__name__}: {problem})"
         progress.advance(run, 1.0, finished=True)
         return error
 
@@ -75,6 +88,31 @@ def main(args: argparse.Namespace) -> int:
         print(f"failed, and tried again by the same command: {', '.join(sorted(failed))}", file=sys.stderr)
     print(f"figures and intervals: python -m cosent.report {results}", file=sys.stderr)
     return 1 if failed else 0
+
+
+@contextmanager
+def alone(results: Path) -> Iterator[None]:
+    """Makes sure that no other process runs the same study: both would train in the same folders."""
+    with open(results / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however it ends
+        except BlockingIOError as error:
+            raise InputError(f"{results}: another process runs this study now. Wait for it, or stop it.") from error
+        yield
+
+
+def set_aside(results: Path, runs: list[Run]) -> None:
+    """Moves results that the study would not make any more out of its report: other flags, methods or corpora."""
+    current = {(run.method, run.corpus): run for run in runs}
+    for file in sorted(results.glob("*.json")):
+        result = read_result(file)
+        run = current.get((result.method, result.trained_on))
+        if run is None or not made_by(result.record, run):
+            (results / EARLIER).mkdir(exist_ok=True)
+            for part in (file, file.with_suffix(".npz")):
+                if part.is_file():
+                    part.replace(results / EARLIER / part.name)
+            print(f"{file.name} was made with other settings: moved to {results / EARLIER}", file=sys.stderr)
 
 
 def describe(study: dict, runs: list[Run], file: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from cosent.cross_encoder import CrossEncoder
+from cosent.loading import rules_of
 from cosent.modeling import SentenceEncoder
 
 logger = logging.getLogger(__name__)
@@ -68,9 +69,7 @@ def fingerprint(teacher: nn.Module, texts: list[str]) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     pooling = teacher.pooling.mode if isinstance(teacher, SentenceEncoder) else "none"
-    names = teacher.tokenizer.model_input_names
-    vocabulary = sorted(teacher.tokenizer.get_vocab().items())
-    digest.update(repr((pooling, teacher.max_length, type(teacher.tokenizer).__name__, names, vocabulary)).encode())
+    digest.update(repr((pooling, teacher.max_length, rules_of(teacher.tokenizer))).encode())
     for text in texts:
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:40]

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 from torch.utils.data import ConcatDataset
-from transformers import EarlyStoppingCallback, set_seed
+from transformers import set_seed
 
 from cosent import lora, objectives, records
-from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
-from cosent.checkpoints import find_checkpoint, has_finished
+from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments, refuse_changed
+from cosent.callbacks import EarlyStopping
+from cosent.checkpoints import find_checkpoint, has_finished, make_room
 from cosent.cli import run
 from cosent.collapse import CollapseGuard
 from cosent.cross_encoder import CrossEncoder
@@ -45,7 +46,8 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
 
     set_seed(args.seed)
     lengths = [corpus.manifest.max_length[model_args.tower] for corpus in everything.values()]
-    model = build_model(model_args, loss_args.features, objective, model_args.max_length or max(lengths), args.seed)
+    max_length = max(lengths) if model_args.max_length is None else model_args.max_length
+    model = build_model(model_args, loss_args.features, objective, max_length, args.seed)
     encoder = model.encoder if isinstance(model, BiEncoder) else model
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
         train = training_set(corpora, tower.dataset, encoder, loss_args.loss, data_args)
@@ -67,10 +69,11 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         compute_metrics=lambda p: SimilarityMetrics().compute(predictions=p.predictions, references=p.label_ids),
     )
     if args.early_stopping_patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+        trainer.add_callback(EarlyStopping(args.early_stopping_patience))
     if args.on_collapse is not None:
         trainer.add_callback(CollapseGuard(trainer, args.on_collapse, args.collapse_drop, args.rollback_factor))
 
+    make_room(args, checkpoint, asdict(model_args) | asdict(data_args) | asdict(loss_args))
     scores: Scores = {}
     before, _ = measure(trainer, held, [], scores, "before")
     if isinstance(model, BiEncoder) and trainer.is_world_process_zero():
@@ -180,8 +183,14 @@ def build_model(
 
 
 def adapter(args: ModelArguments, model: nn.Module, seed: int) -> lora.Adapter | None:
-    """Puts the LoRA adapter that the arguments ask for into the model."""
+    """Puts the LoRA adapter that the arguments ask for into the model.
+
+    Raises:
+        InputError: settings of an adapter, and none is asked for.
+    """
     if not args.use_peft:
+        names = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+        refuse_changed(args, names, "--use_peft true")
         return None
     inner = model.encoder.backbone if isinstance(model, BiEncoder) else model.model
     settings = (args.lora_r, args.lora_alpha, args.lora_dropout, args.lora_target_modules)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from transformers import set_seed
 
 from cosent.callbacks import DeadBatchReport, use_log_lines
@@ -34,7 +34,7 @@ class PairTrainer(ResumableTrainer):
     Trainer's own evaluation hands the scores to `compute_metrics`; there is no `eval_loss`, since the loss of a batch
     that compares pairs depends on its size. Checkpoints are written and read by the model itself (`save_pretrained`,
     `load_weights`), in the layout that serving tools load. A `ConcatDataset` trains on several corpora, one to a batch;
-    a dict of evaluation sets adds their mean Spearman as `eval_spearman`.
+    a dict of evaluation sets adds their mean metrics, `eval_spearman` among them.
 
     Args:
         objective: the loss and what it reads. Batches that can teach it nothing are reported once per epoch.
@@ -195,10 +195,32 @@ class PairTrainer(ResumableTrainer):
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
-            each = [metrics[f"{metric_key_prefix}_{name}_spearman"] for name in sets]
-            metrics[f"{metric_key_prefix}_spearman"] = sum(each) / len(each)
-            self.log({f"{metric_key_prefix}_spearman": metrics[f"{metric_key_prefix}_spearman"]})
+            means = {
+                f"{metric_key_prefix}_{metric}": sum(metrics[f"{metric_key_prefix}_{n}_{metric}"] for n in sets)
+                / len(sets)
+                for metric in ("spearman", "pearson", "kendall")
+            }
+            self.log(means)
+            metrics |= means
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
         return metrics
+
+    def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
+        with self.all_rows():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
+        with self.all_rows():
+            return super().get_test_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def all_rows(self) -> Iterator[None]:
+        """Keeps --dataloader_drop_last, which is for training, from dropping pairs that are to be scored."""
+        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            yield
+        finally:
+            self.args.dataloader_drop_last = drop_last
 
     def log(self, logs, *args, **kwargs):
         if not math.isfinite(logs.get("loss", 0.0)):
@@ -215,9 +237,9 @@ class PairTrainer(ResumableTrainer):
         if isinstance(train_dataset, ConcatDataset):
             block = self._train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
             lengths = [len(part) for part in train_dataset.datasets]
-            sampler = CorpusSampler(lengths, block, self.args.seed, self.corpus_weights, labels, pool)
+            sampler = CorpusSampler(lengths, block, self.args.data_seed, self.corpus_weights, labels, pool)
         elif self.args.balanced_batches:
-            sampler = BalancedSampler(labels, pool, self.args.seed)
+            sampler = BalancedSampler(labels, pool, self.args.data_seed)
         else:
             sampler = super()._get_train_sampler(train_dataset)
         self.rows_of_epoch = len(sampler)

@@ -95,6 +95,17 @@ def test_a_folder_is_cut_by_the_words_of_its_file_names(bench, capsys):
     assert "latest.tsv: not read" in capsys.readouterr().out  # the word is `latest`, not `test`
 
 
+def test_a_split_in_another_format_stops(bench, capsys):
+    """Fails if a compressed train file is left out in silence."""
+    for name in ("train.tsv", "dev.tsv", "notes.md"):
+        path = bench.write(f"folder/{name}", "甲\t乙\t1\n丙\t丁\t0\n")
+    bench.prepare("mine", "--source", path.parent, *BINARY)
+    assert "notes.md: not read" in capsys.readouterr().out
+    (path.parent / "train.tsv").rename(path.parent / "train.tsv.gz")
+    with pytest.raises(InputError, match="train.tsv.gz is train by its name"):
+        bench.prepare("mine", "--source", path.parent, *BINARY, "--overwrite")
+
+
 def test_a_folder_that_cannot_be_cut_stops(bench):
     bench.write("pairs/a.tsv", "甲\t乙\t1\n")
     with pytest.raises(InputError, match="with train, dev .or valid. or test as a word"):
