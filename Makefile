@@ -17,7 +17,7 @@ install: .venv/.runtime
 
 quickstart: .venv/.runtime
 	$(BIN)/python -m data_scripts.prepare demo --overwrite
-	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml -m cosent.train \
+	$(BIN)/accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \
 		--config recipes/bi_encoder/cosent_mini.yaml --corpus demo --output_dir runs/quickstart --overwrite_output_dir
 	@echo "The ten sentence pairs of kexue.fm 8541, as the new model sees them:"
 	$(BIN)/python -m cosent.similarity --model runs/quickstart --pairs recipes/pairs_8541.tsv

@@ -2,9 +2,9 @@
 
 python -m benchmarks.generation --models runs/student --output recipes/results/generation.json
 
-Their loop (roformer-sim, `test/generate.py`) takes a source at a time, its samples side by side, and runs the whole
-sequence again for every token. Both sides draw the same sentences with the same random numbers and the same oneDNN
-layers; sampling and ranking are left out of neither.
+Their loop (roformer-sim with bert4keras' `random_sample`) takes a source at a time, its samples side by side, and runs
+the whole sequence again for every token; samples that have ended leave it. Both sides draw the same sentences with the
+same random numbers and the same oneDNN layers.
 """
 
 import argparse
@@ -27,25 +27,26 @@ from cosent.unilm import unilm_mask
 
 @torch.inference_mode()
 def write_without_cache(student: Student, source: list[int], sampling: Sampling) -> list[list[int]]:
-    """As `write_targets` for one source, every step a forward pass over all tokens of all samples."""
+    """As `write_targets` for one source, every step a forward pass over all tokens of the samples that go on."""
     end = student.tokenizer.sep_token_id
     uniform = sampling.uniform()
-    ids = torch.tensor(source).repeat(sampling.num_samples, 1)
-    types = torch.zeros_like(ids)
-    ended = torch.zeros(len(ids), dtype=torch.bool)
     banned = unwritable(student.tokenizer, student.backbone.config.vocab_size)
+    ids, going, targets = torch.tensor([source]), torch.arange(sampling.num_samples), {}
     for step in range(sampling.max_length):
+        types = pad(torch.zeros(len(ids), len(source), dtype=torch.long), (0, step), value=1)
         mask = unilm_mask(torch.ones_like(ids), types)
         hidden = student.backbone(input_ids=ids, token_type_ids=types, attention_mask=mask).last_hidden_state
         logits = student.head(hidden)[:, -1].masked_fill(banned, -torch.inf)
-        drawn = sample_tokens(logits, uniform[:, step], sampling.top_p, sampling.top_k, sampling.temperature)
-        drawn = drawn.where(~ended, end)
-        ended |= drawn == end
-        ids, types = torch.cat([ids, drawn[:, None]], dim=1), pad(types, (0, 1), value=1)
-        if ended.all():
+        if step == 0:  # once for all samples
+            ids, logits = ids.expand(len(going), -1), logits.expand(len(going), -1)
+        drawn = sample_tokens(logits, uniform[going, step], sampling.top_p, sampling.top_k, sampling.temperature)
+        for sample in (drawn == end).nonzero().flatten().tolist():
+            targets[int(going[sample])] = ids[sample, len(source) :].tolist()
+        more = drawn != end
+        ids, going = torch.cat([ids, drawn[:, None]], dim=1)[more], going[more]
+        if not len(going):
             break
-    targets = ids[:, len(source) :].tolist()
-    return [target[: target.index(end)] for target in targets if end in target]
+    return [targets[sample] for sample in sorted(targets)]
 
 
 def measure(model: str, texts: list[str], sampling: Sampling, rounds: int) -> dict:

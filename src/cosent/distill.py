@@ -1,6 +1,6 @@
 """Train a RoFormer-Sim student: on synonyms alone (stage 1), or on synonyms and a teacher (stage 2).
 
-accelerate launch --config_file recipes/accelerate/cpu.yaml -m cosent.distill \
+accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill \
     --config recipes/student/distill.yaml --corpus lcqmc --teacher runs/teacher --output_dir runs/student
 """
 

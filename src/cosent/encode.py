@@ -1,7 +1,7 @@
 """Embed a text file, one sentence per line, into a NumPy file: one JSON line on stdout, progress on stderr.
 
 python -m cosent.encode --model runs/stsb --input sentences.txt --output vectors.npy --normalize
-accelerate launch --config_file recipes/accelerate/ddp.yaml -m cosent.encode ...    shares the chunks out over GPUs
+accelerate launch -q --config_file recipes/accelerate/ddp.yaml -m cosent.encode ...    shares the chunks out over GPUs
 """
 
 import json
