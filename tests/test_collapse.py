@@ -38,7 +38,8 @@ def train(tiny_model, make_corpus, pairs, tmp_path):
             *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
             *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "8"),
             *("--learning_rate", "0.1", "--warmup_steps", "60", "--lr_scheduler_type", "constant_with_warmup"),
-            *("--num_train_epochs", "8", "--logging_steps", "4", "--collapse_drop", "0.2", "--dropout", "0", *flags),
+            *("--num_train_epochs", "8", "--logging_steps", "4", "--dropout", "0", *flags),
+            *(("--collapse_drop", "0.2") if "--on_collapse" in flags else ()),
         ]
         main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
         return json.loads((tmp_path / output / "run.json").read_text())["history"]
@@ -68,10 +69,11 @@ def test_a_run_that_collapses(train, caplog):
 
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        rolled = train("--on_collapse", "rollback", "--rollback_factor", "0.01", output="rollback")
-    assert "back to " in caplog.text and "learning rate times 0.01" in caplog.text
+        rolled = train("--on_collapse", "rollback", "--rollback_factor", "1e-6", output="rollback")
+    assert "back to " in caplog.text and "learning rate times 1e-06" in caplog.text
     assert rates(rolled)[-1] < 0.05 * max(rates(rolled))  # the warm-up went on meanwhile
-    assert spearmans(rolled)[-1] > max(spearmans(rolled)) - 0.2
+    # Nothing is learnt at such a rate: what was best has come back.
+    assert spearmans(rolled)[-1] == pytest.approx(max(spearmans(rolled)), abs=0.02)
 
 
 def test_a_healthy_run_is_left_alone(train, caplog):

@@ -1,5 +1,7 @@
 """What the trainer sees is what the prepared corpus says."""
 
+import shutil
+
 import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
@@ -161,3 +163,11 @@ def test_random_negatives_need_binary_labels_and_sentences(make_corpus):
     few = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", 1.0)]}, name="few")))
     with pytest.raises(InputError, match="2 different sentences are too few"):
         random_negatives(few.split("train"), few.manifest)
+
+
+def test_a_file_that_was_changed_after_it_was_prepared(make_corpus):
+    """Fails if rows come in or go out behind the manifest, which run.json names as what was trained on."""
+    folder = make_corpus({"train": [("好", "坏", 0.0)] * 4})
+    shutil.copy(make_corpus({"train": [("好", "坏", 0.0)] * 3}, name="other") / "train.parquet", folder)
+    with pytest.raises(InputError, match="has 3 rows and its manifest says 4"):
+        load_corpus(str(folder))

@@ -103,6 +103,22 @@ def test_a_prefix_is_computed_once(terse, monkeypatch):
     assert 0 < sum(computed) == len(prefixes) < 0.9 * sum(len(target) for _, target in targets)
 
 
+def test_writing_is_done_without_dropout_and_leaves_the_mode(terse):
+    """Fails if dropout changes what is written, or training goes on without it afterwards."""
+    sources, sampling = terse.tokenize_sources(TEXTS, [], []), Sampling(num_samples=8, max_length=8)
+    expected = write_targets(terse, sources, sampling)
+    terse.train()
+    assert write_targets(terse, sources, sampling) == expected and terse.training
+
+
+def test_what_is_never_written(student):
+    """Fails if [MASK], [CLS] or a place of the vocabulary without a token can be drawn, or [SEP] cannot."""
+    vocabulary = len(student.tokenizer)
+    banned = decoding.unwritable(student.tokenizer, vocabulary + 3)
+    special = student.tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[CLS]", "[MASK]"])
+    assert set(banned.nonzero().flatten().tolist()) == {*special, vocabulary, vocabulary + 1, vocabulary + 2}
+
+
 def test_seeds(terse):
     """Fails if a run cannot be repeated, depends on the global generator, or a text on its company."""
     together = terse.similar_sentences(TEXTS, num_samples=20, max_length=8)

@@ -16,7 +16,7 @@ from benchmarks import students
 from cosent import report
 from cosent.comparison import compare
 from cosent.plan import expand, read_study
-from cosent.results import Published, read_results
+from cosent.results import Published, Result, read_results
 from cosent.schema import InputError
 from cosent.scores import read_scores, save_scores
 
@@ -221,6 +221,8 @@ def test_an_ensemble_of_two_runs(make_study, tmp_path):
     fused = stats.rankdata(runs[0]["after"]) + stats.rankdata(runs[1]["after"])
     expected = [stats.spearmanr(s, runs[0]["labels"]).statistic for s in (*(run["after"] for run in runs), fused)]
     assert f"| lcqmc | {' | '.join(f'{100 * value:.2f}' for value in expected)} |" in text
+    gains = re.findall(r"([+-][\d.]+) \\\[", text)
+    assert gains == [f"{100 * (expected[2] - single):+.2f}" for single in expected[:2]]
     low = float(re.findall(r"\\\[([+-][\d.]+),", text)[0])
     assert 0 < low < 100 * (expected[2] - expected[0]), "two independent runs of equal quality gain from each other"
     with pytest.raises(InputError, match="has no scores"):
@@ -251,6 +253,23 @@ def test_published_numbers_stand_beside_ours(monkeypatch):
             runs = expand(read_study(f"recipes/studies/{study}.yaml"), {})
             found = [row for run in runs for row in published.of(run.method)]
             assert {"method", "encoder"} < set(found[0]), study
+
+
+def test_published_rows_are_those_of_the_method():
+    """Fails if the number of another encoder, loss or tower stands beside ours."""
+    rows = [{"method": m, "encoder": e} for m in ("cosent", "sbert") for e in ("BERT", "RoBERTa")]
+    table = Published("source", "spearman", rows)
+    assert table.of("cosent RoBERTa") == [rows[1]] and table.of("sbert BERT") == [rows[2]]
+    assert table.of("cosent_mini mini") == rows[:2] and table.of("bi_encoder cosent_mini") == rows[:2]
+    assert table.of("cross_encoder cosent_mini") == table.of("angle BERT") == []
+    crossed = Published("source", "spearman", rows, "cross_encoder")
+    assert crossed.of("cross_encoder cosent_mini") == rows[:2] and crossed.of("bi_encoder cosent_mini") == []
+
+
+def test_the_first_epoch_is_a_whole_one(tmp_path):
+    """Fails if an evaluation in the midst of an epoch passes for its end."""
+    result = Result(tmp_path / "x.json", {"validation_curve": [[0.5, 0.3], [1.0, 0.4], [2.0, 0.6]]})
+    assert result.first_epoch == 0.4 and result.epochs_to_90 == 2.0
 
 
 def test_report_answers_at_once():

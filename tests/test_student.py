@@ -230,6 +230,19 @@ def test_a_smaller_student_out_of_a_larger_one(tiny_student):
         keep_layers(whole.backbone, 3)
 
 
+def test_layers_are_kept_evenly_and_numbered_anew():
+    """Fails if a half is the lower half, or a kept layer writes where the cache has another's keys."""
+    config = RoFormerConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=4, num_attention_heads=2, intermediate_size=8
+    )
+    model = RoFormerForMaskedLM(config).roformer
+    before = list(model.encoder.layer)
+    keep_layers(model, 2)
+    assert list(model.encoder.layer) == [before[0], before[3]] and model.config.num_hidden_layers == 2
+    numbers = [{m.layer_idx for m in layer.modules() if hasattr(m, "layer_idx")} for layer in model.encoder.layer]
+    assert numbers == [{0}, {1}]
+
+
 def test_pooling_over_the_source_alone(tiny_student):
     """Fails if a mean pool lets the target into the sentence vector."""
     student = Student.from_pretrained(str(tiny_student), pooling="mean").eval()

@@ -206,6 +206,12 @@ def test_labels_of_any_range_are_scaled_into_0_to_1(make_corpus):
     assert targets.min() == 0 and targets.max() == 1 and targets.dtype == np.float32
 
 
+def test_classes_count_from_0():
+    """Fails if labels 1..5 become classes 1..5 of a head that has 0..4."""
+    manifest = Manifest("odd", "graded", 1.0, 5.0, {"bi_encoder": 32}, {})
+    assert objectives.targets("sbert", np.array([1, 3, 5], dtype=np.float32), manifest).tolist() == [0, 2, 4]
+
+
 @pytest.mark.parametrize(
     "flags, words",
     [
