@@ -1,5 +1,6 @@
 """The student: what it may see, what it saves, who loads it."""
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -8,6 +9,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, RoFormerConfig, RoForm
 from cosent.modeling import SentenceEncoder
 from cosent.schema import InputError
 from cosent.student import Student, keep_layers
+from cosent.towers import load_model
 
 SENTENCES = ["今天天气很好", "我", "wifi 怎么连不上 2024 年的手机"]
 
@@ -193,6 +195,10 @@ def test_published_checkpoints_load(published, tmp_path):
     # bidirectional: the first token's vector knows the last one
     other = student.backbone(input_ids=torch.tensor([[101, 110, 150, 102]])).last_hidden_state
     assert (states[0, 0] - other[0, 0]).abs().max() > 1e-4
+
+    # As a teacher, or in `encode` and `evaluate`, it is the same model.
+    encoder = load_model(str(folder))
+    np.testing.assert_allclose(encoder.encode([text, "一丁"]), student.encode([text, "一丁"]), atol=1e-5)
 
     student.save_pretrained(tmp_path / "saved")
     again = Student.from_pretrained(str(tmp_path / "saved"))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoTokenizer, BertTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cosent.backbones import max_tokens
@@ -75,6 +75,8 @@ def dropout_changes(dropout: float | None) -> dict[str, float]:
 
 def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
     """Loads an encoder in float32 without its pooler, and warns of weights that the checkpoint does not have."""
+    if getattr(AutoConfig.from_pretrained(path), "is_decoder", False):  # of a RoFormer-Sim: no word would see the next
+        config_changes["is_decoder"] = False
     backbone = load_seeded(AutoModel, path, seed, **config_changes)
     backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
     return backbone
