@@ -58,6 +58,12 @@ def test_a_misspelt_required_flag_names_the_right_one():
         parse(["--corpsu", "stsb", "--output_dir", "x"], ModelArguments, DataArguments, PairTrainingArguments)
 
 
+def test_the_negation_of_a_switch_is_known():
+    """Fails if a spelling that transformers offers is called a mistake."""
+    flags = ["--corpus", "stsb", "--output_dir", "x", "--no_load_best_model_at_end", "--use_cpu", "true"]
+    assert not parse(flags, ModelArguments, DataArguments, PairTrainingArguments)[2].load_best_model_at_end
+
+
 def test_a_key_that_stands_twice(recipe):
     """Fails if YAML keeps the last of two values without a word."""
     with pytest.raises(InputError, match="'corpus' stands twice"):

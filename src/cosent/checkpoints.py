@@ -163,8 +163,8 @@ def check_settings(folder: Path, settings: dict) -> None:
 def start_in(folder: Path, settings: dict) -> None:
     for name in (RECORD_NAME, SCORES_NAME):
         (folder / name).unlink(missing_ok=True)
-    for outdated in (folder / ADAPTER, *folder.glob("checkpoint-*")):
-        shutil.rmtree(outdated, ignore_errors=True)
+    for outdated in (*folder.glob(ADAPTER), *folder.glob("checkpoint-*")):
+        shutil.rmtree(outdated)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / UNFINISHED).write_text(json.dumps(settings, ensure_ascii=False, indent=1), encoding="utf-8")
 

@@ -46,22 +46,18 @@ def parse(argv: list[str], *argument_classes: type) -> tuple:
         known[key].required = False
     parser.set_defaults(**defaults)
 
+    spellings = {name.lstrip("-").replace("-", "_") for action in parser._actions for name in action.option_strings}
     for flag in flags:  # before argparse complains that the right spelling is missing
-        if flag.startswith("--") and flag != "--help":
-            check_known(flag, known)
+        name = flag.lstrip("-").split("=")[0]
+        if flag.startswith("--") and name.replace("-", "_") not in spellings:
+            raise InputError(f"Unknown argument {flag!r}.{nearest(name, known)} Nothing was run.")
     try:
         *filled, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
     except ValueError as error:  # a combination of values that TrainingArguments refuses
         raise InputError(f"{error} Nothing was run.") from error
     if unknown:
-        check_known(unknown[0], {})
+        raise InputError(f"Unknown argument {unknown[0]!r}. Nothing was run.")
     return tuple(filled[: len(argument_classes)])
-
-
-def check_known(argument: str, known: dict) -> None:
-    name = argument.lstrip("-").split("=")[0]
-    if name.replace("-", "_") not in known:
-        raise InputError(f"Unknown argument {argument!r}.{nearest(name, known)} Nothing was run.")
 
 
 def read_recipe(path: str) -> dict:

@@ -113,11 +113,12 @@ def ported_pooler(path: str) -> dict[str, torch.Tensor]:
 
 
 def read_weights(path: str) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint as they are named in its file."""
+    """The weights of a checkpoint as they are named in its file; none where it is in several."""
     file = cached_file(path, "model.safetensors", _raise_exceptions_for_missing_entries=False)
     if file is not None:
         return load_file(file)
-    return torch.load(cached_file(path, "pytorch_model.bin"), map_location="cpu", weights_only=True, mmap=True)
+    file = cached_file(path, "pytorch_model.bin", _raise_exceptions_for_missing_entries=False)
+    return {} if file is None else torch.load(file, map_location="cpu", weights_only=True, mmap=True)
 
 
 def is_cross_encoder(path: str) -> bool:

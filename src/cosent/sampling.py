@@ -36,7 +36,7 @@ def sample_tokens(
     most = vocabulary if top_k is None else min(top_k, vocabulary)
     rows = torch.arange(len(logits), device=logits.device) if rows is None else rows
     drawn = torch.empty_like(rows)
-    draws = torch.arange(len(rows), device=rows.device)  # those whose nucleus may go on beyond the candidates
+    draws = torch.arange(len(rows), device=rows.device)  # those whose token is not found yet
     for count in (*(count for count in CANDIDATES if count < most), most):
         values, tokens = probabilities.topk(count, dim=-1)  # (rows, count), falling
         cumulative = values.cumsum(dim=-1)
