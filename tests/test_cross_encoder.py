@@ -117,6 +117,18 @@ def test_dropout_reaches_every_head(tmp_path):
     assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
 
 
+def test_the_dropout_of_the_head_is_used(encoder):
+    """Fails if training leaves out what the stock model has between pooler and classifier."""
+    inputs = encoder.tokenizer(["好天气"], ["天气好"], return_tensors="pt")
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    encoder.train()
+    assert torch.equal(encoder(**inputs)["logits"], encoder(**inputs)["logits"])
+    encoder.model.dropout.p = 0.5
+    assert not torch.equal(encoder(**inputs)["logits"], encoder(**inputs)["logits"])
+
+
 def test_every_weight_learns(encoder):
     """Fails if the pooler, which a bi-encoder drops, gets no gradient: DistributedDataParallel would stop there."""
     inputs = encoder.tokenizer(FIRST, SECOND, padding=True, return_tensors="pt")
