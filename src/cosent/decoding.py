@@ -16,7 +16,7 @@ from cosent.sampling import sample_tokens
 from cosent.schema import InputError
 from cosent.unilm import unilm_mask
 
-ROWS = {"cpu": 512, "cuda": 4096}  # samples that are written side by side
+CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}  # of the keys and values of all samples that are written side by side
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,10 @@ def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampli
         )
     written = [[] for _ in sources]
     device = student.backbone.device
-    at_once = max(1, ROWS.get(device.type, ROWS["cuda"]) // sampling.num_samples)
+    config = student.backbone.config
+    sample_bytes = 2 * config.num_hidden_layers * longest * config.hidden_size * student.backbone.dtype.itemsize
+    room = CACHE_BYTES.get(device.type, CACHE_BYTES["cuda"])
+    at_once = max(1, room // (sampling.num_samples * sample_bytes))  # sources, were no prefix shared
     order = np.argsort([-len(source) for source in sources], kind="stable")  # sources of similar length side by side
     was_training = student.training
     student.eval()
