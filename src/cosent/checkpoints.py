@@ -134,7 +134,8 @@ def find(output_dir: str, wanted: str | None, overwrite: bool) -> str | None:
 
 
 def make_room(args: TrainingArguments, checkpoint: str | None, settings: dict) -> None:
-    """Removes the record, adapter and checkpoints of an earlier run where a run starts from the beginning.
+    """Removes an earlier run's record, adapter and checkpoints for one that starts from the beginning; one that goes on
+    has to have the settings that it was started with.
 
     Args:
         checkpoint: what `find_checkpoint` gave; nothing is removed where there is one.
@@ -143,7 +144,7 @@ def make_room(args: TrainingArguments, checkpoint: str | None, settings: dict) -
     Raises:
         InputError: the checkpoint is of this folder's run, which was started with other settings.
     """
-    settings |= {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
+    settings = settings | {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
     settings = {name: value for name, value in sorted(settings.items()) if name not in PLACES}
     decided_by_main(lambda: (start_in if checkpoint is None else check_settings)(Path(args.output_dir), settings))
 

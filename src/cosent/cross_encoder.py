@@ -70,14 +70,14 @@ class CrossEncoder(TextModel):
             InputError: no model is there.
         """
         path, changes = resolve(model_name_or_path), dropout_changes(dropout)
+        with missing_models(model_name_or_path):
+            config = AutoConfig.from_pretrained(path)
         if dropout is not None:
-            with missing_models(model_name_or_path):
-                config = AutoConfig.from_pretrained(path)
             heads = ("classifier_dropout", "classifier_dropout_prob")
             changes |= {name: dropout for name in heads if hasattr(config, name)}
         changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         if num_labels is not None:
-            if is_cross_encoder(path) and AutoConfig.from_pretrained(path).num_labels != num_labels:
+            if is_cross_encoder(path) and config.num_labels != num_labels:
                 logger.warning("%s has no head of %d logit(s): a new one starts from seed %d.", path, num_labels, seed)
             changes |= {"num_labels": num_labels, "ignore_mismatched_sizes": True}
         with missing_models(model_name_or_path):

@@ -113,7 +113,7 @@ def _write(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> 
             break
         prefixes, rows = torch.unique(rows * len(banned) + drawn, return_inverse=True)
         parents, drawn = prefixes // len(banned), prefixes % len(banned)
-        if len(parents) != len(visible) or (parents.diff() != 1).any():
+        if not torch.equal(parents, torch.arange(len(visible), device=device)):
             cache.batch_select_indices(parents)
         visible = torch.nn.functional.pad(visible[parents], (0, 1), value=0.0)
         logits = student.head(next_states(student, drawn, cache, visible))

@@ -17,7 +17,6 @@ from transformers import set_seed
 
 from cosent import records
 from cosent.arguments import PairTrainingArguments, option
-from cosent.callbacks import EarlyStopping
 from cosent.checkpoints import find_checkpoint, has_finished, make_room
 from cosent.cli import run
 from cosent.cross_encoder import CrossEncoder
@@ -121,8 +120,6 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     if not held.validation:
         logger.warning("No corpus has a validation split with two different labels: the last epoch is kept.")
         args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
-    if args.early_stopping_patience is not None and args.eval_strategy == "no":
-        raise InputError("--early_stopping_patience needs a validation split and --eval_strategy epoch or steps.")
     pairs = PairDataset(rows, encoder.tokenizer, encoder.max_length, positive.astype(np.float32))
     if pairs.truncated:
         logger.warning("%d of %d sentences are longer than %d tokens and lose their end (--max_length).",
@@ -142,8 +139,6 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         eval_dataset=list(held.validation),
         data_collator=StudentCollator(encoder.tokenizer.pad_token_id, corruption if generation else None, generation),
     )
-    if args.early_stopping_patience is not None:
-        trainer.add_callback(EarlyStopping(args.early_stopping_patience))
     make_room(args, checkpoint, asdict(model_args) | asdict(data_args) | asdict(distill_args))
     before = held.report()
     result = trainer.train(resume_from_checkpoint=checkpoint)

@@ -80,9 +80,9 @@ def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int, def
             f"{path} was saved with pooling {saved}, which this project does not compute ({', '.join(POOLINGS)}). "
             "Name another --pooling to start from its backbone alone."
         )
-    ported = ported_pooler(path) if saved is None else {}
+    ported = ported_pooler(path) if saved is None and wanted in (None, "linear_cls") else {}
     pooling = Pooling(wanted or saved or ("linear_cls" if ported else default), hidden_size, seed)
-    if ported and pooling.mode == "linear_cls":
+    if ported:
         pooling.linear.load_state_dict(ported)
     if pooling.mode == saved and pooling.mode in WEIGHT_FILES:
         pooling.load_state_dict(load_file(cached_file(path, WEIGHT_FILES[pooling.mode])))

@@ -75,8 +75,6 @@ def dropout_changes(dropout: float | None) -> dict[str, float]:
 
 def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
     """Loads an encoder in float32 without its pooler, and warns of weights that the checkpoint does not have."""
-    if getattr(AutoConfig.from_pretrained(path), "is_decoder", False):  # of a RoFormer-Sim: no word would see the next
-        config_changes["is_decoder"] = False
     backbone = load_seeded(AutoModel, path, seed, **config_changes)
     backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
     return backbone
@@ -84,6 +82,8 @@ def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
 
 def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:
     """Loads a model in float32; what the checkpoint lacks starts from `seed`, with a warning unless it is a head."""
+    if getattr(AutoConfig.from_pretrained(path), "is_decoder", False):  # of a RoFormer-Sim: no word would see the next
+        config_changes["is_decoder"] = False
     with quiet_transformers(), torch.random.fork_rng():
         torch.manual_seed(seed)
         model, report = auto_class.from_pretrained(

@@ -152,13 +152,12 @@ class HeldOut:
 
     def report(self) -> dict:
         """Spearman by corpus and split, and what the samples are like."""
-        report = {k: v for k, v in self.validate().items() if k != "spearman"}
         with without_mixed_precision(self.encoder):
-            report["spearman"] = {
-                corpus.manifest.name: {split: self.spearman(corpus, split) for split in corpus.splits
-                                       if split != "train"}
+            spearman = {
+                corpus.manifest.name: {s: self.spearman(corpus, s) for s in corpus.splits if s != "train"}
                 for corpus in self.corpora
-            }  # fmt: skip
+            }
+            report = {"spearman": spearman, **{k: v for k, v in self.validate().items() if k != "spearman"}}
             if self.sources:
                 report["samples"] = sample_report(self.encoder, self.judge, self.sources, self.sampling)
         return report

@@ -115,9 +115,11 @@ def expand(study: dict, overrides: dict) -> list[Run]:
     for recipe, stem in zip(map(Path, study["recipes"]), stems, strict=True):
         named[f"{recipe.parent.name}/{stem}" if stems.count(stem) > 1 else stem] = str(recipe)
     variants = study.get("variants") or {"": {}}
-    different = {json.dumps(flags | overrides, sort_keys=True): name for name, flags in reversed(variants.items())}
-    if len(variants) > len(different) == 1:
-        variants = {"": variants[next(iter(different.values()))]}
+    distinct = {}
+    for name, flags in variants.items():
+        distinct.setdefault(json.dumps(flags | overrides, sort_keys=True), name)
+    merged = len(distinct) == 1 < len(variants)
+    variants = {"" if merged else name: variants[name] for name in distinct.values()}
     runs = [
         Run(
             f"{method.replace('/', ' ')} {variant}".strip(),
@@ -130,7 +132,6 @@ def expand(study: dict, overrides: dict) -> list[Run]:
         for corpus in study["corpora"]
         for method, recipe in named.items()
         for variant, flags in variants.items()
-        if not variant or variant in different.values()
     ]
     names = [run.name for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -140,11 +141,6 @@ def expand(study: dict, overrides: dict) -> list[Run]:
             "recipes other file names, and corpora other folder names."
         )
     return runs
-
-
-def finished(result_file: Path, run: Run) -> bool:
-    """Whether a result is there, and was made with what recipe and study say now."""
-    return result_file.is_file() and made_by(json.loads(result_file.read_text(encoding="utf-8")), run)
 
 
 def made_by(record: dict, run: Run) -> bool:

@@ -147,7 +147,7 @@ def protocol(results: list[Result]) -> str:
 
     run = results[0].record
     limit = f", {values('limit_train')} training pairs" if run["recipe"].get("limit_train") else ""
-    commits = ", ".join(dict.fromkeys((result.record["commit"] or "unknown")[:10] for result in results))
+    commits = ", ".join(dict.fromkeys(commit_of(result.record) for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
     return (
         f"`{values('model_name_or_path')}` encoder{pooling}, batch "
@@ -155,6 +155,10 @@ def protocol(results: list[Result]) -> str:
         f"{values('num_train_epochs', 'g')} epochs{limit}, best validation epoch; "
         f"{run['device']}, commit {commits}."
     )
+
+
+def commit_of(record: dict) -> str:
+    return (record["commit"] or "unknown")[:10]
 
 
 def read(file: Path) -> dict:
@@ -174,7 +178,7 @@ def speed_table(result: dict) -> str:
             f"{row['theirs']:.4g} {row['unit'].replace('_per_second', '/s')} | **{row['ratio']:.2f}** | "
             f"{row['ours_mib']:.0f} / {row['theirs_mib']:.0f} | {row['largest_difference']:.0e} | {share} |"
         )
-    commits = ", ".join(dict.fromkeys((row["commit"] or "unknown")[:10] for row in result["rows"]))
+    commits = ", ".join(dict.fromkeys(commit_of(row) for row in result["rows"]))
     lines.append(
         f"\nMedians of {result['repeats']} interleaved measurements, each in its own process; {result['device']}, "
         f"{result['threads']} threads, {result['when']}, commit {commits}."
@@ -196,7 +200,7 @@ def exactness_table(result: dict) -> str:
     ]
     lines.append(
         f"\nLargest relative difference of loss / gradient from 1 x {result['pairs']}, {result['corpus']}, no dropout; "
-        f"{result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
+        f"{result['device']}, commit {commit_of(result)}."
     )
     return "\n".join(lines)
 
@@ -206,7 +210,7 @@ def kills_table(result: dict) -> str:
         f"{result['kills']} times SIGKILL, {result['kills_while_saving']} of them while a checkpoint was written "
         f"({result['torn_checkpoints']} left it torn): {result['bit_equal']} of {result['runs']} runs ended with the "
         f"weights and the validation curve of an undisturbed run, bit for bit. {result['device']}, commit "
-        f"{(result['commit'] or 'unknown')[:10]}."
+        f"{commit_of(result)}."
     )
 
 
@@ -220,7 +224,7 @@ def scaling_table(result: dict) -> str:
         f"(DDP), {strangers:.0f} on two that exchange nothing, which is what the machine has to give. DDP reaches "
         f"{ddp / strangers:.0%} of that, and {ddp / (2 * one):.0%} of twice one process. Medians of "
         f"{len(result['rounds']['one process'])} turns; {result['device']}, commit "
-        f"{(result['commit'] or 'unknown')[:10]}."
+        f"{commit_of(result)}."
     )
 
 
@@ -243,7 +247,7 @@ def student_table(result: dict) -> str:
         f"\n{result['train_pairs']:,} training pairs, {epochs} a stage; mean ± standard deviation over seeds. Of "
         f"50 x 20 samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
         f"teacher's mean cosine between the source and the top 5. {result['device']}, commit "
-        f"{(result['commit'] or 'unknown')[:10]}."
+        f"{commit_of(result)}."
     )
     return "\n".join(lines)
 
@@ -263,7 +267,7 @@ def generation_table(result: dict) -> str:
     lines.append(
         f"\n{result['sources']} sources x {result['samples']} samples, medians of "
         f"{len(result['rows'][0]['seconds']['ours'])} turns; {result['device']}, {result['threads']} threads, commit "
-        f"{(result['commit'] or 'unknown')[:10]}."
+        f"{commit_of(result)}."
     )
     return "\n".join(lines)
 

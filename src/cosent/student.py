@@ -12,14 +12,7 @@ from transformers import AutoConfig, RoFormerForMaskedLM
 from cosent.decoding import Sampling, write_targets
 from cosent.encoders import resolve
 from cosent.layout import load_pooling, save_pooling
-from cosent.loading import (
-    below,
-    dropout_changes,
-    load_seeded,
-    load_tokenizer,
-    missing_models,
-    quiet_transformers,
-)
+from cosent.loading import below, dropout_changes, load_seeded, load_tokenizer, missing_models, quiet_transformers
 from cosent.modeling import SentenceEncoder
 from cosent.packing import pack, token_counts, unpack, worthwhile_plan
 from cosent.pooling import Pooling
@@ -85,7 +78,7 @@ class Student(SentenceEncoder):
                 "start from mini-roformer, or pass --no_generation for a retrieval model alone."
             )
         with missing_models(model_name_or_path):
-            model = load_seeded(RoFormerForMaskedLM, path, seed, is_decoder=False, **dropout_changes(dropout))
+            model = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(dropout))
         tokenizer = load_tokenizer(path)
         pool = load_pooling(path, model.config.hidden_size, pooling, seed, default="linear_cls")
         student = cls(model, tokenizer, pool)

@@ -25,7 +25,7 @@ import yaml
 from tqdm import tqdm
 
 from cosent.launching import check_world_size
-from cosent.plan import Run, expand, finished, made_by, read_study, settings_of, work
+from cosent.plan import Run, expand, made_by, read_study, settings_of, work
 from cosent.results import read_result
 from cosent.schema import InputError, messages_for_users
 from cosent.scores import SCORES_NAME, read_scores, save_scores
@@ -49,13 +49,14 @@ def main(args: argparse.Namespace) -> int:
     runs = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
     results.mkdir(parents=True, exist_ok=True)
     with alone(results):
-        return run_all(study, name, overrides, results, runs, args)
+        return run_all(study, results, runs, args)
 
 
-def run_all(study: dict, name: str, overrides: dict, results: Path, runs: list[Run], args: argparse.Namespace) -> int:
-    set_aside(results, [*runs, *expand(study, overrides)])
-    todo = [run for run in runs if not finished(results / f"{run.name}.json", run)]
-    describe(study, expand(study, overrides), results / "study.yaml")
+def run_all(study: dict, results: Path, runs: list[Run], args: argparse.Namespace) -> int:
+    name = results.name
+    set_aside(results, runs)
+    todo = [run for run in runs if not (results / f"{run.name}.json").is_file()]
+    describe(study, runs, results / "study.yaml")
     print(f"{name}: {len(runs)} runs, {len(runs) - len(todo)} already finished", file=sys.stderr)
 
     progress, stop = Progress({run: work(run, args.data_dir) for run in todo}), Event()

@@ -16,7 +16,6 @@ from transformers import set_seed
 
 from cosent import lora, objectives, records
 from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments, refuse_changed
-from cosent.callbacks import EarlyStopping
 from cosent.checkpoints import find_checkpoint, has_finished, make_room
 from cosent.cli import run
 from cosent.collapse import CollapseGuard
@@ -68,8 +67,6 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         data_collator=tower.collator.of(encoder.tokenizer),
         compute_metrics=lambda p: SimilarityMetrics().compute(predictions=p.predictions, references=p.label_ids),
     )
-    if args.early_stopping_patience is not None:
-        trainer.add_callback(EarlyStopping(args.early_stopping_patience))
     if args.on_collapse is not None:
         trainer.add_callback(CollapseGuard(trainer, args.on_collapse, args.collapse_drop, args.rollback_factor))
 
@@ -145,8 +142,6 @@ def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> 
         logger.warning(
             "%s has no validation split with two different labels: the last epoch is kept, best or not.", idle
         )
-    if args.early_stopping_patience is not None:
-        raise InputError("--early_stopping_patience needs a validation split and --eval_strategy epoch or steps.")
     args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from transformers import set_seed
 
-from cosent.callbacks import DeadBatchReport, use_log_lines
+from cosent.callbacks import DeadBatchReport, EarlyStopping, use_log_lines
 from cosent.checkpoints import ResumableTrainer
 from cosent.distributed import gather
 from cosent.grad_cache import backward_in_parts, split_batch
@@ -43,7 +43,7 @@ class PairTrainer(ResumableTrainer):
         kwargs: arguments of `transformers.Trainer`.
 
     Raises:
-        InputError: a cached batch size that the devices cannot share out.
+        InputError: a cached batch size that the devices cannot share out, or early stopping without evaluations.
     """
 
     target = "labels"  # what of a batch the loss is given, and the model is not
@@ -65,6 +65,12 @@ class PairTrainer(ResumableTrainer):
         self.dead_batches = DeadBatchReport()
         if objective.compares_pairs:
             self.add_callback(self.dead_batches)
+        if self.args.early_stopping_patience is not None:
+            if self.args.eval_strategy == "no":
+                raise InputError(
+                    "--early_stopping_patience needs a validation split and --eval_strategy epoch or steps."
+                )
+            self.add_callback(EarlyStopping(self.args.early_stopping_patience))
         if self.args.cached_batch_size is not None:
             self._train_batch_size = rows_per_device(self.args)
 
@@ -195,11 +201,10 @@ class PairTrainer(ResumableTrainer):
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
-            means = {
-                f"{metric_key_prefix}_{metric}": sum(metrics[f"{metric_key_prefix}_{n}_{metric}"] for n in sets)
-                / len(sets)
-                for metric in ("spearman", "pearson", "kendall")
-            }
+            means = {}
+            for metric in ("spearman", "pearson", "kendall"):
+                each = [metrics[f"{metric_key_prefix}_{name}_{metric}"] for name in sets]
+                means[f"{metric_key_prefix}_{metric}"] = sum(each) / len(each)
             self.log(means)
             metrics |= means
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
