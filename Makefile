@@ -20,7 +20,7 @@ quickstart: .venv/.runtime
 	$(BIN)/accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \
 		--config recipes/bi_encoder/cosent_mini.yaml --corpus demo --output_dir runs/quickstart --overwrite_output_dir
 	@echo "The ten sentence pairs of kexue.fm 8541, as the new model sees them:"
-	$(BIN)/python -m cosent.similarity --model runs/quickstart --pairs recipes/pairs_8541.tsv
+	$(BIN)/python -m cosent.similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv
 
 test: .venv/.dev lint
 	$(BIN)/python -m pytest

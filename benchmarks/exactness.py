@@ -1,6 +1,6 @@
 """One batch of 32 pairs on one process, on several, in parts, with and without LoRA: the same loss and gradient?
 
-python -m benchmarks.exactness --corpus data/stsb --output recipes/results/exactness.json
+python -m benchmarks.exactness --corpus data/stsb --output results/exactness.json
 
 Every split runs the trainer itself for one optimizer step, dropout 0, on gloo processes of one thread each. A second
 part measures what caching is for: the memory of activations of 1,024 pairs in parts of 16.
@@ -20,12 +20,13 @@ import torch
 from transformers import TrainerCallback
 
 from benchmarks.common import shuffled_rows
-from cosent import objectives, records
-from cosent.arguments import ModelArguments, PairTrainingArguments
-from cosent.data import labels_of, load_corpus
+from cosent.data.pairs import labels_of, load_corpus
 from cosent.schema import InputError
-from cosent.towers import TOWERS
 from cosent.train import adapter, build_model
+from cosent.training import environment as records
+from cosent.training import objective as objectives
+from cosent.training.arguments import ModelArguments, PairTrainingArguments
+from cosent.training.towers import TOWERS
 
 PAIRS = 32
 SPLITS = {  # name -> processes, pairs per device, further arguments of the trainer

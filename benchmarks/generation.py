@@ -1,6 +1,6 @@
 """Writing similar sentences: cached and batched, against RoFormer-Sim's own loop.
 
-python -m benchmarks.generation --models runs/student --output recipes/results/generation.json
+python -m benchmarks.generation --models runs/student --output results/generation.json
 
 Their loop (roformer-sim with bert4keras' `random_sample`) takes a source at a time, its samples side by side, and runs
 the whole sequence again for every token; samples that have ended leave it. Both sides draw the same sentences with the
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from cosent import records
-from cosent.data import load_corpus
-from cosent.decoding import Sampling, unwritable, write_targets
-from cosent.onednn import onednn_linears
-from cosent.sampling import sample_tokens
-from cosent.student import Student
-from cosent.unilm import unilm_mask
+from cosent.compute.onednn import onednn_linears
+from cosent.data.pairs import load_corpus
+from cosent.student.attention_mask import unilm_mask
+from cosent.student.decoding import Sampling, unwritable, write_targets
+from cosent.student.model import Student
+from cosent.student.sampling import sample_tokens
+from cosent.training import environment as records
 
 
 @torch.inference_mode()

@@ -1,6 +1,6 @@
 """Kill training with SIGKILL again and again, restart it with the same command, and compare the final weights.
 
-python -m benchmarks.kills --kills 10 --output recipes/results/kills.json
+python -m benchmarks.kills --kills 10 --output results/kills.json
 
 Half of the kills wait until a checkpoint is being written, the others strike at random moments. A run is killed up to
 four times before it may finish; its weights must be, bit for bit, those of a run that nobody disturbed.
@@ -18,10 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from cosent import records
-from cosent.checkpoints import SEAL
-from cosent.data import load_corpus
+from cosent.data.pairs import load_corpus
 from cosent.schema import Manifest, sha256_of_file
+from cosent.training import environment as records
+from cosent.training.checkpoints import SEAL
 
 KILLS_PER_RUN = 4
 FLAGS = [

@@ -1,6 +1,6 @@
 """Training on two processes (DDP) against one, and against two that do not know of each other.
 
-python -m benchmarks.scaling --output recipes/results/scaling.json
+python -m benchmarks.scaling --output results/scaling.json
 
 One thread and the same batch per process. The two strangers are the ceiling: what the machine's cores reach together
 when nothing is exchanged. The three cases take turns.
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cosent import records
+from cosent.training import environment as records
 
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
 FLAGS = [

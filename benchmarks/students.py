@@ -1,7 +1,7 @@
 """A teacher and its students: distilled, and trained on the same labels, both from the same stage 1.
 
 python -m benchmarks.students --teacher runs/teacher --corpus lcqmc --limit_train 40000 --layers 2 \
-    --seeds 1 2 3 --output recipes/results/student.json
+    --seeds 1 2 3 --output results/student.json
 
 Every run is an `accelerate launch` of a recipe; one that has finished is read, not repeated.
 """
@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cosent import records
-from cosent.plan import same
 from cosent.schema import InputError, messages_for_users
+from cosent.studies.definition import same
+from cosent.training import environment as records
 
 STAGE_1, DISTILL, DIRECT = ("student/stage1", "student/distill", "bi_encoder/cosent_mini")
 # CoSENT starts from the student's encoder, pool included; its rate and batch are those of the teacher in `towers`.

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from cosent.cross_encoder import CrossEncoder
 from cosent.encoders import resolve
+from cosent.modeling.cross_encoder import CrossEncoder
 
 
 def encoder_folder(name: str) -> str:

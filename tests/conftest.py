@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
-from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import parse
 from cosent.encoders import resolve
-from cosent.pooling import Pooling
+from cosent.modeling.pooling import Pooling
 from cosent.schema import Manifest, sha256_of_file
-from cosent.student import Student
+from cosent.student.model import Student
 from cosent.train import main
+from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 SENTENCES = [
     "我喜欢北京",

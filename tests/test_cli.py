@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cosent.arguments import DataArguments, ModelArguments, PairTrainingArguments
 from cosent.cli import parse
 from cosent.schema import InputError
+from cosent.training.arguments import DataArguments, ModelArguments, PairTrainingArguments
 
 
 @dataclass

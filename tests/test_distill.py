@@ -11,15 +11,15 @@ from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from cosent.cli import parse
-from cosent.cross_encoder import CrossEncoder
-from cosent.data import load_corpus
+from cosent.data.pairs import load_corpus
 from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments, main
-from cosent.layout import save_pooling
-from cosent.modeling import SentenceEncoder
-from cosent.paraphrases import perplexity
-from cosent.pooling import Pooling
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.pooling import Pooling
+from cosent.modeling.saved_folder import save_pooling
 from cosent.schema import InputError
-from cosent.student import Student
+from cosent.student.evaluation import perplexity
+from cosent.student.model import Student
 
 SENTENCES = [
     "怎么还款",

@@ -14,11 +14,11 @@ from scipy import stats
 
 from benchmarks import students
 from cosent import report
-from cosent.comparison import compare
-from cosent.plan import expand, read_study
-from cosent.results import Published, Result, read_results
+from cosent.reporting.comparison import compare
+from cosent.run_record import read_scores, save_scores
 from cosent.schema import InputError
-from cosent.scores import read_scores, save_scores
+from cosent.studies.definition import expand, read_study
+from cosent.studies.results import Published, Result, read_results
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,7 +65,7 @@ def test_the_readme_is_up_to_date():
     """Fails if a result changed and the README still shows the old figure: run `python -m cosent.report README.md`."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(report.BLOCK.findall(text)) >= 2
-    assert report.fill(text, ROOT / "recipes/results") == text
+    assert report.fill(text, ROOT / "results") == text
 
 
 def test_a_study_on_paper(tmp_path):
@@ -244,7 +244,7 @@ def test_what_is_no_result_is_named(tmp_path):
 def test_published_numbers_stand_beside_ours(monkeypatch):
     """Fails if a published table names a study that does not ship, no method of it, or a measure that is not shown."""
     monkeypatch.chdir(ROOT)
-    tables = yaml.safe_load(Path("recipes/results/published.yaml").read_text())
+    tables = yaml.safe_load(Path("results/published.yaml").read_text())
     assert len(tables) >= 6
     for table in tables:
         published = Published(table["source"], table["measure"], table["rows"])

@@ -13,11 +13,12 @@ import psutil
 import pytest
 import yaml
 
-from cosent import plan, study
-from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent import study
 from cosent.cli import parse
+from cosent.run_record import read_scores, save_scores
 from cosent.schema import InputError
-from cosent.scores import read_scores, save_scores
+from cosent.studies import definition as plan
+from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 ROOT = Path(__file__).parents[1]
 STUDIES = sorted((ROOT / "recipes/studies").glob("*.yaml"))

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from cosent import objectives
-from cosent.losses import LOSSES
-from cosent.modeling import SentenceEncoder
+from cosent.evaluation.significance import spearman
+from cosent.losses.cosent import LOSSES
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.run_record import read_scores
 from cosent.schema import InputError, Manifest
-from cosent.scores import read_scores
-from cosent.significance import spearman
+from cosent.training import objective as objectives
 
 
 @pytest.fixture

@@ -15,24 +15,24 @@ import datasets
 import numpy as np
 from transformers import set_seed
 
-from cosent import records
-from cosent.arguments import PairTrainingArguments, option
-from cosent.checkpoints import find_checkpoint, has_finished, make_room
 from cosent.cli import run
-from cosent.cross_encoder import CrossEncoder
-from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus
-from cosent.decoding import Sampling
-from cosent.losses import pair_ranking_loss, similarity_matrix_loss, synonym_loss
-from cosent.modeling import BiEncoder, SentenceEncoder
-from cosent.paraphrases import HeldOut, summary
-from cosent.pooling import POOLINGS
+from cosent.data.pairs import Corpus, PairDataset, labels_of, limit, load_corpus
+from cosent.losses.cosent import pair_ranking_loss, similarity_matrix_loss, synonym_loss
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.pooling import POOLINGS
+from cosent.pretraining.batches import read_texts
 from cosent.schema import InputError
-from cosent.student import Student, keep_layers
-from cosent.student_data import Corruption, StudentCollator, StudentDataset, positive_from
-from cosent.student_trainer import StudentTrainer
-from cosent.teachers import DEFAULT_CACHE, teacher_scores, teacher_vectors
-from cosent.text import read_texts
-from cosent.towers import load_model
+from cosent.student.data import Corruption, StudentCollator, StudentDataset, positive_from
+from cosent.student.decoding import Sampling
+from cosent.student.evaluation import HeldOut, summary
+from cosent.student.model import Student, keep_layers
+from cosent.student.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
+from cosent.student.trainer import StudentTrainer
+from cosent.training import environment as records
+from cosent.training.arguments import PairTrainingArguments, option
+from cosent.training.checkpoints import find_checkpoint, has_finished, make_room
+from cosent.training.towers import load_model
 
 logger = logging.getLogger("cosent.distill")
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from cosent.arguments import option
 from cosent.cli import run
-from cosent.distributed import rank, world_size
-from cosent.encoding import quantized
+from cosent.compute.distributed import rank, world_size
+from cosent.inference.embedding import quantized
+from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
 from cosent.schema import InputError
-from cosent.towers import load_bi_encoder
-from cosent.vector_file import ChunkTask, encode_file, read_chunks
+from cosent.training.arguments import option
+from cosent.training.towers import load_bi_encoder
 
 
 @dataclass

@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cosent.arguments import option
 from cosent.cli import run
-from cosent.cross_encoder import CrossEncoder
-from cosent.data import Corpus, load_corpus
-from cosent.distributed import gather_object, rank, world_size
-from cosent.encoding import quantized
-from cosent.metrics import SimilarityMetrics, find_threshold
-from cosent.records import read_record
+from cosent.compute.distributed import gather_object, rank, world_size
+from cosent.data.pairs import Corpus, load_corpus
+from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
+from cosent.inference.embedding import quantized
+from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.schema import SPLITS, InputError
-from cosent.towers import load_model
+from cosent.training.arguments import option
+from cosent.training.environment import read_record
+from cosent.training.towers import load_model
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
 

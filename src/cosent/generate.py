@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from cosent.schema import InputError, messages_for_users
-from cosent.student import Student
+from cosent.student.model import Student
 
 
 def main(args: argparse.Namespace) -> None:

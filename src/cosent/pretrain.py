@@ -12,18 +12,18 @@ from dataclasses import asdict, dataclass
 import torch
 from transformers import AutoTokenizer, TrainingArguments, set_seed
 
-from cosent import records
-from cosent.arguments import option
-from cosent.backbones import POSITIONS
-from cosent.checkpoints import find_checkpoint, has_finished, make_room
 from cosent.cli import run
-from cosent.data import load_corpus
+from cosent.compute.packed_backbone import POSITIONS
+from cosent.data.pairs import load_corpus
 from cosent.encoders import resolve
-from cosent.encoders.vocabulary import learn_tokenizer
-from cosent.joined import JoinedBatches
-from cosent.pretraining import ARCHITECTURES, NO_DROPOUT, Pretraining, PretrainTrainer, fresh_model, initial_model
+from cosent.pretraining.batches import NeighbourBatches, bare, read_texts
+from cosent.pretraining.joined import JoinedBatches
+from cosent.pretraining.model import ARCHITECTURES, NO_DROPOUT, Pretraining, PretrainTrainer, fresh_model, initial_model
+from cosent.pretraining.vocabulary import learn_tokenizer
 from cosent.schema import InputError, sha256_of_file
-from cosent.text import NeighbourBatches, bare, read_texts
+from cosent.training import environment as records
+from cosent.training.arguments import option
+from cosent.training.checkpoints import find_checkpoint, has_finished, make_room
 
 logger = logging.getLogger("cosent.pretrain")
 

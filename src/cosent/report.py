@@ -1,6 +1,6 @@
 """Tables, figures and intervals out of results, so that no number is typed by hand.
 
-python -m cosent.report recipes/results/native        report.md and report.html of a study, beside its results
+python -m cosent.report results/native        report.md and report.html of a study, beside its results
 python -m cosent.report README.md                     fills the blocks of a Markdown file
 python -m cosent.report --ensemble RUN_A RUN_B        the mean of ranks of two runs, tested against each of them
 """
@@ -13,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from cosent import comparison, diagnostics, page
+from cosent.evaluation.significance import difference, mean_of_ranks, resampled_spearman, spearman
 from cosent.launching import check_world_size
-from cosent.results import Result, Study, read_results, spread
+from cosent.reporting import comparison, diagnostics
+from cosent.reporting import document as page
+from cosent.run_record import SCORES_NAME, Scores, read_scores
 from cosent.schema import InputError, messages_for_users
-from cosent.scores import SCORES_NAME, Scores, read_scores
-from cosent.significance import difference, mean_of_ranks, resampled_spearman, spearman
+from cosent.studies.results import Result, Study, read_results, spread
 
-RESULTS = Path("recipes/results")
+RESULTS = Path("results")
 BLOCK = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 

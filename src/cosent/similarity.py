@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cosent.launching import check_world_size
 from cosent.schema import InputError, messages_for_users
-from cosent.towers import load_model
+from cosent.training.towers import load_model
 
 
 def main(args: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 python -m cosent.study recipes/studies/losses_stsb.yaml --parallel 2
 
-A run whose JSON under `recipes/results/<study>` shows the same settings is never repeated, so that a study continues
+A run whose JSON under `results/<study>` shows the same settings is never repeated, so that a study continues
 where it stopped; a run that fails is listed at the end, and the others go on. `plan.py` says what a study may hold.
 """
 
@@ -25,10 +25,10 @@ import yaml
 from tqdm import tqdm
 
 from cosent.launching import check_world_size
-from cosent.plan import Run, expand, made_by, read_study, settings_of, work
-from cosent.results import read_result
+from cosent.run_record import SCORES_NAME, read_scores, save_scores
 from cosent.schema import InputError, messages_for_users
-from cosent.scores import SCORES_NAME, read_scores, save_scores
+from cosent.studies.definition import Run, expand, made_by, read_study, settings_of, work
+from cosent.studies.results import read_result
 
 # What a result keeps of run.json: enough to judge and repeat the run, not its whole log.
 KEPT = ("recipe", "corpora", "before", "after", "thresholds", "train_pairs", "train_seconds", "versions", "commit")
@@ -235,7 +235,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--accelerate_config", default="recipes/accelerate/cpu.yaml", help="where to run")
     parser.add_argument("--data_dir", default="data", help="folder of the prepared corpora")
     parser.add_argument("--runs", default="runs/studies", help="where models and logs go")
-    parser.add_argument("--results", default="recipes/results", help="where the JSON of each run goes")
+    parser.add_argument("--results", default="results", help="where the JSON of each run goes")
     return parser
 
 

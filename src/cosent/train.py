@@ -14,19 +14,27 @@ from torch import nn
 from torch.utils.data import ConcatDataset
 from transformers import set_seed
 
-from cosent import lora, objectives, records
-from cosent.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments, refuse_changed
-from cosent.checkpoints import find_checkpoint, has_finished, make_room
 from cosent.cli import run
-from cosent.collapse import CollapseGuard
-from cosent.cross_encoder import CrossEncoder
-from cosent.data import Corpus, PairDataset, labels_of, limit, load_corpus, random_negatives
-from cosent.held_out import can_rank, measure, table, validation_sets
-from cosent.metrics import SimilarityMetrics
-from cosent.modeling import BiEncoder, SentenceEncoder
+from cosent.data.pairs import Corpus, PairDataset, labels_of, limit, load_corpus, random_negatives
+from cosent.evaluation.metrics import SimilarityMetrics
+from cosent.modeling import lora
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.run_record import SCORES_NAME, Scores, save_scores
 from cosent.schema import NLI_CLASSES, InputError
-from cosent.scores import SCORES_NAME, Scores, save_scores
-from cosent.towers import TOWERS
+from cosent.training import environment as records
+from cosent.training import objective as objectives
+from cosent.training.arguments import (
+    DataArguments,
+    LossArguments,
+    ModelArguments,
+    PairTrainingArguments,
+    refuse_changed,
+)
+from cosent.training.checkpoints import find_checkpoint, has_finished, make_room
+from cosent.training.collapse_guard import CollapseGuard
+from cosent.training.held_out import can_rank, measure, table, validation_sets
+from cosent.training.towers import TOWERS
 
 logger = logging.getLogger("cosent.train")
 

@@ -1,0 +1,129 @@
+"""Running a transformers encoder without padding: what each architecture needs so that no number changes."""
+
+import logging
+from functools import cache
+
+import numpy as np
+import torch
+from torch import nn
+
+from cosent.compute.packing import Plan, block_mask, pack, plan_rows, token_counts, unpack, worthwhile_plan
+
+logger = logging.getLogger(__name__)
+
+# Where the positions of an architecture start; what is not here was not verified to be exact, and is padded.
+POSITIONS = {
+    "albert": "zero",
+    "bert": "zero",
+    "electra": "zero",
+    "ernie": "zero",
+    "megatron-bert": "zero",
+    "camembert": "after_padding_id",
+    "roberta": "after_padding_id",
+    "xlm-roberta": "after_padding_id",
+    "roformer": "relative",
+}
+FLASH = ("flash_attention_2", "flash_attention_3")
+
+
+def packed_forward(
+    backbone: nn.Module, inputs: dict[str, torch.Tensor], layers: tuple[int, ...] = (-1,)
+) -> torch.Tensor:
+    """Runs a backbone on packed rows where that is exact and cheaper, on the padded batch otherwise.
+
+    Args:
+        backbone: a transformers encoder without its head (`model.base_model` of a cross-encoder).
+        inputs: `input_ids`, `attention_mask` and perhaps `token_type_ids`, each of shape `(sentences, tokens)`, padded
+            on the right.
+        layers: which `hidden_states` to average; (-1,) is the output.
+
+    Returns:
+        `torch.Tensor` of shape `(sentences, longest, hidden)`. Where `attention_mask` is 0 its values mean nothing; a
+        head that reads [CLS] finds it at `[:, 0]`, as in a padded batch.
+
+    Raises:
+        InputError: the batch is not padded on the right, or a sentence has no token.
+    """
+    config, obstacle = backbone.config, packing_obstacle(backbone.config)
+    if obstacle is not None:
+        warn_of_padding(config.model_type, obstacle)
+        return padded_forward(backbone, inputs, layers)
+    lengths = token_counts(inputs["attention_mask"])
+    if config._attn_implementation in FLASH:
+        plan = plan_rows(lengths, int(lengths.sum()))
+        arguments = flash_arguments(plan, inputs["input_ids"].device)
+    else:
+        max_width = max(config.max_position_embeddings, int(lengths.max()))
+        plan = worthwhile_plan(lengths, inputs["input_ids"].shape[1], config.hidden_size, max_width)
+        arguments = {}
+    if plan is None:
+        return padded_forward(backbone, inputs, layers)
+    per_token = {name: tensor for name, tensor in inputs.items() if name != "attention_mask"}
+    if POSITIONS[config.model_type] != "relative":
+        per_token["position_ids"] = position_ids(inputs["input_ids"], config)
+    packed = pack(per_token, plan)
+    if not arguments:
+        dtype = None if config._attn_implementation == "sdpa" else backbone.dtype
+        arguments["attention_mask"] = block_mask(packed.segments, dtype)
+    return unpack(averaged_layers(backbone, layers, **packed.tensors, **arguments), packed.slots)
+
+
+def padded_forward(
+    backbone: nn.Module, inputs: dict[str, torch.Tensor], layers: tuple[int, ...] = (-1,)
+) -> torch.Tensor:
+    """As `packed_forward`, on the padded batch as it is: shape `(sentences, tokens, hidden)`."""
+    return averaged_layers(backbone, layers, **inputs)
+
+
+def averaged_layers(backbone: nn.Module, layers: tuple[int, ...], **arguments) -> torch.Tensor:
+    if layers == (-1,):
+        return backbone(**arguments).last_hidden_state
+    states = backbone(**arguments, output_hidden_states=True).hidden_states
+    return torch.stack([states[layer] for layer in layers]).mean(dim=0)
+
+
+def position_ids(input_ids: torch.Tensor, config) -> torch.Tensor:
+    """The positions that a backbone would give to padded sentences, shape `(sentences, tokens)`."""
+    if POSITIONS[config.model_type] == "zero":
+        return torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    filled = input_ids.ne(config.pad_token_id)
+    return filled.cumsum(dim=1) * filled + config.pad_token_id
+
+
+def max_tokens(config) -> int:
+    """The longest sentence that has a position for every token, special tokens counted."""
+    reserved = config.pad_token_id + 1 if POSITIONS.get(config.model_type) == "after_padding_id" else 0
+    return config.max_position_embeddings - reserved
+
+
+def flash_arguments(plan: Plan, device: torch.device) -> dict[str, torch.Tensor | int]:
+    """What transformers' variable-length flash attention wants for sentences in one row, instead of a mask.
+
+    `cu_seq_lens_*` (int32, shape `(sentences + 1,)`) are the bounds of the sentences, `max_length_*` the longest.
+    """
+    bounds = torch.tensor([*np.sort(plan.start), plan.width], dtype=torch.int32, device=device)
+    longest = int(plan.lengths.max())
+    return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
+
+
+def packing_obstacle(config) -> str | None:
+    """Why a backbone would not give the same numbers on packed rows; None where it does."""
+    if config.model_type not in POSITIONS:
+        return "this architecture was not verified"
+    if getattr(config, "is_decoder", False):  # ALBERT has no such field
+        return "it attends causally (is_decoder)"
+    known = ("sdpa", "eager", *FLASH)
+    if config._attn_implementation not in known:
+        return f"attention implementation {config._attn_implementation} is none of {', '.join(known)}"
+    return None
+
+
+@cache
+def warn_of_padding(model_type: str, obstacle: str) -> None:
+    """Says once per process and reason that batches stay padded."""
+    logger.warning(
+        "Batches of %s are padded, not packed: %s. The numbers are the same; with short sentences of mixed lengths, "
+        "more than half of the computation is spent on padding.",
+        model_type,
+        obstacle,
+    )

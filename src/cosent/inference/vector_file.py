@@ -1,0 +1,181 @@
+"""A text file of any length into a `.npy` file of its vectors, in constant memory and on one or more processes."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap
+from torch import nn
+
+from cosent.compute.distributed import gather_object, rank, wait_for_everyone, world_size
+from cosent.inference.embedding import embed
+from cosent.schema import InputError
+
+CHUNK_LINES = 4096  # read, sorted, encoded and written at a time
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A run of lines: number of the first from 0, how many, and the byte where they start."""
+
+    first: int
+    rows: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class ChunkTask:
+    """Everything but the encoder that a process needs to encode a chunk: two paths and what `embed` takes."""
+
+    input_path: Path
+    output_path: Path
+    batch_size: int
+    normalize: bool
+    keep_empty_lines: bool
+
+
+def read_chunks(path: Path, keep_empty_lines: bool = False, chunk_lines: int = CHUNK_LINES) -> list[Chunk]:
+    """Checks every line of a file and returns where its chunks start.
+
+    Raises:
+        InputError: no such file, no line in it, or a line that is not UTF-8 or empty.
+    """
+    if not path.is_file():
+        raise InputError(f"There is no file {path}. Pass a UTF-8 text file with one sentence per line.")
+    chunks, first, offset = [], 0, 0
+    with open(path, "rb") as file:
+        while lines := read_lines(file, path, first, chunk_lines, keep_empty_lines):
+            chunks.append(Chunk(first, len(lines), offset))
+            first, offset = first + len(lines), file.tell()
+    if not chunks:
+        raise InputError(f"{path} is empty: there is nothing to encode. Pass a file with one sentence per line.")
+    return chunks
+
+
+def read_lines(file, path: Path, first: int, count: int, keep_empty_lines: bool) -> list[str]:
+    """Reads the next `count` sentences of a binary file; `first` is the number of the next line from 0."""
+    return [
+        decode(line, f"{path}, line {first + number + 1}", first + number == 0, keep_empty_lines)
+        for number, line in zip(range(count), iter(file.readline, b""), strict=False)
+    ]
+
+
+def decode(line: bytes, place: str, is_first: bool, keep_empty_lines: bool) -> str:
+    """One line as text, without a byte order mark in front of the file and without its line end."""
+    try:
+        sentence = line.decode("utf-8-sig" if is_first else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{place}: expected UTF-8, got the byte 0x{line[error.start]:02x} in {line[:60]!r}. Read as another "
+            "encoding its vector would be of another text. Convert the file (iconv -f GB18030 -t UTF-8)."
+        ) from error
+    if not sentence.strip() and not keep_empty_lines:
+        raise InputError(
+            f"{place}: expected a sentence, got an empty line. Skipped, it would shift the rows of all that follow; "
+            "remove it, or pass --keep_empty_lines to give it the vector of the empty sentence."
+        )
+    return sentence
+
+
+def encode_chunk(
+    encoder: nn.Module, task: ChunkTask, chunk: Chunk, progress: Callable[[int], None] | None = None
+) -> int:
+    """Encodes a chunk into its rows of the output, which exists already; returns how many sentences were cut."""
+    with open(task.input_path, "rb") as file:
+        file.seek(chunk.offset)
+        sentences = read_lines(file, task.input_path, chunk.first, chunk.rows, task.keep_empty_lines)
+    vectors, truncated = embed(encoder, sentences, task.batch_size, task.normalize, progress)
+    output = open_memmap(task.output_path, mode="r+")
+    output[chunk.first : chunk.first + chunk.rows] = vectors
+    output.flush()
+    return truncated
+
+
+def encode_file(
+    encoder: nn.Module,
+    task: ChunkTask,
+    chunks: list[Chunk],
+    load: Callable[[], nn.Module] | None = None,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Encodes all chunks of a file to `task.output_path`, which appears when it is complete.
+
+    Until then the rows stand in `<output>.partial`, which is removed if anything fails. Of several processes that were
+    launched together each takes every world_size-th chunk; they need a file system that all of them see.
+
+    Args:
+        encoder: a `SentenceEncoder`.
+        chunks: from `read_chunks`.
+        load: picklable, returns the same encoder; called in each worker if there are several.
+        workers: processes; each takes the next chunk, with its share of the threads.
+        progress: called with the number of further sentences that this process has done.
+
+    Returns:
+        How many sentences were cut to the encoder's maximum, by all processes.
+
+    Raises:
+        InputError: a worker died, or this process does not see the file that the first one made.
+    """
+    partial = task.output_path.with_name(task.output_path.name + ".partial")
+    writing = replace(task, output_path=partial)
+    rows = chunks[-1].first + chunks[-1].rows
+    own = chunks[rank() :: world_size()]
+    try:
+        if rank() == 0:
+            open_memmap(partial, mode="w+", dtype=np.float32, shape=(rows, encoder.pooling.hidden_size)).flush()
+        wait_for_everyone()
+        if not partial.exists():
+            raise InputError(
+                f"{partial}, made by process 0, is not here: its rows would be missing. Machines that encode together "
+                "need an --output on a file system that all of them see."
+            )
+        if workers == 1:
+            truncated = sum(encode_chunk(encoder, writing, chunk, progress) for chunk in own)
+        else:
+            truncated = sum(encode_in_workers(load, writing, own, workers, progress))
+        truncated = sum(gather_object(truncated))  # from here on, all rows are written
+        if rank() == 0:
+            os.replace(partial, task.output_path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return truncated
+
+
+def encode_in_workers(
+    load: Callable, task: ChunkTask, chunks: list[Chunk], workers: int, progress: Callable[[int], None] | None
+) -> Iterator[int]:
+    """Yields the number of cut sentences of each chunk as it is done."""
+    threads = max(1, torch.get_num_threads() // workers)
+    context = multiprocessing.get_context("spawn")  # a fork would inherit locked thread pools
+    with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(load, threads)) as pool:
+        done = {pool.submit(work, task, chunk): chunk for chunk in chunks}
+        try:
+            for future in as_completed(done):
+                yield future.result()
+                if progress is not None:
+                    progress(done[future].rows)
+        except BrokenProcessPool as error:
+            raise InputError(
+                f"One of {workers} workers died before its rows were written, most likely for lack of memory: each "
+                "holds the whole model. Nothing was kept. Try fewer --workers or a smaller --batch_size."
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def start_worker(load: Callable, threads: int) -> None:
+    global worker_encoder
+    torch.set_num_threads(threads)
+    worker_encoder = load()
+
+
+def work(task: ChunkTask, chunk: Chunk) -> int:
+    return encode_chunk(worker_encoder, task, chunk)

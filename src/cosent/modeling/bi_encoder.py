@@ -1,0 +1,216 @@
+"""The bi-encoder: a backbone with a pool on top, saved so that sentence-transformers loads the folder as it is."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.functional import cosine_similarity
+from tqdm.auto import tqdm
+
+from cosent.compute.packed_backbone import packed_forward, padded_forward
+from cosent.encoders import resolve
+from cosent.inference.embedding import check_sentences, embed
+from cosent.modeling.loading import (
+    TextModel,
+    below,
+    dropout_changes,
+    load_backbone,
+    load_tokenizer,
+    missing_models,
+    quiet_transformers,
+)
+from cosent.modeling.pooling import Pooling
+from cosent.modeling.saved_folder import is_cross_encoder, load_pooling, read_json, save_pooling
+from cosent.schema import InputError
+
+logger = logging.getLogger(__name__)
+
+HEAD_NAME = "head.safetensors"
+
+
+class SentenceEncoder(TextModel):
+    """A transformer backbone, its tokenizer and a pool: sentences in, vectors out.
+
+    Args:
+        packing: lay the sentences of a batch into shared rows instead of padding them, where that changes no number
+            (see `packing.py`). Also an attribute, which may be switched at any time.
+    """
+
+    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, packing: bool = True):
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.pooling = pooling
+        self.packing = packing
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        pooling: str | None = None,
+        max_length: int | None = None,
+        dropout: float | None = None,
+        seed: int = 42,
+        attn_implementation: str | None = None,
+        quantization_config=None,
+    ) -> "SentenceEncoder":
+        """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
+
+        Args:
+            model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
+            pooling: one of `POOLINGS`; default: what the folder says, else `mean`.
+            max_length: tokens per sentence, special tokens included; default: what the tokenizer says.
+            dropout: probability for hidden states and attention; default: what the backbone says.
+            seed: seed of whatever weights the folder does not have; the global random state stays as it was.
+            attn_implementation: e.g. `flash_attention_2`, on whose variable-length kernel packed rows then run.
+            quantization_config: of transformers, for weights that stay frozen.
+
+        Raises:
+            InputError: no model is there, or it pools in a way that this project does not compute.
+        """
+        path, changes = resolve(model_name_or_path), dropout_changes(dropout)
+        changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        with missing_models(model_name_or_path):
+            backbone = load_backbone(path, seed, **changes)
+            tokenizer = load_tokenizer(path)
+        encoder = cls(backbone, tokenizer, load_pooling(path, backbone.config.hidden_size, pooling, seed))
+        if max_length is None:  # of a folder that an older sentence-transformers wrote
+            max_length = (read_json(path, "sentence_bert_config.json") or {}).get("max_seq_length")
+        if max_length is not None:
+            encoder.max_length = max_length
+        return encoder
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes backbone, tokenizer and the description of the pool; sentence-transformers loads the folder.
+
+        Args:
+            state_dict: this module's weights where they had to be gathered from shards; default: its own.
+        """
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        with quiet_transformers():
+            self.backbone.save_pretrained(folder, state_dict=below(state_dict, "backbone."))
+        self.tokenizer.model_max_length = self.max_length
+        self.tokenizer.save_pretrained(folder)
+        save_pooling(self.pooling, folder, below(state_dict, "pooling."))
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Embeds sentences.
+
+        Args:
+            input_ids, attention_mask (`torch.Tensor` of shape `(sentences, tokens)`): padded on the right.
+
+        Returns:
+            `torch.Tensor` of shape `(sentences, hidden)`, not normalised.
+        """
+        run = packed_forward if self.packing else padded_forward
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
+        return self.pooling(tokens, attention_mask[:, : tokens.shape[1]])
+
+    def encode(
+        self, sentences: list[str], batch_size: int = 512, normalize: bool = False, show_progress_bar: bool = False
+    ) -> np.ndarray:
+        """Embeds sentences in evaluation mode, each distinct one once; warns of those longer than `max_length`.
+
+        Args:
+            sentences: any number of sentences in any order.
+            batch_size: the most sentences in a forward pass; the number of tokens in it is bounded too.
+            normalize: scale every vector to length 1, so that a dot product is the cosine.
+            show_progress_bar: report progress on stderr.
+
+        Returns:
+            float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
+
+        Raises:
+            InputError: one string instead of a list of them, or an item that is not a string.
+        """
+        with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
+            vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update)
+        if truncated:
+            logger.warning(
+                "%d of %d sentences are longer than %d tokens; what is beyond them was not read.",
+                truncated,
+                len(sentences),
+                self.max_length,
+            )
+        return vectors
+
+    def similarity(
+        self,
+        sentences1: str | list[str],
+        sentences2: str | list[str],
+        batch_size: int = 512,
+        show_progress_bar: bool = False,
+    ) -> float | np.ndarray:
+        """Cosine of each pair: a float for two strings, shape `(pairs,)` for two lists of equal length.
+
+        For all against all, multiply what `encode(..., normalize=True)` gives.
+        """
+        if isinstance(sentences1, str) and isinstance(sentences2, str):
+            return float(self.similarity([sentences1], [sentences2])[0])
+        check_sentences(sentences1)
+        check_sentences(sentences2)
+        if len(sentences1) != len(sentences2):
+            raise InputError(f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences.")
+        vectors = self.encode(
+            [*sentences1, *sentences2], batch_size, normalize=True, show_progress_bar=show_progress_bar
+        )
+        return (vectors[: len(sentences1)] * vectors[len(sentences1) :]).sum(axis=1)
+
+
+class BiEncoder(nn.Module):
+    """What a trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head on top.
+
+    Every forward of training goes through this module, so that the hooks of DistributedDataParallel see the head too.
+    """
+
+    def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Embeds and compares pairs.
+
+        Args:
+            input_ids, attention_mask (`torch.Tensor` of shape `(batch, 2, tokens)`): padded on the right.
+
+        Returns:
+            `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
+            head also `logits` of shape `(batch, classes)`.
+        """
+        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
+        embeddings = embeddings.float().unflatten(0, (-1, 2))
+        outputs = {"embeddings": embeddings, "scores": cosine_similarity(embeddings[:, 0], embeddings[:, 1])}
+        if self.head is not None:
+            outputs["logits"] = self.head(embeddings)
+        return outputs
+
+    def gradient_checkpointing_enable(self, **kwargs) -> None:
+        self.encoder.backbone.gradient_checkpointing_enable(**kwargs)
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes the encoder as `SentenceEncoder` does, and the head (needed for resuming alone) beside it."""
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        self.encoder.save_pretrained(folder, below(state_dict, "encoder."))
+        Path(folder, HEAD_NAME).unlink(missing_ok=True)  # of a model with a head that stood here before
+        if self.head is not None:
+            save_file(below(state_dict, "head."), Path(folder, HEAD_NAME))
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Takes over the weights that `save_pretrained` wrote to `folder`."""
+        if is_cross_encoder(str(folder)):
+            raise InputError(f"{folder} was saved by a cross-encoder run. Resume with the recipe it was started with.")
+        saved = SentenceEncoder.from_pretrained(str(folder))
+        has_head = Path(folder, HEAD_NAME).is_file()
+        if saved.pooling.mode != self.encoder.pooling.mode or has_head != (self.head is not None):
+            raise InputError(
+                f"{folder} was saved by a run of another kind: pooling {saved.pooling.mode} with"
+                f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with the recipe it was started with."
+            )
+        self.encoder.load_state_dict(saved.state_dict())
+        if self.head is not None:
+            self.head.load_state_dict(load_file(Path(folder, HEAD_NAME)))

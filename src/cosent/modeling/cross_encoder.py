@@ -1,0 +1,222 @@
+"""The cross-encoder: both sentences of a pair in one sequence, scored by a sequence classifier of transformers."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from cosent.compute.onednn import onednn_linears
+from cosent.compute.packed_backbone import POSITIONS, packed_forward, packing_obstacle, padded_forward, warn_of_padding
+from cosent.data.pairs import JoinedPairCollator, tokenize_joined
+from cosent.encoders import resolve
+from cosent.inference.embedding import BATCH_TOKENS, CHUNK_SENTENCES, REORDER_TOKENS, batch_bounds, check_sentences
+from cosent.modeling.loading import TextModel, below, dropout_changes, load_seeded, missing_models, quiet_transformers
+from cosent.modeling.saved_folder import IDENTITY, is_cross_encoder, remove_pooling
+from cosent.schema import InputError
+
+logger = logging.getLogger(__name__)
+
+READ_A_POOLER = ("albert", "bert", "ernie", "megatron-bert")  # other heads take the token vectors and find [CLS] there
+WITHOUT_SEGMENTS = ["input_ids", "attention_mask"]
+
+
+class CrossEncoder(TextModel):
+    """A sequence classifier and its tokenizer: pairs of sentences in, one score each out.
+
+    The score is the logit of a model with one; of several, the last minus the first: `logit 1 - logit 0` of a binary
+    classifier, `entailment - contradiction` of one for NLI. sentence-transformers' `CrossEncoder` loads the saved
+    folder and gives the same logits.
+
+    Args:
+        model: an `AutoModelForSequenceClassification`.
+        packing: as `SentenceEncoder.packing`.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer, packing: bool = True):
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.packing = packing
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        num_labels: int | None = None,
+        segment_ids: str = "tokenizer",
+        max_length: int | None = None,
+        dropout: float | None = None,
+        seed: int = 42,
+        attn_implementation: str | None = None,
+        quantization_config=None,
+    ) -> "CrossEncoder":
+        """Loads a classifier in float32, or a backbone and a fresh head on it.
+
+        Args:
+            model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
+            num_labels: logits of the head; default: what the folder says. A head of another size is replaced.
+            segment_ids: `tokenizer`: as the tokenizer numbers them (0 everywhere if it was saved that way); `zero`: 0
+                everywhere, in training, here and in whatever serves the saved folder.
+            max_length: tokens per pair, special tokens included; default: what the tokenizer says.
+            dropout: probability for hidden states, attention and the head; default: what the model says.
+            seed: seed of whatever weights the folder does not have; the global random state stays as it was.
+            attn_implementation, quantization_config: as for `SentenceEncoder`.
+
+        Raises:
+            InputError: no model is there.
+        """
+        path, changes = resolve(model_name_or_path), dropout_changes(dropout)
+        with missing_models(model_name_or_path):
+            config = AutoConfig.from_pretrained(path)
+        if dropout is not None:
+            heads = ("classifier_dropout", "classifier_dropout_prob")
+            changes |= {name: dropout for name in heads if hasattr(config, name)}
+        changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        if num_labels is not None:
+            if is_cross_encoder(path) and config.num_labels != num_labels:
+                logger.warning("%s has no head of %d logit(s): a new one starts from seed %d.", path, num_labels, seed)
+            changes |= {"num_labels": num_labels, "ignore_mismatched_sizes": True}
+        with missing_models(model_name_or_path):
+            model = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
+            names = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
+            tokenizer = AutoTokenizer.from_pretrained(path, **names)
+        encoder = cls(model, tokenizer)
+        if max_length is not None:
+            encoder.max_length = max_length
+        return encoder
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.model.base_model
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Scores pairs.
+
+        Args:
+            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch, tokens)`): padded on the right;
+                without segment ids, all are 0.
+
+        Returns:
+            In float32: `logits` of shape `(batch, classes)` and `scores` of shape `(batch,)`.
+        """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        config = self.model.config
+        if config.model_type in POSITIONS:
+            run = packed_forward if self.packing else padded_forward
+            logits = head_logits(self.model, run(self.backbone, inputs))
+        else:
+            if self.packing:
+                warn_of_padding(config.model_type, packing_obstacle(config))
+            logits = self.model(**inputs).logits
+        logits = logits.float()
+        scores = logits[:, 0] if logits.shape[1] == 1 else logits[:, -1] - logits[:, 0]
+        return {"logits": logits, "scores": scores}
+
+    def similarity(
+        self,
+        sentences1: str | list[str],
+        sentences2: str | list[str],
+        batch_size: int = 512,
+        show_progress_bar: bool = False,
+    ) -> float | np.ndarray:
+        """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
+
+        Any real number, higher = more similar; (a, b) and (b, a) may differ. Warns of pairs longer than `max_length`.
+
+        Args:
+            batch_size: the most pairs in a forward pass; the number of tokens in it is bounded too.
+            show_progress_bar: report progress on stderr.
+        """
+        if isinstance(sentences1, str) and isinstance(sentences2, str):
+            return float(self.similarity([sentences1], [sentences2])[0])
+        if len(sentences1) != len(sentences2):
+            raise InputError(f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences.")
+        check_sentences(sentences1)
+        check_sentences(sentences2)
+        scores, truncated, was_training = np.empty(len(sentences1), dtype=np.float32), 0, self.training
+        self.eval()
+        try:
+            with tqdm(total=len(scores), unit="pair", disable=not show_progress_bar) as progress:
+                for start in range(0, len(scores), CHUNK_SENTENCES):
+                    chunk = slice(start, start + CHUNK_SENTENCES)
+                    rows = {"sentence1": sentences1[chunk], "sentence2": sentences2[chunk]}
+                    pairs = tokenize_joined(rows, self.tokenizer, self.max_length)
+                    scores[chunk] = self._score(pairs, batch_size, progress)
+                    truncated += sum(pairs["truncated"])
+        finally:
+            self.train(was_training)
+        if truncated:
+            logger.warning(
+                "%d of %d pairs are longer than %d tokens; what is beyond them was not read.",
+                truncated,
+                len(scores),
+                self.max_length,
+            )
+        return scores
+
+    @torch.inference_mode()
+    def _score(self, pairs: dict[str, list], batch_size: int, progress: tqdm) -> np.ndarray:
+        """Scores tokenised pairs, in batches of similar length: float32 of shape `(pairs,)`, in the order given."""
+        ids, first_tokens, device = pairs["input_ids"], pairs["first_tokens"], self.backbone.device
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        order = np.argsort(-lengths, kind="stable")
+        scores = torch.empty(len(ids), device=device)
+        collate = JoinedPairCollator.of(self.tokenizer)
+        most_tokens = BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"])
+        with onednn_linears(self, reorder=lengths.sum() >= REORDER_TOKENS):
+            for start, stop in batch_bounds(lengths[order], batch_size, most_tokens):
+                batch = collate([(ids[row], first_tokens[row], 0.0) for row in order[start:stop]])
+                del batch["labels"]
+                scores[start:stop] = self(**{name: tensor.to(device) for name, tensor in batch.items()})["scores"]
+                progress.update(stop - start)
+        restored = np.empty(len(ids), dtype=np.float32)
+        restored[order] = scores.cpu().numpy()
+        return restored
+
+    def gradient_checkpointing_enable(self, **kwargs) -> None:
+        self.model.gradient_checkpointing_enable(**kwargs)
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes classifier and tokenizer; transformers and sentence-transformers load the folder.
+
+        Args:
+            state_dict: this module's weights where they had to be gathered from shards; default: its own.
+        """
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        # Else sentence-transformers puts a sigmoid on a single logit, which makes one of 23 and one of 40 equal.
+        self.model.config.sentence_transformers = {"activation_fn": IDENTITY}
+        with quiet_transformers():
+            self.model.save_pretrained(folder, state_dict=below(state_dict, "model."))
+        self.tokenizer.model_max_length = self.max_length
+        self.tokenizer.save_pretrained(folder)
+        remove_pooling(folder)
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Takes over the weights that `save_pretrained` wrote to `folder`."""
+        saved = CrossEncoder.from_pretrained(str(folder)) if is_cross_encoder(str(folder)) else None
+        classes = self.model.config.num_labels
+        if saved is None or saved.model.config.num_labels != classes:
+            raise InputError(
+                f"{folder} was saved by a run of another kind, not by a cross-encoder of {classes} logit(s). Resume "
+                "with the recipe it was started with."
+            )
+        self.load_state_dict(saved.state_dict())
+
+
+def head_logits(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """What a classifier's own head makes of token vectors `(batch, tokens, hidden)`: `(batch, classes)`."""
+    kind, backbone = model.config.model_type, model.base_model
+    with torch.autocast(tokens.device.type, enabled=False):  # two bf16 logits are easily equal, and cannot be ranked
+        first = tokens[:, :1].to(backbone.dtype)  # all heads read [CLS] alone
+        if kind not in READ_A_POOLER:
+            return model.classifier(first)
+        pooled = backbone.pooler(first[:, 0] if kind == "albert" else first)
+        return model.classifier(model.dropout(backbone.pooler_activation(pooled) if kind == "albert" else pooled))

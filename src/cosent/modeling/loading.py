@@ -1,0 +1,133 @@
+"""Loading transformers models and their tokenizers: what both towers share."""
+
+import json
+import logging
+import re
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
+from transformers.utils import logging as transformers_logging
+
+from cosent.compute.packed_backbone import max_tokens
+from cosent.schema import InputError
+
+logger = logging.getLogger(__name__)
+
+HEADS_OF_ARCHITECTURES = re.compile(r"(^|\.)(pooler|classifier)\.")  # weights that most backbones come without
+
+
+class TextModel(nn.Module):
+    """What both towers have: a `backbone`, a `tokenizer`, and a maximum length that is saved with the tokenizer."""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens per sequence, [CLS] and [SEP] included; longer ones are cut. Saved with the tokenizer."""
+        return min(self.tokenizer.model_max_length, max_tokens(self.backbone.config))
+
+    @max_length.setter
+    def max_length(self, tokens: int) -> None:
+        limit = max_tokens(self.backbone.config)
+        if not 3 <= tokens <= limit:
+            raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
+        self.tokenizer.model_max_length = tokens
+
+
+@contextmanager
+def quiet_transformers():
+    """Silences reports and progress bars of saving and loading, which last a split second and name unused poolers."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def missing_models(model_name_or_path: str):
+    """Says in the user's words that a name leads to no model."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{model_name_or_path} is neither a model folder here nor a model that the Hub gives now "
+            f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
+        ) from error
+
+
+def dropout_changes(dropout: float | None) -> dict[str, float]:
+    """Changes of a config for one probability in hidden states and attention; none for None.
+
+    Raises:
+        InputError: no probability below 1.
+    """
+    if dropout is None:
+        return {}
+    if not 0 <= dropout < 1:
+        raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}: nothing would be left.")
+    return {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+
+
+def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
+    """Loads an encoder in float32 without its pooler, and warns of weights that the checkpoint does not have."""
+    backbone = load_seeded(AutoModel, path, seed, **config_changes)
+    backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
+    return backbone
+
+
+def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:
+    """Loads a model in float32; what the checkpoint lacks starts from `seed`, with a warning unless it is a head."""
+    if getattr(AutoConfig.from_pretrained(path), "is_decoder", False):  # of a RoFormer-Sim: no word would see the next
+        config_changes["is_decoder"] = False
+    with quiet_transformers(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model, report = auto_class.from_pretrained(
+            path, dtype=torch.float32, output_loading_info=True, **config_changes
+        )
+    if config_changes.get("quantization_config") is not None:  # what is saved later are plain weights
+        model.hf_quantizer, model.is_quantized = None, False
+        del model.config.quantization_config
+    freeze_sines(model)
+    fresh = sorted(key for key in report["missing_keys"] if not HEADS_OF_ARCHITECTURES.search(key))
+    if fresh:
+        missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
+        logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
+    return model
+
+
+def rules_of(tokenizer) -> str:
+    """A fast tokenizer's rules and vocabulary, without what its last call left set in it: part of a cache's key."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    return f"{tokenizer.model_input_names}|{json.dumps(backend)}"
+
+
+def load_tokenizer(path: str):
+    """The tokenizer of a folder; a published RoFormer with a vocabulary of characters gets BERT's.
+
+    `RoFormerTokenizer` cuts text into words with `rjieba` first. Without words in the vocabulary they come out as the
+    same characters, with or without it.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except ImportError as error:  # of rjieba
+        tokenizer = BertTokenizer.from_pretrained(path)
+        if any(len(token) > 1 and all("一" <= character <= "鿿" for character in token) for token in tokenizer.vocab):
+            raise InputError(f"{path} has a vocabulary of words, which needs rjieba: pip install rjieba.") from error
+        return tokenizer
+
+
+def freeze_sines(model: nn.Module) -> None:
+    """A RoFormer's table of sines never gets a gradient, and DistributedDataParallel would wait for one."""
+    for name, parameter in model.named_parameters():
+        if "embed_positions." in name:
+            parameter.requires_grad_(False)
+
+
+def below(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The part of a state dict under a submodule, named as the submodule names it."""
+    return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}

@@ -1,0 +1,265 @@
+"""Pretraining on unlabelled text: masked-language modelling, and neighbouring pieces of text told from all others."""
+
+import time
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedModel,
+    RoFormerConfig,
+    RoFormerForMaskedLM,
+    TrainerCallback,
+)
+
+from cosent.compute.distributed import decided_by_main
+from cosent.compute.onednn import trainable_onednn_linears
+from cosent.compute.packed_backbone import POSITIONS
+from cosent.compute.packing import block_mask
+from cosent.encoders import resolve
+from cosent.losses.cosent import synonym_loss
+from cosent.modeling.loading import freeze_sines, quiet_transformers
+from cosent.modeling.pooling import Pooling
+from cosent.modeling.saved_folder import save_pooling
+from cosent.schema import InputError
+from cosent.training.callbacks import use_log_lines
+from cosent.training.checkpoints import ResumableTrainer
+
+ARCHITECTURES = {"bert": (BertConfig, BertForMaskedLM), "roformer": (RoFormerConfig, RoFormerForMaskedLM)}
+WITH_MATCHING = ("bert", "ernie", "megatron-bert")
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+WARM_UP = 0.03  # of the run
+
+
+def fresh_model(
+    architecture: str, vocabulary: int, layers: int, width: int, positions: int = 512, seed: int = 42
+) -> PreTrainedModel:
+    """A masked-language model with random weights, `width // 64` heads and an intermediate size of `4 * width`."""
+    config_class, model_class = ARCHITECTURES[architecture]
+    config = config_class(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, width // 64),
+        intermediate_size=4 * width,
+        max_position_embeddings=positions,
+        **({"embedding_size": width} if architecture == "roformer" else {}),
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return model_class(config)
+
+
+def initial_model(path: str, architecture: str | None = None, pairs: bool = False) -> PreTrainedModel:
+    """Loads a masked-language model to go on from; BERT weights may become those of a RoFormer.
+
+    The two share every weight but the position embeddings, which RoFormer does not have.
+
+    Args:
+        pairs: also load, or begin, BERT's pooler and its head that tells pairs from strangers.
+
+    Raises:
+        InputError: an architecture whose packed rows were not verified, or that has no such head, or another one than
+            asked for that cannot take its weights.
+    """
+    path = resolve(path)
+    kind = AutoConfig.from_pretrained(path).model_type
+    if kind not in POSITIONS or POSITIONS[kind] == "after_padding_id":
+        raise InputError(f"--init {path} is a {kind} model; pretraining goes on from BERT-like models and RoFormer.")
+    if pairs and (kind not in WITH_MATCHING or architecture not in (None, kind)):
+        raise InputError(
+            f"--pairs need a head that tells pairs from strangers, as {', '.join(WITH_MATCHING)} have one; --init "
+            f"{path} is a {kind} model. Take a BERT, e.g. --init mini, and leave --architecture out."
+        )
+    with quiet_transformers():
+        model = (AutoModelForPreTraining if pairs else AutoModelForMaskedLM).from_pretrained(path, dtype=torch.float32)
+    if architecture in (None, kind):
+        return model
+    if (kind, architecture) != ("bert", "roformer"):
+        raise InputError(
+            f"--init {path} is a {kind} model and cannot become a {architecture}. Leave --architecture out."
+        )
+    old = model.config
+    new = fresh_model(
+        "roformer", old.vocab_size, old.num_hidden_layers, old.hidden_size, positions=old.max_position_embeddings
+    )
+    weights = {name.replace("bert.", "roformer.", 1): value for name, value in model.state_dict().items()}
+    missing, _ = new.load_state_dict(weights, strict=False)
+    learnt = [name for name in missing if "embed_positions" not in name]  # those are sines
+    assert not learnt, learnt
+    return new
+
+
+class Pretraining(nn.Module):
+    """What the trainer wraps: a masked-language model on packed rows, and what it learns beside.
+
+    Args:
+        model: a transformers model for masked-language modelling; for pairs, with a pooler and `cls.seq_relationship`.
+        tokenizer: saved beside it.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer):
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        head = getattr(model, "cls", None) or model.lm_head
+        self.head = getattr(head, "predictions", head)
+        freeze_sines(model)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        segments: torch.Tensor,
+        strangers: torch.Tensor | None = None,
+        **positions: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        """Computes both losses of a batch of `NeighbourBatches` or `JoinedBatches`.
+
+        Args:
+            input_ids, labels, segments, positions (`torch.Tensor` of shape `(rows, width)`): packed rows.
+            strangers (`torch.Tensor` of shape `(inputs,)`): given where each input is a pair.
+
+        Returns:
+            `mlm`: mean cross entropy of the hidden tokens; and `match`: mean cross entropy of telling pairs from
+            strangers; or without `strangers`, `neighbour`: mean cross entropy of finding the neighbour of each piece
+            among all other pieces of the batch by cosine (`synonym_loss`). All of shape `()`.
+        """
+        autocast = torch.is_autocast_enabled(input_ids.device.type)
+        dtype = torch.get_autocast_dtype(input_ids.device.type) if autocast else self.model.dtype
+        mask = block_mask(segments, dtype)
+        hidden = self.model.base_model(input_ids=input_ids, attention_mask=mask, **positions).last_hidden_state
+        chosen = labels != -100
+        mlm = cross_entropy(self.head(hidden[chosen]).float(), labels[chosen])  # of (hidden tokens, vocabulary)
+        if strangers is None:
+            return {"mlm": mlm, "neighbour": synonym_loss(piece_means(hidden.float(), segments))}
+        pooled = self.model.base_model.pooler(first_vectors(hidden, segments)[:, None])
+        return {"mlm": mlm, "match": cross_entropy(self.model.cls.seq_relationship(pooled).float(), strangers)}
+
+    def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
+        """Writes weights, tokenizer and a mean pool, for `AutoModel`, sentence-transformers and `--init` alike."""
+        with quiet_transformers():
+            deepcopy(self.model).to(dtype).save_pretrained(folder)  # a copy as a whole: tied weights stay tied
+        self.tokenizer.save_pretrained(folder)
+        save_pooling(Pooling("mean", self.model.config.hidden_size), folder, {})
+
+    def load_weights(self, folder: str | Path) -> None:
+        with quiet_transformers():
+            saved = type(self.model).from_pretrained(folder, dtype=torch.float32)
+        self.model.load_state_dict(saved.state_dict())
+
+
+def piece_means(hidden: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+    """Mean of the token vectors of each piece, shape `(pieces, hidden)`, from packed rows `(rows, width, hidden)`."""
+    segments = segments.flatten()
+    pieces = int(segments.max())
+    sums = hidden.new_zeros(pieces + 1, hidden.shape[-1]).index_add(0, segments, hidden.flatten(0, 1))
+    counts = torch.bincount(segments, minlength=pieces + 1)
+    return sums[1:] / counts[1:, None]
+
+
+def first_vectors(hidden: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+    """Vector of the first token, [CLS], of each input, shape `(inputs, hidden)`, from packed rows."""
+    begins = segments.diff(dim=1, prepend=segments.new_zeros(len(segments), 1)) != 0
+    begins &= segments > 0
+    return hidden[begins][segments[begins].argsort()]
+
+
+class Budget(TrainerCallback):
+    """Counts minutes and tokens and ends the run when its minutes are up; the log tells those of before a resume."""
+
+    def __init__(self, max_minutes: float | None):
+        self.max_minutes, self.earlier, self.start = max_minutes, 0.0, None
+        self.tokens, self.earlier_tokens = 0, 0
+        self.minutes = 0.0  # as of the last step, and of process 0: all have to agree on the schedule and the end
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        last = next((entry for entry in reversed(state.log_history) if "minutes" in entry), None)
+        if last is not None:
+            self.earlier, self.earlier_tokens = last["minutes"], last["tokens"]
+        self.start, self.minutes = time.monotonic(), self.earlier
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.minutes = decided_by_main(lambda: self.earlier + (time.monotonic() - self.start) / 60)
+        if self.max_minutes is not None and self.minutes >= self.max_minutes:
+            control.should_training_stop = True
+        control.should_log |= control.should_training_stop or state.global_step >= state.max_steps  # the record's last
+
+
+class PretrainTrainer(ResumableTrainer):
+    """The stock Trainer over endless batches, with a schedule that ends when the steps or the minutes do.
+
+    Args:
+        model: a `Pretraining`.
+        neighbour_weight: weight of the other loss beside the MLM loss.
+        max_minutes: wall-clock budget; None to end at `max_steps` alone.
+    """
+
+    loss_is_scaled_for_ga = False
+
+    def __init__(self, *, neighbour_weight: float, max_minutes: float | None, **kwargs):
+        self.neighbour_weight, self.budget = neighbour_weight, Budget(max_minutes)
+        super().__init__(**kwargs)
+        use_log_lines(self)
+        self.add_callback(self.budget)
+        self.losses, self.logged = {}, (0, time.monotonic())
+
+    def get_train_dataloader(self) -> DataLoader:
+        return DataLoader(self.train_dataset, batch_size=None)  # each process makes its own batches
+
+    def create_scheduler(self, num_training_steps: int, optimizer=None):
+        """Linear warm-up and decay over the share of the run that is done, in steps or minutes."""
+        if self.lr_scheduler is None:
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: rate(self.done(step)))
+        return self.lr_scheduler
+
+    def done(self, step: int) -> float:
+        """Share of the run that is done."""
+        by_minutes = self.budget.minutes / self.budget.max_minutes if self.budget.max_minutes else 0.0
+        return min(1.0, max(step / self.args.max_steps, by_minutes))
+
+    def training_step(self, *args, **kwargs):
+        with trainable_onednn_linears(self.model):
+            return super().training_step(*args, **kwargs)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        losses = model(**inputs)
+        self.budget.tokens += int((inputs["segments"] > 0).sum()) * self.args.world_size
+        for name, value in losses.items():
+            self.losses.setdefault(name, []).append(value.detach())
+        mlm, other = losses.values()
+        loss = mlm + self.neighbour_weight * other
+        return (loss, losses) if return_outputs else loss
+
+    def log(self, logs, *args, **kwargs):
+        if "loss" in logs:
+            logs |= {name: float(torch.stack(values).mean()) for name, values in self.losses.items() if values}
+            logs |= {"tokens": self.budget.earlier_tokens + self.budget.tokens, "minutes": self.budget.minutes}
+            logs["tokens_per_second"] = self.tokens_per_second()
+            self.losses.clear()
+        super().log(logs, *args, **kwargs)
+
+    def tokens_per_second(self) -> float:
+        """Since the last call."""
+        (tokens, seconds), self.logged = self.logged, (self.budget.tokens, time.monotonic())
+        return (self.logged[0] - tokens) / (self.logged[1] - seconds)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        Path(output_dir or self.args.output_dir).mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(output_dir or self.args.output_dir)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        (model or self.model).load_weights(resume_from_checkpoint)
+
+
+def rate(done: float) -> float:
+    """Factor of the learning rate when this share of the run is done."""
+    return min(done / WARM_UP, (1 - done) / (1 - WARM_UP), 1.0)

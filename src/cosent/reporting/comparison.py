@@ -1,0 +1,197 @@
+"""How good the methods of a study are, and whether they differ: the first sections of a report."""
+
+from itertools import combinations
+
+import numpy as np
+
+from cosent.evaluation.significance import RESAMPLES, Difference, difference, resampled_spearman, spearman
+from cosent.reporting import figures
+from cosent.reporting.document import Figures, Section, Strong, Table
+from cosent.schema import InputError
+from cosent.studies.results import Result, Study, average, known, spread
+
+# Settings that every report shows, beside those in which the methods differ.
+SHOWN = ("model_name_or_path", "pooling", "limit_train", "per_device_train_batch_size", "learning_rate")
+SHOWN += ("num_train_epochs",)
+# Settings that decide what a model scores before it is trained.
+STARTS = ("model_name_or_path", "tower", "pooling")
+# Settings that differ from run to run without being a choice.
+INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
+
+
+def overview(study: Study) -> Section:
+    seeds = sorted({result.seed for result in study.results})
+    encoders = dict.fromkeys(str(result.record["recipe"]["model_name_or_path"]) for result in study.results)
+    devices = dict.fromkeys(str(result.record.get("device")) for result in study.results)
+    commits = dict.fromkeys((result.record.get("commit") or "unknown")[:10] for result in study.results)
+    text = [
+        f"{len(study.results)} runs of {len(study.rows)} methods, seeds {', '.join(map(str, seeds))}, from "
+        f"{', '.join(encoders)}, on {', '.join(devices)}; commit {', '.join(commits)}. The epoch that is kept, and "
+        "every threshold, is chosen on validation; the test split is scored once. Numbers are Spearman correlations "
+        "times 100 where nothing else is said, as mean ± standard deviation over seeds."
+    ]
+    if study.missing:
+        more = f"; and {len(study.missing) - 6} more" if len(study.missing) > 6 else ""
+        text.append(f"Not finished, {len(study.missing)} runs: {'; '.join(study.missing[:6])}{more}.")
+    return Section("What was run", [*text, settings(study)])
+
+
+def settings(study: Study) -> Table:
+    """What the methods share is one line of the caption; a row per setting in which they differ."""
+    recipes = {row: results[0].record["recipe"] for row, results in study.rows.items()}
+    keys = dict.fromkeys([*SHOWN, *(key for recipe in recipes.values() for key in recipe)])
+    values = {key: [recipe.get(key) for recipe in recipes.values()] for key in keys if key not in INCIDENTAL}
+    shown = {key: column for key, column in values.items() if key in SHOWN and column[0] is not None}
+    same = [f"{key} {column[0]}" for key, column in shown.items() if len(set(map(str, column))) == 1]
+    differing = {key: column for key, column in values.items() if len(set(map(str, column))) > 1}
+    rows = [[row, *(_setting(column[i]) for column in differing.values())] for i, row in enumerate(recipes)]
+    return Table(f"The same for all: {', '.join(same)}. What differs:", ["method", *differing], rows)
+
+
+def _setting(value) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def quality(study: Study) -> Section:
+    """Test Spearman of every method and corpus, the published rows under ours, and what there was before training."""
+    rows, published = [], []
+    for row, results in study.rows.items():
+        cells = [[r.test(corpus) for r in study.cell(row, corpus)] for corpus in study.corpora]
+        rows.append([row, *map(spread, cells), average(cells), str(max(map(len, cells)))])
+        published += [line for line in study.published_rows("spearman", results[0].method) if line not in published]
+    rows = [*_best_strong(rows), *before_training(study), *published]
+    caption = "Test Spearman x100, mean ± standard deviation over n seeds; published rows are single runs."
+    plots = [dot_figure(study, corpus) for corpus in study.corpora]
+    legend = "A dot is a run, the bar the mean of a method, a diamond the published number for the same encoder."
+    table = Table(caption, ["method", *study.corpora, "mean of corpora", "n"], rows)
+    return Section("Test Spearman", [table, Figures(legend, plots)])
+
+
+def before_training(study: Study) -> list[list[str]]:
+    """A row per place that the methods start from: encoder, tower and pool."""
+    starts, rows = {}, []
+    for result in study.results:
+        settings = (result.record["recipe"].get(key) for key in STARTS)
+        starts.setdefault(", ".join(str(value) for value in settings if value is not None), []).append(result)
+    for start, results in starts.items():
+        cells = [[r.test(c, moment="before") for r in results if c in r.tested_on] for c in study.corpora]
+        rows.append([f"before training: {start}", *map(spread, cells), average(cells), ""])
+    return rows
+
+
+def dot_figure(study: Study, corpus: str) -> str:
+    rows = []
+    for row, results in study.rows.items():
+        values = [100 * v for v in known(r.test(corpus) for r in study.cell(row, corpus))]
+        words = results[0].method.split()
+        same = [p[corpus] for t in study.tables("spearman") for p in t.of(row) if p["encoder"] in words and corpus in p]
+        rows.append((row, values, same[0] if same else None))
+    return figures.dots(f"{corpus}: test Spearman", rows, "test Spearman x100")
+
+
+def differences(study: Study) -> Section:
+    """Paired bootstrap intervals of all differences of two methods, on each corpus."""
+    blocks, without = [], set()
+    for corpus in study.corpora:
+        scored = {row: {r.seed: r for r in study.cell(row, corpus) if corpus in r.scores} for row in study.rows}
+        without |= {row for row, runs in scored.items() if not runs and study.cell(row, corpus)}
+        found = compare({row: runs for row, runs in scored.items() if runs}, corpus)
+        if found:
+            shown = found if len(found) <= 6 else {k: v for k, v in found.items() if k[0] == next(iter(found))[0]}
+            lines = [(f"{a} - {b}", 100 * d.mean, 100 * d.low, 100 * d.high) for (a, b), (d, _) in shown.items()]
+            legend = f"Differences on {corpus}; an open dot is a difference that the interval does not tell from 0."
+            blocks.append(Figures(legend, [figures.intervals(f"{corpus}: differences", lines, "test Spearman x100")]))
+            rows = [[f"{a} - {b}", *_interval(d), str(n), _verdict(a, b, d)] for (a, b), (d, n) in found.items()]
+            header = ["difference", "mean", "95% interval", "seeds", "verdict"]
+            blocks.append(Table(f"Differences in test Spearman x100 on {corpus}", header, rows, folded=len(rows) > 6))
+    if blocks:
+        blocks.insert(0, METHOD)
+    if without and len(study.rows) > 1:
+        blocks.append(f"No interval for {', '.join(sorted(without))}: the scores of these runs were not kept.")
+    return Section("Differences between methods", blocks)
+
+
+METHOD = (
+    f"Paired bootstrap: {RESAMPLES:,} times, test rows are drawn with replacement, the same rows for both methods, and "
+    "so are seeds, the same for both (only seeds that both have; with one seed nothing is said about other runs). The "
+    "interval is that of the 2.5th to the 97.5th percentile of the difference of the mean Spearman. There is no "
+    "correction for the number of comparisons. Sources: Efron and Tibshirani 1993, chapter 13; Koehn 2004; Owen 2007."
+)
+
+
+def compare(scored: dict[str, dict[int, Result]], corpus: str) -> dict[tuple[str, str], tuple[Difference, int]]:
+    """Differences of all pairs of methods that share a seed, and how many seeds they share.
+
+    Args:
+        scored: runs by method and seed, all with scores of `corpus`.
+
+    Raises:
+        InputError: runs were tested on other rows.
+    """
+    if len(scored) < 2:
+        return {}
+    runs = [run for by_seed in scored.values() for run in by_seed.values()]
+    tests = [run.scores[corpus]["test"] for run in runs]
+    labels = tests[0]["labels"]
+    for run, test in zip(runs, tests, strict=True):
+        if not np.array_equal(test["labels"], labels):
+            raise InputError(
+                f"{run.file} was tested on other rows of {corpus} than {runs[0].file}: nothing can be compared pair by "
+                "pair. Delete the results from before the corpus was prepared anew, and run the study again."
+            )
+    resampled = resampled_spearman(np.stack([test["after"] for test in tests]), labels)
+    columns = {run.file: (spearman(tests[i]["after"], labels), resampled[:, i]) for i, run in enumerate(runs)}
+    found = {}
+    for (first, ours), (second, theirs) in combinations(scored.items(), 2):
+        seeds = [seed for seed in ours if seed in theirs]
+        if seeds:
+            a, b = ([columns[side[s].file] for s in seeds] for side in (ours, theirs))
+            observed = float(np.mean([value for value, _ in a]) - np.mean([value for value, _ in b]))
+            stacked = [np.stack([column for _, column in side], axis=1) for side in (a, b)]
+            found[first, second] = difference(*stacked, observed), len(seeds)
+    return found
+
+
+def accuracy(study: Study) -> Section:
+    """Accuracy at the validation threshold on corpora of binary labels, and what the best threshold on test gives."""
+    corpora = [c for c in study.corpora if any(r.test(c, "accuracy") is not None for r in study.results)]
+    if not corpora:
+        return Section("Accuracy", [])
+    rows, oracles, published = [], [], []
+    for row, results in study.rows.items():
+        cells = [[r.test(c, "accuracy") for r in study.cell(row, c)] for c in corpora]
+        oracle = [[r.test(c, "oracle_accuracy") for r in study.cell(row, c)] for c in corpora]
+        rows.append([row, *map(spread, cells), average(cells), str(max(map(len, cells)))])
+        oracles.append([*map(spread, oracle)])
+        lines = study.published_rows("accuracy", results[0].method, corpora)
+        published += [line + [""] * len(corpora) for line in lines if line + [""] * len(corpora) not in published]
+    rows = [row + oracle for row, oracle in zip(_best_strong(rows), oracles, strict=True)]
+    caption = "Test accuracy x100 at the threshold that was most accurate on validation, mean ± standard deviation."
+    note = (
+        "The oracle columns take the threshold that is best on the test split itself. No model could be "
+        "used like that, but other projects report it, so it is shown to compare with theirs."
+    )
+    header = ["method", *corpora, "mean of corpora", "n", *(f"{c} (oracle threshold)" for c in corpora)]
+    return Section("Accuracy", [Table(caption, header, rows + published), note])
+
+
+def _best_strong(rows: list[list[str]]) -> list[list[str]]:
+    """The highest mean of every column of means stands out; the first column is a name and the last a count."""
+    if len(rows) < 2:
+        return rows
+    best = [max((float(row[i].split()[0]) for row in rows if row[i]), default=None) for i in range(len(rows[0]))[1:-1]]
+    return [
+        [row[0], *(Strong(cell) if cell and float(cell.split()[0]) == high else cell
+                   for cell, high in zip(row[1:-1], best, strict=True)), row[-1]]
+        for row in rows
+    ]  # fmt: skip
+
+
+def _interval(found: Difference) -> list[str]:
+    return [f"{100 * found.mean:+.2f}", f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"]
+
+
+def _verdict(first: str, second: str, found: Difference) -> str:
+    if not found.significant:
+        return "not told apart"
+    return f"{first if found.low > 0 else second} better"

@@ -1,0 +1,61 @@
+"""What becomes of sampled sentences: repeated ones and the source go, the others are ranked by cosine to it."""
+
+import numpy as np
+from torch import nn
+
+from cosent.pretraining.batches import bare
+
+
+def rank_candidates(
+    encoder: nn.Module, texts: list[str], candidates: list[list[str]], keep: int, required: list[str]
+) -> list[list[tuple[str, float]]]:
+    """Ranks each text's candidates by the encoder's cosine.
+
+    Args:
+        encoder: has `encode(sentences, normalize=True)`.
+        candidates: by text, decoded sentences in any order.
+        keep: the most to return per text.
+        required: strings that a candidate has to contain.
+
+    Returns:
+        By text, pairs `(sentence, cosine)`, most similar first; of equal ones the first written.
+    """
+    wanted = [without_spaces(part) for part in required]
+    kept = [distinct(text, sentences, wanted) for text, sentences in zip(texts, candidates, strict=True)]
+    vectors = encoder.encode([*texts, *(sentence for sentences in kept for sentence in sentences)], normalize=True)
+    ranked, start = [], len(texts)
+    for index, sentences in enumerate(kept):
+        scores = vectors[start : start + len(sentences)] @ vectors[index]
+        start += len(sentences)
+        best = np.argsort(-scores, kind="stable")[:keep]
+        ranked.append([(sentences[place], float(scores[place])) for place in best])
+    return ranked
+
+
+def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
+    """Candidates without spaces between characters, each `bare` form once, without the text itself and empty ones."""
+    source, found = bare(text), {}
+    for sentence in sentences:
+        form, compact = bare(sentence), without_spaces(sentence)
+        if form and form != source and all(part in compact for part in required):
+            found.setdefault(form, joined(sentence))
+    return list(found.values())
+
+
+def without_spaces(sentence: str) -> str:
+    """What a tokenizer leaves of a sentence: it may lose case and spaces."""
+    return "".join(sentence.lower().split())
+
+
+def joined(sentence: str) -> str:
+    """Takes out the spaces that a tokenizer's decoder puts between characters; those between Latin words stay."""
+    sentence, kept = sentence.strip(), []
+    for index, character in enumerate(sentence):
+        if character == " " and not (is_latin(sentence[index - 1]) and is_latin(sentence[index + 1])):
+            continue
+        kept.append(character)
+    return "".join(kept)
+
+
+def is_latin(character: str) -> bool:
+    return character.isascii() and character.isalnum()

@@ -1,0 +1,135 @@
+"""Batches for a student: both directions of each pair, some sources corrupted, and what the teacher says of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from cosent.data.pairs import PairDataset
+from cosent.schema import Manifest
+
+POSITIVE_SHARE = 0.8  # of the label range: 1 of binary labels, 4 of 0..5, entailment
+
+
+def positive_from(manifest: Manifest) -> float:
+    """The label from which a pair counts as synonymous."""
+    return manifest.label_min + POSITIVE_SHARE * (manifest.label_max - manifest.label_min)
+
+
+class StudentDataset(torch.utils.data.Dataset):
+    """Tokenised pairs, whether their sentences are synonyms, and what a teacher says of them.
+
+    Args:
+        pairs: sentences are read from it; its labels are 1 for synonyms, which are written from one another, else 0.
+        targets: None without a teacher; of a bi-encoder `(vectors, rows)`, its vectors of shape
+            `(distinct sentences, hidden)` and which of them belong to each pair, shape `(pairs, 2)`; of a
+            cross-encoder its scores of shape `(pairs,)`.
+    """
+
+    def __init__(self, pairs: PairDataset, targets: tuple[np.ndarray, np.ndarray] | np.ndarray | None = None):
+        self.pairs = pairs
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, bool, np.ndarray | None]:
+        first, second, positive = self.pairs[index]
+        if self.targets is None:
+            target = None
+        elif isinstance(self.targets, tuple):
+            vectors, rows = self.targets
+            target = vectors[rows[index]]  # (2, hidden)
+        else:
+            target = self.targets[index]
+        return first, second, bool(positive), target
+
+
+@dataclass
+class Corruption:
+    """Noise on sources, so that a target is more than a copy (BART's idea, kexue.fm 8454).
+
+    A word is a Chinese character, or a Latin word with all its pieces. Of the chosen words 80% become [MASK], 10% stay
+    and 10% become random ones.
+
+    Args:
+        continues: bool of shape `(vocabulary,)`, which tokens go on with a word (`##...`).
+        writable: ids that may stand for a random word.
+        mask_token_id: id of [MASK].
+        share: of the sources that are corrupted at all.
+        ratio: expected share of the words of such a source that are chosen.
+    """
+
+    continues: np.ndarray
+    writable: np.ndarray
+    mask_token_id: int
+    share: float = 0.5
+    ratio: float = 0.15
+
+    @classmethod
+    def of(cls, tokenizer, share: float = 0.5, ratio: float = 0.15) -> "Corruption":
+        tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        continues = np.array([token.startswith("##") for token in tokens])
+        writable = np.setdiff1d(np.flatnonzero(~continues), tokenizer.all_special_ids)
+        return cls(continues, writable, tokenizer.mask_token_id, share, ratio)
+
+    def __call__(self, ids: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """A copy of `[CLS] ... [SEP]` with some words changed, or `ids` itself."""
+        if generator.random() >= self.share:
+            return ids
+        word = np.cumsum(~self.continues[ids]) - 1  # (tokens,), the number of the word
+        kind = generator.random(int(word[-1]) + 1)[word] / self.ratio  # the same for all tokens of a word
+        kind[[0, -1]] = np.inf  # [CLS] and [SEP] stay
+        corrupted = ids.copy()
+        corrupted[kind < 0.8] = self.mask_token_id
+        replaced = (kind >= 0.9) & (kind < 1)
+        corrupted[replaced] = generator.choice(self.writable, size=int(replaced.sum()))
+        return corrupted
+
+
+@dataclass
+class StudentCollator:
+    """Lays both directions of each pair side by side and pads them on the right.
+
+    Example, with `pad_token_id` 0 and a pair of synonyms `[2, 7, 3]` and `[2, 8, 9, 3]`::
+
+        {"input_ids":      [[2, 7, 3, 8, 9, 3], [2, 8, 9, 3, 7, 3]],    # (2 * batch, tokens), int64
+         "token_type_ids": [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]],
+         "attention_mask": [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]}
+
+    Sentences that are no synonyms are sources without a target. `teacher` comes with them where there is one: float32
+    of shape `(2 * batch, hidden)` for vectors, `(batch,)` for scores.
+
+    Args:
+        corruption: noise on the sources; None for none.
+        generation: whether synonyms are targets at all; without, the batch is that of `PairCollator`,
+            `(batch, 2, tokens)`, and has no `token_type_ids`.
+    """
+
+    pad_token_id: int
+    corruption: Corruption | None = None
+    generation: bool = True
+
+    def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
+        # From torch's generator, whose state a checkpoint holds: a resumed run corrupts as the whole one would have.
+        generator = np.random.default_rng(int(torch.randint(2**62, ())))
+        sources, targets = [], []
+        for first, second, positive, _ in pairs:
+            for source, target in ((first, second), (second, first)):
+                sources.append(source if self.corruption is None else self.corruption(source, generator))
+                targets.append(target[1:] if positive and self.generation else target[:0])
+        starts = np.array([len(source) for source in sources])
+        ends = starts + [len(target) for target in targets]
+        place = np.arange(ends.max())
+        mask = place < ends[:, None]  # (2 * batch, tokens)
+        input_ids = np.full(mask.shape, self.pad_token_id, dtype=np.int64)
+        input_ids[mask] = np.concatenate([part for both in zip(sources, targets, strict=True) for part in both])
+        batch = {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+        if self.generation:
+            batch["token_type_ids"] = torch.from_numpy((mask & (place >= starts[:, None])).astype(np.int64))
+        else:
+            batch = {name: tensor.unflatten(0, (-1, 2)) for name, tensor in batch.items()}
+        if pairs[0][3] is not None:
+            teacher = np.stack([target for *_, target in pairs])
+            batch["teacher"] = torch.from_numpy(teacher.reshape(-1, teacher.shape[-1]) if teacher.ndim > 1 else teacher)
+        return batch

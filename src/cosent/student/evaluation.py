@@ -1,0 +1,176 @@
+"""How well a student finds and writes: held-out pairs, held-out synonyms, and samples judged by another model."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from cosent.compute.onednn import onednn_linears
+from cosent.data.pairs import Corpus
+from cosent.evaluation.metrics import SimilarityMetrics
+from cosent.inference.embedding import batch_bounds
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.student.candidates import distinct, rank_candidates
+from cosent.student.data import StudentCollator, positive_from
+from cosent.student.decoding import Sampling, write_targets
+from cosent.student.model import Student
+
+SIMILAR_FROM = 0.8  # cosine
+TOP = 5
+BATCH_TOKENS = 2048  # sources and targets of a batch
+HELD_OUT_SYNONYMS = 500  # pairs for the perplexity
+
+
+@torch.inference_mode()
+def perplexity(student: Student, sources: list[str], targets: list[str]) -> float:
+    """`exp` of the mean cross entropy per token of the targets, their [SEP] included, given their clean sources.
+
+    Both directions of each pair count. Models with different vocabularies cannot be compared by it.
+    """
+    options = {"truncation": True, "max_length": student.max_length, "return_attention_mask": False}
+    sides = [student.tokenizer(sentences, **options)["input_ids"] for sentences in (sources, targets)]
+    pairs = [(np.array(first), np.array(second), True, None) for first, second in zip(*sides, strict=True)]
+    pairs.sort(key=lambda pair: -len(pair[0]) - len(pair[1]))
+    collate = StudentCollator(student.tokenizer.pad_token_id)
+    lengths = np.array([2 * (len(first) + len(second)) for first, second, *_ in pairs])
+    losses, tokens, was_training = 0.0, 0.0, student.training
+    student.eval()
+    try:
+        with onednn_linears(student):
+            for start, stop in batch_bounds(lengths, len(pairs), BATCH_TOKENS):
+                batch = {
+                    name: tensor.to(student.backbone.device) for name, tensor in collate(pairs[start:stop]).items()
+                }
+                outputs = student(**batch)
+                losses += float(outputs["target_losses"].sum())
+                tokens += float(outputs["target_tokens"].sum())
+    finally:
+        student.train(was_training)
+    return math.exp(losses / tokens)
+
+
+def sample_report(student: Student, judge: nn.Module, sources: list[str], sampling: Sampling) -> dict[str, float]:
+    """What samples for held-out sources are like.
+
+    Args:
+        judge: any model with `similarity(sentences1, sentences2)`. Not the student: it would grade its own work.
+
+    Returns:
+        `ended`: share of the samples that came to an end. `distinct`: share of the samples that are neither repeated
+        nor the source. `similar`: share of those whose cosine to the source, by the student itself, is at least
+        `SIMILAR_FROM`. Of the `TOP` highest ranked of each source: `overlap`, mean character 1+2-gram Dice with the
+        source (1 = copied), and `judged`, the judge's mean similarity to it. `wordless`: share of the sources for which
+        nothing was written.
+    """
+    tokenized = student.tokenize_sources(sources, [], [])
+    written = [student.tokenizer.batch_decode(ids, skip_special_tokens=True)
+               for ids in write_targets(student, tokenized, sampling)]  # fmt: skip
+    drawn = len(sources) * sampling.num_samples
+    ranked = rank_candidates(student, sources, written, sampling.num_samples, [])
+    scores = np.array([score for candidates in ranked for _, score in candidates])
+    top = [(source, sentence) for source, candidates in zip(sources, ranked, strict=True)
+           for sentence, _ in candidates[:TOP]]  # fmt: skip
+    judged = judge.similarity([source for source, _ in top], [sentence for _, sentence in top]) if top else []
+    return {
+        "ended": sum(map(len, written)) / drawn,
+        "distinct": sum(len(distinct(*pair, [])) for pair in zip(sources, written, strict=True)) / drawn,
+        "similar": float(np.mean(scores >= SIMILAR_FROM)) if len(scores) else 0.0,
+        "overlap": float(np.mean([character_overlap(*pair) for pair in top])) if top else 0.0,
+        "judged": float(np.mean(judged)) if top else 0.0,
+        "wordless": sum(not candidates for candidates in ranked) / len(sources),
+    }
+
+
+def character_overlap(sentence1: str, sentence2: str) -> float:
+    """Dice coefficient of the bags of characters and character pairs: 1 for equal sentences, 0 for nothing shared."""
+    first, second = (Counter([*text, *zip(text, text[1:], strict=False)]) for text in (sentence1, sentence2))
+    return 2 * (first & second).total() / max(1, first.total() + second.total())
+
+
+@contextmanager
+def without_mixed_precision(model: nn.Module) -> Iterator[None]:
+    """Takes accelerate's wrapper off a model under `--bf16`: measured is what is saved, in float32."""
+    wrapper = vars(model).pop("forward", None)
+    try:
+        yield
+    finally:
+        if wrapper is not None:
+            model.forward = wrapper
+
+
+class HeldOut:
+    """What training never sees: pairs for Spearman, synonyms for the perplexity, sources for samples.
+
+    Args:
+        encoder: what is trained.
+        generation: whether it writes, and is a `Student`.
+        judge: see `sample_report`; None to draw no samples.
+        sources: how many sources to draw samples for.
+    """
+
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        corpora: list[Corpus],
+        generation: bool,
+        judge: nn.Module | None,
+        sources: int,
+        sampling: Sampling,
+    ):
+        self.encoder, self.corpora, self.judge, self.sampling = encoder, corpora, judge, sampling
+        self.validation = [corpus for corpus in corpora if "validation" in corpus.splits]
+        self.validation = [corpus for corpus in self.validation if len(np.unique(corpus.labels("validation"))) > 1]
+        self.synonyms, self.sources = [], []
+        if generation:
+            for corpus in self.validation:
+                rows = corpus.split("validation")
+                chosen = np.flatnonzero(corpus.labels("validation") >= positive_from(corpus.manifest))
+                chosen = np.random.default_rng(0).permutation(chosen)[: HELD_OUT_SYNONYMS // len(self.validation)]
+                self.synonyms += [(row["sentence1"], row["sentence2"]) for row in rows.select(np.sort(chosen))]
+            if judge is not None:
+                self.sources = list(dict.fromkeys(a for a, _ in self.synonyms))[:sources]
+
+    def validate(self) -> dict[str, float]:
+        """Mean validation Spearman over the corpora, and perplexity of held-out synonyms where the student writes."""
+        metrics = {}
+        with without_mixed_precision(self.encoder):
+            scores = [self.spearman(corpus, "validation") for corpus in self.validation]
+            if scores:
+                metrics["spearman"] = float(np.mean(scores))
+            if self.synonyms:
+                metrics["perplexity"] = perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
+        return metrics
+
+    def spearman(self, corpus: Corpus, split: str) -> float:
+        rows = corpus.split(split)
+        scores = self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:])
+        return SimilarityMetrics().compute(predictions=scores, references=corpus.labels(split))["spearman"]
+
+    def report(self) -> dict:
+        """Spearman by corpus and split, and what the samples are like."""
+        with without_mixed_precision(self.encoder):
+            spearman = {
+                corpus.manifest.name: {s: self.spearman(corpus, s) for s in corpus.splits if s != "train"}
+                for corpus in self.corpora
+            }
+            report = {"spearman": spearman, **{k: v for k, v in self.validate().items() if k != "spearman"}}
+            if self.sources:
+                report["samples"] = sample_report(self.encoder, self.judge, self.sources, self.sampling)
+        return report
+
+
+def summary(before: dict, after: dict) -> str:
+    """Two reports of `HeldOut` side by side."""
+    lines = [f"{'':<28}{'before':>9}{'after':>9}"]
+    for name, splits in after["spearman"].items():
+        for split, value in splits.items():
+            lines.append(f"{f'{name} {split} Spearman':<28}{before['spearman'][name][split]:9.4f}{value:9.4f}")
+    if "perplexity" in after:
+        lines.append(f"{'perplexity':<28}{before['perplexity']:9.2f}{after['perplexity']:9.2f}")
+    for name, value in after.get("samples", {}).items():
+        lines.append(f"{f'samples: {name}':<28}{before['samples'][name]:9.4f}{value:9.4f}")
+    return "\n".join(lines)

@@ -1,0 +1,272 @@
+"""RoFormer-Sim: one small model that embeds sentences and writes similar ones (kexue.fm 8454 and 8541)."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, RoFormerForMaskedLM
+
+from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
+from cosent.encoders import resolve
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.loading import (
+    below,
+    dropout_changes,
+    load_seeded,
+    load_tokenizer,
+    missing_models,
+    quiet_transformers,
+)
+from cosent.modeling.pooling import Pooling
+from cosent.modeling.saved_folder import load_pooling, save_pooling
+from cosent.schema import InputError
+from cosent.student.attention_mask import unilm_mask
+from cosent.student.candidates import rank_candidates
+from cosent.student.decoding import Sampling, write_targets
+
+
+class Student(SentenceEncoder):
+    """A RoFormer with a tied language-model head and a pool over the source.
+
+    It reads `[CLS] source [SEP] target [SEP]` under UniLM's mask: what it knows of the source never depends on the
+    target, so a sentence has the same vector alone and in front of a target. Saved in one folder: a
+    `RoFormerForMaskedLM` (which `AutoModel` reads too) with sentence-transformers' description of the pool.
+
+    Args:
+        model: its backbone and head become this module's.
+        packing: as `SentenceEncoder.packing`.
+
+    Raises:
+        InputError: a pool of several layers.
+    """
+
+    def __init__(self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, packing: bool = True):
+        if pooling.layers != (-1,):
+            raise InputError(
+                f"--pooling {pooling.mode} reads several layers, and a student's losses read the last one. Choose "
+                "linear_cls, cls, mean, max or attention."
+            )
+        super().__init__(model.roformer, tokenizer, pooling, packing)
+        self.head = model.cls
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        pooling: str | None = None,
+        max_length: int | None = None,
+        dropout: float | None = None,
+        seed: int = 42,
+        layers: int | None = None,
+    ) -> "Student":
+        """Loads a student, a RoFormer to make one of, or a published RoFormer-Sim in its PyTorch form, in float32.
+
+        Args:
+            model_name_or_path: a folder, a shipped encoder or a Hub id, e.g. `junnyu/roformer_chinese_sim_char_small`.
+            pooling: one of `POOLINGS`; default: what the folder says, else `linear_cls`, which RoFormer-Sim has.
+            max_length: tokens per sentence, special tokens included; default: what the tokenizer says.
+            dropout: probability for hidden states and attention; default: what the model says.
+            seed: seed of whatever weights the folder does not have; the global random state stays as it was.
+            layers: keep this many, evenly spaced; default: all.
+
+        Raises:
+            InputError: no model is there, or no RoFormer.
+        """
+        path = resolve(model_name_or_path)
+        with missing_models(model_name_or_path):
+            kind = AutoConfig.from_pretrained(path).model_type
+        if kind != "roformer":
+            raise InputError(
+                f"{model_name_or_path} is a {kind} model, and a student that writes is a RoFormer, whose numbers do "
+                "not depend on where in a row a sentence stands. Take one that cosent.distill trained; to train one, "
+                "start from mini-roformer, or pass --no_generation for a retrieval model alone."
+            )
+        with missing_models(model_name_or_path):
+            model = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(dropout))
+        tokenizer = load_tokenizer(path)
+        pool = load_pooling(path, model.config.hidden_size, pooling, seed, default="linear_cls")
+        student = cls(model, tokenizer, pool)
+        if layers is not None:
+            keep_layers(student.backbone, layers)
+        if max_length is not None:
+            student.max_length = max_length
+        return student
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes backbone, language-model head, tokenizer and the description of the pool to one folder.
+
+        Args:
+            state_dict: this module's weights where they had to be gathered from shards; default: its own.
+        """
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        with torch.device("meta"):
+            model = RoFormerForMaskedLM(self.backbone.config)
+        model.roformer, model.cls = self.backbone, self.head
+        weights = {f"roformer.{name}": value for name, value in below(state_dict, "backbone.").items()}
+        weights |= {f"cls.{name}": value for name, value in below(state_dict, "head.").items()}
+        with quiet_transformers():
+            model.save_pretrained(folder, state_dict=weights)
+        self.tokenizer.model_max_length = self.max_length
+        self.tokenizer.save_pretrained(folder)
+        save_pooling(self.pooling, folder, below(state_dict, "pooling."))
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Takes over the weights that `save_pretrained` wrote to `folder`."""
+        self.load_state_dict(Student.from_pretrained(str(folder), pooling=self.pooling.mode).state_dict())
+
+    def gradient_checkpointing_enable(self, **kwargs) -> None:
+        self.backbone.gradient_checkpointing_enable(**kwargs)
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Embeds sentences, or embeds sources and scores their targets.
+
+        Args:
+            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): padded on the
+                right; segment ids are 0 for the source and 1 for the target, which may be missing from a sequence.
+
+        Returns:
+            Without segment ids, vectors of shape `(sentences, hidden)`. With them `embeddings`, those of the sources;
+            `target_losses`, the summed cross entropy of each target's tokens, [SEP] included, and `target_tokens`, how
+            many they are, both float32 of shape `(sequences,)` and 0 without a target.
+        """
+        if token_type_ids is None:
+            return super().forward(input_ids, attention_mask)
+        hidden = self.unilm_states(input_ids, attention_mask, token_type_ids)  # (sequences, longest, hidden)
+        logits, labels, sequence = self.predict_targets(hidden, input_ids, token_type_ids)
+        each = cross_entropy(logits.float(), labels, reduction="none")  # (target tokens,)
+        source = attention_mask * (token_type_ids == 0)
+        nothing = each.new_zeros(len(input_ids))
+        return {
+            "embeddings": self.pooling(hidden, source[:, : hidden.shape[1]]).float(),
+            "target_losses": nothing.index_add(0, sequence, each),
+            "target_tokens": nothing.index_add(0, sequence, torch.ones_like(each)),
+        }
+
+    def predict_targets(
+        self, hidden: torch.Tensor, input_ids: torch.Tensor, token_type_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The head at the places that predict a target token, and nowhere else: it is half of the work.
+
+        Args:
+            hidden: what `unilm_states` gives for the other two.
+
+        Returns:
+            `logits` of shape `(target tokens, vocabulary)`; the `labels` that they predict and the `sequence` that
+            they belong to, both of shape `(target tokens,)`.
+        """
+        predicts = token_type_ids[:, 1:] == 1
+        states = hidden[:, : predicts.shape[1]][predicts[:, : hidden.shape[1]]]  # (target tokens, hidden)
+        return self.head(states), input_ids[:, 1:][predicts], predicts.nonzero()[:, 0]
+
+    def unilm_states(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Token vectors of `[CLS] source [SEP] target [SEP]` sequences, shape `(sequences, longest, hidden)`.
+
+        Packed into shared rows where that saves enough; where `attention_mask` is 0 the values mean nothing.
+        """
+        tensors = {"input_ids": input_ids, "token_type_ids": token_type_ids}
+        segments, slots = attention_mask, None
+        config = self.backbone.config
+        if self.packing:
+            lengths = token_counts(attention_mask)
+            width = max(config.max_position_embeddings, int(lengths.max()))
+            plan = worthwhile_plan(lengths, input_ids.shape[1], config.hidden_size, width)
+            if plan is not None:
+                packed = pack(tensors, plan)
+                tensors, segments, slots = packed.tensors, packed.segments, packed.slots
+        mask = unilm_mask(segments, tensors["token_type_ids"], self.mask_dtype)
+        hidden = self.backbone(**tensors, attention_mask=mask).last_hidden_state
+        return hidden if slots is None else unpack(hidden, slots)
+
+    @property
+    def mask_dtype(self) -> torch.dtype:
+        """Type of the attention scores, which the mask is added to."""
+        kind = self.backbone.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.backbone.dtype
+
+    def similar_sentences(
+        self,
+        texts: list[str],
+        num_samples: int = 100,
+        top_p: float = 0.95,
+        top_k: int | None = None,
+        temperature: float = 1.0,
+        max_length: int = 64,
+        keep: int = 20,
+        keep_tokens: list[str] | None = None,
+        mask_tokens: list[str] | None = None,
+        seed: int = 42,
+    ) -> list[list[tuple[str, float]]]:
+        """Writes sentences similar to each text: samples, drops repeated ones and the text itself, ranks by cosine.
+
+        A text's candidates depend on the text and the seed alone, not on what else is in `texts`, but for rounding.
+
+        Args:
+            texts: any number of sentences.
+            num_samples: sentences drawn per text, before repeated ones go.
+            top_p, top_k, temperature: see `sample_tokens`.
+            max_length: tokens of a written sentence; one that has not ended by then is dropped.
+            keep: the most sentences to return per text.
+            keep_tokens: strings that every returned sentence has to contain.
+            mask_tokens: strings that the model does not get to see: [MASK] stands in their place, and it writes
+                something of its own. Ranking compares with the whole text.
+            seed: seed of the sampling; the global random state is left alone.
+
+        Returns:
+            By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; perhaps none.
+
+        Raises:
+            InputError: one string instead of a list, a sampling parameter out of its range, or strings to keep or to
+                mask that a text does not have.
+        """
+        if keep < 1:
+            raise InputError(f"keep must be at least 1 sentence, got {keep}.")
+        sampling = Sampling(num_samples, top_p, top_k, temperature, max_length, seed)
+        sources = self.tokenize_sources(texts, [*(keep_tokens or [])], [*(mask_tokens or [])])
+        written = write_targets(self, sources, sampling)
+        candidates = [self.tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in written]
+        return rank_candidates(self, texts, candidates, keep, keep_tokens or [])
+
+    def count_tokens(self, text: str) -> int:
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def tokenize_sources(self, texts: list[str], kept: list[str], masked: list[str]) -> list[list[int]]:
+        """Token ids of each text, `masked` strings hidden behind [MASK]; checks that all strings are there."""
+        if isinstance(texts, str):
+            raise InputError("similar_sentences expects a list of sentences, got one string. Pass [sentence].")
+        sources = []
+        for text in texts:
+            absent = [part for part in (*kept, *masked) if not part or part not in text]
+            if absent:
+                raise InputError(f"{text!r} does not contain {absent[0]!r}, which is to be kept or masked in it.")
+            if masked:
+                # The longest first, and all at once: a mask is no place to look for the next string.
+                wanted = "|".join(map(re.escape, sorted(masked, key=len, reverse=True)))
+                text = re.sub(wanted, lambda found: self.tokenizer.mask_token * self.count_tokens(found[0]), text)
+            sources.append(self.tokenizer(text, truncation=True, max_length=self.max_length)["input_ids"])
+        return sources
+
+
+def keep_layers(backbone: nn.Module, count: int) -> None:
+    """Leaves `count` evenly spaced layers of a backbone, its first and last among them, for a smaller student.
+
+    Raises:
+        InputError: no such number of layers, or a backbone that keeps its layers elsewhere than BERT.
+    """
+    layers = getattr(getattr(backbone, "encoder", None), "layer", None)
+    if layers is None or not 1 <= count <= len(layers):
+        known = "an unknown number of" if layers is None else len(layers)
+        raise InputError(f"--student_layers {count}: this model has {known} layers to keep some of.")
+    chosen = np.linspace(0, len(layers) - 1, count).round().astype(int) if count > 1 else [0]
+    backbone.encoder.layer = nn.ModuleList(layers[index] for index in chosen)
+    backbone.config.num_hidden_layers = count
+    for index, layer in enumerate(backbone.encoder.layer):
+        for module in layer.modules():
+            if getattr(module, "layer_idx", None) is not None:
+                module.layer_idx = index  # its place in a KV cache

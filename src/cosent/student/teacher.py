@@ -1,0 +1,75 @@
+"""What a teacher says of sentences or pairs: computed once, kept on disk by what the teacher and the sentences are."""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.loading import rules_of
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "cosent", "teachers")
+
+
+def teacher_vectors(
+    teacher: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE
+) -> tuple[np.ndarray, np.ndarray]:
+    """A teacher's vectors of all sentences, each distinct one once, of length 1.
+
+    Args:
+        sentences1, sentences2: the sentences of each pair.
+        cache: folder that keeps them.
+
+    Returns:
+        Memory-mapped float32 vectors of shape `(distinct sentences, hidden)`, and which of them belong to each pair,
+        shape `(pairs, 2)`.
+    """
+    place: dict[str, int] = {}
+    both = zip(sentences1, sentences2, strict=True)
+    rows = np.array([[place.setdefault(sentence, len(place)) for sentence in pair] for pair in both])
+    distinct = list(place)
+    compute = partial(teacher.encode, distinct, normalize=True, show_progress_bar=True)
+    return kept(cache, teacher, distinct, compute, "vectors"), rows
+
+
+def teacher_scores(
+    teacher: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE
+) -> np.ndarray:
+    """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`."""
+    pairs = [f"{first}\t{second}" for first, second in zip(sentences1, sentences2, strict=True)]
+    compute = partial(teacher.similarity, sentences1, sentences2, show_progress_bar=True)
+    return kept(cache, teacher, pairs, compute, "scores")
+
+
+def kept(cache: Path, teacher: nn.Module, texts: list[str], compute: Callable[[], np.ndarray], what: str) -> np.ndarray:
+    """An array from the cache, or computed and put there; whole or not at all, whatever ends the process."""
+    file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
+    if not file.is_file():
+        logger.warning("The teacher reads %d distinct texts once; kept in %s.", len(texts), file)
+        values = compute()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(f".{os.getpid()}.partial.npy")
+        np.save(partial, values)
+        partial.replace(file)
+    return np.load(file, mmap_mode="r")
+
+
+def fingerprint(teacher: nn.Module, texts: list[str]) -> str:
+    """Key of the cache: the weights, pool, tokenizer and maximum length of a teacher, and what it reads."""
+    digest = hashlib.sha256()
+    for name, value in sorted(teacher.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    pooling = teacher.pooling.mode if isinstance(teacher, SentenceEncoder) else "none"
+    digest.update(repr((pooling, teacher.max_length, rules_of(teacher.tokenizer))).encode())
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()[:40]

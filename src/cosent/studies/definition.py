@@ -1,0 +1,167 @@
+"""What a study is: a YAML mapping, read and checked before anything runs, and the runs it stands for.
+
+recipes:   list of recipe files
+corpora:   list of what --corpus of a run is given
+seeds:     list of numbers
+flags:     optional; flags of every run, which win over its recipe
+variants:  optional; name -> flags on top of those: every recipe runs once per variant
+"""
+
+import json
+import re
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import yaml
+
+from cosent.cli import nearest, read_recipe
+from cosent.schema import InputError, Manifest
+from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+
+REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")
+ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+# What a study sets for every run itself.
+RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run of a study."""
+
+    method: str  # the recipe's name and the variant's
+    recipe: str
+    corpus: str
+    seed: int
+    flags: dict = field(default_factory=dict, compare=False)  # of the study and of the variant
+
+    @property
+    def name(self) -> str:
+        parts = [*self.method.split(), *(Path(part).name for part in self.corpus.split(",")), str(self.seed)]
+        return "-".join(parts)
+
+    @property
+    def settings(self) -> dict:
+        return read_recipe(self.recipe) | self.flags
+
+
+def read_study(path: str) -> dict:
+    """Reads a study and checks its keys.
+
+    Raises:
+        InputError: no such file, a missing or unknown key, a flag that training does not have or that the study sets
+            itself, or a recipe that is not there.
+    """
+    if not Path(path).is_file():
+        raise InputError(f"There is no study at {path}. The shipped ones are recipes/studies/<name>.yaml.")
+    study = read_yaml(Path(path).read_text(encoding="utf-8"), path)
+    if not isinstance(study, dict) or not set(REQUIRED) <= set(study) <= {*REQUIRED, *OPTIONAL}:
+        wrong = sorted(set(study if isinstance(study, dict) else ()) - {*REQUIRED, *OPTIONAL})
+        missing = [key for key in REQUIRED if key not in (study or ())]
+        raise InputError(
+            f"{path}: a study has the keys {', '.join(REQUIRED)} and may have {', '.join(OPTIONAL)};"
+            f"{' unknown: ' + ', '.join(wrong) + '.' if wrong else ''}"
+            f"{' missing: ' + ', '.join(missing) + '.' if missing else ''}"
+        )
+    for recipe in study["recipes"]:
+        if not Path(recipe).is_file():
+            raise InputError(f"{path} names {recipe}, which is not there. Run studies from the root of the project.")
+    for name, flags in [("flags", study.get("flags", {})), *study.get("variants", {}).items()]:
+        if not isinstance(flags, dict):
+            raise InputError(f"{path}: {name} must be a mapping of flags to values ({{}} for none), got {flags!r}.")
+        if not re.fullmatch(r"[\w.,+-]+", str(name)):
+            raise InputError(f"{path}: {name!r} becomes part of a file name. Use letters, digits and _ . , + - alone.")
+        check_flags(flags, f"{path}, {name}")
+    return study
+
+
+def read_yaml(text: str, where: str):
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where} is not YAML: {error}") from error
+
+
+def check_flags(flags: dict, where: str) -> None:
+    known = {option.name: option for cls in ARGUMENTS for option in fields(cls)}
+    for key, value in flags.items():
+        if key in RESERVED:
+            raise InputError(f"{where}: {key} is set by the study for every run. Take it out.")
+        if key not in known:
+            raise InputError(f"{where}: training has no flag {key!r}.{nearest(key, known)} Nothing was run.")
+        if value is None or isinstance(value, (dict, list)):
+            raise InputError(f"{where}: {key} must have one value, as on a command line, got {value!r}.")
+
+
+def settings_of(pairs: list[str], where: str) -> dict:
+    """`KEY=VALUE` flags as a mapping, values read as YAML."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise InputError(f"--set takes KEY=VALUE, got {pair!r}. E.g. --set model_name_or_path=mini pooling=mean")
+    settings = {key: read_yaml(value, f"--set {key}") for key, value in (pair.split("=", 1) for pair in pairs)}
+    check_flags(settings, f"--set for {where}")
+    return settings
+
+
+def expand(study: dict, overrides: dict) -> list[Run]:
+    """All runs of a study, one seed after the other, so that a study that is stopped has every method once.
+
+    Variants that the overrides make equal are one.
+
+    Raises:
+        InputError: two runs of one name, whose results would replace each other.
+    """
+    stems = [Path(recipe).stem for recipe in study["recipes"]]
+    named = {}
+    for recipe, stem in zip(map(Path, study["recipes"]), stems, strict=True):
+        named[f"{recipe.parent.name}/{stem}" if stems.count(stem) > 1 else stem] = str(recipe)
+    variants = study.get("variants") or {"": {}}
+    distinct = {}
+    for name, flags in variants.items():
+        distinct.setdefault(json.dumps(flags | overrides, sort_keys=True), name)
+    merged = len(distinct) == 1 < len(variants)
+    variants = {"" if merged else name: variants[name] for name in distinct.values()}
+    runs = [
+        Run(
+            f"{method.replace('/', ' ')} {variant}".strip(),
+            recipe,
+            str(corpus),
+            seed,
+            study.get("flags", {}) | flags | overrides,
+        )
+        for seed in study["seeds"]
+        for corpus in study["corpora"]
+        for method, recipe in named.items()
+        for variant, flags in variants.items()
+    ]
+    names = [run.name for run in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None or len(named) < len(stems):
+        raise InputError(
+            f"Two runs of the study would be called {twice or next(iter(named))}, and results are kept by name. Give "
+            "recipes other file names, and corpora other folder names."
+        )
+    return runs
+
+
+def made_by(record: dict, run: Run) -> bool:
+    """Whether a result has the settings of a run, and none that the study has given up since."""
+    given_up = set(record.get("study", {}).get("flags", {})) - set(run.settings)
+    return not given_up and all(same(record["recipe"].get(key), value) for key, value in run.settings.items())
+
+
+def same(one, other) -> bool:
+    """Whether two values of a flag mean the same: a recipe says 6 where the record says 6.0."""
+    try:
+        return float(one) == float(other)
+    except (TypeError, ValueError):
+        return str(one) == str(other)
+
+
+def work(run: Run, data_dir: str) -> float:
+    """Pairs that a run trains on, all epochs together: what the time left is estimated from; 1 where unknown."""
+    try:
+        rows = [Manifest.load(Path(data_dir, name)).splits["train"]["rows"] for name in run.corpus.split(",")]
+    except (InputError, KeyError):  # a folder elsewhere, or a corpus whose absence the run itself will report
+        return 1.0
+    limit = run.settings.get("limit_train") or max(rows)
+    return sum(min(count, limit) for count in rows) * float(run.settings.get("num_train_epochs", 3))

@@ -1,0 +1,155 @@
+"""The dataclasses that recipes and flags fill. Each parameter is documented here and nowhere else."""
+
+from dataclasses import MISSING, asdict, dataclass, field, fields
+
+from transformers import TrainingArguments
+
+from cosent.losses.cosent import LOSSES, TOWERS
+from cosent.modeling.pooling import POOLINGS
+from cosent.schema import InputError
+
+
+def option(default, help_text: str, choices=None):
+    metadata = {"help": help_text} if choices is None else {"help": help_text, "choices": list(choices)}
+    return field(default=default, metadata=metadata)
+
+
+def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
+    """Refuses flags that would do nothing, since the one that they belong to is missing."""
+    for flag in fields(arguments):
+        default = flag.default if flag.default_factory is MISSING else flag.default_factory()
+        if flag.name in names and getattr(arguments, flag.name) != default:
+            raise InputError(f"--{flag.name} does nothing here. Add {missing}, or leave it out.")
+
+
+@dataclass
+class ModelArguments:
+    """Which encoder to start from."""
+
+    model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
+    tower: str = option("bi_encoder", "One encoder for either sentence, or a classifier that reads both.", TOWERS)
+    pooling: str | None = option(None, f"bi_encoder: {', '.join(POOLINGS)}; default: what the model says, else mean.")
+    segment_ids: str = option(
+        "tokenizer", "cross_encoder: as the tokenizer gives them, or 0 for both sentences.", ("tokenizer", "zero")
+    )
+    max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: what the corpus says.")
+    dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
+    attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: what transformers takes.")
+    no_packing: bool = option(False, "Pad every sentence to the longest of its batch instead of packing rows.")
+    use_peft: bool = option(False, "Train a LoRA adapter, and heads that are fresh, instead of all weights.")
+    lora_r: int = option(8, "Rank of the adapter.")
+    lora_alpha: float = option(16.0, "The adapter's output is scaled by lora_alpha / lora_r.")
+    lora_dropout: float = option(0.0, "Dropout before the adapter.")
+    lora_target_modules: list[str] = field(
+        default_factory=lambda: ["all-linear"],
+        metadata={"help": "Linear layers that get an adapter, e.g. query value; all-linear: all but heads."},
+    )
+    load_in_4bit: bool = option(False, "With --use_peft: keep the frozen weights in 4 bits (CUDA, bitsandbytes).")
+
+
+@dataclass
+class DataArguments:
+    """Which prepared corpora to read."""
+
+    corpus: str = field(
+        metadata={"help": "Prepared corpus: a name under --data_dir or a folder, never raw files. Several: a,b,c."}
+    )
+    corpus_weights: str | None = option(None, "Several corpora: their shares of the batches, e.g. 2,1; default: equal.")
+    eval_corpora: str | None = option(
+        None,
+        "Corpora to select on (mean validation Spearman), and to test beside those trained on; default: only those.",
+    )
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
+    random_negatives: bool = option(False, "Draw the second sentence of every negative pair anew (binary corpora).")
+
+
+@dataclass
+class LossArguments:
+    """What is optimised. Values that a loss does not have are refused when given for it."""
+
+    loss: str = option("cosent", "Name of the loss.", LOSSES)
+    scale: float | None = option(None, "cosent, angle: inverse temperature of the scores; default 20, for logits 1.")
+    floor: float | None = option(None, "cosine_floor: cosine below which a negative pair costs nothing more.")
+    upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair costs nothing.")
+    lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair costs nothing.")
+    cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines beside it.")
+    features: str | None = option(None, "sbert: what the head reads, any of u,v,|u-v|,u*v; default u,v,|u-v|.")
+
+    def parameters(self) -> dict[str, float]:
+        """The values that may be parameters of the loss; None where its own default stands."""
+        return {key: value for key, value in asdict(self).items() if key not in ("loss", "features")}
+
+
+@dataclass
+class PairTrainingArguments(TrainingArguments):
+    """`TrainingArguments` with the defaults of this project and flags of its own.
+
+    Changed defaults: `eval_strategy` and `save_strategy` epoch, `load_best_model_at_end` true by `spearman`,
+    `save_total_limit` 2, `logging_steps` 50, `per_device_eval_batch_size` 128, `report_to` none,
+    `logging_nan_inf_filter` false (a diverged run stops), `data_seed` as `seed`,
+    `restore_callback_states_from_checkpoint` true, `ddp_find_unused_parameters` and `ddp_broadcast_buffers` false,
+    `remove_unused_columns` false and `label_names` [labels] (pairs are not a model's own columns).
+    """
+
+    output_dir: str | None = option(None, "Folder for the final model, run.json and the checkpoints.")
+    eval_strategy: str = option("epoch", "When to compute the validation metrics: no, steps or epoch.")
+    save_strategy: str = option("epoch", "When to write a checkpoint: no, steps, epoch or best.")
+    load_best_model_at_end: bool = option(True, "End with the checkpoint that was best on validation.")
+    metric_for_best_model: str | None = option(
+        "spearman", "Validation metric that decides which checkpoint is best.", ("spearman", "pearson", "kendall")
+    )
+    save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
+    logging_steps: float = option(50, "Steps between two lines of the log.")
+    per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
+    logging_nan_inf_filter: bool = option(False, "Leave as it is: a loss that is not finite stops the run.")
+    report_to: str = option("none", "Where else to log, e.g. tensorboard.")
+    remove_unused_columns: bool = option(False, "Leave as it is: pairs are not a model's own columns.")
+    label_names: list[str] = field(default_factory=lambda: ["labels"], metadata={"help": "Leave as it is."})
+    data_seed: int | None = option(None, "Seed of the order of the pairs; default: --seed.")
+    restore_callback_states_from_checkpoint: bool = option(True, "Leave as it is: early stopping counts on.")
+    ddp_find_unused_parameters: bool | None = option(False, "Look for weights without a gradient at every step.")
+    ddp_broadcast_buffers: bool | None = option(False, "Leave as it is: no buffer here changes in training.")
+    cached_batch_size: int | None = option(
+        None,
+        "Pairs of one loss over all devices, in parts of per_device_train_batch_size: the gradient of the large batch "
+        "in the memory of a part, for one more forward pass. Default: one part per device, without caching.",
+    )
+    local_comparisons: bool = option(False, "Several devices: compare the pairs of each with one another alone.")
+    balanced_batches: bool = option(False, "Swap rows so that as few batches as possible hold one label only.")
+    on_collapse: str | None = option(
+        None, "What to do when the scores collapse on validation; default: not looked at.", ("warn", "stop", "rollback")
+    )
+    collapse_drop: float = option(0.1, "on_collapse: validation Spearman below its best that counts as a collapse.")
+    rollback_factor: float = option(0.5, "on_collapse rollback: factor of the learning rate after each.")
+    early_stopping_patience: int | None = option(None, "Stop after this many evaluations without a better one.")
+    overwrite_output_dir: bool = option(False, "Train although output_dir holds a model, which will be replaced.")
+
+    def __post_init__(self):
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} counts pairs from 1, got {getattr(self, name)}.")
+        if self.on_collapse is None:
+            refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")
+        for flag in ("bf16_full_eval", "fp16_full_eval"):
+            if getattr(self, flag):
+                raise InputError(f"--{flag} would turn the weights that are trained to half precision. Leave it out.")
+        if self.label_smoothing_factor:
+            raise InputError(
+                "--label_smoothing_factor does nothing here: most of these losses rank or measure scores and have no "
+                "classes to smooth. Leave it out."
+            )
+        if self.train_sampling_strategy == "group_by_length":
+            raise InputError(
+                "--train_sampling_strategy group_by_length is for padded batches: these are packed, and pairs of like "
+                "length would be compared with each other alone. Leave it out."
+            )
+        if not self.output_dir:
+            raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
+        if self.eval_strategy == "no":
+            self.load_best_model_at_end, self.metric_for_best_model = False, None
+        if self.data_seed is None:
+            self.data_seed = self.seed
+        super().__post_init__()
+        # Trainer would ask for pinned memory on a CPU too, and warn at every epoch that there is none.
+        self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"

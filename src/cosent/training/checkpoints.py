@@ -1,0 +1,210 @@
+"""Checkpoints that a run can be killed beside: each counts once it is whole, and `auto` finds the newest of them."""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import rotate_checkpoints
+
+from cosent.compute.distributed import decided_by_main, rank
+from cosent.modeling.lora import ADAPTER
+from cosent.run_record import SCORES_NAME
+from cosent.schema import InputError
+from cosent.training.environment import RECORD_NAME, UNFINISHED
+
+logger = logging.getLogger(__name__)
+
+SEAL = "whole.json"
+STATE = "trainer_state.json"
+# What a run that goes on must share with the one that was stopped, beside what its model, data and loss are.
+SETTINGS = ("learning_rate", "lr_scheduler_type", "weight_decay", "seed", "data_seed", "per_device_train_batch_size")
+SETTINGS += ("cached_batch_size", "gradient_accumulation_steps", "local_comparisons", "balanced_batches")
+PLACES = ("data_dir", "teacher_cache")  # may change
+
+
+class ResumableTrainer(Trainer):
+    """The stock Trainer, whose checkpoints are sealed when they are whole; older ones stay until then.
+
+    Resumed from a checkpoint at which training had ended (the last step, early stopping), it trains no step more.
+    """
+
+    starts_at_end: bool | None = None
+
+    def _save_checkpoint(self, model, trial):
+        folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        if self.args.should_save:
+            (folder / SEAL).unlink(missing_ok=True)  # of a run that was resumed from before this step
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            with clear_disk_errors(folder):
+                super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()  # every rank has written its random state
+        if self.args.should_save:
+            with clear_disk_errors(folder):
+                seal(folder)
+            rotate_checkpoints(
+                str(folder.parent), limit, best_model_checkpoint=self.state.best_model_checkpoint, use_mtime=True
+            )
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
+        with clear_disk_errors(output_dir or self.args.output_dir):
+            super().save_model(output_dir, _internal_call)
+
+    def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint=None, **kwargs):
+        set_epoch(train_dataloader, epoch)
+        if resume_from_checkpoint is not None and self.starts_at_end is None:  # later, the checkpoint may be gone
+            self.starts_at_end = had_ended(resume_from_checkpoint, self.state.max_steps)
+        if self.starts_at_end:
+            self.control.should_training_stop = True
+        else:
+            resume = {"resume_from_checkpoint": resume_from_checkpoint}
+            super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **resume, **kwargs)
+
+
+def set_epoch(dataloader, epoch: int) -> None:
+    """Tells the sampler of a dataloader which epoch it is, however deep accelerate has wrapped it.
+
+    accelerate 1.15 looks two wrappers deep, and there are three where several processes resume within an epoch: their
+    sampler would draw the order of the first epoch again.
+    """
+    sampler = dataloader.batch_sampler
+    while sampler is not None:
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+
+
+def has_finished(args: TrainingArguments) -> bool:
+    """With `--resume_from_checkpoint auto`: whether the run in the output folder has finished, which is said then."""
+    record = Path(args.output_dir, RECORD_NAME)
+    finished = decided_by_main(lambda: args.resume_from_checkpoint == "auto" and record.is_file())
+    if finished and rank() == 0:
+        print(f"The run in {args.output_dir} has finished ({record}): there is nothing to resume.")
+    return finished
+
+
+def find_checkpoint(args: TrainingArguments) -> str | None:
+    """The checkpoint to continue from: none, the one named, or with `auto` the newest whole one of the output folder.
+
+    Touches nothing yet: a run that starts from the beginning makes room when all else is ready, see `make_room`. What
+    was left by a run that was killed before its first whole checkpoint is replaced by `auto` and kept otherwise.
+
+    Raises:
+        InputError: no whole checkpoint is where one was named, or a run would replace another's model.
+    """
+    return decided_by_main(lambda: find(args.output_dir, args.resume_from_checkpoint, args.overwrite_output_dir))
+
+
+def find(output_dir: str, wanted: str | None, overwrite: bool) -> str | None:
+    if wanted not in (None, "auto"):
+        if not is_whole(Path(wanted)):
+            raise InputError(
+                f"--resume_from_checkpoint {wanted} is not a checkpoint, or not a whole one. Pass a folder "
+                f"checkpoint-<step> with a {SEAL} of an earlier run, or `auto` for the newest one in --output_dir."
+            )
+        return wanted
+    folder = Path(output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--output_dir {folder} is a file. Name a folder.")
+    if wanted == "auto":
+        checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdecimal()]
+        checkpoints.sort(key=lambda path: int(path.name.rsplit("-", 1)[1]))
+        while checkpoints and not is_whole(checkpoints[-1]):
+            logger.warning("%s is not whole (the run was stopped while writing it) and is skipped.", checkpoints.pop())
+        if checkpoints:
+            logger.warning("resuming from %s", checkpoints[-1])
+            return str(checkpoints[-1])
+        overwrite = overwrite or (folder / UNFINISHED).exists()
+    checkpoints = list(folder.glob("checkpoint-*"))
+    models = [folder / name for name in (RECORD_NAME, "config.json", "adapter_config.json") if (folder / name).exists()]
+    if not overwrite and (models or checkpoints):
+        raise InputError(
+            f"{folder} already holds {'a model' if models else 'checkpoints'}, which this run would replace. Name "
+            "another --output_dir, pass --overwrite_output_dir, or go on with --resume_from_checkpoint auto."
+        )
+    return None
+
+
+def make_room(args: TrainingArguments, checkpoint: str | None, settings: dict) -> None:
+    """Removes an earlier run's record, adapter and checkpoints for one that starts from the beginning; one that goes on
+    has to have the settings that it was started with.
+
+    Args:
+        checkpoint: what `find_checkpoint` gave; nothing is removed where there is one.
+        settings: flags that say what is trained on what. They are kept until the run has finished.
+
+    Raises:
+        InputError: the checkpoint is of this folder's run, which was started with other settings.
+    """
+    settings = settings | {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
+    settings = {name: value for name, value in sorted(settings.items()) if name not in PLACES}
+    decided_by_main(lambda: (start_in if checkpoint is None else check_settings)(Path(args.output_dir), settings))
+
+
+def check_settings(folder: Path, settings: dict) -> None:
+    kept = folder / UNFINISHED
+    started = json.loads(kept.read_text(encoding="utf-8") or "{}") if kept.is_file() else {}
+    differing = [f"{name} {started[name]}, not {value}" for name, value in settings.items()
+                 if name in started and json.loads(json.dumps(value)) != started[name]]  # fmt: skip
+    if differing:
+        raise InputError(
+            f"The run in {folder} was started with other settings: {'; '.join(differing)}. It would be neither of the "
+            "two. Give the command that it was started with, or name another --output_dir."
+        )
+
+
+def start_in(folder: Path, settings: dict) -> None:
+    for name in (RECORD_NAME, SCORES_NAME):
+        (folder / name).unlink(missing_ok=True)
+    for outdated in (*folder.glob(ADAPTER), *folder.glob("checkpoint-*")):
+        shutil.rmtree(outdated)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / UNFINISHED).write_text(json.dumps(settings, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def seal(folder: Path) -> None:
+    """Declares a checkpoint whole: lists its files and their sizes in a file that appears at once."""
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    partial = folder / f"{SEAL}.partial"
+    partial.write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+    os.replace(partial, folder / SEAL)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a checkpoint was sealed and its files still have their sizes."""
+    if not (folder / SEAL).is_file():
+        return False
+    sizes = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+    return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
+
+
+def had_ended(checkpoint: str, max_steps: int) -> bool:
+    """Whether training was over at this checkpoint: by early stopping, or since it has `max_steps` steps already."""
+    state = json.loads(Path(checkpoint, STATE).read_text(encoding="utf-8"))
+    stopped = state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
+    return stopped and (state["global_step"] < state["max_steps"] or state["global_step"] >= max_steps)
+
+
+@contextmanager
+def clear_disk_errors(folder: str | Path) -> Iterator[None]:
+    """Ends with a message for the user where a folder cannot be written, as on a full disk."""
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "inline_container" not in str(error):
+            raise  # not from the writer of torch.save
+        place = next(parent for parent in (Path(folder), *Path(folder).parents) if parent.exists())
+        free = shutil.disk_usage(place).free / 2**20
+        raise InputError(
+            f"{folder} could not be written ({str(error).splitlines()[0]}); {free:.0f} MiB are free there. Checkpoints "
+            "that were whole before are untouched: make room, then give the same command with "
+            "--resume_from_checkpoint auto."
+        ) from error

@@ -1,0 +1,68 @@
+"""What training never sees: validation and test sets, their metrics and thresholds, and the table of both."""
+
+import numpy as np
+
+from cosent.data.pairs import PairDataset
+from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
+from cosent.run_record import Scores
+from cosent.training.pair_trainer import PairTrainer
+
+Held = dict[str, dict[str, PairDataset]]  # by corpus and split
+
+
+def can_rank(labels: np.ndarray) -> bool:
+    """Whether a Spearman or a threshold means anything: there are two different labels."""
+    return len(np.unique(labels)) > 1
+
+
+def validation_sets(held: Held, names: list[str]) -> PairDataset | dict[str, PairDataset] | None:
+    """What Trainer evaluates on: one set, or a dict whose mean Spearman selects the best epoch.
+
+    Args:
+        names: corpora that select; those whose validation split ranks nothing are left out.
+    """
+    sets = {name: held[name]["validation"] for name in names if "validation" in held[name]}
+    sets = {name: data for name, data in sets.items() if can_rank(data.labels)}
+    return next(iter(sets.values()), None) if len(sets) < 2 else sets
+
+
+def measure(
+    trainer: PairTrainer, held: Held, find_thresholds: list[str], kept: Scores, moment: str
+) -> tuple[dict, dict[str, float]]:
+    """Metrics by corpus and split, and the validation threshold of the corpora for which one is to be found.
+
+    Accuracy and F1 of both splits are taken at the threshold that is most accurate on validation. For comparison with
+    projects that choose it on test, `oracle_threshold` and `oracle_accuracy` of the test split are those: no model
+    that has not seen the answers reaches that accuracy. Labels are added to `kept`, and scores by the name of `moment`.
+    """
+    metrics, thresholds = {}, {}
+    for name, splits in held.items():
+        scored = {split: trainer.predict(data)[:2] for split, data in splits.items()}
+        rankable = [split for split, (_, labels) in scored.items() if name in find_thresholds and can_rank(labels)]
+        if "validation" in rankable:
+            thresholds[name] = find_threshold(*scored["validation"])[0]
+        metrics[name] = {
+            split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=thresholds.get(name))
+            for split, (scores, labels) in scored.items()
+        }
+        for split, (scores, labels) in scored.items():
+            kept.setdefault(name, {}).setdefault(split, {"labels": labels})[moment] = scores
+        if "test" in rankable:
+            oracle = find_threshold(*scored["test"])
+            metrics[name]["test"] |= {"oracle_threshold": oracle[0], "oracle_accuracy": oracle[1]}
+    return metrics, thresholds
+
+
+def table(before: dict, after: dict, thresholds: dict[str, float]) -> str:
+    """Spearman of every corpus and split before and after training, and accuracy at the validation threshold."""
+    lines = [f"{'Spearman':<24}{'before':>8}{'after':>8}"]
+    for name, splits in after.items():
+        threshold = thresholds.get(name)
+        for split, values in splits.items():
+            line = f"{name + ' ' + split:<24}{before[name][split]['spearman']:8.4f}{values['spearman']:8.4f}"
+            if threshold is not None:
+                line += (
+                    f"   accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {threshold:.4f} (from validation)"
+                )
+            lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,149 @@
+"""What a run optimises: a loss by name, its parameters bound, fitted to the labels of its corpora."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from cosent.losses.cosent import LOSSES
+from cosent.modeling.sbert_head import SentenceBertHead
+from cosent.schema import InputError, Manifest
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss as a trainer uses it.
+
+    Args:
+        loss: `(what reads names, targets) -> scalar`, with its parameters bound.
+        reads: output of the model that the loss reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits`
+            (batch, classes).
+        compares_pairs: the loss ranks the pairs of a batch against one another, so that a batch without two different
+            labels teaches nothing.
+        classes: logits that a bi-encoder's head must give, 0 for a loss that reads none; logits of a cross-encoder.
+        bias: whether a bi-encoder's head has one; the joint model of kexue.fm 8541 has none.
+    """
+
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    reads: str
+    compares_pairs: bool
+    classes: int = 0
+    bias: bool = True
+
+    def head(self, hidden_size: int, features: str | None, seed: int) -> torch.nn.Module | None:
+        """A fresh head of a bi-encoder on comma-separated features, or None for a loss that reads no logits.
+
+        Raises:
+            InputError: features that no head has, or for a loss without one.
+        """
+        if not self.classes:
+            if features is not None:
+                raise InputError("--features are those of a Sentence-BERT head: leave it out, or choose --loss sbert.")
+            return None
+        names = [name.strip() for name in (features or "u,v,|u-v|").split(",")]
+        try:
+            return SentenceBertHead(hidden_size, self.classes, names, self.bias, seed)
+        except ValueError as error:
+            raise InputError(f"--features {features}: {error}") from error
+
+
+# The one kind of label that a classifier of pairs can learn, and what to use for the others.
+LABEL_KIND_OF = {
+    "ce": ("binary", "makes one class of each label, and grades in order are no two classes", "cosent, bce or mse"),
+    "ce3": ("nli", "learns contradiction, neutral and entailment", "ce, bce or cosent"),
+}
+WHY_NOT = {
+    "bi_encoder": "a bi-encoder gives a cosine for a pair and no logit",
+    "cross_encoder": "a cross-encoder gives a logit for a pair, neither a cosine nor two embeddings",
+}
+
+
+def build(name: str, parameters: dict[str, float], manifests: list[Manifest], tower: str = "bi_encoder") -> Objective:
+    """Binds a loss and its parameters, for one corpus or several.
+
+    Args:
+        name: a key of `LOSSES`.
+        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`; None stands for the loss's default.
+        manifests: manifests of the training corpora.
+        tower: the model that is trained.
+
+    Raises:
+        InputError: a loss of the other tower, a parameter that this loss does not have, a scale that is not above 0,
+            or corpora that it cannot learn from, alone or together.
+    """
+    chosen = LOSSES[name]
+    if tower not in chosen.towers:
+        fitting = ", ".join(other for other, loss in LOSSES.items() if tower in loss.towers)
+        raise InputError(
+            f"--loss {name} is for the {chosen.towers[0]}: {WHY_NOT[tower]}. Choose one of {fitting}, or "
+            f"--tower {chosen.towers[0]}."
+        )
+    given = {key: value for key, value in parameters.items() if value is not None}
+    accepted = list(inspect.signature(chosen.function).parameters)[2:]
+    for key in given:
+        if key not in accepted:
+            raise InputError(
+                f"--{key} does nothing for --loss {name}, which has {', '.join(accepted) or 'no parameters'}. "
+                "Leave it out, or choose the loss it belongs to."
+            )
+    if given.get("scale", 1.0) <= 0:
+        raise InputError(f"--scale must be above 0, got {given['scale']:g}: scores would not count, or backwards.")
+    if tower == "cross_encoder" and name == "cosent":
+        given.setdefault("scale", 1.0)  # a logit has no bounds: kexue.fm 9341
+    for manifest in manifests:
+        kind, reason, instead = LABEL_KIND_OF.get(name, (manifest.label_kind, "", ""))
+        if manifest.label_kind != kind:
+            raise InputError(
+                f"--loss {name} {reason}; {manifest.name} has {manifest.label_kind} labels, not {kind} ones. "
+                f"Use --loss {instead}."
+            )
+    kinds = [manifest.label_kind for manifest in manifests]
+    if name == "sbert_joint" and not ("nli" in kinds and set(kinds) > {"nli"}):
+        raise InputError(
+            f"--loss sbert_joint trains one head on similarity and NLI pairs, got {', '.join(kinds)} labels only. "
+            "Name both kinds, e.g. --corpus lcqmc,nli, or use --loss sbert."
+        )
+    if name == "sbert" and len(manifests) > 1:
+        raise InputError(
+            "--loss sbert makes one class of every label, and the labels of several corpora mean different things. "
+            "Use --loss sbert_joint (similarity and NLI pairs), --loss cosent, or one corpus."
+        )
+    classes = chosen.classes if tower == "cross_encoder" else 0
+    if tower == "bi_encoder" and chosen.reads == "logits":
+        classes = 5 if name == "sbert_joint" else int(manifests[0].label_max - manifests[0].label_min) + 1
+    loss = partial(chosen.function, **given)
+    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias=name != "sbert_joint")
+
+
+def targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarray:
+    """What a loss is given for the labels of a corpus, float32 of shape `(pairs,)`.
+
+    Class numbers from 0 for `sbert`, `ce` and `ce3`; for `sbert_joint` similarity labels as 0 or 1 (graded ones split
+    at the middle of their range, as kexue.fm 8541 does with STS-B) and NLI labels as 2, 3, 4; for all others the labels
+    scaled to 0..1.
+
+    Raises:
+        InputError: labels of a single value, or fractional labels for classes.
+    """
+    distinct = np.unique(labels)
+    if len(distinct) < 2:
+        raise InputError(
+            f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}. A similarity cannot "
+            "be learnt from one label: every loss here would push all scores one way. Add pairs of another label."
+        )
+    low, high = manifest.label_min, manifest.label_max
+    if name == "sbert_joint":
+        return labels + 2 if manifest.label_kind == "nli" else (labels > (low + high) / 2).astype(np.float32)
+    if name in ("sbert", "ce", "ce3"):
+        if np.any(distinct != np.round(distinct)):
+            some = ", ".join(f"{label:g}" for label in distinct[:4])
+            raise InputError(
+                f"--loss {name} makes one class of every label, and {manifest.name} has fractional labels "
+                f"({some} ...). Use --loss cosent: it needs their order alone."
+            )
+        return labels - low
+    scaled = (labels.astype(np.float64) - low) / (high - low)
+    return scaled.clip(0, 1).astype(np.float32)  # float32 labels can lie a rounding error outside of their range

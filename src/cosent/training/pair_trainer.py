@@ -1,0 +1,302 @@
+"""Trainers of pairs: the stock Trainer with an injected loss; what differs between towers is `score()` alone."""
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from transformers import set_seed
+
+from cosent.compute.distributed import gather
+from cosent.compute.grad_cache import backward_in_parts, split_batch
+from cosent.compute.onednn import trainable_onednn_linears
+from cosent.data.samplers import BalancedSampler, CorpusSampler
+from cosent.losses.cosent import has_ordered_pair
+from cosent.modeling.lora import Adapter
+from cosent.schema import InputError
+from cosent.training.callbacks import DeadBatchReport, EarlyStopping, use_log_lines
+from cosent.training.checkpoints import ResumableTrainer
+from cosent.training.objective import Objective
+
+Outputs = dict[str, torch.Tensor]
+
+
+class PairTrainer(ResumableTrainer):
+    """Trains a model of pairs with an objective that reads what `score()` gives.
+
+    The loss is that of the global batch: what it reads is gathered over ranks with gradients, and the rows with which
+    accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
+    in parts of `args.per_device_train_batch_size`.
+
+    Trainer's own evaluation hands the scores to `compute_metrics`; there is no `eval_loss`, since the loss of a batch
+    that compares pairs depends on its size. Checkpoints are written and read by the model itself (`save_pretrained`,
+    `load_weights`), in the layout that serving tools load. A `ConcatDataset` trains on several corpora, one to a batch;
+    a dict of evaluation sets adds their mean metrics, `eval_spearman` among them.
+
+    Args:
+        objective: the loss and what it reads. Batches that can teach it nothing are reported once per epoch.
+        corpus_weights: share of the batches that each corpus of a `ConcatDataset` has; default: equal shares.
+        adapter: the LoRA adapter inside the model, if it has one; checkpoints then hold the merged model and it.
+        kwargs: arguments of `transformers.Trainer`.
+
+    Raises:
+        InputError: a cached batch size that the devices cannot share out, or early stopping without evaluations.
+    """
+
+    target = "labels"  # what of a batch the loss is given, and the model is not
+    loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
+
+    def __init__(
+        self,
+        *,
+        objective: Objective,
+        corpus_weights: list[float] | None = None,
+        adapter: Adapter | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        use_log_lines(self)
+        self.objective = objective
+        self.corpus_weights = corpus_weights
+        self.adapter = adapter
+        self.dead_batches = DeadBatchReport()
+        if objective.compares_pairs:
+            self.add_callback(self.dead_batches)
+        if self.args.early_stopping_patience is not None:
+            if self.args.eval_strategy == "no":
+                raise InputError(
+                    "--early_stopping_patience needs a validation split and --eval_strategy epoch or steps."
+                )
+            self.add_callback(EarlyStopping(self.args.early_stopping_patience))
+        if self.args.cached_batch_size is not None:
+            self._train_batch_size = rows_per_device(self.args)
+
+    def train(self, *args, **kwargs):
+        if self.args.world_size > 1:
+            # Dropout of their own for all ranks; the order of the pairs, which they share, comes from data_seed.
+            set_seed(self.args.seed + self.args.process_index)
+        return super().train(*args, **kwargs)
+
+    def score(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Runs the wrapped model on a batch; returns at least `scores` of shape `(batch,)`, higher = more similar."""
+        return model(**inputs)
+
+    def _prepare_for_training(self, *args, **kwargs):
+        # accelerate 1.15 takes a model that was evaluated before for one that is prepared already, and leaves it
+        # without DistributedDataParallel: every rank would train a model of its own.
+        vars(self.model).pop("_is_accelerate_prepared", None)
+        return super()._prepare_for_training(*args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Notes beside the last batch of an epoch how many of its pairs, over all ranks, are no repetitions.
+
+        Those come first, in the order of the ranks, so what no rank needs is cut off: a rank keeps a pair at least.
+        """
+        batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
+        last = batches and self.accelerator.gradient_state.end_of_dataloader
+        if last and self.args.world_size > 1 and not self.args.dataloader_drop_last:
+            batch, pairs = batches[-1], self.pairs_in(batches[-1])
+            real_pairs = self.rows_of_epoch % (pairs * self.args.world_size)
+            if real_pairs:
+                kept = min(pairs, real_pairs)
+                batches[-1] = {name: tensor[: len(tensor) // pairs * kept] for name, tensor in batch.items()}
+                batches[-1]["real_pairs"] = real_pairs
+        return batches, count
+
+    def pairs_in(self, inputs: dict[str, torch.Tensor]) -> int:
+        """Pairs of a batch; all of its tensors have a whole number of rows for each."""
+        return len(inputs["attention_mask"])
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        with self.fast_linears():  # round the backward pass too: checkpointing runs layers again there
+            if self.args.cached_batch_size is None:
+                return super().training_step(model, inputs, num_items_in_batch)
+            return self.cached_step(model, self._prepare_inputs(inputs))
+
+    def cached_step(self, model: torch.nn.Module, inputs: dict) -> torch.Tensor:
+        """One batch in parts: the gradient of the loss over all of it, see `grad_cache`."""
+        model.train()
+        targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
+        pairs = self.pairs_in(inputs)
+
+        def forward(part: dict[str, torch.Tensor]) -> Outputs:
+            with self.compute_loss_context_manager():
+                return self.read(self.score(model, part))
+
+        def loss(read: Outputs) -> torch.Tensor:
+            return self.global_loss(read, targets, pairs, real_pairs) / self.current_gradient_accumulation_steps
+
+        rows = self.args.per_device_train_batch_size * (len(inputs["attention_mask"]) // pairs)
+        parts = split_batch(inputs, rows)
+        return backward_in_parts(forward, parts, loss, self.accelerator.backward, lambda: self.without_sync(model))
+
+    @contextmanager
+    def without_sync(self, model: torch.nn.Module) -> Iterator[None]:
+        """Keeps DDP from averaging gradients, and DeepSpeed from stepping, before the last part of a batch."""
+        state = self.accelerator.gradient_state
+        synchronises = state.sync_gradients
+        state._set_sync_gradients(False)
+        try:
+            with self.accelerator.no_sync(model):
+                yield
+        finally:
+            state._set_sync_gradients(synchronises)
+
+    def fast_linears(self) -> AbstractContextManager[None]:
+        """oneDNN where it helps; torch.compile has products of its own, and would compile again at every step."""
+        return nullcontext() if self.args.torch_compile else trainable_onednn_linears(self.model)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
+        pairs = self.pairs_in(inputs)
+        outputs = self.score(model, inputs)
+        loss = self.global_loss(self.read(outputs), targets, pairs, real_pairs)
+        return (loss, outputs) if return_outputs else loss
+
+    def global_loss(
+        self, read: Outputs, targets: torch.Tensor | None, pairs: int, real_pairs: int | None
+    ) -> torch.Tensor:
+        """The loss over all ranks: every rank computes it in full, see `distributed.gather`.
+
+        Args:
+            read: what `read` gives for this rank's pairs.
+            targets: what of the batch the loss is given beside it, also with whole rows for each pair.
+            pairs: how many this rank has.
+            real_pairs: pairs of the global batch that count, in the order of the ranks; None for all.
+        """
+        local = self.args.local_comparisons and self.objective.compares_pairs
+
+        def pool(tensor: torch.Tensor) -> torch.Tensor:
+            rows = len(tensor) // pairs  # of each pair
+            count = real_pairs
+            if local and count is not None:
+                count = max(0, count - self.args.process_index * pairs)
+            return (tensor if local else gather(tensor))[: None if count is None else count * rows]
+
+        return self.batch_loss(
+            {name: pool(tensor) for name, tensor in read.items()}, None if targets is None else pool(targets)
+        )
+
+    def read(self, outputs: Outputs) -> Outputs:
+        """What the loss reads of the model's outputs: tensors with whole rows for each pair."""
+        return {self.objective.reads: outputs[self.objective.reads]}
+
+    def batch_loss(self, read: Outputs, targets: torch.Tensor | None) -> torch.Tensor:
+        """The loss of a whole batch, over all ranks and parts."""
+        if self.objective.compares_pairs:
+            self.dead_batches.add(has_ordered_pair(targets))
+        return self.objective.loss(read[self.objective.reads], targets)
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs.pop("labels")
+        with torch.no_grad(), self.compute_loss_context_manager(), self.fast_linears():
+            scores = self.score(model, inputs)["scores"]
+        return None, scores, labels
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(sets, dict):
+            means = {}
+            for metric in ("spearman", "pearson", "kendall"):
+                each = [metrics[f"{metric_key_prefix}_{name}_{metric}"] for name in sets]
+                means[f"{metric_key_prefix}_{metric}"] = sum(each) / len(each)
+            self.log(means)
+            metrics |= means
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
+        return metrics
+
+    def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
+        with self.all_rows():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
+        with self.all_rows():
+            return super().get_test_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def all_rows(self) -> Iterator[None]:
+        """Keeps --dataloader_drop_last, which is for training, from dropping pairs that are to be scored."""
+        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            yield
+        finally:
+            self.args.dataloader_drop_last = drop_last
+
+    def log(self, logs, *args, **kwargs):
+        if not math.isfinite(logs.get("loss", 0.0)):
+            raise InputError(
+                f"The training loss is {logs['loss']} at step {self.state.global_step}: the weights are lost. Start "
+                "again from the last checkpoint or from the beginning, with a lower --learning_rate."
+            )
+        super().log(logs, *args, **kwargs)
+
+    def _get_train_sampler(self, train_dataset=None):
+        train_dataset = self.train_dataset if train_dataset is None else train_dataset
+        pool = self._train_batch_size * (1 if self.args.local_comparisons else self.args.world_size)
+        labels = labels_of_rows(train_dataset) if self.args.balanced_batches else None
+        if isinstance(train_dataset, ConcatDataset):
+            block = self._train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
+            lengths = [len(part) for part in train_dataset.datasets]
+            sampler = CorpusSampler(lengths, block, self.args.data_seed, self.corpus_weights, labels, pool)
+        elif self.args.balanced_batches:
+            sampler = BalancedSampler(labels, pool, self.args.data_seed)
+        else:
+            sampler = super()._get_train_sampler(train_dataset)
+        self.rows_of_epoch = len(sampler)
+        return sampler
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        output_dir = Path(output_dir or self.args.output_dir)
+        if self.args.should_save:
+            output_dir.mkdir(parents=True, exist_ok=True)
+            if self.adapter is not None:
+                state_dict = self.model.state_dict() if state_dict is None else state_dict
+                self.adapter.save(output_dir, state_dict)
+                state_dict = self.adapter.merged(state_dict)
+            self.model.save_pretrained(output_dir, state_dict)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
+        model = model or self.model
+        if self.adapter is not None:
+            self.adapter.load(model, resume_from_checkpoint)
+        else:
+            model.load_weights(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        self._load_from_checkpoint(self.state.best_model_checkpoint)
+
+
+def rows_per_device(args) -> int:
+    """Rows of a cached batch on each device.
+
+    Raises:
+        InputError: they are no whole number of parts.
+    """
+    step = args.per_device_train_batch_size * args.world_size
+    if args.cached_batch_size < 1 or args.cached_batch_size % step:
+        raise InputError(
+            f"--cached_batch_size counts the pairs of one loss over all devices and is made of parts: a multiple of "
+            f"{step} (--per_device_train_batch_size {args.per_device_train_batch_size} x {args.world_size} processes), "
+            f"got {args.cached_batch_size}."
+        )
+    return args.cached_batch_size // args.world_size
+
+
+def labels_of_rows(dataset: Dataset) -> np.ndarray:
+    """The targets of all rows of a `PairDataset`, or of several behind one another: shape `(rows,)`."""
+    if isinstance(dataset, ConcatDataset):
+        return np.concatenate([labels_of_rows(part) for part in dataset.datasets])
+    return dataset.labels
+
+
+class BiEncoderTrainer(PairTrainer):
+    """Scores a pair by the cosine of two sentence embeddings; the model is a `BiEncoder`."""
+
+
+class CrossEncoderTrainer(PairTrainer):
+    """Scores a pair by the logit of a classifier that reads both sentences at once; the model is a `CrossEncoder`."""

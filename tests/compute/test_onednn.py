@@ -1,0 +1,211 @@
+"""Training through oneDNN: the numbers of stock PyTorch, and a model that nothing else can tell from before."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import set_seed
+
+from cosent.compute import onednn
+from cosent.compute.onednn import onednn_linears, trainable_onednn_linears
+from cosent.losses.cosent import cosent_loss
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.training.arguments import PairTrainingArguments
+from cosent.training.objective import Objective
+from cosent.training.pair_trainer import BiEncoderTrainer
+from tests.conftest import SENTENCES
+
+pytestmark = pytest.mark.skipif(not onednn.AVAILABLE, reason="this PyTorch has no oneDNN operator")
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch):
+    """Takes the oneDNN path on every processor; the list grows with every product of it, forward and backward."""
+    counted, linear = [], onednn.linear
+    monkeypatch.setattr(onednn, "beats_blas", lambda: True)
+    monkeypatch.setattr(onednn, "linear", lambda *args, **kwargs: counted.append(1) or linear(*args, **kwargs))
+    return counted
+
+
+def run(layer: nn.Module, inputs: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
+    """Output and gradients (inputs, then parameters) of a layer."""
+    layer, inputs = copy.deepcopy(layer), inputs.detach().requires_grad_()
+    output = layer(inputs)
+    return [output.detach(), *torch.autograd.grad(output, [inputs, *layer.parameters()], grad)]
+
+
+def rms(errors: torch.Tensor) -> float:
+    return errors.square().mean().sqrt().item()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(512,), (7, 512), (3, 7, 512), (40, 25, 512), (0, 512)])
+@pytest.mark.parametrize("layout", ["contiguous", "expanded", "transposed"])
+def test_gradients_are_those_of_stock_but_for_rounding(calls, bias, shape, layout):
+    """If this fails, training on an AMD processor follows other gradients than elsewhere.
+
+    MKL adds up blocks of 192 terms, oneDNN longer runs: 1.4 to 1.7 times its rounding error for these shapes.
+    """
+    torch.manual_seed(0)
+    layer, inputs = nn.Linear(512, 96, bias=bias), torch.randn(shape)
+    grad = torch.randn(*shape[:-1], 96)
+    if layout == "expanded":
+        grad = torch.randn(96).expand(*shape[:-1], 96)  # what a sum or a mean over tokens passes down
+    if layout == "transposed" and len(shape) > 1:
+        grad = torch.randn(96, *shape[:-1]).movedim(0, -1)
+    exact = run(layer.double(), inputs.double(), grad.double())
+    stock = run(layer.float(), inputs, grad)
+    with trainable_onednn_linears(layer):
+        ours = run(layer, inputs, grad)
+    assert len(calls) == (3 if inputs.numel() else 0)
+    for expected, theirs, mine in zip(exact, stock, ours, strict=True):
+        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype and mine.is_contiguous()
+        if mine.numel():
+            assert rms(mine - expected) <= 2 * rms(theirs - expected)
+            torch.testing.assert_close(mine, theirs, atol=3e-4, rtol=0)  # sums over 1000 tokens reach 100
+
+
+def test_a_frozen_embedding_below_and_a_layer_used_twice(calls):
+    """If this fails, the first layer computes a gradient that nobody needs, or a shared layer loses half of its own."""
+    torch.manual_seed(0)
+    table, layer = nn.Embedding(10, 16), nn.Linear(16, 16)
+    table.weight.requires_grad_(False)
+
+    def grads():
+        layer.zero_grad()
+        layer(layer(table(torch.arange(10)))).square().sum().backward()
+        return [parameter.grad.clone() for parameter in layer.parameters()]
+
+    expected = grads()
+    with trainable_onednn_linears(layer):
+        torch.testing.assert_close(grads(), expected, atol=1e-5, rtol=1e-5)
+    assert len(calls) == 2 + 3, "two outputs, two gradients of the weight, one of the inputs"
+
+
+def test_frozen_weights_pass_gradients_on(calls):
+    """If this fails, LoRA and frozen layers pay for gradients of weights that stay, or stop those below."""
+    layer, inputs = nn.Linear(8, 8).requires_grad_(False), torch.randn(3, 8, requires_grad=True)
+    with trainable_onednn_linears(layer):
+        layer(inputs).sum().backward()
+    torch.testing.assert_close(inputs.grad, layer.weight.sum(0).expand(3, 8))
+    assert len(calls) == 2 and layer.weight.grad is None
+
+
+def test_others_keep_their_own_products(calls):
+    """If this fails, autocast trains in float32, a float64 model in float32, or a subclass loses what it adds."""
+
+    class Doubled(nn.Linear):
+        def forward(self, inputs):
+            return 2 * super().forward(inputs)
+
+    layer, doubled = nn.Linear(8, 8), Doubled(8, 8)
+    with trainable_onednn_linears(nn.ModuleList([layer, doubled])):
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer(torch.ones(2, 8)).dtype == torch.bfloat16
+        assert torch.equal(doubled(torch.ones(2, 8)), 2 * nn.Linear.forward(doubled, torch.ones(2, 8)))
+        assert layer.double()(torch.ones(2, 8).double()).dtype == torch.float64
+        with pytest.raises(RuntimeError, match="dtype"):
+            layer(torch.ones(2, 8))
+    assert not calls
+
+
+def test_lora_layers_reach_their_adapters(calls, tiny_model):
+    """If this fails, adapters of a LoRA run are skipped or do not learn."""
+    backbone = SentenceEncoder.from_pretrained(str(tiny_model)).backbone
+    model = get_peft_model(backbone, LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
+    ids = torch.arange(1, 9).reshape(1, 8)
+    expected = model(ids).last_hidden_state
+    with trainable_onednn_linears(model):
+        output = model(ids).last_hidden_state
+        output[..., 0].sum().backward()
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
+    adapters = [parameter for name, parameter in model.named_parameters() if "lora" in name]
+    assert adapters and all(parameter.grad.abs().sum() > 0 for parameter in adapters) and calls
+
+
+def test_the_model_is_as_before(tiny_model):
+    """If this fails, checkpoints, copies or optimizers see another model during or after a step."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    keys, parameters = list(encoder.state_dict()), [id(parameter) for parameter in encoder.parameters()]
+    with trainable_onednn_linears(encoder.backbone):
+        assert list(encoder.state_dict()) == keys
+        assert [id(parameter) for parameter in encoder.parameters()] == parameters
+        twin = pickle.loads(pickle.dumps(copy.deepcopy(encoder.backbone)))
+        layer = next(module for module in twin.modules() if type(module) is nn.Linear)
+        layer.weight.data.zero_()
+        assert torch.equal(layer(torch.ones(1, 32))[0], layer.bias), "a copy computes with the weights of the original"
+    assert not any("forward" in vars(module) for module in encoder.modules())
+
+
+def test_contexts_nest(calls):
+    """If this fails, encoding in the middle of a training step ends the run or leaves the step to MKL."""
+    layer = nn.Linear(8, 8)
+    with trainable_onednn_linears(layer):
+        with onednn_linears(layer), torch.inference_mode():
+            layer(torch.ones(2, 8))
+        calls.clear()
+        layer(torch.ones(2, 8)).sum().backward()
+        assert len(calls) == 2, "the output and the gradient of the weight"
+    assert "forward" not in vars(layer)
+
+
+def test_without_the_operator_or_the_need_nothing_changes(monkeypatch):
+    """If this fails, another PyTorch version or another processor does not train."""
+    layer = nn.Linear(8, 8)
+    for name, value in (("beats_blas", lambda: False), ("AVAILABLE", False)):
+        monkeypatch.setattr(onednn, name, value)
+        with trainable_onednn_linears(layer):
+            assert "forward" not in vars(layer)
+
+
+@pytest.fixture
+def losses(tiny_model, tmp_path):
+    """Returns a function that trains the tiny encoder for 20 steps and gives their losses and the final weights."""
+
+    def train(checkpointing: bool = False) -> tuple[list[float], list[torch.Tensor]]:
+        set_seed(1)
+        encoder = SentenceEncoder.from_pretrained(str(tiny_model), dropout=0.1)
+        if checkpointing:
+            encoder.backbone.gradient_checkpointing_enable()
+        texts = [[a, b] for a in SENTENCES for b in SENTENCES[:5]]
+        batch = [encoder.tokenizer(pair, padding="max_length", max_length=12, return_tensors="pt") for pair in texts]
+        rows = [
+            {"input_ids": ids.input_ids, "attention_mask": ids.attention_mask, "labels": torch.tensor(float(i % 3))}
+            for i, ids in enumerate(batch)
+        ]
+        trainer = BiEncoderTrainer(
+            model=BiEncoder(encoder),
+            args=PairTrainingArguments(
+                **{"output_dir": str(tmp_path), "max_steps": 20, "per_device_train_batch_size": 16, "use_cpu": True},
+                **{"learning_rate": 1e-3, "logging_steps": 1, "eval_strategy": "no", "save_strategy": "no"},
+                **{"load_best_model_at_end": False, "disable_tqdm": True, "report_to": "none"},
+            ),
+            objective=Objective(cosent_loss, "scores", compares_pairs=True),
+            train_dataset=rows,
+        )
+        trainer.train()
+        history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        return history, [parameter.detach().clone() for parameter in encoder.parameters()]
+
+    return train
+
+
+def test_twenty_steps_lose_as_stock_does(losses, calls, monkeypatch):
+    """If this fails, results of studies depend on the processor, or the same seed gives two models."""
+    ours, weights = losses()
+    assert len(ours) == 20 and len(calls) == 20 * 3 * 12
+    again, same = losses()
+    assert ours == again and all(map(torch.equal, weights, same))
+    monkeypatch.setattr(onednn, "beats_blas", lambda: False)
+    calls.clear()
+    assert losses()[0] == pytest.approx(ours, abs=1e-4) and not calls
+
+
+def test_gradient_checkpointing_gives_the_same_steps(losses, calls):
+    """If this fails, layers that run again in the backward pass meet another path than in the forward pass."""
+    ours, products = losses()[0], len(calls)
+    assert losses(checkpointing=True)[0] == pytest.approx(ours, abs=1e-5)
+    assert len(calls) == products + products + 20 * 12, "each layer runs once more in a step"

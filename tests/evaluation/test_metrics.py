@@ -1,0 +1,246 @@
+"""Metrics against scipy, scikit-learn, brute force and small cases derived on paper."""
+
+import ast
+import json
+import math
+import multiprocessing
+import time
+import warnings
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+import cosent.evaluation.metrics
+from cosent.evaluation.metrics import (
+    SimilarityMetrics,
+    alignment,
+    average_precision,
+    correlations,
+    find_threshold,
+    threshold_metrics,
+    uniformity,
+)
+
+
+def random_rows(rows: int, seed: int, ties: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    scores = rng.random(rows)
+    labels = (rng.random(rows) < scores).astype(np.float64)
+    return (scores.round(1) if ties else scores), labels
+
+
+@pytest.mark.parametrize("ties", [True, False])
+def test_metrics_equal_scipy_and_sklearn(ties):
+    """If this fails, the numbers that we report are not those of the field."""
+    scores, labels = random_rows(500, seed=0, ties=ties)
+    results = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=0.4)
+    positive = scores >= 0.4
+    assert 0 < positive.sum() < 500
+    assert results == pytest.approx(
+        {
+            "spearman": stats.spearmanr(scores, labels).statistic,
+            "pearson": stats.pearsonr(scores, labels).statistic,
+            "kendall": stats.kendalltau(scores, labels, variant="b").statistic,
+            "average_precision": sklearn_metrics.average_precision_score(labels, scores),
+            "accuracy": sklearn_metrics.accuracy_score(labels, positive),
+            "precision": sklearn_metrics.precision_score(labels, positive),
+            "recall": sklearn_metrics.recall_score(labels, positive),
+            "f1": sklearn_metrics.f1_score(labels, positive),
+        }
+    )
+    assert json.loads(json.dumps(results)) == results  # plain floats
+
+
+def test_graded_labels_have_correlations_only():
+    """If this fails, STS-B reports an average precision that means nothing."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 26, 300) / 5
+    scores = labels + rng.normal(size=300).astype(np.float32)
+    results = SimilarityMetrics().compute(predictions=scores, references=labels)
+    assert set(results) == {"spearman", "pearson", "kendall"}
+    assert results["spearman"] == pytest.approx(stats.spearmanr(scores, labels).statistic)
+    assert results["kendall"] == pytest.approx(stats.kendalltau(scores, labels).statistic)
+
+
+def test_correlations_on_paper():
+    """Scores 1, 2, 3, 10 with labels 0, 2, 1, 3: rank differences 0, 1, 1, 0, so Spearman = 1 - 6 * 2 / (4 * 15) = 0.8;
+    five of six pairs agree, so Kendall = (5 - 1) / 6. If this fails, ranks are wrong."""
+    results = correlations([1, 2, 3, 10], [0, 2, 1, 3])
+    assert results["spearman"] == pytest.approx(0.8)
+    assert results["kendall"] == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize(
+    "scores, labels, words", [([1, 1, 1], [0, 1, 0], "3 scores are"), ([1, 2, 3], [1, 1, 1], "labels")]
+)
+def test_constant_input_is_nan_with_one_warning(scores, labels, words):
+    """If this fails, a collapsed model looks like one of Spearman 0, or floods the log."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = SimilarityMetrics().compute(predictions=scores, references=labels)
+    assert [results[name] for name in ("spearman", "pearson", "kendall")] == pytest.approx([math.nan] * 3, nan_ok=True)
+    assert [words in str(warning.message) for warning in caught] == [True]
+
+
+def test_without_positives_nothing_divides_by_zero():
+    """If this fails, a split or a threshold without positives crashes the evaluation."""
+    assert math.isnan(average_precision([0.1, 0.2], [0, 0]))
+    assert threshold_metrics([0.1, 0.2], [0, 1], 0.5) == {"accuracy": 0.5, "precision": 0, "recall": 0, "f1": 0}
+    assert threshold_metrics([0.1, 0.2], [0, 0], 0.5) == {"accuracy": 1, "precision": 0, "recall": 0, "f1": 0}
+
+
+def load_and_compute(folder: str, seed: int) -> dict:
+    scores, labels = random_rows(200, seed)
+    return evaluate.load(folder).compute(predictions=scores, references=labels)
+
+
+def test_loads_by_path_and_leaves_no_file(tmp_path, monkeypatch):
+    """If this fails, `evaluate.load` of our file needs the Hub, or two evaluations at once read each other's rows."""
+    monkeypatch.chdir(tmp_path)
+    first, second = (
+        evaluate.load(cosent.evaluation.metrics.__file__),
+        SimilarityMetrics(cache_dir=str(tmp_path / "cache")),
+    )
+    rows = random_rows(100, 1), random_rows(100, 2)
+    first.add_batch(predictions=rows[0][0], references=rows[0][1])
+    second.add_batch(predictions=rows[1][0], references=rows[1][1])
+    for metric, (scores, labels) in zip((first, second), rows, strict=True):
+        assert metric.compute()["spearman"] == pytest.approx(stats.spearmanr(scores, labels).statistic)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_processes_at_once_do_not_disturb_each_other():
+    """If this fails, evaluations that run at once overwrite each other's rows."""
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        results = pool.starmap(load_and_compute, [(cosent.evaluation.metrics.__file__, seed) for seed in range(4)])
+    for seed, result in enumerate(results):
+        assert result["spearman"] == pytest.approx(stats.spearmanr(*random_rows(200, seed)).statistic)
+
+
+def test_twenty_thousand_rows_take_well_under_a_second():
+    """If this fails, evaluation after each epoch is slower than need be (measured: 0.06 s)."""
+    scores, labels = random_rows(20_000, seed=0, ties=False)
+    start = time.perf_counter()
+    SimilarityMetrics().compute(predictions=scores, references=labels, threshold=0.5)
+    find_threshold(scores, labels)
+    assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize("objective", ["accuracy", "f1"])
+@pytest.mark.parametrize("seed", range(25))
+def test_threshold_equals_brute_force(objective, seed):
+    """If this fails, the accuracy that we report is not the best one on validation, or not that of its threshold."""
+    scores, labels = random_rows(2 + seed, seed, ties=seed % 2 == 0)
+    labels = 1 - labels if seed % 5 == 0 else labels  # also where the best cut is at an end
+    threshold, value = find_threshold(scores, labels, objective)
+    tried = np.concatenate((scores, [scores.max() + 1]))
+    best = max(threshold_metrics(scores, labels, candidate)[objective] for candidate in tried)
+    assert value == pytest.approx(best, abs=1e-12)
+    assert threshold_metrics(scores, labels, threshold)[objective] == pytest.approx(value, abs=1e-12)
+
+
+def test_threshold_on_paper():
+    """Positives 0.9, 0.8 and negatives 0.2, 0.1 are told apart by anything in (0.2, 0.8]: the middle is 0.5. Scores
+    0.9, 0.8, 0.3, 0.25 with labels 1, 0, 1, 0 reach 3/4 in the gaps 0.9-0.8 and 0.3-0.25: the wider one wins; of equal
+    gaps the lowest. If this fails, thresholds are not reproducible."""
+    assert find_threshold([0.9, 0.8, 0.2, 0.1], [1, 1, 0, 0]) == (pytest.approx(0.5), 1.0)
+    assert find_threshold([0.9, 0.8, 0.3, 0.25], [1, 0, 1, 0]) == (pytest.approx(0.85), 0.75)
+    assert find_threshold([4.0, 3.0, 2.0, 1.0], [1, 0, 1, 0]) == (1.5, 0.75)
+
+
+def test_threshold_beyond_both_ends():
+    """All positive, all negative, and labels that run against the scores. If this fails, such a split crashes or gets
+    a threshold that contradicts its accuracy."""
+    assert find_threshold([0.1, 0.2], [1, 1]) == (pytest.approx(-0.9), 1.0)
+    assert find_threshold([0.1, 0.2], [0, 0]) == (pytest.approx(1.2), 1.0)
+    assert find_threshold([0.1, 0.2, 0.3], [0, 1, 0])[1] == pytest.approx(2 / 3)
+    assert find_threshold([1e300], [0])[0] > 1e300
+
+
+def test_threshold_between_neighbouring_floats():
+    """If this fails, the middle is rounded down and calls the negative positive."""
+    below = 0.1
+    above = np.nextafter(below, 1)
+    assert find_threshold([below, above], [0, 1]) == (above, 1.0)
+
+
+def test_threshold_on_the_grid():
+    """Scores 0.775 (negative) and 0.79 (positive): 0.78 and 0.79 both separate them, the lowest wins. If this fails,
+    the published thresholds cannot be compared with ours."""
+    assert find_threshold([0.775, 0.79], [0, 1], grid=0.01) == (0.78, 1.0)
+    scores, labels = random_rows(300, seed=3)  # one decimal: scores lie on the grid themselves
+    for objective in ("accuracy", "f1"):
+        values = [threshold_metrics(scores, labels, k / 100)[objective] for k in range(101)]
+        assert find_threshold(scores, labels, objective, grid=0.01) == (int(np.argmax(values)) / 100, max(values))
+
+
+def test_alignment_and_uniformity_on_paper():
+    """(1, 0) and (0, 1) lie at squared distance 2, (1, 0) and (-1, 0) at 4; lengths do not count. Uniformity of these
+    three with t = 2: log of the mean of e^-4, e^-4, e^-8. If this fails, the collapse monitor is wrong."""
+    vectors = np.array([[1.0, 0.0], [0.0, 5.0], [-2.0, 0.0]])
+    assert alignment(vectors[:2], vectors[[0, 0]]) == pytest.approx(1.0)
+    assert uniformity(vectors) == pytest.approx(math.log((2 * math.exp(-4) + math.exp(-8)) / 3))
+    assert uniformity(np.ones((600, 4))) == pytest.approx(0, abs=1e-12)
+
+
+def test_uniformity_counts_every_pair_once_over_blocks():
+    """If this fails, pairs between blocks of 512 rows are lost or doubled."""
+    vectors = np.random.default_rng(0).normal(size=(1100, 8))
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    distances = ((units[:, None] - units[None]) ** 2).sum(-1)[np.triu_indices(1100, k=1)]
+    assert uniformity(vectors, t=3) == pytest.approx(np.log(np.exp(-3 * distances).mean()))
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: correlations([0.1, 0.2], [1]), r"got \(2,\) and \(1,\)"),
+        (lambda: SimilarityMetrics().compute(predictions=[0.1, 0.2], references=[1]), r"got \(2,\) and \(1,\)"),
+        (
+            lambda: SimilarityMetrics().compute(predictions=[0.1, math.nan], references=[1, 0]),
+            "scores, got nan in row 1",
+        ),
+        (lambda: correlations([0.1, 0.2], [math.inf, 0]), "finite labels, got inf in row 0"),
+        (lambda: correlations([], []), "at least one pair"),
+        (lambda: correlations([[0.1], [0.2]], [[1], [0]]), r"shape \(pairs,\)"),
+        (lambda: threshold_metrics([0.1, 0.2], [3, 0], 0.5), "labels of 0 and 1, got 3"),
+        (lambda: SimilarityMetrics().compute(predictions=[0.1, 0.2], references=[3, 0], threshold=0.5), "got 3"),
+        (lambda: find_threshold([0.1, 0.2], [0.5, 0]), "got 0.5"),
+        (lambda: find_threshold([0.1, 0.2], [1, 0], "recall"), "accuracy or f1 .* got 'recall'"),
+        (lambda: find_threshold([0.1, 0.2], [1, 0], grid=0.3), "divides 1"),
+        (lambda: find_threshold([0.1, 0.2], [1, 0], grid=0.0), "divides 1"),
+        (lambda: alignment(np.ones((2, 3)), np.ones((1, 3))), r"\(2, 3\) and \(1, 3\)"),
+        (lambda: uniformity(np.ones((1, 3))), "at least two"),
+        (lambda: uniformity(np.zeros((2, 3))), "none of them zero"),
+    ],
+)
+def test_bad_input_is_refused(call, words):
+    """If this fails, a mistake gives a plausible number."""
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_a_failed_computation_leaves_the_metric_usable():
+    """If this fails, one refused batch spoils the numbers of the next."""
+    metric = SimilarityMetrics()
+    with pytest.raises(ValueError, match="got 3"):
+        metric.compute(predictions=[0.1, 0.2], references=[3, 0], threshold=0.5)
+    assert metric.compute(predictions=[0.1, 0.2, 0.3], references=[0, 1, 1])["pearson"] == pytest.approx(0.75**0.5)
+
+
+def test_the_file_imports_no_sibling():
+    """If this fails, `evaluate.load` of a copy of the file breaks: its parser fails on `import a, b`, too."""
+    statements = [
+        node
+        for node in ast.walk(ast.parse(Path(cosent.evaluation.metrics.__file__).read_text()))
+        if hasattr(node, "names")
+    ]
+    assert {name.name for node in statements for name in node.names} >= {"evaluate", "numpy", "stats"}
+    for node in statements:
+        assert len(node.names) == 1 and not getattr(node, "level", 0)
+        assert not (getattr(node, "module", None) or node.names[0].name).startswith("cosent")

@@ -1,0 +1,107 @@
+"""`SentenceEncoder.encode`: the same vectors as one sentence at a time, whatever is done for speed."""
+
+import copy
+import logging
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import nn
+
+from cosent.compute.onednn import onednn_linears
+from cosent.inference.embedding import batch_bounds, quantized, tokenize
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.schema import InputError
+
+SENTENCES = ["怎么还款", "我喜欢北京", "好", "", "怎么还款", "推荐一辆红车给我的朋友", "今天天气很好" * 9, "好"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_model) -> SentenceEncoder:
+    return SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean", max_length=32)
+
+
+def test_rows_come_back_in_the_order_given(encoder):
+    """If this fails, a user's vectors belong to other sentences, or a repeated sentence has two vectors."""
+    vectors = encoder.encode(SENTENCES, batch_size=2)
+    alone = np.concatenate([encoder.encode([sentence]) for sentence in SENTENCES])
+    np.testing.assert_allclose(vectors, alone, atol=1e-5)
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors[0], vectors[4])
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3, "all vectors are alike: nothing was compared"
+
+
+def test_sentence_transformers_agrees_on_many_lengths(encoder, tmp_path):
+    """If this fails, moving to or from sentence-transformers changes vectors, e.g. of sentences that are too long."""
+    from sentence_transformers import SentenceTransformer
+
+    encoder.save_pretrained(tmp_path)
+    expected = SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES, normalize_embeddings=True)
+    np.testing.assert_allclose(encoder.encode(SENTENCES, normalize=True), expected, atol=1e-5)
+
+
+def test_cut_sentences_are_counted_once_per_row(encoder, caplog):
+    """If this fails, a user does not learn that the ends of long sentences were never read."""
+    with caplog.at_level(logging.WARNING):
+        encoder.encode([*SENTENCES, SENTENCES[6]], batch_size=1)
+    assert [r.getMessage() for r in caplog.records if "longer" in r.getMessage()] == [
+        "2 of 9 sentences are longer than 32 tokens; what is beyond them was not read."
+    ]
+    assert tokenize(encoder, SENTENCES).lengths.max() == 32
+
+
+def test_no_sentences_give_no_rows(encoder):
+    """If this fails, an empty selection crashes a user's pipeline."""
+    assert encoder.encode([]).shape == (0, 32)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [("我喜欢北京", "list of sentences"), (["好", None], "None .* at position 1"), ([3.5], "3.5 .* position 0")],
+)
+def test_what_is_not_a_sentence_is_named(encoder, sentences, message):
+    """If this fails, NaN from a table is encoded as the word nan, or a string character by character."""
+    with pytest.raises(InputError, match=message):
+        encoder.encode(sentences)
+
+
+def test_training_mode_and_layers_are_left_as_they_were(encoder):
+    """If this fails, encoding during training switches dropout off, or leaves layers without gradients behind."""
+    trained = copy.deepcopy(encoder).train()
+    torch.manual_seed(0)
+    trained.encode(["好"])
+    assert trained.training and trained.backbone.training
+    inputs = trained.tokenizer(["我喜欢北京"], return_tensors="pt", return_token_type_ids=False)
+    trained(**inputs)[:, 0].sum().backward()  # over all features a layer norm sums to 0
+    layer = next(module for module in trained.modules() if type(module) is nn.Linear)
+    assert layer.weight.grad.abs().sum() > 0 and "forward" not in vars(layer)
+
+
+@pytest.mark.parametrize("reorder", [False, True])
+def test_onednn_gives_the_same_numbers(reorder):
+    """If this fails, the fast linear layers change vectors; 3e-5 is float32 noise over 512 products near 1."""
+    torch.manual_seed(0)
+    for bias in (True, False):
+        layer, inputs = nn.Linear(512, 96, bias=bias), torch.randn(3, 7, 512)
+        with torch.inference_mode(), onednn_linears(layer, reorder):
+            assert "forward" in vars(layer), "the layer was left as it is: nothing was compared"
+            torch.testing.assert_close(layer(inputs), nn.Linear.forward(layer, inputs), atol=3e-5, rtol=0)
+
+
+def test_batches_keep_both_bounds():
+    """If this fails, a batch of long sentences outgrows the memory, or a sentence is left out."""
+    lengths = np.array([50, 9, 9, 8, 3, 3, 3, 3])
+    bounds = batch_bounds(lengths, batch_size=3, tokens=20)
+    assert bounds == [(0, 1), (1, 3), (3, 5), (5, 8)]
+
+
+def test_int8_ranks_like_float32(encoder):
+    """If this fails, --int8 loses more than rounding: similar sentences are no longer found."""
+    torch.manual_seed(0)
+    texts = ["".join(np.random.default_rng(i).choice(list("红色苹果北京天气还款怎么"), 8)) for i in range(30)]
+    exact, fast = encoder.encode(texts, normalize=True), quantized(encoder).encode(texts, normalize=True)
+    upper = np.triu_indices(len(texts), 1)
+    assert spearmanr((exact @ exact.T)[upper], (fast @ fast.T)[upper]).statistic > 0.99
+    assert np.abs(exact - fast).max() > 1e-6, "nothing was quantised"
+    assert all(type(module) is not nn.Linear for module in quantized(encoder).modules())

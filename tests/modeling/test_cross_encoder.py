@@ -1,0 +1,194 @@
+"""A cross-encoder must score as the stock classifier does, packed or not, here or served by sentence-transformers."""
+
+import logging
+
+import numpy as np
+import pytest
+import sentence_transformers
+import torch
+from transformers import AlbertConfig, AlbertModel, AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from cosent.compute.packed_backbone import POSITIONS, packed_forward
+from cosent.encoders import resolve
+from cosent.modeling import cross_encoder
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.schema import InputError
+from cosent.training.towers import load_bi_encoder, load_model
+
+FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
+SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
+SIZES = {
+    **{"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
+    **{"embedding_size": 16, "max_position_embeddings": 64, "type_vocab_size": 2, "pad_token_id": 1},
+    **{"initializer_range": 0.5, "num_labels": 2},
+}
+
+
+@pytest.fixture
+def encoder(tiny_model):
+    return CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
+
+
+@pytest.mark.parametrize("architecture", sorted(POSITIONS))
+def test_packed_logits_are_those_of_the_stock_model(architecture, monkeypatch):
+    """Fails if an architecture's head reads something else on packed rows: a pooler, an activation, another token."""
+    config = AutoConfig.for_model(architecture, **SIZES)
+    torch.manual_seed(1)
+    stock = AutoModelForSequenceClassification.from_config(config).eval()
+    lengths = torch.tensor([3, 30, 4, 5, 3, 12])
+    mask = (torch.arange(30) < lengths[:, None]).long()
+    ids = torch.randint(2, 50, mask.shape) * mask + (1 - mask)  # 1 is padding
+    segments = (torch.arange(30) >= lengths[:, None] // 2) * mask
+    shapes = []
+
+    def spy(backbone, inputs):
+        hook = backbone.register_forward_pre_hook(
+            lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
+        )
+        tokens = packed_forward(backbone, inputs)
+        hook.remove()
+        return tokens
+
+    monkeypatch.setattr(cross_encoder, "packed_forward", spy)
+    with torch.no_grad():
+        ours = CrossEncoder(stock, tokenizer=None)(ids, mask, segments)
+        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments).logits
+    assert shapes[0][0] < 6, "nothing was packed"
+    assert theirs.std() > 1e-2, "all logits are alike: nothing was compared"
+    torch.testing.assert_close(ours["logits"], theirs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours["scores"], theirs[:, 1] - theirs[:, 0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_labels", [1, 2, 3])
+@pytest.mark.parametrize("segment_ids", ["tokenizer", "zero"])
+def test_sentence_transformers_gives_the_same_scores(tiny_model, tmp_path, num_labels, segment_ids):
+    """Fails if a served model answers differently: a sigmoid, other segments, another cut of too long pairs."""
+    encoder = CrossEncoder.from_pretrained(str(tiny_model), num_labels, segment_ids, max_length=16)
+    with torch.no_grad():
+        for name, weight in encoder.backbone.encoder.named_parameters():
+            weight.mul_(6 if name.endswith("weight") and weight.ndim == 2 else 1)  # [CLS] shall see the other tokens
+        encoder.model.classifier.weight.mul_(300)
+    ours = encoder.similarity(FIRST, SECOND)
+    encoder.save_pretrained(tmp_path)
+    theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
+    served = theirs.predict(list(zip(FIRST, SECOND, strict=True)))
+    served = served if num_labels == 1 else served[:, -1] - served[:, 0]
+    np.testing.assert_allclose(served, ours, rtol=1e-5, atol=1e-5)
+    assert ours.std() > 0.1, "all scores are alike: nothing was compared"
+    again = load_model(str(tmp_path))
+    assert again.max_length == 16 < len(FIRST[1]) + len(SECOND[1])
+    np.testing.assert_array_equal(again.similarity(FIRST, SECOND), ours)
+
+
+def test_zero_segments_change_the_scores_and_stay(tiny_model, tmp_path):
+    """Fails if --segment_ids zero does nothing, or is forgotten by the saved folder."""
+    as_tokenizer, zero = (CrossEncoder.from_pretrained(str(tiny_model), 1, kind) for kind in ("tokenizer", "zero"))
+    assert np.abs(as_tokenizer.similarity(FIRST, SECOND) - zero.similarity(FIRST, SECOND)).max() > 1e-5
+    zero.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).model_input_names == ["input_ids", "attention_mask"]
+
+
+def test_scores_do_not_depend_on_the_batch(encoder):
+    """Fails if pairs come back in another order, or a pair sees the others of its batch."""
+    together = encoder.similarity(FIRST, SECOND)
+    np.testing.assert_allclose(together, encoder.similarity(FIRST, SECOND, batch_size=2), atol=1e-6)
+    alone = [encoder.similarity(a, b) for a, b in zip(FIRST, SECOND, strict=True)]
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    encoder.packing = False
+    np.testing.assert_allclose(together, encoder.similarity(FIRST, SECOND), atol=1e-6)
+    assert encoder.training and len(set(together.tolist())) == 6
+
+
+def test_the_head_keeps_float32_under_autocast(encoder):
+    """Fails if bf16 training or evaluation rounds logits until pairs tie that the model tells apart."""
+    inputs = encoder.tokenizer(FIRST, SECOND, padding=True, return_tensors="pt")
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = encoder.eval()(**inputs)["scores"]
+    assert not torch.equal(scores, scores.bfloat16().float())
+
+
+def test_dropout_reaches_every_head(tmp_path):
+    """Fails if the head of ALBERT, whose config has a name of its own for it, keeps its dropout."""
+    config = AlbertConfig(vocab_size=200, embedding_size=8, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    AlbertModel(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(resolve("mini")).save_pretrained(tmp_path)
+    model = CrossEncoder.from_pretrained(str(tmp_path), num_labels=1, dropout=0.0)
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
+
+
+def test_the_dropout_of_the_head_is_used(encoder):
+    """Fails if training leaves out what the stock model has between pooler and classifier."""
+    inputs = encoder.tokenizer(["好天气"], ["天气好"], return_tensors="pt")
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    encoder.train()
+    assert torch.equal(encoder(**inputs)["logits"], encoder(**inputs)["logits"])
+    encoder.model.dropout.p = 0.5
+    assert not torch.equal(encoder(**inputs)["logits"], encoder(**inputs)["logits"])
+
+
+def test_every_weight_learns(encoder):
+    """Fails if the pooler, which a bi-encoder drops, gets no gradient: DistributedDataParallel would stop there."""
+    inputs = encoder.tokenizer(FIRST, SECOND, padding=True, return_tensors="pt")
+    encoder.train()(**inputs)["scores"].square().sum().backward()
+    idle = [name for name, weight in encoder.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert not idle and any("pooler" in name for name, _ in encoder.named_parameters())
+
+
+def test_a_fresh_head_depends_on_the_seed_alone(tiny_model):
+    """Fails if two runs of one seed start from different heads, or the global random state is used up."""
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first, again, other = (CrossEncoder.from_pretrained(str(tiny_model), 1, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(first.model.classifier.weight, again.model.classifier.weight)
+    assert not torch.equal(first.model.classifier.weight, other.model.classifier.weight)
+    assert torch.equal(first.backbone.pooler.dense.weight, again.backbone.pooler.dense.weight)
+
+
+def test_a_head_of_another_size_is_replaced_aloud(encoder, tmp_path, caplog):
+    """Fails if a three-class model cannot be trained further with one logit, or loses its head without a word."""
+    encoder.save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        wider = CrossEncoder.from_pretrained(str(tmp_path), num_labels=3)
+    assert wider.model.classifier.out_features == 3
+    assert "has no head of 3 logit(s)" in caplog.text
+    with pytest.raises(InputError, match="saved by a run of another kind, not by a cross-encoder of 3"):
+        wider.load_weights(tmp_path)
+
+
+def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
+    """Fails if evaluate takes a cross-encoder for a bi-encoder, or a folder keeps pieces of both."""
+    bi_encoder = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls"))
+    bi_encoder.save_pretrained(tmp_path)
+    assert isinstance(load_model(str(tmp_path)), SentenceEncoder)
+    with pytest.raises(InputError, match="saved by a run of another kind"):
+        encoder.load_weights(tmp_path)
+    encoder.save_pretrained(tmp_path)
+    assert isinstance(load_model(str(tmp_path)), CrossEncoder)
+    assert not list(tmp_path.rglob("modules.json")) and not list(tmp_path.rglob("2_Dense"))
+    with pytest.raises(InputError, match="saved by a cross-encoder run"):
+        bi_encoder.load_weights(tmp_path)
+    with pytest.raises(InputError, match="is a cross-encoder: it reads both sentences of a pair at once"):
+        load_bi_encoder(str(tmp_path))
+
+
+def test_too_long_pairs_are_reported(encoder, caplog):
+    """Fails if the end of a pair is not read and nobody is told."""
+    encoder.max_length = 12
+    with caplog.at_level(logging.WARNING):
+        encoder.similarity(["好" * 9, "好"], ["坏", "坏"])
+    assert "1 of 2 pairs are longer than 12 tokens" in caplog.text
+
+
+def test_what_is_no_pair(encoder):
+    """Fails if columns of different length are zipped to the shorter one, or a dropout of 1.5 ends in a stack trace."""
+    with pytest.raises(InputError, match="row by row, got 2 and 1"):
+        encoder.similarity(["好", "坏"], ["好"])
+    assert encoder.similarity([], []).shape == (0,)
+    with pytest.raises(InputError, match="--dropout is a probability"):
+        CrossEncoder.from_pretrained("mini", dropout=1.5)
+    with pytest.raises(InputError, match="neither a model folder here nor"):
+        CrossEncoder.from_pretrained("no-such-model")

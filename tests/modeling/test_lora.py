@@ -1,0 +1,174 @@
+"""LoRA for both towers: what is trained, what is saved, and that everything reloads to the same scores."""
+
+import json
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from sentence_transformers import CrossEncoder as TheirCrossEncoder
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+from cosent.cli import parse
+from cosent.modeling import lora
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.schema import InputError
+from cosent.train import main
+from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+
+FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果"], ["我不喜欢北京", "如何还款", "推荐一辆红车"]
+
+
+@pytest.fixture
+def train(tiny_model, make_corpus, pairs, tmp_path):
+    """Returns a function that trains with LoRA on `pairs` and gives back the output folder."""
+    corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
+
+    def run(*flags, output="run"):
+        arguments = [
+            *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
+            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
+            *("--learning_rate", "1e-2", "--num_train_epochs", "2", "--logging_steps", "1", "--use_peft", "true"),
+            *flags,
+        ]
+        main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
+        return tmp_path / output
+
+    return run
+
+
+def bi_encoder(tiny_model, *targets, r=2, head=None):
+    model = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls", dropout=0.0), head)
+    return model, lora.add_adapter(model, model.encoder.backbone, r, 4, 0.0, list(targets) or ["all-linear"], seed=1)
+
+
+def test_only_the_adapter_and_fresh_parts_are_trained(tiny_model):
+    """Fails if frozen weights move, or the pool that starts at random stays random."""
+    model, adapter = bi_encoder(tiny_model, "query", "value")
+    trained = {name.split(".")[-2] if "lora" not in name else name.split(".")[-3] for name in adapter.trained}
+    assert trained == {"lora_A", "lora_B", "linear"} or trained == {"lora_A", "lora_B", "dense"}, trained
+    assert sum("lora" in name for name in adapter.trained) == 2 * 2 * 2  # layers x targets x (A, B)
+    assert all(".query." in name or ".value." in name for name in adapter.trained if "lora" in name)
+
+
+def test_the_seed_draws_the_adapter_and_nothing_else(tiny_model):
+    """Fails if two runs of one seed differ, or an adapter shifts the random numbers that follow."""
+    torch.manual_seed(5)
+    first, _ = bi_encoder(tiny_model)
+    following = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(following, torch.rand(1))
+    again, _ = bi_encoder(tiny_model)
+    for (name, one), two in zip(first.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two), name
+
+
+def test_merging_is_what_peft_does(tiny_model):
+    """Fails if the saved plain model computes something else than the one that was trained and evaluated."""
+    model, adapter = bi_encoder(tiny_model)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    merged = adapter.merged(model.state_dict())
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    theirs = deepcopy(adapter.peft_model).merge_and_unload().state_dict()
+    ours = {name.removeprefix("encoder.backbone."): value for name, value in merged.items() if "backbone" in name}
+    assert set(ours) == set(theirs)
+    for name, weight in theirs.items():
+        torch.testing.assert_close(ours[name], weight, rtol=1e-5, atol=1e-6)
+    plain = SentenceEncoder.from_pretrained(str(tiny_model)).backbone.state_dict()
+    assert max((theirs[name] - plain[name]).abs().max() for name in plain) > 0.1, "nothing was merged"
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"targets": ("query", "valeu")}, "--lora_target_modules valeu"),
+        ({"r": 0}, "--lora_r and --lora_alpha must be positive"),
+    ],
+)
+def test_settings_that_would_train_nothing(tiny_model, changes, words):
+    """Fails if a misspelt layer is left out in silence."""
+    with pytest.raises(InputError, match=words):
+        bi_encoder(tiny_model, *changes.get("targets", ()), r=changes.get("r", 2))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
+def test_four_bits_need_cuda(train):
+    """Fails if --load_in_4bit trains on full weights without a word where bitsandbytes cannot work."""
+    with pytest.raises(InputError, match="needs a CUDA device and bitsandbytes"):
+        train("--load_in_4bit", "true")
+    with pytest.raises(InputError, match="add --use_peft true"):
+        train("--load_in_4bit", "true", "--use_peft", "false")
+
+
+def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, tiny_model, capsys):
+    """Fails if serving tools cannot load a LoRA run's folder, or the adapter is not the trained one."""
+    folder = train("--gradient_checkpointing", "true", "--lora_dropout", "0.1")
+    shown = capsys.readouterr().out
+    record = json.loads((folder / "run.json").read_text())
+    footprint = record["footprint"]
+    assert 0 < footprint["trainable_parameters"] < 0.2 * footprint["parameters"]
+    expected = 2 * 4 * footprint["trainable_parameters"] / 2**20  # two moments in float32
+    assert footprint["optimizer_mib"] == pytest.approx(expected, rel=0.1, abs=0.01)
+    assert "trained " in shown and "optimizer " in shown and "peak " in shown
+
+    ours = SentenceEncoder.from_pretrained(str(folder))
+    vectors = ours.encode(FIRST)
+    np.testing.assert_allclose(SentenceTransformer(str(folder), device="cpu").encode(FIRST), vectors, atol=1e-5)
+    reloads = []
+    for _ in range(2):
+        base = AutoModel.from_pretrained(tiny_model, dtype=torch.float32)
+        ours.backbone = PeftModel.from_pretrained(base, str(folder / "adapter")).eval()
+        ours.packing = False
+        reloads.append(ours.encode(FIRST))
+    assert np.array_equal(*reloads)
+    np.testing.assert_allclose(reloads[0], vectors, atol=1e-4)
+    start = SentenceEncoder.from_pretrained(str(tiny_model)).encode(FIRST)
+    assert np.abs(vectors - start).max() > 0.01, "nothing was learnt"
+
+
+@pytest.mark.parametrize("packing", [(), ("--no_packing", "true")])
+def test_a_cross_encoder_reloads_with_its_fresh_head(train, tiny_model, packing):
+    """Fails if the head stays at random or is not saved: two reloads would be two different models."""
+    folder = train("--tower", "cross_encoder", "--scale", "1", *packing)
+    pairs = list(zip(FIRST, SECOND, strict=True))
+    scores = CrossEncoder.from_pretrained(str(folder)).similarity(FIRST, SECOND)
+    assert np.array_equal(scores, CrossEncoder.from_pretrained(str(folder)).similarity(FIRST, SECOND))
+    theirs = TheirCrossEncoder(str(folder), device="cpu").predict(pairs)
+    np.testing.assert_allclose(theirs, scores, atol=1e-4)
+    reloads = []
+    for seed in (1, 2):  # what is drawn at random here must not matter
+        torch.manual_seed(seed)
+        base = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1, dtype=torch.float32)
+        loaded = CrossEncoder.from_pretrained(str(folder))
+        loaded.packing = False
+        loaded.model = PeftModel.from_pretrained(base, str(folder / "adapter")).eval().get_base_model()
+        reloads.append(loaded.similarity(FIRST, SECOND))
+    assert np.array_equal(*reloads)
+    np.testing.assert_allclose(reloads[0], scores, atol=1e-4)
+
+
+@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
+def test_resuming_is_exact(train, tower):
+    """Fails if a checkpoint of a LoRA run lacks a trained weight, or loading one merges the adapter in."""
+    flags = ("--tower", tower) if tower == "cross_encoder" else ("--tower", tower, "--pooling", "linear_cls")
+    whole = train(*flags, output="whole")
+    resumed = train(*flags, "--resume_from_checkpoint", str(whole / "checkpoint-4"), output="resumed")
+    for name in ("model.safetensors", "adapter/trained.safetensors", "adapter/adapter_model.safetensors"):
+        assert (whole / "checkpoint-8" / name).read_bytes() == (resumed / "checkpoint-8" / name).read_bytes(), name
+    first = (whole / "checkpoint-4/model.safetensors").read_bytes()
+    assert first != (whole / "checkpoint-8/model.safetensors").read_bytes()
+    with pytest.raises(InputError, match="saved by a run of another kind"):
+        train(*flags, "--lora_r", "3", "--resume_from_checkpoint", str(whole / "checkpoint-4"), output="other")
+
+
+def test_bf16(train):
+    """Fails if --bf16 stops LoRA, or leaves NaN behind."""
+    record = json.loads((train("--bf16", "true", "--cached_batch_size", "32") / "run.json").read_text())
+    assert np.isfinite(record["after"]["made_up"]["validation"]["spearman"])

@@ -1,0 +1,96 @@
+"""Batches of a student, and the noise on its sources."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from cosent.encoders import resolve
+from cosent.schema import Manifest
+from cosent.student.data import Corruption, StudentCollator, StudentDataset, positive_from
+
+
+def test_the_example_of_the_docstring():
+    """Fails if a direction is lost, a target keeps its [CLS], or segments do not fit the tokens."""
+    batch = StudentCollator(0)([([2, 7, 3], [2, 8, 9, 3], True, None)])
+    assert batch["input_ids"].tolist() == [[2, 7, 3, 8, 9, 3], [2, 8, 9, 3, 7, 3]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]]
+    assert batch["attention_mask"].tolist() == [[1] * 6, [1] * 6] and "teacher" not in batch
+
+
+def test_pairs_that_are_no_synonyms_have_no_target():
+    """Fails if a model learns to write the opposite, or teacher rows end up beside other sentences."""
+    pairs = [
+        (np.array([2, 7, 3]), np.array([2, 8, 3]), False, np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)),
+        (np.array([2, 5, 3]), np.array([2, 6, 3]), True, np.array([[5.0, 6.0], [7.0, 8.0]], np.float32)),
+    ]
+    batch = StudentCollator(0)(pairs)
+    assert batch["input_ids"].tolist() == [[2, 7, 3, 0, 0], [2, 8, 3, 0, 0], [2, 5, 3, 6, 3], [2, 6, 3, 5, 3]]
+    assert batch["token_type_ids"].sum(dim=1).tolist() == [0, 0, 2, 2]
+    assert batch["attention_mask"].sum(dim=1).tolist() == [3, 3, 5, 5]
+    assert batch["teacher"].tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
+
+
+def test_without_generation_and_with_scores():
+    """Fails if a retrieval model gets targets, or a cross-encoder's score is given to sentences instead of pairs."""
+    pairs = [([2, 7, 3], [2, 8, 9, 3], True, np.float32(0.5)), ([2, 3], [2, 3], False, np.float32(-1))]
+    batch = StudentCollator(0, generation=False)(pairs)
+    assert batch["input_ids"].tolist() == [[[2, 7, 3, 0], [2, 8, 9, 3]], [[2, 3, 0, 0], [2, 3, 0, 0]]]
+    assert set(batch) == {"input_ids", "attention_mask", "teacher"} and batch["teacher"].tolist() == [0.5, -1]
+
+
+def test_a_teacher_is_looked_up_by_row():
+    """Fails if a pair gets the vectors of another."""
+    vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
+    rows = np.array([[0, 2], [2, 1]])
+    data = StudentDataset([([2], [3], 1.0), ([4], [5], 0.0)], (vectors, rows))
+    assert data[1][2] is False and data[1][3].tolist() == [[4, 5], [2, 3]] and len(data) == 2
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(resolve("mini"))
+
+
+def test_the_shares_of_the_noise(tokenizer):
+    """Fails if sources are corrupted more or less than RoFormer-Sim's, or special tokens are touched."""
+    corruption = Corruption.of(tokenizer)
+    generator = np.random.default_rng(0)
+    ids = np.array([tokenizer.cls_token_id, *range(1000, 1100), tokenizer.sep_token_id])
+    noisy = np.stack([corruption(ids, generator) for _ in range(2000)])
+    touched = (noisy != ids).any(axis=1)
+    assert touched.mean() == pytest.approx(0.5, abs=0.03)
+    masked = (noisy[touched, 1:-1] == tokenizer.mask_token_id).mean()
+    replaced = (noisy[touched, 1:-1] != ids[1:-1]).mean() - masked
+    assert masked == pytest.approx(0.15 * 0.8, abs=0.005) and replaced == pytest.approx(0.15 * 0.1, abs=0.002)
+    assert (noisy[:, [0, -1]] == ids[[0, -1]]).all()
+    random = noisy[(noisy != ids) & (noisy != tokenizer.mask_token_id)]
+    assert not set(random) & set(tokenizer.all_special_ids) and len(set(random)) > 100
+
+
+def test_pieces_of_a_word_go_together():
+    """Fails if half a Latin word stays visible and gives the rest away."""
+    continues = np.zeros(20, dtype=bool)
+    continues[[11, 12]] = True  # "##..."
+    corruption = Corruption(continues, np.array([7]), mask_token_id=4, share=1.0, ratio=0.5)
+    ids = np.array([2, 10, 11, 12, 9, 3])
+    generator = np.random.default_rng(0)
+    seen = {tuple(corruption(ids, generator) == 4) for _ in range(200)}
+    assert seen == {(False, a, a, a, b, False) for a in (False, True) for b in (False, True)}
+
+
+def test_resuming_meets_the_same_noise(tokenizer):
+    """Fails if the noise does not follow torch's generator, whose state checkpoints keep."""
+    collate = StudentCollator(0, Corruption.of(tokenizer))
+    pairs = [(np.arange(1000, 1050), np.arange(1100, 1150), True, None)] * 4
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first, second = collate(pairs)["input_ids"], collate(pairs)["input_ids"]
+    torch.set_rng_state(state)
+    assert torch.equal(collate(pairs)["input_ids"], first) and not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("kind, highest, expected", [("binary", 1.0, 0.8), ("graded", 5.0, 4.0), ("nli", 2.0, 1.6)])
+def test_what_counts_as_synonymous(kind, highest, expected):
+    """Fails if neutral or half-similar pairs are written from one another."""
+    assert positive_from(Manifest("any", kind, 0.0, highest, {}, {})) == pytest.approx(expected)

@@ -1,0 +1,256 @@
+"""The student: what it may see, what it saves, who loads it."""
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoModelForMaskedLM, RoFormerConfig, RoFormerForMaskedLM
+
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.schema import InputError
+from cosent.student.model import Student, keep_layers
+from cosent.training.towers import load_model
+
+SENTENCES = ["今天天气很好", "我", "wifi 怎么连不上 2024 年的手机"]
+
+
+@pytest.fixture
+def student(tiny_student) -> Student:
+    return Student.from_pretrained(str(tiny_student)).eval()
+
+
+def batch(student: Student, pairs: list[tuple[str, str]], width: int | None = None) -> dict[str, torch.Tensor]:
+    """`[CLS] source [SEP] target [SEP]` of each pair, padded on the right to `width` tokens."""
+    encoded = student.tokenizer([a for a, _ in pairs], [b for _, b in pairs], padding=True, return_tensors="pt")
+    more = 0 if width is None else width - encoded["input_ids"].shape[1]
+    return {name: torch.nn.functional.pad(tensor, (0, more)) for name, tensor in encoded.items()}
+
+
+def outputs_of(student: Student, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What `forward` gives, and the logits and labels behind it."""
+    logits, labels, _ = student.predict_targets(
+        student.unilm_states(**inputs), inputs["input_ids"], inputs["token_type_ids"]
+    )
+    return student(**inputs) | {"logits": logits, "labels": labels}
+
+
+def test_no_token_sees_its_future(student):
+    """Fails if changing target token k changes a logit that predicts token k or an earlier one."""
+    inputs = batch(student, [("怎么还款", "如何才能还款呢")])
+    start = int(inputs["token_type_ids"][0].argmax())
+    before = outputs_of(student, inputs)["logits"]
+    for k in range(len(before) - 1):
+        changed = inputs["input_ids"].clone()
+        changed[0, start + k] = student.tokenizer.convert_tokens_to_ids("京")
+        after = outputs_of(student, inputs | {"input_ids": changed})["logits"]
+        assert torch.equal(after[: k + 1], before[: k + 1])
+        assert (after[k + 1 :] - before[k + 1 :]).abs().amax(dim=1).min() > 1e-3  # and later ones do see it
+
+
+def test_the_target_sees_the_source_and_never_the_reverse(student):
+    """Fails if generation ignores the source, or the sentence vector depends on the target."""
+    one = outputs_of(student, batch(student, [("怎么还款", "如何还款")]))
+    other_source = outputs_of(student, batch(student, [("怎么借款", "如何还款")]))
+    other_target = outputs_of(student, batch(student, [("怎么还款", "天气很好")]))
+    assert (one["logits"] - other_source["logits"]).abs().amax(dim=1).min() > 1e-3
+    assert torch.equal(one["embeddings"], other_target["embeddings"])
+    alone = torch.from_numpy(student.encode(["怎么还款"]))
+    torch.testing.assert_close(one["embeddings"], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_padding_and_packing_change_nothing(student, packing):
+    """Fails if a short pair comes out differently beside a long one, in wider rows, or packed."""
+    pairs = [("怎么还款", "如何还款"), ("好", "今天的天气真的非常非常好呀好呀"), ("我" * 30, "你"), ("红", "绿")]
+    student.packing = False
+    alone = [outputs_of(student, batch(student, [pair])) for pair in pairs]
+    student.packing = packing
+    together = outputs_of(student, batch(student, pairs, width=90))
+    for name in ("embeddings", "logits"):
+        expected = torch.cat([outputs[name] for outputs in alone])
+        torch.testing.assert_close(together[name], expected, atol=2e-5, rtol=1e-4)
+    assert torch.equal(together["labels"], torch.cat([outputs["labels"] for outputs in alone]))
+
+
+def test_every_trained_weight_learns(student):
+    """Fails if DistributedDataParallel waits for the gradient of a weight that never gets one, as that of sines."""
+    outputs = student(**batch(student, [("好天气", "天气好")]))
+    (outputs["embeddings"].sum() + outputs["target_losses"].sum()).backward()
+    assert not [name for name, weight in student.named_parameters() if weight.requires_grad and weight.grad is None]
+
+
+def test_pools_of_several_layers_are_refused(tiny_student):
+    """Fails if a student trains one vector and serves another."""
+    with pytest.raises(InputError, match="reads several layers"):
+        Student.from_pretrained(str(tiny_student), pooling="first_last_mean")
+
+
+def test_labels_are_the_target_and_its_end(student):
+    """Fails if the loss counts the source, or the end of a sentence is never learnt."""
+    labels = outputs_of(student, batch(student, [("怎么还款", "如何还款")]))["labels"]
+    assert student.tokenizer.convert_ids_to_tokens(labels) == ["如", "何", "还", "款", "[SEP]"]
+
+
+def test_the_loss_of_a_target_by_hand(student):
+    """Fails if the cross entropy is shifted by a token, or tokens of one target count for another."""
+    inputs = batch(student, [("怎么还款", "如何还款"), ("好", "今天天气很好")])
+    outputs = outputs_of(student, inputs)
+    each = -outputs["logits"].double().log_softmax(-1)[torch.arange(12), outputs["labels"]]
+    assert outputs["target_tokens"].tolist() == [5, 7]
+    assert outputs["target_losses"].tolist() == pytest.approx([each[:5].sum().item(), each[5:].sum().item()], rel=1e-5)
+
+
+def test_a_sequence_without_a_target(student):
+    """Fails if unlabelled text, which has no target, breaks a batch or counts in the loss."""
+    inputs = batch(student, [("怎么还款", "如何还款"), ("好", "好")])
+    inputs["attention_mask"][1, 3:] = inputs["token_type_ids"][1, 3:] = 0
+    outputs = student(**inputs)
+    alone = student(**batch(student, [("怎么还款", "如何还款")]))
+    assert outputs["target_tokens"].tolist() == [5, 0] and outputs["embeddings"].shape == (2, 32)
+    assert outputs["target_losses"].tolist() == pytest.approx([alone["target_losses"].item(), 0], rel=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["linear_cls", "mean"])
+def test_one_folder_for_everyone(student, tiny_student, tmp_path, pooling):
+    """Fails if a reload differs by a bit, or sentence-transformers, AutoModel or the bi-encoder read other vectors."""
+    student = Student.from_pretrained(str(tiny_student), pooling=pooling, max_length=20).eval()
+    student.save_pretrained(tmp_path)
+    reloaded = Student.from_pretrained(str(tmp_path))
+    assert reloaded.max_length == 20 and reloaded.pooling.mode == pooling
+    weights = reloaded.state_dict()
+    for name, value in student.state_dict().items():
+        assert torch.equal(weights[name], value), name
+    assert reloaded.head.predictions.decoder.weight is reloaded.backbone.embeddings.word_embeddings.weight
+
+    vectors = torch.from_numpy(student.encode(SENTENCES))
+    theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES, convert_to_tensor=True)
+    torch.testing.assert_close(theirs, vectors, atol=2e-6, rtol=0)
+    bi_encoder = SentenceEncoder.from_pretrained(str(tmp_path))
+    assert torch.equal(torch.from_numpy(bi_encoder.encode(SENTENCES)), vectors)
+    assert torch.equal(AutoModel.from_pretrained(tmp_path).state_dict()["encoder.layer.1.output.dense.bias"],
+                       weights["backbone.encoder.layer.1.output.dense.bias"])  # fmt: skip
+    assert torch.equal(AutoModelForMaskedLM.from_pretrained(tmp_path).cls.predictions.bias,
+                       weights["head.predictions.bias"])  # fmt: skip
+
+
+@pytest.fixture
+def published(tmp_path, tiny_student):
+    """A stand-in for `junnyu/roformer_chinese_sim_char_small`: its keys and shapes, at a tenth of the vocabulary.
+
+    Kept in the file are what transformers' class has no place for (the pooler), and what old versions of it wrote
+    (the sines of the positions, a decoder of its own); its config calls it a decoder and names no embedding size.
+    """
+    hidden, vocabulary = 384, 1200
+    config = RoFormerConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        num_hidden_layers=2,  # 6 in the original
+        num_attention_heads=6,
+        intermediate_size=1536,
+        max_position_embeddings=512,
+        is_decoder=True,
+        eos_token_id=102,
+        pooler_activation="linear",
+        architectures=["RoFormerForCausalLM"],
+    )
+    generator = torch.Generator().manual_seed(1)
+    weights = {}
+    for name, value in (
+        RoFormerForMaskedLM(RoFormerConfig(**config.to_dict() | {"is_decoder": False})).state_dict().items()
+    ):
+        random = torch.randn(value.shape, generator=generator) * 0.05
+        weights[name] = value if "embed_positions" in name else random
+    weights["cls.predictions.decoder.weight"] = weights["roformer.embeddings.word_embeddings.weight"]
+    weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"]
+    weights["roformer.pooler.dense.weight"] = torch.randn(hidden, hidden, generator=generator) * 0.05
+    weights["roformer.pooler.dense.bias"] = torch.randn(hidden, generator=generator)
+    folder = tmp_path / "published"
+    folder.mkdir()
+    torch.save(weights, folder / "pytorch_model.bin")
+    config.save_pretrained(folder)
+    characters = [chr(0x4E00 + index) for index in range(vocabulary - 103)]
+    tokens = ["[PAD]", *(f"[unused{index}]" for index in range(1, 100)), "[UNK]", "[CLS]", "[SEP]", *characters]
+    tokens[99] = "[MASK]"
+    (folder / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
+    return folder, weights
+
+
+def test_published_checkpoints_load(published, tmp_path):
+    """Fails if RoFormer-Sim's pooler is lost, its tokenizer asks for rjieba, or its config makes it causal."""
+    folder, weights = published
+    student = Student.from_pretrained(str(folder), max_length=64).eval()
+    assert torch.equal(student.pooling.linear.weight, weights["roformer.pooler.dense.weight"])
+    assert torch.equal(student.pooling.linear.bias, weights["roformer.pooler.dense.bias"])
+    assert torch.equal(
+        student.head.predictions.transform.dense.weight, weights["cls.predictions.transform.dense.weight"]
+    )
+    name = "encoder.layer.1.attention.self.query.weight"
+    assert torch.equal(student.backbone.state_dict()[name], weights[f"roformer.{name}"])
+    assert student.tokenizer.tokenize("一丁不") == ["一", "丁", "不"]
+
+    states = student.backbone(input_ids=torch.tensor([[101, 110, 111, 102]])).last_hidden_state
+    pooled = states[0, 0] @ weights["roformer.pooler.dense.weight"].T + weights["roformer.pooler.dense.bias"]
+    text = "".join(student.tokenizer.convert_ids_to_tokens([110, 111]))
+    torch.testing.assert_close(torch.from_numpy(student.encode([text])[0]), pooled.detach(), atol=1e-5, rtol=1e-4)
+    # bidirectional: the first token's vector knows the last one
+    other = student.backbone(input_ids=torch.tensor([[101, 110, 150, 102]])).last_hidden_state
+    assert (states[0, 0] - other[0, 0]).abs().max() > 1e-4
+
+    # As a teacher, or in `encode` and `evaluate`, it is the same model.
+    encoder = load_model(str(folder))
+    np.testing.assert_allclose(encoder.encode([text, "一丁"]), student.encode([text, "一丁"]), atol=1e-5)
+
+    student.save_pretrained(tmp_path / "saved")
+    again = Student.from_pretrained(str(tmp_path / "saved"))
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in student.state_dict().items())
+
+
+def test_a_vocabulary_of_words_is_refused(published):
+    """Fails if a word-level RoFormer is read character by character in silence."""
+    folder, _ = published
+    lines = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    (folder / "vocab.txt").write_text("\n".join([*lines[:-1], "微信"]), encoding="utf-8")
+    with pytest.raises(InputError, match="needs rjieba"):
+        Student.from_pretrained(str(folder))
+
+
+def test_other_architectures_are_refused(tiny_model, tmp_path):
+    """Fails if a BERT becomes a student that cannot write, or a wrong name ends in a stack trace."""
+    with pytest.raises(InputError, match="is a bert model, and a student that writes is a RoFormer"):
+        Student.from_pretrained(str(tiny_model))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="neither a model folder"):
+        Student.from_pretrained(str(tmp_path / "empty"))
+
+
+def test_a_smaller_student_out_of_a_larger_one(tiny_student):
+    """Fails if dropped layers leave holes in the KV cache, or the folder of a small student does not load."""
+    student = Student.from_pretrained(str(tiny_student), layers=1).eval()
+    whole = Student.from_pretrained(str(tiny_student))
+    assert len(student.backbone.encoder.layer) == student.backbone.config.num_hidden_layers == 1
+    name = "output.dense.weight"
+    assert torch.equal(student.backbone.encoder.layer[0].state_dict()[name],
+                       whole.backbone.encoder.layer[0].state_dict()[name])  # fmt: skip
+    assert len(student.similar_sentences(["好"], num_samples=2, max_length=4)) == 1
+    with pytest.raises(InputError, match="--student_layers 3: this model has 2 layers"):
+        keep_layers(whole.backbone, 3)
+
+
+def test_layers_are_kept_evenly_and_numbered_anew():
+    """Fails if a half is the lower half, or a kept layer writes where the cache has another's keys."""
+    config = RoFormerConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=4, num_attention_heads=2, intermediate_size=8
+    )
+    model = RoFormerForMaskedLM(config).roformer
+    before = list(model.encoder.layer)
+    keep_layers(model, 2)
+    assert list(model.encoder.layer) == [before[0], before[3]] and model.config.num_hidden_layers == 2
+    numbers = [{m.layer_idx for m in layer.modules() if hasattr(m, "layer_idx")} for layer in model.encoder.layer]
+    assert numbers == [{0}, {1}]
+
+
+def test_pooling_over_the_source_alone(tiny_student):
+    """Fails if a mean pool lets the target into the sentence vector."""
+    student = Student.from_pretrained(str(tiny_student), pooling="mean").eval()
+    vectors = outputs_of(student, batch(student, [("怎么还款", "如何还款"), ("怎么还款", "天气很好呀")]))["embeddings"]
+    torch.testing.assert_close(vectors[0], vectors[1], atol=1e-6, rtol=0)

@@ -1,0 +1,51 @@
+"""The cache of what a teacher says."""
+
+import numpy as np
+import pytest
+import torch
+
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.student.teacher import teacher_vectors
+
+FIRST, SECOND = ["好", "坏", "好"], ["坏", "红", "绿"]
+
+
+@pytest.fixture
+def teacher(tiny_model) -> SentenceEncoder:
+    return SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean")
+
+
+def test_vectors_are_the_teachers_own(teacher, tmp_path):
+    """Fails if sentences get the vector of another, are read twice, or are not of length 1."""
+    vectors, rows = teacher_vectors(teacher, FIRST, SECOND, tmp_path)
+    assert vectors.shape == (4, 32) and rows.tolist() == [[0, 1], [1, 2], [0, 3]]
+    expected = teacher.encode(["好", "绿"], normalize=True)
+    np.testing.assert_allclose(vectors[rows[2]], expected, atol=1e-6)
+
+
+def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
+    """Fails if a teacher is run twice, or another teacher, pool, length or corpus gets the vectors of this one."""
+    first, _ = teacher_vectors(teacher, FIRST, SECOND, tmp_path)
+    (file,) = tmp_path.iterdir()
+    marked = np.full((4, 32), 7, dtype=np.float32)
+    np.save(file, marked)  # what is read again can be told from what is computed again
+    assert (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).all()
+    assert not (teacher_vectors(teacher, FIRST, [*SECOND[:2], "白"], tmp_path)[0] == 7).any()
+    teacher.max_length = 10
+    assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any()
+    teacher.max_length = 512
+    with torch.no_grad():
+        teacher.backbone.embeddings.word_embeddings.weight[100, 0] += 1
+    assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any()
+    one_by_one = {
+        "pool": lambda: setattr(teacher.pooling, "mode", "max"),
+        "case": lambda: setattr(teacher.tokenizer.backend_tokenizer.normalizer, "lowercase", False),
+        "segments": lambda: setattr(teacher.tokenizer, "model_input_names", ["input_ids", "attention_mask"]),
+        "vocabulary": lambda: teacher.tokenizer.add_tokens(["绿绿"]),
+    }
+    for name, change in one_by_one.items():
+        for file in tmp_path.iterdir():
+            np.save(file, marked)
+        change()
+        assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any(), name
+    assert not list(tmp_path.glob("*.partial.npy"))

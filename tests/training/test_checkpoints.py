@@ -1,0 +1,182 @@
+"""Runs that are killed, resumed, finished, or out of disk."""
+
+import json
+import logging
+import os
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from cosent.schema import InputError
+from cosent.training import checkpoints
+
+
+def whole(folder, step, size=3):
+    place = folder / f"checkpoint-{step}"
+    (place / "part").mkdir(parents=True)
+    (place / "model.safetensors").write_bytes(b"x" * size)
+    (place / "part" / "optimizer.pt").write_bytes(b"y" * size)
+    checkpoints.seal(place)
+    return place
+
+
+def test_auto_starts_where_nothing_is(tmp_path):
+    """Fails if the first start of a command that resumes stops with an error."""
+    assert checkpoints.find(str(tmp_path / "run"), "auto", overwrite=False) is None
+    checkpoints.make_room(SimpleNamespace(output_dir=str(tmp_path / "run")), None, {})
+    assert (tmp_path / "run" / "UNFINISHED").is_file()
+
+
+def test_room_is_made_when_all_else_is_ready(tmp_path):
+    """Fails if looking for a checkpoint already deletes an earlier run, or one begun anew keeps any part of it."""
+    old = whole(tmp_path, 4)
+    for name in ("run.json", "scores.npz", "config.json"):
+        (tmp_path / name).touch()
+    (tmp_path / "adapter").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert checkpoints.find(str(tmp_path), None, overwrite=True) is None
+    assert sorted(tmp_path.rglob("*")) == before
+    args = SimpleNamespace(output_dir=str(tmp_path))
+    checkpoints.make_room(args, str(old), {})
+    assert sorted(tmp_path.rglob("*")) == before
+    checkpoints.make_room(args, None, {})
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "UNFINISHED"}
+
+
+def test_a_run_goes_on_with_its_own_settings_alone(tmp_path):
+    """Fails if another loss, rate or corpus joins a run that was stopped, or a place may not change."""
+    args = SimpleNamespace(output_dir=str(tmp_path), learning_rate=0.1)
+    checkpoints.make_room(args, None, {"loss": "cosent", "limit_train": None, "data_dir": "here", "names": ("a",)})
+    checkpoints.make_room(
+        args, "checkpoint-4", {"loss": "cosent", "limit_train": None, "data_dir": "x", "names": ("a",)}
+    )
+    with pytest.raises(InputError, match="limit_train None, not 7; loss cosent, not angle"):
+        checkpoints.make_room(args, "checkpoint-4", {"loss": "angle", "limit_train": 7})
+    args.learning_rate = 0.2
+    with pytest.raises(InputError, match="learning_rate 0.1, not 0.2"):
+        checkpoints.make_room(args, "checkpoint-4", {})
+
+
+def test_places_that_are_no_runs(tmp_path):
+    """Fails if a file for a folder, or somebody's folder beside the checkpoints, ends in a stack trace."""
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is a file"):
+        checkpoints.find(str(tmp_path / "file"), "auto", overwrite=False)
+    expected = str(whole(tmp_path, 4))
+    (tmp_path / "checkpoint-old").mkdir()
+    assert checkpoints.find(str(tmp_path), "auto", overwrite=False) == expected
+
+
+@pytest.mark.parametrize("tear", ["unsealed", "short", "missing", "seal half written"])
+def test_a_torn_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, tear):
+    """Fails if a run killed while saving crashes at every restart, or loses more than the torn checkpoint."""
+    whole(tmp_path, 4)
+    expected = str(whole(tmp_path, 8))
+    torn = whole(tmp_path, 12)
+    if tear == "unsealed":
+        (torn / checkpoints.SEAL).unlink()
+    elif tear == "short":
+        os.truncate(torn / "part" / "optimizer.pt", 2)
+    elif tear == "missing":
+        (torn / "model.safetensors").unlink()
+    else:
+        (torn / checkpoints.SEAL).rename(torn / f"{checkpoints.SEAL}.partial")
+    with caplog.at_level(logging.WARNING):
+        assert checkpoints.find(str(tmp_path), "auto", overwrite=False) == expected
+    assert "checkpoint-12 is not whole" in caplog.text
+    with pytest.raises(InputError, match="not a whole one"):
+        checkpoints.find(str(tmp_path), str(torn), overwrite=False)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
+    """Fails if what such a run left stops the same command, or a foreign model is taken for such a rest."""
+    args = SimpleNamespace(output_dir=str(tmp_path / "mine"))
+    checkpoints.make_room(args, None, {})
+    torn = whole(tmp_path / "mine", 4)
+    (torn / checkpoints.SEAL).unlink()
+    (tmp_path / "mine" / "config.json").touch()
+    assert checkpoints.find(str(tmp_path / "mine"), "auto", overwrite=False) is None
+    checkpoints.make_room(args, None, {})
+    assert not torn.exists()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.json").touch()
+    with pytest.raises(InputError, match="already holds a model"):
+        checkpoints.find(str(tmp_path / "foreign"), "auto", overwrite=False)
+    with pytest.raises(InputError, match="already holds a model"):
+        checkpoints.find(str(tmp_path / "mine" / ".." / "foreign"), None, overwrite=False)
+
+
+def test_training_that_was_over_is_not_continued(tmp_path):
+    """Fails if a resumed run takes steps that an undisturbed one does not, or a longer schedule is refused."""
+
+    def state(step, max_steps, stopped):
+        control = {"TrainerControl": {"args": {"should_training_stop": stopped}}}
+        content = {"global_step": step, "max_steps": max_steps, "stateful_callbacks": control}
+        (tmp_path / checkpoints.STATE).write_text(json.dumps(content))
+        return str(tmp_path)
+
+    assert not checkpoints.had_ended(state(4, 8, False), 8)
+    assert checkpoints.had_ended(state(4, 8, True), 8)  # early stopping
+    assert checkpoints.had_ended(state(8, 8, True), 8)
+    assert not checkpoints.had_ended(state(8, 8, True), 16)  # the user asks for more epochs now
+
+
+@pytest.fixture
+def train(tiny_model, make_corpus, pairs, tmp_path):
+    from cosent.cli import parse
+    from cosent.train import main
+    from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+
+    corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
+
+    def run(*flags, output="run"):
+        arguments = [
+            *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
+            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
+            *("--max_length", "8", "--learning_rate", "1e-3", "--num_train_epochs", "2", *flags),
+        ]
+        main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
+        return tmp_path / output
+
+    return run
+
+
+def test_auto_from_start_to_end(train, capsys, caplog):
+    """Fails if the same command does not start, resume and end as `auto` promises, with the weights of one run."""
+    undisturbed = train(output="undisturbed")
+    folder = train("--resume_from_checkpoint", "auto")
+    final = (folder / "model.safetensors").read_bytes()
+    assert final == (undisturbed / "model.safetensors").read_bytes()
+    assert not (folder / "UNFINISHED").exists()
+
+    before = (folder / "run.json").stat().st_mtime_ns
+    capsys.readouterr()
+    train("--resume_from_checkpoint", "auto")
+    assert "has finished" in capsys.readouterr().out
+    assert (folder / "run.json").stat().st_mtime_ns == before
+
+    (folder / "run.json").unlink()  # as if killed during the last save
+    (folder / "model.safetensors").write_bytes(b"torn")
+    with caplog.at_level(logging.WARNING):
+        train("--resume_from_checkpoint", "auto")
+    assert "resuming from" in caplog.text
+    assert (folder / "model.safetensors").read_bytes() == final
+
+    (folder / "run.json").unlink()
+    (folder / "checkpoint-8" / "optimizer.pt").write_bytes(b"torn")
+    train("--resume_from_checkpoint", "auto")
+    assert (folder / "model.safetensors").read_bytes() == final
+
+
+def test_a_full_disk_is_an_error_that_says_so(train, tmp_path):
+    """Fails if a full disk ends in a traceback, or takes the last whole checkpoint along."""
+    first = train("--num_train_epochs", "1", "--save_total_limit", "1", output="first") / "checkpoint-4"
+    place = tmp_path / "second"
+    shutil.copytree(first, place / "checkpoint-4")
+    (place / "checkpoint-8").mkdir()
+    (place / "checkpoint-8" / "optimizer.pt").symlink_to("/dev/full")  # every write: no space left on device
+    flags = ("--resume_from_checkpoint", str(place / "checkpoint-4"), "--save_total_limit", "1")
+    with pytest.raises(InputError, match=r"checkpoint-8 could not be written .* whole before are untouched"):
+        train(*flags, output="second")
+    assert checkpoints.is_whole(place / "checkpoint-4") and not checkpoints.is_whole(place / "checkpoint-8")
