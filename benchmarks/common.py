@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from cosent.data.pairs import load_corpus
+from cosent.data.corpus import load_corpus
 
 BATCH_SIZE = 32  # pairs
 WARM_UP = 3  # passes before the clock starts

@@ -20,13 +20,12 @@ import torch
 from transformers import TrainerCallback
 
 from benchmarks.common import shuffled_rows
-from cosent.data.pairs import labels_of, load_corpus
-from cosent.schema import InputError
-from cosent.train import adapter, build_model
-from cosent.training import environment as records
-from cosent.training import objective as objectives
+from cosent.data.corpus import labels_of, load_corpus
+from cosent.errors import InputError
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
-from cosent.training.towers import TOWERS
+from cosent.training.environment import environment, footprint
+from cosent.training.objective import build_objective, loss_targets
+from cosent.training.towers import TOWERS, adapter, build_model
 
 PAIRS = 32
 SPLITS = {  # name -> processes, pairs per device, further arguments of the trainer
@@ -54,7 +53,7 @@ def trainer_of(corpus: str, pairs: int, tower: str, lora: bool, batch: int, furt
     rows, max_length = shuffled_rows(corpus, "train", pairs)
     manifest = load_corpus(corpus).manifest
     model_args = ModelArguments(tower=tower, dropout=0.0, use_peft=lora)
-    objective = objectives.build("cosent", {}, [manifest], tower)
+    objective = build_objective("cosent", {}, [manifest], tower)
     model = build_model(model_args, None, objective, max_length[tower], seed=1)
     encoder = model.encoder if tower == "bi_encoder" else model
     folder = tempfile.mkdtemp()
@@ -62,7 +61,7 @@ def trainer_of(corpus: str, pairs: int, tower: str, lora: bool, batch: int, furt
         output_dir=folder, per_device_train_batch_size=batch, num_train_epochs=1, max_grad_norm=0.0, use_cpu=True,
         eval_strategy="no", save_strategy="no", disable_tqdm=True, logging_steps=1, optim="sgd", seed=1, **further,
     )  # fmt: skip
-    data = TOWERS[tower].dataset(rows, encoder.tokenizer, encoder.max_length, objectives.targets(
+    data = TOWERS[tower].dataset(rows, encoder.tokenizer, encoder.max_length, loss_targets(
         "cosent", labels_of(rows), manifest))  # fmt: skip
     return TOWERS[tower].trainer(
         model=model, args=args, objective=objective, train_dataset=data, data_collator=TOWERS[tower].collator.of(
@@ -120,7 +119,7 @@ def measure_memory(corpus: str, case: str) -> dict:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
         trainer.train()
-    process = records.footprint(trainer.model, trainer.optimizer)["peak_mib"]
+    process = footprint(trainer.model, trainer.optimizer)["peak_mib"]
     return {"activations_mib": peak / 2**20, "process_mib": process}
 
 
@@ -171,7 +170,7 @@ def main(args: argparse.Namespace) -> None:
         "differences": differences,
         "memory": memory,
         "cached_over_plain": memory["cached 1,024 at 16"]["activations_mib"] / plain,
-        **records.environment(),
+        **environment(),
     }
     print(json.dumps({"differences": differences, "memory": memory}, indent=1))
     if args.output:

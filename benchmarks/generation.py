@@ -17,12 +17,12 @@ import torch
 from torch.nn.functional import pad
 
 from cosent.compute.onednn import onednn_linears
-from cosent.data.pairs import load_corpus
+from cosent.data.corpus import load_corpus
 from cosent.student.attention_mask import unilm_mask
 from cosent.student.decoding import Sampling, unwritable, write_targets
 from cosent.student.model import Student
 from cosent.student.sampling import sample_tokens
-from cosent.training import environment as records
+from cosent.training.environment import environment
 
 
 @torch.inference_mode()
@@ -98,7 +98,7 @@ def main() -> None:
         "sources": args.sources,
         "samples": args.samples,
         "rows": [measure(model, texts, sampling, args.rounds) for model in args.models],
-        **records.environment(),
+        **environment(),
     }
     text = json.dumps(result, indent=2)
     if args.output:

@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cosent.schema import InputError, messages_for_users
+from cosent.errors import InputError, messages_for_users
+from cosent.run_record import RECORD_NAME
 from cosent.studies.definition import same
-from cosent.training import environment as records
 
 STAGE_1, DISTILL, DIRECT = ("student/stage1", "student/distill", "bi_encoder/cosent_mini")
 # CoSENT starts from the student's encoder, pool included; its rate and batch are those of the teacher in `towers`.
@@ -29,7 +29,7 @@ def launch(job: str, recipe: str, output: Path, flags: dict) -> dict:
     flags = {"resume_from_checkpoint": "auto", "disable_tqdm": True, "save_total_limit": 1} | flags
     print(f"{job} -> {output}", flush=True)
     subprocess.run(command + [part for key, value in flags.items() for part in (f"--{key}", str(value))], check=True)
-    record = json.loads((output / records.RECORD_NAME).read_text(encoding="utf-8"))
+    record = json.loads((output / RECORD_NAME).read_text(encoding="utf-8"))
     for key in {"num_train_epochs", "limit_train", "corpus", "seed"} & set(flags):
         if not same(record["recipe"][key], flags[key]):
             raise InputError(
@@ -57,7 +57,7 @@ def row(model: str, runs: list[dict], corpus: str) -> dict:
 
 
 def main(args: argparse.Namespace) -> None:
-    teacher = json.loads(Path(args.teacher, records.RECORD_NAME).read_text(encoding="utf-8"))
+    teacher = json.loads(Path(args.teacher, RECORD_NAME).read_text(encoding="utf-8"))
     shared = {"corpus": args.corpus, "num_train_epochs": args.epochs, "data_dir": args.data_dir}
     if args.limit_train:
         shared["limit_train"] = args.limit_train

@@ -12,7 +12,8 @@ from collections import Counter, defaultdict
 from itertools import combinations
 from pathlib import Path
 
-from cosent.schema import COLUMNS, SPLITS, InputError, Manifest
+from cosent.errors import InputError
+from cosent.schema import COLUMNS, SPLITS, Manifest
 
 PERCENTILES = (50, 90, 99, 100)
 PLACEHOLDER = "NS"  # stands for a missing translation in PAWS-X (google-research-datasets/paws#15)

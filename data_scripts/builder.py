@@ -11,7 +11,8 @@ from pathlib import Path
 
 import datasets
 
-from cosent.schema import COLUMNS, SPLITS, InputError, sha256_of_file
+from cosent.errors import InputError
+from cosent.schema import COLUMNS, SPLITS, sha256_of_file
 from data_scripts.checks import LabelRange
 from data_scripts.readers import Layout, Record, Tally, read_pairs, read_records
 

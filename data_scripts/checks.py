@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from cosent.schema import NLI_CLASSES, InputError
+from cosent.errors import InputError
+from cosent.schema import NLI_CLASSES
 
 NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
 

@@ -6,7 +6,8 @@ Everything that depends on the corpus stands here once and travels to training i
 import difflib
 from dataclasses import dataclass, field
 
-from cosent.schema import LABEL_KINDS, InputError
+from cosent.errors import InputError
+from cosent.schema import LABEL_KINDS
 from data_scripts.readers import COLUMN_NAMES, Layout
 
 TEXT = Layout("tsv")

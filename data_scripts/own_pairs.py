@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from cosent.schema import SPLITS, InputError
+from cosent.errors import InputError
+from cosent.schema import SPLITS
 from data_scripts.builder import Carve, RawFile
 from data_scripts.checks import RowError
 from data_scripts.corpora import Corpus

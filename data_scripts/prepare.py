@@ -16,7 +16,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from cosent.schema import LABEL_KINDS, MANIFEST_NAME, SPLITS, InputError, Manifest, sha256_of_file
+from cosent.errors import InputError
+from cosent.schema import LABEL_KINDS, MANIFEST_NAME, SPLITS, Manifest, sha256_of_file
 from data_scripts.corpora import CORPORA, unknown_name
 
 MOST_HISTOGRAM_KEYS = 20  # more different labels than this are counted in ten bins

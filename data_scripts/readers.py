@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 from data_scripts.checks import NO_GOLD_LABEL, LabelRange, RowError, check_label, check_text, not_utf8
 
 SENTENCE1_NAMES = ("sentence1", "text1", "s1", "premise", "query1", "question1")

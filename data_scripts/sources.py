@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from cosent.schema import SPLITS, InputError
+from cosent.errors import InputError
+from cosent.schema import SPLITS
 from data_scripts.builder import Carve, RawFile
 from data_scripts.checks import LabelRange
 from data_scripts.corpora import CORPORA, TEXT, Corpus

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cosent.cli import parse
-from cosent.schema import InputError
+from cosent.errors import InputError
 from cosent.training.arguments import DataArguments, ModelArguments, PairTrainingArguments
 
 

@@ -11,13 +11,14 @@ from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from cosent.cli import parse
-from cosent.data.pairs import load_corpus
-from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments, main
+from cosent.data.corpus import load_corpus
+from cosent.distill import main
+from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import save_pooling
-from cosent.schema import InputError
+from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.evaluation import perplexity
 from cosent.student.model import Student
 

@@ -12,9 +12,9 @@ import torch
 
 from cosent.cli import run
 from cosent.encode import EncodeArguments, load_encoder, main
+from cosent.errors import InputError
 from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.schema import InputError
 
 LINES = [f"第{number}个问题怎么还款" for number in range(23)]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from cosent.cli import parse
+from cosent.errors import InputError
 from cosent.evaluate import EvaluateArguments, main, write_predictions
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.schema import InputError
-from cosent.training.environment import save_record
+from cosent.run_record import save_record
 
 
 @pytest.fixture

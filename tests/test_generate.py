@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cosent.errors import InputError
 from cosent.generate import read_texts
-from cosent.schema import InputError
 
 
 @pytest.mark.slow

@@ -12,12 +12,14 @@ from transformers import AutoTokenizer, BertForPreTraining
 from cosent.cli import parse
 from cosent.compute.packing import pack, plan_rows
 from cosent.encoders import resolve
-from cosent.losses.cosent import synonym_loss
+from cosent.errors import InputError
+from cosent.losses.distillation import synonym_loss
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.pretrain import EncoderArguments, PretrainingArguments, TextArguments, main
-from cosent.pretraining.model import Pretraining, first_vectors, fresh_model, initial_model, piece_means, rate
-from cosent.schema import InputError
+from cosent.pretrain import main
+from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
+from cosent.pretraining.model import Pretraining, first_vectors, fresh_model, initial_model, piece_means
+from cosent.pretraining.trainer import rate
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
 

@@ -14,11 +14,14 @@ from scipy import stats
 
 from benchmarks import students
 from cosent import report
+from cosent.errors import InputError
+from cosent.reporting import readme_tables
 from cosent.reporting.comparison import compare
+from cosent.reporting.ensemble import ensemble
 from cosent.run_record import read_scores, save_scores
-from cosent.schema import InputError
 from cosent.studies.definition import expand, read_study
-from cosent.studies.results import Published, Result, read_results
+from cosent.studies.published import Published
+from cosent.studies.results import Result, read_results
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,8 +67,8 @@ def make_study(tmp_path):
 def test_the_readme_is_up_to_date():
     """Fails if a result changed and the README still shows the old figure: run `python -m cosent.report README.md`."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(report.BLOCK.findall(text)) >= 2
-    assert report.fill(text, ROOT / "results") == text
+    assert len(readme_tables.BLOCK.findall(text)) >= 2
+    assert readme_tables.fill(text, ROOT / "results") == text
 
 
 def test_a_study_on_paper(tmp_path):
@@ -82,11 +85,11 @@ def test_a_study_on_paper(tmp_path):
         (tmp_path / "study" / f"cosent-stsb-{seed}.json").write_text(json.dumps(run))
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit" / "stsb.json").write_text(json.dumps({"splits": {"test": {"overlap_spearman": 58.68}}}))
-    filled = report.fill("<!-- results:study -->\nold\n<!-- end -->", tmp_path)
+    filled = readme_tables.fill("<!-- results:study -->\nold\n<!-- end -->", tmp_path)
     assert "| cosent | 65.00 ± 7.07 | 2 | 1.5 |" in filled and "| 58.68 |" in filled and "old" not in filled
-    assert report.fill(filled, tmp_path) == filled
+    assert readme_tables.fill(filled, tmp_path) == filled
     with pytest.raises(InputError, match="asks for results:nothing"):
-        report.fill("<!-- results:nothing -->\n<!-- end -->", tmp_path)
+        readme_tables.fill("<!-- results:nothing -->\n<!-- end -->", tmp_path)
     markdown, _ = report.write(tmp_path / "study")
     assert "| cosent | 65.00 ± 7.07 |" in markdown.read_text()
 
@@ -215,7 +218,7 @@ def test_a_users_text_stays_text(make_study):
 def test_an_ensemble_of_two_runs(make_study, tmp_path):
     """Fails if the fusion is not the mean of ranks, or its gain is not tested on the rows of both."""
     folder = make_study({"one": 1.0, "other": 1.0}, seeds=(1,))
-    text = report.ensemble(str(folder / "one-lcqmc-1.json"), str(folder / "other-lcqmc-1.npz"))
+    text = ensemble(str(folder / "one-lcqmc-1.json"), str(folder / "other-lcqmc-1.npz"))
     study = read_results(folder)
     runs = [study.rows[name][0].scores["lcqmc"]["test"] for name in ("one", "other")]
     fused = stats.rankdata(runs[0]["after"]) + stats.rankdata(runs[1]["after"])
@@ -226,10 +229,10 @@ def test_an_ensemble_of_two_runs(make_study, tmp_path):
     low = float(re.findall(r"\\\[([+-][\d.]+),", text)[0])
     assert 0 < low < 100 * (expected[2] - expected[0]), "two independent runs of equal quality gain from each other"
     with pytest.raises(InputError, match="has no scores"):
-        report.ensemble(str(folder), str(tmp_path))
+        ensemble(str(folder), str(tmp_path))
     save_scores(tmp_path / "scores.npz", {"lcqmc": {"test": {"labels": np.zeros(300), "after": np.zeros(300)}}})
     with pytest.raises(InputError, match="other rows of lcqmc"):
-        report.ensemble(str(folder / "one-lcqmc-1.json"), str(tmp_path))
+        ensemble(str(folder / "one-lcqmc-1.json"), str(tmp_path))
 
 
 def test_what_is_no_result_is_named(tmp_path):
@@ -291,7 +294,7 @@ def test_exactness_kills_and_scaling_are_shown(tmp_path):
     scaling = {"kind": "scaling", "corpus": "stsb", "pairs_per_second": speeds, "rounds": {"one process": [1, 2, 3]}}
     (tmp_path / "scaling.json").write_text(json.dumps(scaling | shared))
     text = "".join(f"<!-- results:{name} -->\n<!-- end -->\n" for name in ("exactness", "kills", "scaling"))
-    filled = report.fill(text, tmp_path)
+    filled = readme_tables.fill(text, tmp_path)
     assert "| 2 x 16 | 1e-07 / 5e-01 |" in filled and "| plain | 12.3 | 600 |" in filled
     assert "DDP reaches 90% of that, and 72% of twice one process. Medians of 3 turns" in filled
     assert "10 times SIGKILL, 5 of them" in filled and "2 of 3 runs" in filled
@@ -307,7 +310,7 @@ def test_a_teacher_and_its_students_are_shown(tmp_path):
     rows = [students.row("teacher", [plain], "lcqmc"), students.row("distilled", [one, two], "lcqmc")]
     result = {"kind": "student", "corpus": "lcqmc", "train_pairs": 40000, "epochs": 2, "rows": rows}
     (tmp_path / "student.json").write_text(json.dumps(result | {"device": "CPU", "commit": None}))
-    filled = report.fill("<!-- results:student -->\n<!-- end -->\n", tmp_path)
+    filled = readme_tables.fill("<!-- results:student -->\n<!-- end -->\n", tmp_path)
     assert "| teacher | 4.0 M | 50.00 |  |  |  |  |  | 2.0 |" in filled
     assert "| distilled | 3.0 M | 65.00 ± 7.07 | 11.0 | 0.900 | 0.800 | 0.400 | 0.850 | 1.0 |" in filled
     assert "40,000 training pairs, 2 epochs a stage" in filled
@@ -319,6 +322,6 @@ def test_the_speed_of_writing_is_shown(tmp_path):
     row = {"layers": 4, "seconds": seconds, "ratio": 7.5, "equal": 0.97, "tokens_per_sentence": 9.53}
     result = {"kind": "generation", "sources": 50, "samples": 20, "rows": [row], "device": "CPU", "threads": 2}
     (tmp_path / "generation.json").write_text(json.dumps(result | {"commit": None}))
-    filled = report.fill("<!-- results:generation -->\n<!-- end -->\n", tmp_path)
+    filled = readme_tables.fill("<!-- results:generation -->\n<!-- end -->\n", tmp_path)
     assert "| 4 layers | 9.5 | 2.00 | 20.00 | **7.5** | 97% |" in filled
     assert "50 sources x 20 samples, medians of 3 turns; CPU, 2 threads" in filled

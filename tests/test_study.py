@@ -15,9 +15,10 @@ import yaml
 
 from cosent import study
 from cosent.cli import parse
+from cosent.errors import InputError
 from cosent.run_record import read_scores, save_scores
-from cosent.schema import InputError
-from cosent.studies import definition as plan
+from cosent.studies import definition, runner
+from cosent.studies.progress import Progress
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +40,7 @@ def run_study(tmp_path, monkeypatch):
         # As Trainer records it: numbers as floats, whatever the recipe said.
         recipe = {key: float(value) if isinstance(value, int) else value for key, value in run.settings.items()}
         recipe["seed"] = run.seed
-        record = dict.fromkeys(study.KEPT, "x") | {"recipe": recipe, "train_seconds": 12.0, "train_pairs": 50}
+        record = dict.fromkeys(runner.KEPT, "x") | {"recipe": recipe, "train_seconds": 12.0, "train_pairs": 50}
         record["history"] = [
             {"epoch": 1.0, "eval_spearman": 0.5, "eval_runtime": 2.0, "eval_samples_per_second": 100.0},
             {"epoch": 1.0, "loss": 1.0},
@@ -49,7 +50,7 @@ def run_study(tmp_path, monkeypatch):
         save_scores(output / "scores.npz", {"stsb": {"validation": split, "test": split}, "nli": {"validation": split}})
         return None
 
-    monkeypatch.setattr(study, "launch", train)
+    monkeypatch.setattr(runner, "launch", train)
     recipe = tmp_path / "cosent.yaml"
     recipe.write_text("loss: cosent\nnum_train_epochs: 6\n")
 
@@ -88,7 +89,7 @@ def test_results_of_other_settings_leave_the_table(run_study, capsys):
     status, _ = run(seeds=[1, 2, 13], variants={"a": {"scale": 7.0}})
     assert status == 1 and sorted(path.name for path in results.glob("*.json")) == [
         "cosent-a-stsb-1.json", "cosent-a-stsb-2.json"]  # fmt: skip
-    moved = results / study.EARLIER
+    moved = results / runner.EARLIER
     assert {path.name for path in moved.glob("*.npz")} == {f"cosent-{v}-stsb-{s}.npz" for v in "ab" for s in (1, 2)}
     assert "cosent-b-stsb-2.json was made with other settings" in capsys.readouterr().err
     assert run(seeds=[1], variants={"a": {}})[1] == [("cosent-a-stsb-1", {"learning_rate": 0.1})], "scale was given up"
@@ -98,7 +99,7 @@ def test_one_study_at_a_time(run_study):
     """Fails if a second process trains in the folders of the first."""
     run, results = run_study
     results.mkdir(parents=True)
-    with study.alone(results), pytest.raises(InputError, match="another process runs this study"):
+    with runner.alone(results), pytest.raises(InputError, match="another process runs this study"):
         run()
     assert run()[0] == 0
 
@@ -106,7 +107,7 @@ def test_one_study_at_a_time(run_study):
 def test_what_cannot_be_kept_is_a_failure_of_its_run(run_study, monkeypatch, capsys):
     """Fails if one run without a record ends the study."""
     run, _ = run_study
-    monkeypatch.setattr(study, "launch", lambda *_: None)
+    monkeypatch.setattr(runner, "launch", lambda *_: None)
     assert run(seeds=[1, 2])[0] == 1
     assert "cosent-stsb-1 failed: what it left in" in capsys.readouterr().err
 
@@ -115,18 +116,18 @@ def test_runs_of_one_name_are_refused(tmp_path):
     """Fails if two corpora or recipes of one name share an output folder and a result."""
     recipe = str(tmp_path / "a" / "cosent.yaml")
     with pytest.raises(InputError, match="would be called cosent-faq-1"):
-        plan.expand({"recipes": [recipe], "corpora": ["v1/faq", "v2/faq"], "seeds": [1]}, {})
+        definition.expand({"recipes": [recipe], "corpora": ["v1/faq", "v2/faq"], "seeds": [1]}, {})
     twice = [str(tmp_path / "x" / "a" / "cosent.yaml"), str(tmp_path / "y" / "a" / "cosent.yaml")]
     with pytest.raises(InputError, match="a/cosent"):
-        plan.expand({"recipes": twice, "corpora": ["faq"], "seeds": [1]}, {})
+        definition.expand({"recipes": twice, "corpora": ["faq"], "seeds": [1]}, {})
 
 
 def test_variants_that_an_override_makes_equal_are_one(tmp_path):
     """Fails if `--set model_name_or_path=mini` trains the same twice, under the names of two other encoders."""
     variants = {"BERT": {"model_name_or_path": "a"}, "RoBERTa": {"model_name_or_path": "b"}}
     content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": ["faq"], "seeds": [1], "variants": variants}
-    assert [run.method for run in plan.expand(content, {})] == ["cosent BERT", "cosent RoBERTa"]
-    (run,) = plan.expand(content, {"model_name_or_path": "mini"})
+    assert [run.method for run in definition.expand(content, {})] == ["cosent BERT", "cosent RoBERTa"]
+    (run,) = definition.expand(content, {"model_name_or_path": "mini"})
     assert run.method == "cosent" and run.flags == {"model_name_or_path": "mini"}
 
 
@@ -161,7 +162,7 @@ def test_variants_and_overrides(run_study):
 def test_recipes_of_one_name_stay_apart(tmp_path):
     """Fails if the cosent of two towers share one file, so that the second overwrites the first."""
     recipes = [tmp_path / tower / "cosent.yaml" for tower in ("bi_encoder", "cross_encoder")]
-    runs = plan.expand({"recipes": recipes, "corpora": ["x/lcqmc,nli"], "seeds": [1]}, {})
+    runs = definition.expand({"recipes": recipes, "corpora": ["x/lcqmc,nli"], "seeds": [1]}, {})
     assert [run.method for run in runs] == ["bi_encoder cosent", "cross_encoder cosent"]
     assert [run.name for run in runs] == ["bi_encoder-cosent-lcqmc-nli-1", "cross_encoder-cosent-lcqmc-nli-1"]
 
@@ -171,10 +172,10 @@ def test_time_left_counts_pairs(make_corpus, pairs, tmp_path):
     corpus = make_corpus({"train": pairs})
     (tmp_path / "cosent.yaml").write_text("num_train_epochs: 6\n")
     content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1]}
-    whole, part = plan.expand(content, {})[0], plan.expand(content | {"seeds": [2]}, {"limit_train": 10})[0]
-    assert (plan.work(whole, str(corpus.parent)), plan.work(part, str(corpus.parent))) == (384, 60)
-    assert plan.work(whole, str(tmp_path)) == 1
-    progress = study.Progress({whole: 384, part: 60})
+    whole, part = definition.expand(content, {})[0], definition.expand(content | {"seeds": [2]}, {"limit_train": 10})[0]
+    assert (definition.work(whole, str(corpus.parent)), definition.work(part, str(corpus.parent))) == (384, 60)
+    assert definition.work(whole, str(tmp_path)) == 1
+    progress = Progress({whole: 384, part: 60})
     progress.advance(whole, 0.5)
     progress.advance(part, 1.0, finished=True)
     assert progress.bar.n == 252 and progress.description() == "1/2 runs"
@@ -228,8 +229,8 @@ def test_a_stopped_study_leaves_nothing_running(tmp_path, make_corpus, pairs, ti
 def test_shipped_studies_are_whole(path, monkeypatch, tmp_path):
     """Fails if a shipped study names a recipe or flag that is not there, or has no launch line."""
     monkeypatch.chdir(ROOT)
-    content = plan.read_study(str(path))
-    runs = plan.expand(content, {})
+    content = definition.read_study(str(path))
+    runs = definition.expand(content, {})
     assert len({run.name for run in runs}) == len(runs) > 0
     for run in {run.method: run for run in runs}.values():
         flags = [f"--{key}={value}" for key, value in run.flags.items()]
@@ -257,15 +258,15 @@ def test_a_study_that_is_wrong(tmp_path, text, message):
     """Fails if a misspelt key or flag makes a study run something else than meant."""
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(InputError) as error:
-        plan.read_study(str(tmp_path / "a.yaml"))
+        definition.read_study(str(tmp_path / "a.yaml"))
     assert message in str(error.value)
 
 
 def test_no_study_there(tmp_path):
     """Fails if a wrong path ends in a traceback, or a flag of --set passes unchecked."""
     with pytest.raises(InputError, match="There is no study at"):
-        plan.read_study(str(tmp_path / "b.yaml"))
+        definition.read_study(str(tmp_path / "b.yaml"))
     with pytest.raises(InputError, match="takes KEY=VALUE"):
-        plan.settings_of(["pooling"], "b.yaml")
+        definition.settings_of(["pooling"], "b.yaml")
     with pytest.raises(InputError, match="no flag 'poling'"):
-        plan.settings_of(["poling=cls"], "b.yaml")
+        definition.settings_of(["poling=cls"], "b.yaml")

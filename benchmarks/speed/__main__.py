@@ -20,8 +20,9 @@ import torch
 from tqdm.auto import tqdm
 
 from cosent.compute.onednn import AVAILABLE, linear
-from cosent.report import speed_table
-from cosent.schema import Manifest, messages_for_users
+from cosent.errors import messages_for_users
+from cosent.reporting.readme_tables import speed_table
+from cosent.schema import Manifest
 from cosent.training.environment import environment
 
 # task, encoder, split, what is counted, how many: once for comparing every loss, then for each timed turn

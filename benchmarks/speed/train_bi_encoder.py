@@ -62,7 +62,8 @@ def flags(folder: str, steps: int) -> dict:
 
 
 def train_ours(model: str, rows, max_length: int, steps: int, clock: Clock, folder: str):
-    from cosent.data.pairs import PairCollator, PairDataset
+    from cosent.data.collators import PairCollator
+    from cosent.data.pairs import PairDataset
     from cosent.losses.cosent import cosent_loss
     from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
     from cosent.training.arguments import PairTrainingArguments

@@ -8,14 +8,14 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from benchmarks.common import BATCH_SIZE, WARM_UP, shuffled_rows
 from benchmarks.speed.train_bi_encoder import Clock, flags
 from benchmarks.weights import cross_encoder_folder
-from cosent.data.pairs import labels_of, load_corpus
-from cosent.training.objective import targets
+from cosent.data.corpus import labels_of, load_corpus
+from cosent.training.objective import loss_targets
 
 
 def measure(args) -> dict:
     """`pairs_per_second` of `count` steps with binary cross entropy on one logit, and the loss of each."""
     rows, max_length = shuffled_rows(args.corpus, args.split, BATCH_SIZE * args.count)
-    labels = targets("bce", labels_of(rows), load_corpus(args.corpus).manifest)
+    labels = loss_targets("bce", labels_of(rows), load_corpus(args.corpus).manifest)
     model = cross_encoder_folder(args.encoder, max_length["cross_encoder"])
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
@@ -26,8 +26,9 @@ def measure(args) -> dict:
 
 
 def train_ours(model: str, rows, labels: np.ndarray, steps: int, clock: Clock, folder: str) -> None:
-    from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset
-    from cosent.losses.cosent import binary_cross_entropy_loss
+    from cosent.data.collators import JoinedPairCollator
+    from cosent.data.pairs import JoinedPairDataset
+    from cosent.losses.classification import binary_cross_entropy_loss
     from cosent.modeling.cross_encoder import CrossEncoder
     from cosent.training.arguments import PairTrainingArguments
     from cosent.training.objective import Objective

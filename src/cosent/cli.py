@@ -6,14 +6,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import MISSING, field, fields
 from pathlib import Path
 
 import yaml
-from accelerate import PartialState
-from transformers import HfArgumentParser
 
-from cosent.launching import check_world_size
-from cosent.schema import InputError, messages_for_users
+from cosent.errors import InputError, messages_for_users
 
 
 def parse(argv: list[str], *argument_classes: type) -> tuple:
@@ -29,6 +27,8 @@ def parse(argv: list[str], *argument_classes: type) -> tuple:
     Raises:
         InputError: no such recipe, not a flat YAML mapping, or an unknown key or flag; the nearest valid one is named.
     """
+    from transformers import HfArgumentParser  # slow, and not every command needs it
+
     parser = HfArgumentParser(argument_classes, allow_abbrev=False)
     parser.add_argument("--config", help="recipe that gives the defaults (YAML)")  # for --help; read below
     known = {action.dest: action for action in parser._actions if action.dest not in ("help", "config")}
@@ -93,7 +93,7 @@ def run(main: Callable, *argument_classes: type) -> None:
         if int(os.environ.get("RANK", 0)) > 0:
             logging.disable(logging.WARNING)
         arguments = parse(sys.argv[1:], *argument_classes)
-        check_world_size(PartialState().num_processes if "WORLD_SIZE" in os.environ else 1)
+        check_world_size(processes_that_met())
         try:
             main(*arguments)
         except KeyboardInterrupt:
@@ -101,3 +101,43 @@ def run(main: Callable, *argument_classes: type) -> None:
                 print("\nThe same command with --resume_from_checkpoint auto goes on from the last checkpoint.",
                       file=sys.stderr)  # fmt: skip
             raise
+
+
+def option(default, help_text: str, choices=None):
+    metadata = {"help": help_text} if choices is None else {"help": help_text, "choices": list(choices)}
+    return field(default=default, metadata=metadata)
+
+
+def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
+    """Refuses flags that would do nothing, since the one that they belong to is missing."""
+    for flag in fields(arguments):
+        default = flag.default if flag.default_factory is MISSING else flag.default_factory()
+        if flag.name in names and getattr(arguments, flag.name) != default:
+            raise InputError(f"--{flag.name} does nothing here. Add {missing}, or leave it out.")
+
+
+def processes_that_met() -> int:
+    """Number of processes in the group that this one joined; 1 for a process that was started by itself."""
+    if "WORLD_SIZE" not in os.environ:
+        return 1
+    from accelerate import PartialState
+
+    return PartialState().num_processes
+
+
+def check_world_size(processes: int = 1) -> None:
+    """Refuses processes that were launched together and do not know of each other.
+
+    Args:
+        processes: how many this job sees; 1 for a job that is not made for more.
+
+    Raises:
+        InputError: the launcher's WORLD_SIZE is another number.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", 1))
+    if launched != processes:
+        raise InputError(
+            f"{launched} processes were launched, and this job sees {processes}: each would do all of the work and "
+            "write the same files. On a CPU set ACCELERATE_USE_CPU=true and distributed_type MULTI_GPU; start jobs "
+            "that do not share out their work with plain python."
+        )

@@ -6,9 +6,8 @@ accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill
 
 import logging
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import datasets
@@ -16,85 +15,26 @@ import numpy as np
 from transformers import set_seed
 
 from cosent.cli import run
-from cosent.data.pairs import Corpus, PairDataset, labels_of, limit, load_corpus
-from cosent.losses.cosent import pair_ranking_loss, similarity_matrix_loss, synonym_loss
+from cosent.data.corpus import load_corpus
+from cosent.data.pairs import PairDataset
+from cosent.errors import InputError
+from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
+from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.pooling import POOLINGS
-from cosent.pretraining.batches import read_texts
-from cosent.schema import InputError
-from cosent.student.data import Corruption, StudentCollator, StudentDataset, positive_from
+from cosent.modeling.loading import keep_layers
+from cosent.run_record import corpus_record, save_record
+from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
+from cosent.student.data import Corruption, StudentCollator, StudentDataset, training_rows
 from cosent.student.decoding import Sampling
 from cosent.student.evaluation import HeldOut, summary
-from cosent.student.model import Student, keep_layers
-from cosent.student.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
+from cosent.student.model import Student
+from cosent.student.teacher import teacher_scores, teacher_vectors
 from cosent.student.trainer import StudentTrainer
-from cosent.training import environment as records
-from cosent.training.arguments import PairTrainingArguments, option
 from cosent.training.checkpoints import find_checkpoint, has_finished, make_room
-from cosent.training.towers import load_model
+from cosent.training.environment import environment
 
 logger = logging.getLogger("cosent.distill")
-
-
-@dataclass
-class StudentArguments:
-    """Which student to start from."""
-
-    model_name_or_path: str = option("mini-roformer", "A RoFormer, a student or a published RoFormer-Sim.")
-    pooling: str | None = option(None, f"{', '.join(POOLINGS)}; default: what the model says, else linear_cls.")
-    student_layers: int | None = option(None, "Keep this many of its layers, evenly spaced; default: all.")
-    max_length: int | None = option(None, "Tokens per sentence; default: what the corpus says.")
-    dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
-    no_generation: bool = option(False, "Train a small retrieval model alone, of any architecture.")
-    no_packing: bool = option(False, "Pad every sequence to the longest of its batch instead of packing rows.")
-
-
-@dataclass
-class StudentDataArguments:
-    """What to learn from."""
-
-    corpus: str = field(metadata={"help": "Prepared corpora, which are mixed: names under --data_dir or folders, a,b."})
-    eval_corpora: str | None = option(None, "Corpora to select on and to test; default: those trained on.")
-    data_dir: str = option("data", "Folder of the prepared corpora.")
-    limit_train: int | None = option(None, "Train on a random subset of this many pairs of each, for every --seed.")
-    text: str | None = option(None, "Sentences without labels, a line each: .txt, .jsonl, also .gz. Several: a,b.")
-    limit_text: int | None = option(None, "Read this many lines of --text; default: all.")
-
-
-@dataclass
-class DistillArguments:
-    """What is learnt."""
-
-    teacher: str | None = option(None, "Bi- or cross-encoder to learn from; without one, synonyms find each other.")
-    judge: str | None = option(None, "Bi- or cross-encoder that judges what is written; default: the teacher.")
-    synonyms_only: bool = option(False, "Leave pairs that are no synonyms out of the similarity term too.")
-    similarity_weight: float | None = option(None, "Weight of the similarity loss; default 100 for vectors, else 1.")
-    generation_weight: float = option(1.0, "Weight of the generation loss.")
-    scale: float = option(20.0, "Inverse temperature, without a teacher or with a cross-encoder.")
-    corruption_share: float = option(0.5, "Share of the sources that are corrupted.")
-    corruption_ratio: float = option(0.15, "Share of the words of a corrupted source that are hidden or replaced.")
-    teacher_cache: str = option(str(DEFAULT_CACHE), "Folder that keeps what teachers said.")
-    generation_sources: int = option(50, "Held-out sentences for which samples are measured; 0 for none.")
-    generation_samples: int = option(20, "Samples for each of them.")
-
-
-@dataclass
-class StudentTrainingArguments(PairTrainingArguments):
-    """As `PairTrainingArguments`; batches are all of one size, since the similarity loss depends on it."""
-
-    dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
-    output_dir: str | None = field(default=None, metadata={"help": "Folder for the student, run.json and checkpoints."})
-
-    def __post_init__(self):
-        super().__post_init__()
-        for flag in ("on_collapse", "balanced_batches", "local_comparisons"):
-            if getattr(self, flag):
-                raise InputError(f"--{flag} does nothing for students yet. Leave it out.")
-        if self.metric_for_best_model not in (None, "spearman"):
-            raise InputError(
-                f"--metric_for_best_model {self.metric_for_best_model}: students are selected by spearman."
-            )
 
 
 def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_args: DistillArguments, args):
@@ -147,7 +87,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     if trainer.is_world_process_zero():
         record = {
             "recipe": asdict(model_args) | asdict(data_args) | asdict(distill_args) | args.to_sanitized_dict(),
-            "corpora": {name: records.corpus_record(corpus.folder) for name, corpus in corpora.items()},
+            "corpora": {name: corpus_record(corpus.folder) for name, corpus in corpora.items()},
             "train_pairs": len(rows),
             "synonyms": int(positive.sum()),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -156,9 +96,9 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
             "history": trainer.state.log_history,
             "train_seconds": result.metrics["train_runtime"],
             "seconds": time.time() - start,
-            **records.environment(),
+            **environment(),
         }
-        records.save_record(args.output_dir, record)
+        save_record(args.output_dir, record)
         print(summary(before, after))
         print(f"model in {args.output_dir} ({record['train_seconds']:.0f} s of training)")
 
@@ -188,38 +128,6 @@ def ask(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, 
         return None
     answers = teacher_scores if isinstance(teacher, CrossEncoder) else teacher_vectors
     return answers(teacher, rows["sentence1"][:], rows["sentence2"][:], cache)
-
-
-def training_rows(
-    corpora: dict[str, Corpus], data_args: StudentDataArguments, args: DistillArguments
-) -> tuple[datasets.Dataset, np.ndarray]:
-    """All pairs of sentences, and which of them are synonyms (bool of shape `(pairs,)`).
-
-    Pairs that are no synonyms, and lines of text side by side, serve the similarity term alone.
-
-    Raises:
-        InputError: text or pairs that nothing could be learnt from.
-    """
-    parts, flags = [], []
-    for name, corpus in corpora.items():
-        rows = limit(corpus.split("train"), data_args.limit_train)
-        positive = labels_of(rows) >= positive_from(corpus.manifest)
-        if not positive.any():
-            raise InputError(f"{name} has no synonyms in train: no label reaches {positive_from(corpus.manifest):g}.")
-        if args.teacher is None or args.synonyms_only:
-            rows, positive = rows.select(np.flatnonzero(positive)), positive[positive]
-        parts.append(rows)
-        flags.append(positive)
-    if data_args.text:
-        if args.teacher is None:
-            raise InputError("--text has no labels: without a --teacher nothing says what is similar. Name one.")
-        lines = read_texts([path.strip() for path in data_args.text.split(",")])
-        lines = list(islice(lines, data_args.limit_text))
-        lines = lines[: len(lines) // 2 * 2]
-        columns = {"sentence1": lines[::2], "sentence2": lines[1::2], "label": [0.0] * (len(lines) // 2)}
-        parts.append(datasets.Dataset.from_dict(columns, features=parts[0].features))
-        flags.append(np.zeros(len(lines) // 2, dtype=bool))
-    return (parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)), np.concatenate(flags)
 
 
 def similarity_loss(args: DistillArguments, targets):

@@ -15,13 +15,12 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from cosent.cli import run
+from cosent.cli import option, run
 from cosent.compute.distributed import rank, world_size
+from cosent.errors import InputError
 from cosent.inference.embedding import quantized
 from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
-from cosent.schema import InputError
-from cosent.training.arguments import option
-from cosent.training.towers import load_bi_encoder
+from cosent.modeling.auto import load_bi_encoder
 
 
 @dataclass

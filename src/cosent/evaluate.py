@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cosent.cli import run
+from cosent.cli import option, run
 from cosent.compute.distributed import gather_object, rank, world_size
-from cosent.data.pairs import Corpus, load_corpus
+from cosent.data.corpus import Corpus, load_corpus
+from cosent.errors import InputError
 from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
 from cosent.inference.embedding import quantized
+from cosent.modeling.auto import load_model
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.schema import SPLITS, InputError
-from cosent.training.arguments import option
-from cosent.training.environment import read_record
-from cosent.training.towers import load_model
+from cosent.run_record import read_record
+from cosent.schema import SPLITS
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from cosent.schema import InputError, messages_for_users
+from cosent.errors import InputError, messages_for_users
 from cosent.student.model import Student
 
 

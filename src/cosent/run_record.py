@@ -6,9 +6,16 @@ at most 257 quantiles, between which values are interpolated: rank statistics ar
 last bit, and a histogram is off by less than 1/256 of the rows.
 """
 
+import json
+import os
 from pathlib import Path
 
 import numpy as np
+
+from cosent.schema import MANIFEST_NAME, sha256_of_file
+
+RECORD_NAME = "run.json"
+UNFINISHED = "UNFINISHED"  # stands in the folder of a run from its start until its record does
 
 SCORES_NAME = "scores.npz"
 KNOTS = 257
@@ -75,3 +82,22 @@ def unpack(ranks: np.ndarray, knots: np.ndarray) -> np.ndarray:
     distinct = int(ranks.max()) + 1
     places = np.linspace(0, distinct - 1, min(distinct, KNOTS)).round()
     return np.interp(np.arange(distinct), places, knots)[ranks]
+
+
+def save_record(folder: str | Path, record: dict) -> None:
+    """Writes the record of a finished run, which appears at once: where it stands, the run has finished."""
+    text = json.dumps(record, ensure_ascii=False, indent=2, default=str)
+    partial = Path(folder, f"{RECORD_NAME}.partial")
+    partial.write_text(text + "\n", encoding="utf-8")
+    os.replace(partial, Path(folder, RECORD_NAME))
+    Path(folder, UNFINISHED).unlink(missing_ok=True)
+
+
+def read_record(folder: str | Path) -> dict:
+    """The record of a model folder; empty for a model that no run of ours made."""
+    file = Path(folder, RECORD_NAME)
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def corpus_record(folder: Path) -> dict:
+    return {"folder": str(folder), "manifest_sha256": sha256_of_file(folder / MANIFEST_NAME)}

@@ -6,34 +6,16 @@ numbers that rise with similarity, so that every loss which only needs an order 
 
 import hashlib
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from cosent.errors import InputError
 
 COLUMNS = ("sentence1", "sentence2", "label")  # string, string, float32
 SPLITS = ("train", "validation", "test")
 MANIFEST_NAME = "MANIFEST.json"
 LABEL_KINDS = ("binary", "graded", "nli")
 NLI_CLASSES = ("contradiction", "neutral", "entailment")  # the label is the position: entailment ranks highest
-
-
-class InputError(ValueError):
-    """Something the user gave is wrong, and the message says what to do: jobs print it without a traceback."""
-
-
-@contextmanager
-def messages_for_users() -> Iterator[None]:
-    """Ends a job with one line on stderr: exit status 2 where the user's input is wrong, 130 after Ctrl-C."""
-    try:
-        yield
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        sys.exit(130)
 
 
 @dataclass

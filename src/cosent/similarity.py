@@ -8,9 +8,9 @@ import argparse
 from codecs import BOM_UTF8
 from pathlib import Path
 
-from cosent.launching import check_world_size
-from cosent.schema import InputError, messages_for_users
-from cosent.training.towers import load_model
+from cosent.cli import check_world_size
+from cosent.errors import InputError, messages_for_users
+from cosent.modeling.auto import load_model
 
 
 def main(args: argparse.Namespace) -> None:

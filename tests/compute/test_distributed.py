@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from cosent import distill
 from cosent.cli import parse
-from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
+from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.train import main
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
@@ -268,7 +268,7 @@ def test_jobs_for_one_process_stop_too(monkeypatch, capsys):
     """Fails if a report or a study runs twice at once when it is launched like a training job."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     from cosent import report, similarity, study
-    from cosent.schema import InputError
+    from cosent.errors import InputError
 
     for job in (report, similarity, study):
         with pytest.raises(InputError, match="2 processes were launched, and this job sees 1"):

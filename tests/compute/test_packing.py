@@ -9,12 +9,12 @@ import torch
 from torch.nn.functional import cosine_similarity
 from transformers import AutoConfig, AutoModel
 
-from cosent.compute import packed_backbone as backbones
+from cosent.compute import packed_backbone
 from cosent.compute.packed_backbone import POSITIONS, max_tokens, packed_forward, packing_obstacle, padded_forward
 from cosent.compute.packing import block_mask, cheapest_plan, pack, plan_rows, token_counts, unpack, worthwhile_plan
+from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.pooling import POOLINGS, Pooling
-from cosent.schema import InputError
 
 ARCHITECTURES = [
     (kind, attention)
@@ -267,7 +267,7 @@ def test_rows_are_wider_where_that_leaves_less_empty():
 
 def test_an_unverified_backbone_is_padded_and_says_so_once(caplog):
     """Fails if packing is guessed to be exact, or dropped without a word."""
-    backbones.warn_of_padding.cache_clear()
+    packed_backbone.warn_of_padding.cache_clear()
     encoder = make_encoder(make_backbone())
     encoder.backbone.config.model_type = "novel"
     with caplog.at_level(logging.WARNING), torch.no_grad():

@@ -7,16 +7,11 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from cosent.data.pairs import (
-    JoinedPairCollator,
-    JoinedPairDataset,
-    PairCollator,
-    PairDataset,
-    limit,
-    load_corpus,
-    random_negatives,
-)
-from cosent.schema import COLUMNS, InputError
+from cosent.data.collators import JoinedPairCollator, PairCollator
+from cosent.data.corpus import limit, load_corpus, random_negatives
+from cosent.data.pairs import JoinedPairDataset, PairDataset
+from cosent.errors import InputError
+from cosent.schema import COLUMNS
 
 
 @pytest.fixture

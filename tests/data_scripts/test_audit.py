@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 from data_scripts import audit
 
 TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 GOOD = "今天晴\t今天是晴天\t1\n"
 BINARY = ("--label_kind", "binary")

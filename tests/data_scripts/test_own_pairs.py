@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 BINARY = ("--label_kind", "binary")
 GRADED = ("--label_kind", "graded", "--label_min", "1", "--label_max", "3")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 BINARY = ("--label_kind", "binary")
 

@@ -15,14 +15,13 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 import cosent.evaluation.metrics
+from cosent.evaluation.embedding_space import alignment, uniformity
 from cosent.evaluation.metrics import (
     SimilarityMetrics,
-    alignment,
     average_precision,
     correlations,
     find_threshold,
     threshold_metrics,
-    uniformity,
 )
 
 

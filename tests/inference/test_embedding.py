@@ -10,9 +10,9 @@ from scipy.stats import spearmanr
 from torch import nn
 
 from cosent.compute.onednn import onednn_linears
+from cosent.errors import InputError
 from cosent.inference.embedding import batch_bounds, quantized, tokenize
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.schema import InputError
 
 SENTENCES = ["怎么还款", "我喜欢北京", "好", "", "怎么还款", "推荐一辆红车给我的朋友", "今天天气很好" * 9, "好"]
 

@@ -10,24 +10,22 @@ from sentence_transformers.sentence_transformer import losses as st_losses
 from sentence_transformers.util import pairwise_angle_sim
 from torch.autograd import gradcheck
 
-from cosent.losses.cosent import (
-    LOSSES,
-    angle_loss,
+from cosent.losses import LOSSES
+from cosent.losses.classification import (
     binary_cross_entropy_loss,
-    cosent_loss,
+    cross_entropy_loss,
+    joint_cross_entropy_loss,
+    mse_loss,
+)
+from cosent.losses.cosent import angle_loss, cosent_loss, has_ordered_pair
+from cosent.losses.cosine import (
     cosine_floor_loss,
     cosine_hinge_loss,
     cosine_linear_loss,
     cosine_mse_loss,
     cosine_squared_loss,
-    cross_entropy_loss,
-    has_ordered_pair,
-    joint_cross_entropy_loss,
-    mse_loss,
-    pair_ranking_loss,
-    similarity_matrix_loss,
-    synonym_loss,
 )
+from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.modeling.sbert_head import FEATURES, SentenceBertHead
 
 NAIVE = [cosine_linear_loss, cosine_squared_loss, cosine_floor_loss, cosine_mse_loss, cosine_hinge_loss]

@@ -10,11 +10,11 @@ from transformers import AlbertConfig, AlbertModel, AutoConfig, AutoModelForSequ
 
 from cosent.compute.packed_backbone import POSITIONS, packed_forward
 from cosent.encoders import resolve
+from cosent.errors import InputError
 from cosent.modeling import cross_encoder
+from cosent.modeling.auto import load_bi_encoder, load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.schema import InputError
-from cosent.training.towers import load_bi_encoder, load_model
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
 SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]

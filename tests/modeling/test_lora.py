@@ -12,10 +12,10 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from cosent.cli import parse
+from cosent.errors import InputError
 from cosent.modeling import lora
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.schema import InputError
 from cosent.train import main
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from cosent.data.text import read_texts
 from cosent.encoders import resolve
-from cosent.pretraining.batches import NeighbourBatches, mask_spans, read_texts
-from cosent.pretraining.joined import JoinedBatches
+from cosent.errors import InputError
+from cosent.pretraining.batches import JoinedBatches, NeighbourBatches, mask_spans
 from cosent.pretraining.vocabulary import SPECIAL_TOKENS, learn_tokenizer
-from cosent.schema import InputError
 
 LINES = ["我喜欢北京", "今天天气很好", "红色的苹果", "怎么还款", "如何还款", "推荐一辆红车", "好"]
 

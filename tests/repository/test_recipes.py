@@ -8,11 +8,11 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 
 from cosent.cli import parse
-from cosent.distill import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
-from cosent.losses.cosent import LOSSES
+from cosent.losses import LOSSES
 from cosent.schema import Manifest
-from cosent.training import objective as objectives
+from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.training.objective import build_objective
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*_encoder/*.yaml"))
@@ -33,7 +33,7 @@ def test_a_recipe_is_what_its_loss_takes(recipe, tmp_path):
     assert model_args.tower == recipe.parent.name
     kinds = {"sbert_joint": {"binary": 1.0, "nli": 2.0}, "ce3": {"nli": 2.0}}.get(loss_args.loss, {"binary": 1.0})
     manifests = [Manifest(kind, kind, 0.0, highest, {"bi_encoder": 64}, {}) for kind, highest in kinds.items()]
-    objective = objectives.build(loss_args.loss, loss_args.parameters(), manifests, model_args.tower)
+    objective = build_objective(loss_args.loss, loss_args.parameters(), manifests, model_args.tower)
     if model_args.tower == "cross_encoder":
         assert objective.classes == {"ce": 2, "ce3": 3}.get(loss_args.loss, 1)
     else:

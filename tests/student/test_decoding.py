@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 from cosent.student import decoding
 from cosent.student.attention_mask import unilm_mask
 from cosent.student.decoding import Sampling, next_states, read_sources, write_targets

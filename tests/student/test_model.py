@@ -6,10 +6,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForMaskedLM, RoFormerConfig, RoFormerForMaskedLM
 
+from cosent.errors import InputError
+from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.schema import InputError
-from cosent.student.model import Student, keep_layers
-from cosent.training.towers import load_model
+from cosent.modeling.loading import keep_layers
+from cosent.student.model import Student
 
 SENTENCES = ["今天天气很好", "我", "wifi 怎么连不上 2024 年的手机"]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 from cosent.training import checkpoints
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from cosent.cli import parse
-from cosent.schema import InputError
+from cosent.errors import InputError
+from cosent.evaluation.embedding_space import spread
 from cosent.train import main
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
-from cosent.training.collapse_guard import spread
 
 
 def test_spread_by_hand():

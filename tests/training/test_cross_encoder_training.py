@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import sentence_transformers
 
+from cosent.errors import InputError
 from cosent.evaluation.metrics import find_threshold
-from cosent.losses.cosent import LOSSES
+from cosent.losses import LOSSES
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.schema import InputError, Manifest
-from cosent.training import objective as objectives
+from cosent.schema import Manifest
+from cosent.training.objective import build_objective
 
 CROSS_ENCODER = ("--tower", "cross_encoder", "--num_train_epochs", "1")
 
@@ -136,17 +137,17 @@ def test_grades_are_no_two_classes():
     """Fails if a graded corpus is cut into classes for `ce` without a word, or losses that can use grades refuse it."""
     graded = [Manifest("stsb", "graded", 0.0, 5.0, {}, {})]
     with pytest.raises(InputError, match="stsb has graded labels, not binary ones. Use --loss cosent, bce or mse"):
-        objectives.build("ce", {}, graded, "cross_encoder")
+        build_objective("ce", {}, graded, "cross_encoder")
     for loss in ("cosent", "bce", "mse"):
-        assert objectives.build(loss, {}, graded, "cross_encoder").classes == 1
+        assert build_objective(loss, {}, graded, "cross_encoder").classes == 1
 
 
 def test_every_loss_says_how_many_logits_it_needs():
     """Fails if a head of another size than the loss reads is built: scale is 1 on logits and 20 on cosines."""
     binary = [Manifest("lcqmc", "binary", 0.0, 1.0, {}, {})]
     fitting = {name for name, loss in LOSSES.items() if "cross_encoder" in loss.towers} - {"ce3"}
-    classes = {name: objectives.build(name, {}, binary, "cross_encoder").classes for name in fitting}
+    classes = {name: build_objective(name, {}, binary, "cross_encoder").classes for name in fitting}
     assert classes == {"ce": 2, "bce": 1, "mse": 1, "cosent": 1}
-    assert objectives.build("cosent", {}, binary, "cross_encoder").loss.keywords == {"scale": 1.0}
-    assert objectives.build("cosent", {}, binary).loss.keywords == {}
-    assert objectives.build("cosent", {"scale": 5.0}, binary, "cross_encoder").loss.keywords == {"scale": 5.0}
+    assert build_objective("cosent", {}, binary, "cross_encoder").loss.keywords == {"scale": 1.0}
+    assert build_objective("cosent", {}, binary).loss.keywords == {}
+    assert build_objective("cosent", {"scale": 5.0}, binary, "cross_encoder").loss.keywords == {"scale": 5.0}

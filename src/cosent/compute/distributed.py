@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 Result = TypeVar("Result")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 MIN_SAVING = 0.05  # of the FLOPs of the padded batch; below it, measured, packing costs what it saves
 WIDTH_STEP = 8  # tokens: rows fitted to the token would save 1-2%, and kernels on a GPU want multiples of 8

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import ConcatDataset, Dataset, Sampler
 
 
 class CorpusSampler(Sampler[int]):
@@ -149,3 +149,10 @@ def mended(order: np.ndarray, labels: np.ndarray, block: int, generator: np.rand
             order[[given, taken]], labels[[given, taken]] = order[[taken, given]], labels[[taken, given]]
             others[giver], others[poor] = others[giver] - 1, 1
     return order
+
+
+def labels_of_rows(dataset: Dataset) -> np.ndarray:
+    """The targets of all rows of a `PairDataset`, or of several behind one another: shape `(rows,)`."""
+    if isinstance(dataset, ConcatDataset):
+        return np.concatenate([labels_of_rows(part) for part in dataset.datasets])
+    return dataset.labels

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 SHIPPED = ("mini", "mini-roformer")
 

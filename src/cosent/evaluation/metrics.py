@@ -149,46 +149,6 @@ def find_threshold(scores, labels, objective: str = "accuracy", grid: float | No
     return float(threshold), float(values[best])
 
 
-def alignment(u: np.ndarray, v: np.ndarray) -> float:
-    """`mean of |u / |u| - v / |v||^2` over positive pairs of sentences: 0 = the same direction, 4 = opposite.
-
-    Args:
-        u, v: embeddings of shape `(pairs, hidden)`; row i of u and row i of v mean the same.
-
-    Source: https://arxiv.org/abs/2005.10242, section 4.1, alpha = 2.
-    """
-    u, v = _unit(u), _unit(v)
-    if u.shape != v.shape:
-        raise ValueError(
-            f"Expected u and v of one shape (pairs, hidden), got {u.shape} and {v.shape}. Broadcasting would compare "
-            "sentences of different pairs. Pass one row per pair in both."
-        )
-    return float(np.mean(np.sum((u - v) ** 2, axis=1)))
-
-
-def uniformity(embeddings: np.ndarray, t: float = 2.0) -> float:
-    """`log of the mean over i < j of exp(-t * |e_i / |e_i| - e_j / |e_j||^2)`: 0 = collapsed, lower = more spread out.
-
-    Blocks of rows keep memory at 512 x sentences numbers. Needs two sentences.
-
-    Args:
-        embeddings: shape `(sentences, hidden)`.
-        t: sharpness of the Gaussian kernel.
-
-    Source: https://arxiv.org/abs/2005.10242, section 4.1.
-    """
-    units = _unit(embeddings)
-    count = len(units)
-    if count < 2:
-        raise ValueError(f"Expected at least two embeddings, got {count}. A mean over no pair would be NaN. Pass more.")
-    total = 0.0
-    for start in range(0, count, 512):
-        block = units[start : start + 512] @ units[start:].T  # (<= 512, rest); |a - b|^2 = 2 - 2 a.b
-        kernel = np.exp(2 * t * (np.minimum(block, 1) - 1))
-        total += np.triu(kernel, k=1).sum()
-    return float(np.log(total / (count * (count - 1) / 2)))
-
-
 def _accuracy(hits, predicted, positives, rows):
     return (hits + (rows - positives) - (predicted - hits)) / rows
 
@@ -227,14 +187,3 @@ def _check(scores, labels, binary: bool = False) -> tuple[np.ndarray, np.ndarray
             "meaning for graded labels. Use spearman, or make the labels binary first."
         )
     return scores, labels
-
-
-def _unit(embeddings: np.ndarray) -> np.ndarray:
-    embeddings = np.asarray(embeddings, dtype=np.float64)
-    norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
-    if embeddings.ndim != 2 or not (np.isfinite(norms) & (norms > 0)).all():
-        raise ValueError(
-            f"Expected embeddings (sentences, hidden), finite and none of them zero, got shape {embeddings.shape}. A "
-            "zero or NaN vector has no direction and would make the result NaN. Look at those rows."
-        )
-    return embeddings / norms

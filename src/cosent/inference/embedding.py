@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import normalize as scale_to_length_1
 
 from cosent.compute.onednn import onednn_linears
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 CHUNK_SENTENCES = 32768  # tokenised and sorted at a time, which bounds the memory that token ids take
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one

@@ -14,8 +14,8 @@ from numpy.lib.format import open_memmap
 from torch import nn
 
 from cosent.compute.distributed import gather_object, rank, wait_for_everyone, world_size
+from cosent.errors import InputError
 from cosent.inference.embedding import embed
-from cosent.schema import InputError
 
 CHUNK_LINES = 4096  # read, sorted, encoded and written at a time
 

@@ -1,0 +1,59 @@
+"""The losses of this project by name."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from cosent.losses.classification import (
+    binary_cross_entropy_loss,
+    cross_entropy_loss,
+    joint_cross_entropy_loss,
+    mse_loss,
+)
+from cosent.losses.cosent import angle_loss, cosent_loss
+from cosent.losses.cosine import (
+    cosine_floor_loss,
+    cosine_hinge_loss,
+    cosine_linear_loss,
+    cosine_mse_loss,
+    cosine_squared_loss,
+)
+
+TOWERS = ("bi_encoder", "cross_encoder")
+
+
+class Loss(NamedTuple):
+    """A loss by name.
+
+    Args:
+        function: `(what reads names, labels, **hyper-parameters) -> scalar`.
+        reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits` (batch, classes).
+        compares_pairs: a batch loss: a batch without `has_ordered_pair` teaches nothing, and the loss of a batch is not
+            the mean of the losses of its parts.
+        towers: the models it can train.
+        classes: logits of a cross-encoder that it trains; a bi-encoder's head is fitted to the labels.
+    """
+
+    function: Callable[..., Tensor]
+    reads: str
+    compares_pairs: bool = False
+    towers: tuple[str, ...] = ("bi_encoder",)
+    classes: int = 1
+
+
+LOSSES = {
+    "cosent": Loss(cosent_loss, "scores", compares_pairs=True, towers=TOWERS),
+    "cosine_linear": Loss(cosine_linear_loss, "scores"),
+    "cosine_squared": Loss(cosine_squared_loss, "scores"),
+    "cosine_floor": Loss(cosine_floor_loss, "scores"),
+    "cosine_mse": Loss(cosine_mse_loss, "scores"),
+    "cosine_hinge": Loss(cosine_hinge_loss, "scores"),
+    "angle": Loss(angle_loss, "embeddings", compares_pairs=True),
+    "sbert": Loss(cross_entropy_loss, "logits"),
+    "sbert_joint": Loss(joint_cross_entropy_loss, "logits"),
+    "ce": Loss(cross_entropy_loss, "logits", towers=("cross_encoder",), classes=2),
+    "ce3": Loss(cross_entropy_loss, "logits", towers=("cross_encoder",), classes=3),
+    "bce": Loss(binary_cross_entropy_loss, "scores", towers=("cross_encoder",)),
+    "mse": Loss(mse_loss, "scores", towers=("cross_encoder",)),
+}

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 
 from cosent.compute.packed_backbone import packed_forward, padded_forward
 from cosent.encoders import resolve
+from cosent.errors import InputError
 from cosent.inference.embedding import check_sentences, embed
 from cosent.modeling.loading import (
     TextModel,
@@ -24,7 +25,6 @@ from cosent.modeling.loading import (
 )
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import is_cross_encoder, load_pooling, read_json, save_pooling
-from cosent.schema import InputError
 
 logger = logging.getLogger(__name__)
 

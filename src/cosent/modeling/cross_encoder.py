@@ -11,12 +11,13 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from cosent.compute.onednn import onednn_linears
 from cosent.compute.packed_backbone import POSITIONS, packed_forward, packing_obstacle, padded_forward, warn_of_padding
-from cosent.data.pairs import JoinedPairCollator, tokenize_joined
+from cosent.data.collators import JoinedPairCollator
+from cosent.data.pairs import tokenize_joined
 from cosent.encoders import resolve
+from cosent.errors import InputError
 from cosent.inference.embedding import BATCH_TOKENS, CHUNK_SENTENCES, REORDER_TOKENS, batch_bounds, check_sentences
 from cosent.modeling.loading import TextModel, below, dropout_changes, load_seeded, missing_models, quiet_transformers
 from cosent.modeling.saved_folder import IDENTITY, is_cross_encoder, remove_pooling
-from cosent.schema import InputError
 
 logger = logging.getLogger(__name__)
 

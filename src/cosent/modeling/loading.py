@@ -1,17 +1,17 @@
 """Loading transformers models and their tokenizers: what both towers share."""
 
-import json
 import logging
 import re
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cosent.compute.packed_backbone import max_tokens
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -100,12 +100,6 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.
     return model
 
 
-def rules_of(tokenizer) -> str:
-    """A fast tokenizer's rules and vocabulary, without what its last call left set in it: part of a cache's key."""
-    backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
-    return f"{tokenizer.model_input_names}|{json.dumps(backend)}"
-
-
 def load_tokenizer(path: str):
     """The tokenizer of a folder; a published RoFormer with a vocabulary of characters gets BERT's.
 
@@ -131,3 +125,22 @@ def freeze_sines(model: nn.Module) -> None:
 def below(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     """The part of a state dict under a submodule, named as the submodule names it."""
     return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
+
+
+def keep_layers(backbone: nn.Module, count: int) -> None:
+    """Leaves `count` evenly spaced layers of a backbone, its first and last among them, for a smaller student.
+
+    Raises:
+        InputError: no such number of layers, or a backbone that keeps its layers elsewhere than BERT.
+    """
+    layers = getattr(getattr(backbone, "encoder", None), "layer", None)
+    if layers is None or not 1 <= count <= len(layers):
+        known = "an unknown number of" if layers is None else len(layers)
+        raise InputError(f"--student_layers {count}: this model has {known} layers to keep some of.")
+    chosen = np.linspace(0, len(layers) - 1, count).round().astype(int) if count > 1 else [0]
+    backbone.encoder.layer = nn.ModuleList(layers[index] for index in chosen)
+    backbone.config.num_hidden_layers = count
+    for index, layer in enumerate(backbone.encoder.layer):
+        for module in layer.modules():
+            if getattr(module, "layer_idx", None) is not None:
+                module.layer_idx = index  # its place in a KV cache

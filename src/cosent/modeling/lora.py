@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 ADAPTER = "adapter"
 TRAINED = "trained.safetensors"

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from cosent.schema import InputError
+from cosent.errors import InputError
 
 POOLINGS = ("cls", "mean", "first_last_mean", "max", "attention", "linear_cls")
 

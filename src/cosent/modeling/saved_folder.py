@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils import cached_file
 
+from cosent.errors import InputError
 from cosent.modeling.pooling import POOLINGS, Pooling
-from cosent.schema import InputError
 
 logger = logging.getLogger(__name__)
 

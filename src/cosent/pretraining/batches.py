@@ -1,70 +1,24 @@
 """Unlabelled text: streamed from files, cut into pieces, and masked for masked-language modelling."""
 
-import gzip
-import json
-import re
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
 from cosent.compute.packing import pack, plan_rows
-from cosent.schema import InputError
+from cosent.data.pairs import tokenize_joined
+from cosent.errors import InputError
+from cosent.schema import COLUMNS
 
-SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz")
+logger = logging.getLogger(__name__)
+
 LINES_AT_A_TIME = 1000  # tokenised in one call
 SPAN_LENGTHS, SPAN_SHARES = (1, 2, 3), (0.5, 0.35, 0.15)  # characters: about the lengths of Chinese words
 MASKED, RANDOM = 0.8, 0.1  # what stands in the place of a chosen token (BERT, arXiv 1810.04805); the rest is kept
 IGNORED = -100  # label of a token that is not predicted
-
-
-def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
-    """Streams the non-empty lines of text files, stripped, in their order.
-
-    Args:
-        paths: UTF-8 files: `.txt` with a text per line, `.jsonl` with an object per line whose `text` is read, or
-            either compressed as `.gz`.
-
-    Raises:
-        InputError: a file that is not there or of another kind, a line that is not UTF-8, or an object without text.
-    """
-    for path in map(Path, paths):
-        if not path.is_file():
-            raise InputError(f"There is no text file at {path}. --text takes files, separated by commas.")
-        if not path.name.endswith(SUFFIXES):
-            raise InputError(f"{path}: text is read from {', '.join(SUFFIXES)}. Rename or convert the file.")
-        is_json = ".jsonl" in path.suffixes
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            try:
-                for number, line in enumerate(file, start=1):
-                    text = text_of(line, is_json, f"{path}, line {number}")
-                    if text:
-                        yield text
-            except (EOFError, gzip.BadGzipFile) as error:
-                raise InputError(f"{path} is not a whole gzip file: {error}. Compress it again.") from error
-
-
-def bare(text: str) -> str:
-    """A sentence without punctuation, spaces and case: what is alike in all its spellings."""
-    return re.sub(r"\W+", "", text).lower()
-
-
-def text_of(line: bytes, is_json: bool, place: str) -> str:
-    try:
-        text = line.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{place}: not UTF-8: {line[:40]!r}. Save the file as UTF-8.") from error
-    if is_json and text.strip():
-        try:
-            text = json.loads(text)["text"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise InputError(f'{place}: expected {{"text": "..."}}, got {text[:60]!r}.') from error
-        if not isinstance(text, str):
-            raise InputError(f"{place}: `text` must be a string, got {text!r}.")
-    return text.strip()
 
 
 class NeighbourBatches(IterableDataset):
@@ -211,3 +165,44 @@ def mask_spans(
     replaced = chosen & (kind >= MASKED) & (kind < MASKED + RANDOM)
     inputs[replaced] = generator.integers(len(tokenizer), size=int(replaced.sum()))
     return inputs, labels
+
+
+class JoinedBatches(NeighbourBatches):
+    """Batches whose inputs are pairs of sentences, `[CLS] a [SEP] b [SEP]`, as a cross-encoder reads them.
+
+    What is hidden in one sentence is often seen in the other, and half of the sentences stand beside a stranger from
+    the same batch: BERT's two objectives (arXiv 1810.04805) on pairs that belong together. The sentences of a pair
+    change places from pass to pass.
+
+    Args:
+        read: begins a pass and yields pairs of sentences.
+        max_length: tokens of an input; the longer sentence of a longer pair loses its end, which a warning tells.
+    """
+
+    def pairs(self, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """This process' pairs of one pass, the sentences without [CLS] and with [SEP], in turns on odd passes."""
+        if "token_type_ids" not in self.tokenizer.model_input_names:
+            raise InputError("--pairs need segment ids, and this tokenizer gives none. Go on from another encoder.")
+        cut, dtype = 0, np.min_scalar_type(len(self.tokenizer))
+        for pairs in batched(islice(self.read(), self.rank, None, self.world), LINES_AT_A_TIME):
+            columns = dict(zip(COLUMNS, map(list, zip(*pairs, strict=True)), strict=False))
+            joined = tokenize_joined(columns, self.tokenizer, self.max_length)
+            cut += sum(joined["truncated"])
+            for ids, first_tokens in zip(joined["input_ids"], joined["first_tokens"], strict=True):
+                pair = np.array(ids[1:first_tokens], dtype=dtype), np.array(ids[first_tokens:], dtype=dtype)
+                yield pair[::-1] if skip else pair
+        if cut:
+            logger.warning("%d pairs are longer than %d tokens and lose an end (--piece_length).", cut, self.max_length)
+
+    def collate(self, pairs: list[tuple], generator: np.random.Generator) -> dict[str, torch.Tensor]:
+        """The `rows` of the pairs, and `strangers` of shape `(pairs,)`: 1 where the sentences were not found together.
+
+        The first half of the pairs gets the second sentence of its successor, where both fit into an input.
+        """
+        inputs, strangers, half = [], [], len(pairs) // 2
+        for number, (first, second) in enumerate(pairs):
+            other = pairs[(number + 1) % half][1] if number < half else second
+            strange = number < half > 1 and 1 + len(first) + len(other) <= self.max_length
+            inputs.append([self.tokenizer.cls_token_id, *first, *(other if strange else second)])
+            strangers.append(int(strange))
+        return self.rows(inputs, generator) | {"strangers": torch.tensor(strangers)}

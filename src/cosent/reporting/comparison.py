@@ -4,11 +4,12 @@ from itertools import combinations
 
 import numpy as np
 
+from cosent.errors import InputError
 from cosent.evaluation.significance import RESAMPLES, Difference, difference, resampled_spearman, spearman
 from cosent.reporting import figures
 from cosent.reporting.document import Figures, Section, Strong, Table
-from cosent.schema import InputError
-from cosent.studies.results import Result, Study, average, known, spread
+from cosent.reporting.numbers import average, known, spread
+from cosent.studies.results import Result, Study
 
 # Settings that every report shows, beside those in which the methods differ.
 SHOWN = ("model_name_or_path", "pooling", "limit_train", "per_device_train_batch_size", "learning_rate")

@@ -7,7 +7,8 @@ import numpy as np
 from cosent.evaluation.significance import spearman
 from cosent.reporting import figures
 from cosent.reporting.document import Figures, Section, Table
-from cosent.studies.results import Result, Study, spread
+from cosent.reporting.numbers import spread
+from cosent.studies.results import Result, Study
 
 
 def learning(study: Study) -> Section:

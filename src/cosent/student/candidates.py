@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from cosent.pretraining.batches import bare
+from cosent.data.text import bare
 
 
 def rank_candidates(

@@ -1,12 +1,18 @@
 """Batches for a student: both directions of each pair, some sources corrupted, and what the teacher says of them."""
 
 from dataclasses import dataclass
+from itertools import islice
 
+import datasets
 import numpy as np
 import torch
 
+from cosent.data.corpus import Corpus, labels_of, limit
 from cosent.data.pairs import PairDataset
+from cosent.data.text import read_texts
+from cosent.errors import InputError
 from cosent.schema import Manifest
+from cosent.student.arguments import DistillArguments, StudentDataArguments
 
 POSITIVE_SHARE = 0.8  # of the label range: 1 of binary labels, 4 of 0..5, entailment
 
@@ -133,3 +139,35 @@ class StudentCollator:
             teacher = np.stack([target for *_, target in pairs])
             batch["teacher"] = torch.from_numpy(teacher.reshape(-1, teacher.shape[-1]) if teacher.ndim > 1 else teacher)
         return batch
+
+
+def training_rows(
+    corpora: dict[str, Corpus], data_args: StudentDataArguments, args: DistillArguments
+) -> tuple[datasets.Dataset, np.ndarray]:
+    """All pairs of sentences, and which of them are synonyms (bool of shape `(pairs,)`).
+
+    Pairs that are no synonyms, and lines of text side by side, serve the similarity term alone.
+
+    Raises:
+        InputError: text or pairs that nothing could be learnt from.
+    """
+    parts, flags = [], []
+    for name, corpus in corpora.items():
+        rows = limit(corpus.split("train"), data_args.limit_train)
+        positive = labels_of(rows) >= positive_from(corpus.manifest)
+        if not positive.any():
+            raise InputError(f"{name} has no synonyms in train: no label reaches {positive_from(corpus.manifest):g}.")
+        if args.teacher is None or args.synonyms_only:
+            rows, positive = rows.select(np.flatnonzero(positive)), positive[positive]
+        parts.append(rows)
+        flags.append(positive)
+    if data_args.text:
+        if args.teacher is None:
+            raise InputError("--text has no labels: without a --teacher nothing says what is similar. Name one.")
+        lines = read_texts([path.strip() for path in data_args.text.split(",")])
+        lines = list(islice(lines, data_args.limit_text))
+        lines = lines[: len(lines) // 2 * 2]
+        columns = {"sentence1": lines[::2], "sentence2": lines[1::2], "label": [0.0] * (len(lines) // 2)}
+        parts.append(datasets.Dataset.from_dict(columns, features=parts[0].features))
+        flags.append(np.zeros(len(lines) // 2, dtype=bool))
+    return (parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)), np.concatenate(flags)

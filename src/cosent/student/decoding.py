@@ -12,7 +12,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from cosent.compute.onednn import onednn_linears
-from cosent.schema import InputError
+from cosent.errors import InputError
 from cosent.student.attention_mask import unilm_mask
 from cosent.student.sampling import sample_tokens
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from cosent.compute.onednn import onednn_linears
-from cosent.data.pairs import Corpus
+from cosent.data.corpus import Corpus
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.inference.embedding import batch_bounds
 from cosent.modeling.bi_encoder import SentenceEncoder

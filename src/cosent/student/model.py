@@ -3,18 +3,18 @@
 import re
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, RoFormerForMaskedLM
 
 from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
 from cosent.encoders import resolve
+from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.loading import (
     below,
     dropout_changes,
+    keep_layers,
     load_seeded,
     load_tokenizer,
     missing_models,
@@ -22,7 +22,6 @@ from cosent.modeling.loading import (
 )
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import load_pooling, save_pooling
-from cosent.schema import InputError
 from cosent.student.attention_mask import unilm_mask
 from cosent.student.candidates import rank_candidates
 from cosent.student.decoding import Sampling, write_targets
@@ -251,22 +250,3 @@ class Student(SentenceEncoder):
                 text = re.sub(wanted, lambda found: self.tokenizer.mask_token * self.count_tokens(found[0]), text)
             sources.append(self.tokenizer(text, truncation=True, max_length=self.max_length)["input_ids"])
         return sources
-
-
-def keep_layers(backbone: nn.Module, count: int) -> None:
-    """Leaves `count` evenly spaced layers of a backbone, its first and last among them, for a smaller student.
-
-    Raises:
-        InputError: no such number of layers, or a backbone that keeps its layers elsewhere than BERT.
-    """
-    layers = getattr(getattr(backbone, "encoder", None), "layer", None)
-    if layers is None or not 1 <= count <= len(layers):
-        known = "an unknown number of" if layers is None else len(layers)
-        raise InputError(f"--student_layers {count}: this model has {known} layers to keep some of.")
-    chosen = np.linspace(0, len(layers) - 1, count).round().astype(int) if count > 1 else [0]
-    backbone.encoder.layer = nn.ModuleList(layers[index] for index in chosen)
-    backbone.config.num_hidden_layers = count
-    for index, layer in enumerate(backbone.encoder.layer):
-        for module in layer.modules():
-            if getattr(module, "layer_idx", None) is not None:
-                module.layer_idx = index  # its place in a KV cache

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from cosent.data.pairs import rules_of
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.loading import rules_of
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import yaml
 
 from cosent.cli import nearest, read_recipe
-from cosent.schema import InputError, Manifest
+from cosent.errors import InputError
+from cosent.schema import Manifest
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")

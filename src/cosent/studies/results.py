@@ -9,10 +9,11 @@ from pathlib import Path
 
 import yaml
 
+from cosent.errors import InputError
 from cosent.run_record import Scores, read_scores
-from cosent.schema import InputError
+from cosent.studies.published import Published, published
 
-STUDY_NAME, PUBLISHED_NAME = "study.yaml", "published.yaml"
+STUDY_NAME = "study.yaml"
 
 
 @dataclass(frozen=True)
@@ -77,28 +78,6 @@ class Result:
     @property
     def _study(self) -> dict:
         return self.record.get("study", {})
-
-
-@dataclass(frozen=True)
-class Published:
-    """Rows of a published table: `{method, encoder, corpus: number, ...}`, and what they measure."""
-
-    source: str
-    measure: str
-    rows: list[dict]
-    tower: str = "bi_encoder"
-
-    def of(self, method: str) -> list[dict]:
-        """Rows for a method of ours, whose name is recipe and variant: those of the encoder that the variant names.
-
-        A method that names no encoder of the table (`mini` was fine-tuned) gets the rows of all of them; one that
-        names another tower gets none.
-        """
-        words = [word.removesuffix("_mini") for word in method.split()]
-        if words[0] in ("bi_encoder", "cross_encoder") and words[0] != self.tower:
-            return []
-        rows = [row for row in self.rows if row["method"] in words[:2]]
-        return [row for row in rows if row["encoder"] in words] or rows
 
 
 @dataclass(frozen=True)
@@ -203,34 +182,3 @@ def read_result(file: Path) -> Result:
             "its study again."
         ) from error
     return Result(file, record)
-
-
-def published(folder: Path) -> list[Published]:
-    """The published tables for the study of a folder, from `published.yaml` beside it."""
-    file = folder.resolve().parent / PUBLISHED_NAME
-    if not file.is_file():
-        return []
-    study = folder.resolve().name.split("-")[0]
-    tables = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return [
-        Published(t["source"], t["measure"], t["rows"], t.get("tower", "bi_encoder"))
-        for t in tables
-        if study in t["studies"]
-    ]
-
-
-def known(values) -> list[float]:
-    return [value for value in values if value is not None]
-
-
-def spread(values) -> str:
-    """Mean and standard deviation, times 100; empty where nothing was measured."""
-    values = [100 * value for value in known(values)]
-    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{deviation}" if values else ""
-
-
-def average(cells: list[list]) -> str:
-    """Mean over corpora of the mean over seeds, times 100, where all corpora were measured and there are several."""
-    means = [statistics.mean(known(cell)) for cell in cells if known(cell)]
-    return f"{100 * statistics.mean(means):.2f}" if len(means) == len(cells) > 1 else ""

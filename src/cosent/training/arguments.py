@@ -1,25 +1,13 @@
 """The dataclasses that recipes and flags fill. Each parameter is documented here and nowhere else."""
 
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 
 from transformers import TrainingArguments
 
-from cosent.losses.cosent import LOSSES, TOWERS
+from cosent.cli import option, refuse_changed
+from cosent.errors import InputError
+from cosent.losses import LOSSES, TOWERS
 from cosent.modeling.pooling import POOLINGS
-from cosent.schema import InputError
-
-
-def option(default, help_text: str, choices=None):
-    metadata = {"help": help_text} if choices is None else {"help": help_text, "choices": list(choices)}
-    return field(default=default, metadata=metadata)
-
-
-def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
-    """Refuses flags that would do nothing, since the one that they belong to is missing."""
-    for flag in fields(arguments):
-        default = flag.default if flag.default_factory is MISSING else flag.default_factory()
-        if flag.name in names and getattr(arguments, flag.name) != default:
-            raise InputError(f"--{flag.name} does nothing here. Add {missing}, or leave it out.")
 
 
 @dataclass
@@ -153,3 +141,19 @@ class PairTrainingArguments(TrainingArguments):
         super().__post_init__()
         # Trainer would ask for pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
+
+
+def rows_per_device(args) -> int:
+    """Rows of a cached batch on each device.
+
+    Raises:
+        InputError: they are no whole number of parts.
+    """
+    step = args.per_device_train_batch_size * args.world_size
+    if args.cached_batch_size < 1 or args.cached_batch_size % step:
+        raise InputError(
+            f"--cached_batch_size counts the pairs of one loss over all devices and is made of parts: a multiple of "
+            f"{step} (--per_device_train_batch_size {args.per_device_train_batch_size} x {args.world_size} processes), "
+            f"got {args.cached_batch_size}."
+        )
+    return args.cached_batch_size // args.world_size

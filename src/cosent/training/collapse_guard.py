@@ -12,8 +12,9 @@ import torch
 from torch.utils.data import Subset
 from transformers import TrainerCallback
 
-from cosent.evaluation.metrics import SimilarityMetrics, uniformity
-from cosent.schema import InputError
+from cosent.errors import InputError
+from cosent.evaluation.embedding_space import spread
+from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.training.pair_trainer import PairTrainer
 
 logger = logging.getLogger(__name__)
@@ -116,22 +117,3 @@ def sample_metrics(trainer: PairTrainer, pairs: Subset) -> dict[str, float]:
     if "embeddings" in outputs[0]:
         metrics |= spread(joined("embeddings")[:, 0])
     return metrics
-
-
-def spread(embeddings: np.ndarray) -> dict[str, float]:
-    """How far embeddings of sentences `(sentences, hidden)` spread: mean cosine, uniformity, effective rank.
-
-    The effective rank is the exponential of the entropy of the singular values, scaled to sum to 1.
-
-    Source: https://arxiv.org/abs/2005.10242 (uniformity); https://ieeexplore.ieee.org/document/7098875 (rank).
-    """
-    units = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
-    count = len(units)
-    total = np.square(units.sum(axis=0)).sum()  # of all cosines, those with themselves included
-    shares = np.linalg.svd(units, compute_uv=False)
-    shares = shares[shares > 0] / shares.sum()
-    return {
-        "mean_cosine": float((total - count) / (count * (count - 1))),
-        "uniformity": uniformity(units),
-        "effective_rank": float(np.exp(-(shares * np.log(shares)).sum())),
-    }

@@ -1,35 +1,15 @@
 """`run.json`: what a run was, beside the model it made."""
 
-import json
-import os
 import platform
 import resource
 import subprocess
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from cosent.schema import MANIFEST_NAME, sha256_of_file
-
-RECORD_NAME = "run.json"
-UNFINISHED = "UNFINISHED"  # stands in the folder of a run from its start until its record does
 PACKAGES = ("cosent", "torch", "transformers", "datasets", "accelerate", "peft")
-
-
-def save_record(folder: str | Path, record: dict) -> None:
-    """Writes the record of a finished run, which appears at once: where it stands, the run has finished."""
-    text = json.dumps(record, ensure_ascii=False, indent=2, default=str)
-    partial = Path(folder, f"{RECORD_NAME}.partial")
-    partial.write_text(text + "\n", encoding="utf-8")
-    os.replace(partial, Path(folder, RECORD_NAME))
-    Path(folder, UNFINISHED).unlink(missing_ok=True)
-
-
-def read_record(folder: str | Path) -> dict:
-    """The record of a model folder; empty for a model that no run of ours made."""
-    file = Path(folder, RECORD_NAME)
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> dict:
@@ -73,5 +53,14 @@ def commit() -> str | None:
     return result.stdout.strip() or None
 
 
-def corpus_record(folder: Path) -> dict:
-    return {"folder": str(folder), "manifest_sha256": sha256_of_file(folder / MANIFEST_NAME)}
+def recipe(model_args, data_args, loss_args, args) -> dict:
+    """Everything that was set, flags and defaults alike, in the form a recipe has."""
+    return asdict(model_args) | asdict(data_args) | asdict(loss_args) | args.to_sanitized_dict()
+
+
+def footprint_line(footprint: dict) -> str:
+    share = footprint["trainable_parameters"] / footprint["parameters"]
+    return (
+        f"trained {footprint['trainable_parameters']:,} of {footprint['parameters']:,} parameters ({share:.1%}); "
+        f"optimizer {footprint['optimizer_mib']:.1f} MiB, peak {footprint['peak_mib']:.0f} MiB"
+    )

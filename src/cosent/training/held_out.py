@@ -1,11 +1,18 @@
 """What training never sees: validation and test sets, their metrics and thresholds, and the table of both."""
 
+import logging
+
 import numpy as np
 
+from cosent.data.corpus import Corpus
 from cosent.data.pairs import PairDataset
 from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
+from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.run_record import Scores
+from cosent.training.arguments import PairTrainingArguments
 from cosent.training.pair_trainer import PairTrainer
+
+logger = logging.getLogger(__name__)
 
 Held = dict[str, dict[str, PairDataset]]  # by corpus and split
 
@@ -66,3 +73,26 @@ def table(before: dict, after: dict, thresholds: dict[str, float]) -> str:
                 )
             lines.append(line)
     return "\n".join(lines)
+
+
+def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
+    """Turns selection off, and says so, where there is nothing to select on or nobody asked for evaluation."""
+    usable = [c for c in corpora if "validation" in c.splits and can_rank(c.labels("validation"))]
+    idle = ", ".join(str(corpus.folder) for corpus in corpora if corpus not in usable)
+    if args.eval_strategy != "no" and usable:
+        if idle:
+            logger.warning("%s selects nothing: it has no validation split with two different labels.", idle)
+        return
+    if not usable:
+        logger.warning(
+            "%s has no validation split with two different labels: the last epoch is kept, best or not.", idle
+        )
+    args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
+
+
+def keep_distances(encoder: SentenceEncoder, corpora: dict[str, Corpus], kept: Scores) -> None:
+    """Adds |u - v| of the test pairs to `kept`: kexue.fm 8847 explains with them why Sentence-BERT's head works."""
+    for name, corpus in corpora.items():
+        if "test" in corpus.splits:
+            first, second = (encoder.encode(corpus.splits["test"][column][:]) for column in ("sentence1", "sentence2"))
+            kept[name]["test"]["distances"] = np.linalg.norm(first - second, axis=1)

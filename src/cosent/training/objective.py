@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import torch
 
-from cosent.losses.cosent import LOSSES
+from cosent.errors import InputError
+from cosent.losses import LOSSES
 from cosent.modeling.sbert_head import SentenceBertHead
-from cosent.schema import InputError, Manifest
+from cosent.schema import Manifest
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ WHY_NOT = {
 }
 
 
-def build(name: str, parameters: dict[str, float], manifests: list[Manifest], tower: str = "bi_encoder") -> Objective:
+def build_objective(
+    name: str, parameters: dict[str, float], manifests: list[Manifest], tower: str = "bi_encoder"
+) -> Objective:
     """Binds a loss and its parameters, for one corpus or several.
 
     Args:
@@ -118,7 +121,7 @@ def build(name: str, parameters: dict[str, float], manifests: list[Manifest], to
     return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias=name != "sbert_joint")
 
 
-def targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarray:
+def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarray:
     """What a loss is given for the labels of a corpus, float32 of shape `(pairs,)`.
 
     Class numbers from 0 for `sbert`, `ce` and `ce3`; for `sbert_joint` similarity labels as 0 or 1 (graded ones split

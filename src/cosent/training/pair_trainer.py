@@ -5,21 +5,21 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from torch.utils.data import ConcatDataset, DataLoader
 from transformers import set_seed
 
 from cosent.compute.distributed import gather
 from cosent.compute.grad_cache import backward_in_parts, split_batch
 from cosent.compute.onednn import trainable_onednn_linears
-from cosent.data.samplers import BalancedSampler, CorpusSampler
+from cosent.data.samplers import BalancedSampler, CorpusSampler, labels_of_rows
+from cosent.errors import InputError
 from cosent.losses.cosent import has_ordered_pair
 from cosent.modeling.lora import Adapter
-from cosent.schema import InputError
+from cosent.training.arguments import rows_per_device
 from cosent.training.callbacks import DeadBatchReport, EarlyStopping, use_log_lines
-from cosent.training.checkpoints import ResumableTrainer
 from cosent.training.objective import Objective
+from cosent.training.resumable_trainer import ResumableTrainer
 
 Outputs = dict[str, torch.Tensor]
 
@@ -269,29 +269,6 @@ class PairTrainer(ResumableTrainer):
 
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(self.state.best_model_checkpoint)
-
-
-def rows_per_device(args) -> int:
-    """Rows of a cached batch on each device.
-
-    Raises:
-        InputError: they are no whole number of parts.
-    """
-    step = args.per_device_train_batch_size * args.world_size
-    if args.cached_batch_size < 1 or args.cached_batch_size % step:
-        raise InputError(
-            f"--cached_batch_size counts the pairs of one loss over all devices and is made of parts: a multiple of "
-            f"{step} (--per_device_train_batch_size {args.per_device_train_batch_size} x {args.world_size} processes), "
-            f"got {args.cached_batch_size}."
-        )
-    return args.cached_batch_size // args.world_size
-
-
-def labels_of_rows(dataset: Dataset) -> np.ndarray:
-    """The targets of all rows of a `PairDataset`, or of several behind one another: shape `(rows,)`."""
-    if isinstance(dataset, ConcatDataset):
-        return np.concatenate([labels_of_rows(part) for part in dataset.datasets])
-    return dataset.labels
 
 
 class BiEncoderTrainer(PairTrainer):

@@ -2,12 +2,18 @@
 
 from typing import NamedTuple
 
-from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset, PairCollator, PairDataset
-from cosent.encoders import resolve
-from cosent.modeling.bi_encoder import SentenceEncoder
+from torch import nn
+
+from cosent.cli import refuse_changed
+from cosent.data.collators import JoinedPairCollator, PairCollator
+from cosent.data.pairs import JoinedPairDataset, PairDataset
+from cosent.errors import InputError
+from cosent.modeling import lora
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.saved_folder import is_cross_encoder
-from cosent.schema import InputError
+from cosent.schema import NLI_CLASSES
+from cosent.training.arguments import ModelArguments
+from cosent.training.objective import Objective
 from cosent.training.pair_trainer import BiEncoderTrainer, CrossEncoderTrainer, PairTrainer
 
 
@@ -25,21 +31,48 @@ TOWERS = {
 }
 
 
-def load_model(model_name_or_path: str) -> SentenceEncoder | CrossEncoder:
-    """Loads whichever tower a folder or Hub id holds; both have `similarity(sentences1, sentences2, batch_size)`."""
-    tower = CrossEncoder if is_cross_encoder(resolve(model_name_or_path)) else SentenceEncoder
-    return tower.from_pretrained(model_name_or_path)
-
-
-def load_bi_encoder(model_name_or_path: str) -> SentenceEncoder:
-    """Loads a bi-encoder.
+def build_model(
+    args: ModelArguments, features: str | None, objective: Objective, max_length: int, seed: int
+) -> nn.Module:
+    """The model that a trainer wraps, with the head that its objective needs.
 
     Raises:
-        InputError: the folder holds a cross-encoder, which has no vector of a sentence.
+        InputError: a flag of the other tower.
     """
-    if is_cross_encoder(resolve(model_name_or_path)):
-        raise InputError(
-            f"{model_name_or_path} is a cross-encoder: it reads both sentences of a pair at once and has no vector of "
-            "one. Score pairs with `python -m cosent.similarity` or `evaluate`, or encode with a bi-encoder."
+    other = {"pooling": args.pooling, "features": features} if args.tower == "cross_encoder" else {}
+    if args.tower == "bi_encoder" and args.segment_ids != "tokenizer":
+        other = {"segment_ids": args.segment_ids}
+    for flag, value in other.items():
+        if value is not None:
+            raise InputError(f"--{flag} {value} does nothing for --tower {args.tower}. Leave it out.")
+    if args.load_in_4bit and not args.use_peft:
+        raise InputError("--load_in_4bit keeps the weights frozen: add --use_peft true, or leave it out.")
+    same = {"max_length": max_length, "dropout": args.dropout, "attn_implementation": args.attn_implementation}
+    same["quantization_config"] = lora.four_bit_config() if args.load_in_4bit else None
+    if args.tower == "cross_encoder":
+        encoder = model = CrossEncoder.from_pretrained(
+            args.model_name_or_path, objective.classes, segment_ids=args.segment_ids, seed=seed, **same
         )
-    return SentenceEncoder.from_pretrained(model_name_or_path)
+        if objective.classes == len(NLI_CLASSES):  # what pipelines call the classes
+            encoder.model.config.id2label = dict(enumerate(NLI_CLASSES))
+            encoder.model.config.label2id = {name: number for number, name in enumerate(NLI_CLASSES)}
+    else:
+        encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, pooling=args.pooling, seed=seed, **same)
+        model = BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, features, seed))
+    encoder.packing = not args.no_packing
+    return model
+
+
+def adapter(args: ModelArguments, model: nn.Module, seed: int) -> lora.Adapter | None:
+    """Puts the LoRA adapter that the arguments ask for into the model.
+
+    Raises:
+        InputError: settings of an adapter, and none is asked for.
+    """
+    if not args.use_peft:
+        names = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+        refuse_changed(args, names, "--use_peft true")
+        return None
+    inner = model.encoder.backbone if isinstance(model, BiEncoder) else model.model
+    settings = (args.lora_r, args.lora_alpha, args.lora_dropout, args.lora_target_modules)
+    return lora.add_adapter(model, inner, *settings, seed)

@@ -1,0 +1,117 @@
+"""A prepared corpus, read and checked against its manifest."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+import numpy as np
+
+from cosent.errors import InputError
+from cosent.schema import COLUMNS, MANIFEST_NAME, SPLITS, Manifest
+
+
+@dataclass
+class Corpus:
+    """A prepared corpus: its manifest and its splits, each with the columns of the contract."""
+
+    folder: Path
+    manifest: Manifest
+    splits: dict[str, datasets.Dataset]
+
+    def split(self, name: str) -> datasets.Dataset:
+        if name not in self.splits:
+            raise InputError(f"{self.folder} has no {name} split, only {', '.join(self.splits)}.")
+        return self.splits[name]
+
+    def labels(self, split: str) -> np.ndarray:
+        """float32 labels of a split, of shape `(pairs,)`."""
+        return labels_of(self.split(split))
+
+
+def labels_of(rows: datasets.Dataset) -> np.ndarray:
+    return rows.with_format("numpy")["label"][:]
+
+
+def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
+    """Reads a prepared corpus by name or folder and checks it against the contract.
+
+    Raises:
+        InputError: nothing is prepared there, a file is missing, or its columns are not those of the contract.
+    """
+    places = [Path(data_dir, name_or_folder), Path(name_or_folder)]
+    folder = next((place for place in places if (place / MANIFEST_NAME).is_file()), None)
+    if folder is None:
+        name = Path(name_or_folder).stem
+        raise InputError(
+            f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder; raw files are "
+            f"never read here. Run `python -m data_scripts.prepare {name} --source RAW` first (--source hub for the "
+            "Hub; --label_kind binary, graded or nli for pairs of your own; no --source for demo)."
+        )
+    manifest = Manifest.load(folder)
+    files = {split: folder / f"{split}.parquet" for split in SPLITS if split in manifest.splits}
+    missing = [str(file) for file in files.values() if not file.is_file()]
+    if missing:
+        raise InputError(f"{folder}: the manifest names {', '.join(missing)}, which is not there. Prepare it again.")
+    splits = {}
+    for split, file in files.items():
+        rows = read_parquet(file, split)
+        if tuple(rows.column_names) != COLUMNS:
+            raise InputError(f"{file} has the columns {rows.column_names}, expected {list(COLUMNS)}. Prepare it again.")
+        if len(rows) != manifest.splits[split]["rows"]:
+            raise InputError(
+                f"{file} has {len(rows)} rows and its manifest says {manifest.splits[split]['rows']}: the file was "
+                "changed after it was prepared. Prepare it again."
+            )
+        splits[split] = rows
+    return Corpus(folder, manifest, splits)
+
+
+def read_parquet(file: Path, split: str) -> datasets.Dataset:
+    """Memory-maps a Parquet file through the cache of `datasets`, without its progress bar of a split second."""
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        return datasets.Dataset.from_parquet(str(file), split=split)
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
+
+def limit(rows: datasets.Dataset, count: int | None, seed: int = 42) -> datasets.Dataset:
+    """A random subset of `count` rows that depends on `seed` alone; all rows when there are no more than that."""
+    if count is not None and count < 1:
+        raise InputError(f"--limit_train must be at least 1 pair, got {count}. Leave it out to train on all pairs.")
+    if count is None or count >= len(rows):
+        return rows
+    return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:count]))
+
+
+def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42) -> datasets.Dataset:
+    """Training rows whose negative pairs got another second sentence, drawn from all second sentences of `rows`.
+
+    What is drawn is neither of the pair's own sentences, nor one that `rows` call similar to the first, so that labels
+    stay true. Rows and labels keep their order. Depends on `seed` alone.
+
+    Source: kexue.fm 8847, which holds that naive cosine losses fail on hard negatives only.
+
+    Raises:
+        InputError: labels that are not binary, or fewer sentences than a negative needs.
+    """
+    if manifest.label_kind != "binary":
+        raise InputError(
+            f"--random_negatives needs to know which pairs are negative, and {manifest.name} has {manifest.label_kind} "
+            "labels. Leave it out, or take a corpus with labels of 0 and 1."
+        )
+    first, second, labels = rows["sentence1"][:], rows["sentence2"][:], labels_of(rows)
+    similar = {pair for a, b, label in zip(first, second, labels, strict=True) if label for pair in ((a, b), (b, a))}
+    drawn, rng = list(second), np.random.default_rng(seed)
+    for row in np.flatnonzero(labels == 0):
+        candidates = (second[index] for index in rng.integers(len(second), size=100))
+        own = (first[row], second[row])
+        drawn[row] = next((c for c in candidates if c not in own and (first[row], c) not in similar), None)
+        if drawn[row] is None:
+            raise InputError(
+                f"--random_negatives: a hundred drawn sentences are all similar to {first[row]!r}, the first sentence "
+                f"of row {row} of {manifest.name} train. {len(set(second))} different sentences are too few."
+            )
+    return rows.remove_columns("sentence2").add_column("sentence2", drawn).select_columns(list(COLUMNS))

@@ -1,0 +1,73 @@
+"""Alignment, uniformity and effective rank of sentence embeddings."""
+
+import numpy as np
+
+
+def alignment(u: np.ndarray, v: np.ndarray) -> float:
+    """`mean of |u / |u| - v / |v||^2` over positive pairs of sentences: 0 = the same direction, 4 = opposite.
+
+    Args:
+        u, v: embeddings of shape `(pairs, hidden)`; row i of u and row i of v mean the same.
+
+    Source: https://arxiv.org/abs/2005.10242, section 4.1, alpha = 2.
+    """
+    u, v = _unit(u), _unit(v)
+    if u.shape != v.shape:
+        raise ValueError(
+            f"Expected u and v of one shape (pairs, hidden), got {u.shape} and {v.shape}. Broadcasting would compare "
+            "sentences of different pairs. Pass one row per pair in both."
+        )
+    return float(np.mean(np.sum((u - v) ** 2, axis=1)))
+
+
+def uniformity(embeddings: np.ndarray, t: float = 2.0) -> float:
+    """`log of the mean over i < j of exp(-t * |e_i / |e_i| - e_j / |e_j||^2)`: 0 = collapsed, lower = more spread out.
+
+    Blocks of rows keep memory at 512 x sentences numbers. Needs two sentences.
+
+    Args:
+        embeddings: shape `(sentences, hidden)`.
+        t: sharpness of the Gaussian kernel.
+
+    Source: https://arxiv.org/abs/2005.10242, section 4.1.
+    """
+    units = _unit(embeddings)
+    count = len(units)
+    if count < 2:
+        raise ValueError(f"Expected at least two embeddings, got {count}. A mean over no pair would be NaN. Pass more.")
+    total = 0.0
+    for start in range(0, count, 512):
+        block = units[start : start + 512] @ units[start:].T  # (<= 512, rest); |a - b|^2 = 2 - 2 a.b
+        kernel = np.exp(2 * t * (np.minimum(block, 1) - 1))
+        total += np.triu(kernel, k=1).sum()
+    return float(np.log(total / (count * (count - 1) / 2)))
+
+
+def _unit(embeddings: np.ndarray) -> np.ndarray:
+    embeddings = np.asarray(embeddings, dtype=np.float64)
+    norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
+    if embeddings.ndim != 2 or not (np.isfinite(norms) & (norms > 0)).all():
+        raise ValueError(
+            f"Expected embeddings (sentences, hidden), finite and none of them zero, got shape {embeddings.shape}. A "
+            "zero or NaN vector has no direction and would make the result NaN. Look at those rows."
+        )
+    return embeddings / norms
+
+
+def spread(embeddings: np.ndarray) -> dict[str, float]:
+    """How far embeddings of sentences `(sentences, hidden)` spread: mean cosine, uniformity, effective rank.
+
+    The effective rank is the exponential of the entropy of the singular values, scaled to sum to 1.
+
+    Source: https://arxiv.org/abs/2005.10242 (uniformity); https://ieeexplore.ieee.org/document/7098875 (rank).
+    """
+    units = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    count = len(units)
+    total = np.square(units.sum(axis=0)).sum()  # of all cosines, those with themselves included
+    shares = np.linalg.svd(units, compute_uv=False)
+    shares = shares[shares > 0] / shares.sum()
+    return {
+        "mean_cosine": float((total - count) / (count * (count - 1))),
+        "uniformity": uniformity(units),
+        "effective_rank": float(np.exp(-(shares * np.log(shares)).sum())),
+    }

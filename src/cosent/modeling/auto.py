@@ -1,0 +1,27 @@
+"""Load whichever model a folder or Hub id holds."""
+
+from cosent.encoders import resolve
+from cosent.errors import InputError
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.saved_folder import is_cross_encoder
+
+
+def load_model(model_name_or_path: str) -> SentenceEncoder | CrossEncoder:
+    """Loads whichever tower a folder or Hub id holds; both have `similarity(sentences1, sentences2, batch_size)`."""
+    tower = CrossEncoder if is_cross_encoder(resolve(model_name_or_path)) else SentenceEncoder
+    return tower.from_pretrained(model_name_or_path)
+
+
+def load_bi_encoder(model_name_or_path: str) -> SentenceEncoder:
+    """Loads a bi-encoder.
+
+    Raises:
+        InputError: the folder holds a cross-encoder, which has no vector of a sentence.
+    """
+    if is_cross_encoder(resolve(model_name_or_path)):
+        raise InputError(
+            f"{model_name_or_path} is a cross-encoder: it reads both sentences of a pair at once and has no vector of "
+            "one. Score pairs with `python -m cosent.similarity` or `evaluate`, or encode with a bi-encoder."
+        )
+    return SentenceEncoder.from_pretrained(model_name_or_path)

@@ -1,0 +1,69 @@
+"""Arguments of the distillation job."""
+
+from dataclasses import dataclass, field
+
+from cosent.cli import option
+from cosent.errors import InputError
+from cosent.modeling.pooling import POOLINGS
+from cosent.student.teacher import DEFAULT_CACHE
+from cosent.training.arguments import PairTrainingArguments
+
+
+@dataclass
+class StudentArguments:
+    """Which student to start from."""
+
+    model_name_or_path: str = option("mini-roformer", "A RoFormer, a student or a published RoFormer-Sim.")
+    pooling: str | None = option(None, f"{', '.join(POOLINGS)}; default: what the model says, else linear_cls.")
+    student_layers: int | None = option(None, "Keep this many of its layers, evenly spaced; default: all.")
+    max_length: int | None = option(None, "Tokens per sentence; default: what the corpus says.")
+    dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
+    no_generation: bool = option(False, "Train a small retrieval model alone, of any architecture.")
+    no_packing: bool = option(False, "Pad every sequence to the longest of its batch instead of packing rows.")
+
+
+@dataclass
+class StudentDataArguments:
+    """What to learn from."""
+
+    corpus: str = field(metadata={"help": "Prepared corpora, which are mixed: names under --data_dir or folders, a,b."})
+    eval_corpora: str | None = option(None, "Corpora to select on and to test; default: those trained on.")
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    limit_train: int | None = option(None, "Train on a random subset of this many pairs of each, for every --seed.")
+    text: str | None = option(None, "Sentences without labels, a line each: .txt, .jsonl, also .gz. Several: a,b.")
+    limit_text: int | None = option(None, "Read this many lines of --text; default: all.")
+
+
+@dataclass
+class DistillArguments:
+    """What is learnt."""
+
+    teacher: str | None = option(None, "Bi- or cross-encoder to learn from; without one, synonyms find each other.")
+    judge: str | None = option(None, "Bi- or cross-encoder that judges what is written; default: the teacher.")
+    synonyms_only: bool = option(False, "Leave pairs that are no synonyms out of the similarity term too.")
+    similarity_weight: float | None = option(None, "Weight of the similarity loss; default 100 for vectors, else 1.")
+    generation_weight: float = option(1.0, "Weight of the generation loss.")
+    scale: float = option(20.0, "Inverse temperature, without a teacher or with a cross-encoder.")
+    corruption_share: float = option(0.5, "Share of the sources that are corrupted.")
+    corruption_ratio: float = option(0.15, "Share of the words of a corrupted source that are hidden or replaced.")
+    teacher_cache: str = option(str(DEFAULT_CACHE), "Folder that keeps what teachers said.")
+    generation_sources: int = option(50, "Held-out sentences for which samples are measured; 0 for none.")
+    generation_samples: int = option(20, "Samples for each of them.")
+
+
+@dataclass
+class StudentTrainingArguments(PairTrainingArguments):
+    """As `PairTrainingArguments`; batches are all of one size, since the similarity loss depends on it."""
+
+    dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
+    output_dir: str | None = field(default=None, metadata={"help": "Folder for the student, run.json and checkpoints."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        for flag in ("on_collapse", "balanced_batches", "local_comparisons"):
+            if getattr(self, flag):
+                raise InputError(f"--{flag} does nothing for students yet. Leave it out.")
+        if self.metric_for_best_model not in (None, "spearman"):
+            raise InputError(
+                f"--metric_for_best_model {self.metric_for_best_model}: students are selected by spearman."
+            )
