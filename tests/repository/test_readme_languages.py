@@ -1,0 +1,137 @@
+"""README.md and README.zh-CN.md say the same, and the numbers in them are those of the results."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+READMES = ("README.md", "README.zh-CN.md")
+CHINESE = {
+    "What CoSENT is": "CoSENT 是什么",
+    "Why this project": "为什么用它",
+    "Install": "安装",
+    "Quickstart": "快速开始",
+    "Your own pairs": "用自己的数据",
+    "Use the model": "使用模型",
+    "Which recipe?": "选哪个配方",
+    "Documentation": "文档",
+    "Layout": "目录结构",
+    "Citing, contributing, licence": "引用、贡献与许可",
+}
+ONLY_CHINESE = "常见问题"  # the questions that Chinese users ask; README.md has no such section
+MIRRORS = ("PIP_INDEX_URL", "HF_ENDPOINT")
+
+
+def sections(name: str) -> dict[str, str]:
+    """Text by second-level heading, in order; headings inside code blocks do not count."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    _, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    return {part.partition("\n")[0]: part.partition("\n")[2] for part in parts}
+
+
+def code(text: str) -> list[list[str]]:
+    """Lines of every code block, without comments, descriptions of folders and lines about mirrors."""
+    found = []
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        lines = [re.sub(r"\s+#.*$|(?<=/)\s{3,}\S.*$", "", line).rstrip() for line in block.splitlines()]
+        found.append([line for line in lines if line and not any(mirror in line for mirror in MIRRORS)])
+    return found
+
+
+def numbers(text: str) -> list[str]:
+    """Every number outside code blocks and link targets, in order; 240,000 and 24 万 are words, not results."""
+    prose = re.sub(r"^```.*?^```|\]\([^)]*\)", "", text, flags=re.DOTALL | re.MULTILINE)
+    return sorted(re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", prose))
+
+
+def test_both_readmes_have_the_same_sections():
+    """Fails if a section is added, moved or renamed in one language only."""
+    assert list(sections("README.md")) == list(CHINESE)
+    assert [heading for heading in sections("README.zh-CN.md") if heading != ONLY_CHINESE] == list(CHINESE.values())
+
+
+@pytest.mark.parametrize(("english", "chinese"), CHINESE.items())
+def test_a_section_has_the_same_code_and_numbers(english, chinese):
+    """Fails if a command or a number is changed in one language only."""
+    one, other = sections("README.md")[english], sections("README.zh-CN.md")[chinese]
+    assert code(one) == code(other)
+    assert numbers(one) == numbers(other)
+    assert len(re.findall(r"^\|", one, re.MULTILINE)) == len(re.findall(r"^\|", other, re.MULTILINE))
+
+
+def test_code_is_compared():
+    """Fails if the comparison above passes on nothing."""
+    assert sum(len(block) for text in sections("README.md").values() for block in code(text)) >= 25
+    assert len(numbers((ROOT / "README.md").read_text(encoding="utf-8"))) >= 12
+
+
+def spearman(study: str, method: str, corpus: str, limit: int | None = None) -> str:
+    """Test Spearman x100 of a study's cell: mean, and standard deviation over seeds where there are several."""
+    runs = [
+        json.loads(file.read_text()) for file in sorted((ROOT / "results" / study).glob(f"{method}-{corpus}-*.json"))
+    ]
+    assert runs, f"results/{study} has no {method} on {corpus}"
+    assert {run["recipe"].get("limit_train") for run in runs} == {limit}
+    values = [100 * run["after"][corpus]["test"]["spearman"] for run in runs]
+    return f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def minutes(study: str, method: str, corpus: str) -> str:
+    files = sorted((ROOT / "results" / study).glob(f"{method}-{corpus}-*.json"))
+    return f"{statistics.mean(json.loads(file.read_text())['train_seconds'] for file in files) / 60:.1f}"
+
+
+def student(corpus_file: str, row: str) -> dict:
+    rows = json.loads((ROOT / "results" / f"{corpus_file}.json").read_text())["rows"]
+    return next(entry for entry in rows if entry["model"].startswith(row))
+
+
+def distilled(file: str) -> str:
+    values = [100 * value for value in student(file, "then stage 2")["spearman"]]
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def ratios(file: str, **wanted: str) -> list[float]:
+    rows = json.loads((ROOT / "results" / file).read_text())["rows"]
+    return [row["ratio"] for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_numbers_of_the_readmes_are_measured(name):
+    """Fails if a headline number or a row of the recipe table is not that of the results any more."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    cosent, sbert = (float(spearman("losses_stsb", method, "stsb")) for method in ("cosent", "sbert"))
+    training, writing = ratios("speed.json", task="train"), ratios("generation.json")
+    assert f"{cosent:.1f}" in text and f"{sbert:.1f}" in text
+    assert f"{min(training):.1f}" in text and f"{max(training):.1f}" in text
+    assert "**10" in text and round(min(writing)) == 10
+    for value in (
+        spearman("encoders", "cosent_mini-mini", "stsb"),
+        minutes("encoders", "cosent_mini-mini", "stsb"),
+        spearman("mini_full", "cosent_mini", "lcqmc"),
+        minutes("mini_full", "cosent_mini", "lcqmc"),
+        distilled("student"),
+        f"{100 * student('student', 'teacher')['spearman'][0]:.2f}",
+        f"{student('student', 'student')['minutes']:.1f} + {student('student', 'then stage 2')['minutes']:.1f}",
+    ):
+        assert f" {value}" in text, value
+
+
+def test_the_numbers_of_the_model_cards_are_measured():
+    """Fails if a card promises what the results do not show."""
+    cards = ROOT / "src/cosent/encoders"
+    mini = (cards / "mini/README.md").read_text(encoding="utf-8")
+    for value in (
+        spearman("encoders", "cosent_mini-mini", "stsb"),
+        spearman("mini_full", "cosent_mini", "lcqmc"),
+        spearman("mini_full", "cosent_mini", "atec"),
+        spearman("towers", "cross_encoder-cosent_mini", "lcqmc", limit=40_000),
+        spearman("towers_stsb", "cross_encoder-cosent_mini", "stsb"),
+        spearman("interactive_pairs", "cosent_mini", "lcqmc", limit=40_000),
+    ):
+        assert value in mini, value
+    roformer = (cards / "mini-roformer/README.md").read_text(encoding="utf-8")
+    assert distilled("student") in roformer and distilled("student_equal") in roformer
