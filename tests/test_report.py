@@ -64,11 +64,13 @@ def make_study(tmp_path):
     return make
 
 
-def test_the_readme_is_up_to_date():
-    """Fails if a result changed and the README still shows the old figure: run `python -m cosent.report README.md`."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(readme_tables.BLOCK.findall(text)) >= 2
-    assert readme_tables.fill(text, ROOT / "results") == text
+def test_the_documentation_is_up_to_date():
+    """Fails if a result changed and a page still shows the old figure: run `python -m cosent.report docs/PAGE.md`."""
+    pages = {page: page.read_text(encoding="utf-8") for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
+    shown = [name for text in pages.values() for _, name, *_ in readme_tables.BLOCK.findall(text)]
+    assert len(shown) >= 16 and len(set(shown)) == len(shown)
+    for page, text in pages.items():
+        assert readme_tables.fill(text, ROOT / "results") == text, page.name
 
 
 def test_a_study_on_paper(tmp_path):
