@@ -1,10 +1,45 @@
-# Both targets set themselves up: a fresh machine needs Python 3.11+ and a package index, nothing else.
+# Every target sets itself up: a fresh machine needs Python 3.11+ and a package index, nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
+FAST := not slow and not distributed
 
-.PHONY: install quickstart test lint
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart check test lint types imports coverage tables
 
-install: .venv/.runtime
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*  ## /  make \1@/p' Makefile | awk -F @ '{printf "%-18s %s\n", $$1, $$2}'
+
+install: .venv/.runtime  ## what is needed to train and serve, in .venv
+
+quickstart: .venv/.runtime  ## train the embedded encoder on the demo corpus, compare ten sentence pairs
+	$(BIN)/python -m data_scripts.prepare demo --overwrite
+	$(BIN)/accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \
+		--config recipes/bi_encoder/cosent_mini.yaml --corpus demo --output_dir runs/quickstart --overwrite_output_dir
+	@echo "The ten sentence pairs of kexue.fm 8541, as the new model sees them:"
+	@$(BIN)/python -m cosent.similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv
+
+check: lint types imports  ## before you push: linters and the fast tests
+	$(BIN)/python -m pytest -m "$(FAST)"
+
+test: lint types imports  ## everything, also the slow tests and those that launch several processes
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev  ## style and spelling
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/typos
+
+types: .venv/.dev  ## type annotations of the leaf modules
+	$(BIN)/mypy
+
+imports: .venv/.dev  ## imports point one way: the contracts in pyproject.toml
+	$(BIN)/lint-imports --no-logo
+
+coverage: .venv/.dev  ## lines that the fast tests never run
+	$(BIN)/python -m pytest -m "$(FAST)" --cov=cosent --cov=data_scripts --cov-report=term-missing:skip-covered
+
+tables: .venv/.runtime  ## write the generated blocks of README and docs
+	$(BIN)/python -m benchmarks.tables
 
 .venv/.runtime: requirements.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -14,17 +49,3 @@ install: .venv/.runtime
 .venv/.dev: .venv/.runtime requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
-
-quickstart: .venv/.runtime
-	$(BIN)/python -m data_scripts.prepare demo --overwrite
-	$(BIN)/accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \
-		--config recipes/bi_encoder/cosent_mini.yaml --corpus demo --output_dir runs/quickstart --overwrite_output_dir
-	@echo "The ten sentence pairs of kexue.fm 8541, as the new model sees them:"
-	$(BIN)/python -m cosent.similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv
-
-test: .venv/.dev lint
-	$(BIN)/python -m pytest
-
-lint: .venv/.dev
-	$(BIN)/ruff check --quiet .
-	$(BIN)/ruff format --check --quiet .

@@ -249,7 +249,7 @@ def test_what_is_no_result_is_named(tmp_path):
 def test_published_numbers_stand_beside_ours(monkeypatch):
     """Fails if a published table names a study that does not ship, no method of it, or a measure that is not shown."""
     monkeypatch.chdir(ROOT)
-    tables = yaml.safe_load(Path("results/published.yaml").read_text())
+    tables = yaml.safe_load(Path("results/published.yaml").read_text(encoding="utf-8"))
     assert len(tables) >= 6
     for table in tables:
         published = Published(table["source"], table["measure"], table["rows"])

@@ -55,7 +55,7 @@ def main() -> None:
     result = {"sgemm_flops": sgemm_flops(), "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": []}
     result |= environment()
     keep = (args.only or args.encoder) and Path(args.output).is_file()
-    kept = json.loads(Path(args.output).read_text())["rows"] if keep else []
+    kept = json.loads(Path(args.output).read_text(encoding="utf-8"))["rows"] if keep else []
     for job in tqdm(jobs, unit="row"):
         measured = take_turns(job, args.repeats)
         for side in measured:
@@ -63,7 +63,8 @@ def main() -> None:
                 row = summarise(job, side, measured, result["sgemm_flops"])
                 result["rows"].append(row | {"commit": result["commit"]})
         Path(args.output).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.output).write_text(json.dumps(result | {"rows": merge(kept, result["rows"])}, indent=1) + "\n")
+        merged = json.dumps(result | {"rows": merge(kept, result["rows"])}, indent=1)
+        Path(args.output).write_text(merged + "\n", encoding="utf-8")
     print(speed_table(result))
 
 

@@ -236,7 +236,7 @@ def test_the_file_imports_no_sibling():
     """If this fails, `evaluate.load` of a copy of the file breaks: its parser fails on `import a, b`, too."""
     statements = [
         node
-        for node in ast.walk(ast.parse(Path(cosent.evaluation.metrics.__file__).read_text()))
+        for node in ast.walk(ast.parse(Path(cosent.evaluation.metrics.__file__).read_text(encoding="utf-8")))
         if hasattr(node, "names")
     ]
     assert {name.name for node in statements for name in node.names} >= {"evaluate", "numpy", "stats"}

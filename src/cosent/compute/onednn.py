@@ -64,7 +64,7 @@ def trainable_onednn_linears(model: nn.Module) -> Iterator[None]:
 def beats_blas() -> bool:
     """Whether MKL wastes AVX-512 here. By vendor, not by stopwatch: the same seed has to give the same bits."""
     cpuinfo = Path("/proc/cpuinfo")
-    amd = cpuinfo.is_file() and "AuthenticAMD" in cpuinfo.read_text()
+    amd = cpuinfo.is_file() and "AuthenticAMD" in cpuinfo.read_text(encoding="utf-8")
     return amd and torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkl.is_available()
 
 

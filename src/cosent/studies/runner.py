@@ -72,7 +72,7 @@ def run_all(study: dict, results: Path, runs: list[Run], args: argparse.Namespac
 @contextmanager
 def alone(results: Path) -> Iterator[None]:
     """Makes sure that no other process runs the same study: both would train in the same folders."""
-    with open(results / ".lock", "w") as lock:
+    with open(results / ".lock", "w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however it ends
         except BlockingIOError as error:
