@@ -48,4 +48,4 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
             np.save(file, marked)
         change()
         assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any(), name
-    assert not list(tmp_path.glob("*.partial.npy"))
+    assert not list(tmp_path.glob("*.partial"))

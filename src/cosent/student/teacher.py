@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from cosent.data.pairs import rules_of
+from cosent.files import partial_file
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 
@@ -56,9 +57,8 @@ def kept(cache: Path, teacher: nn.Module, texts: list[str], compute: Callable[[]
         logger.warning("The teacher reads %d distinct texts once; kept in %s.", len(texts), file)
         values = compute()
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}.partial.npy")
-        np.save(partial, values)
-        partial.replace(file)
+        with partial_file(file) as partial, open(partial, "wb") as opened:
+            np.save(opened, values)
     return np.load(file, mmap_mode="r")
 
 

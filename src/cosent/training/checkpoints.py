@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from transformers import TrainingArguments
 
 from cosent.compute.distributed import decided_by_main, rank
 from cosent.errors import InputError
+from cosent.files import write_atomically
 from cosent.modeling.lora import ADAPTER
 from cosent.run_record import RECORD_NAME, SCORES_NAME, UNFINISHED
 
@@ -90,7 +90,8 @@ def make_room(args: TrainingArguments, checkpoint: str | None, settings: dict) -
     """
     settings = settings | {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
     settings = {name: value for name, value in sorted(settings.items()) if name not in PLACES}
-    decided_by_main(lambda: (start_in if checkpoint is None else check_settings)(Path(args.output_dir), settings))
+    prepare = start_in if checkpoint is None else check_settings
+    decided_by_main(lambda: prepare(Path(args.output_dir), settings))
 
 
 def check_settings(folder: Path, settings: dict) -> None:
@@ -111,15 +112,13 @@ def start_in(folder: Path, settings: dict) -> None:
     for outdated in (*folder.glob(ADAPTER), *folder.glob("checkpoint-*")):
         shutil.rmtree(outdated)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / UNFINISHED).write_text(json.dumps(settings, ensure_ascii=False, indent=1), encoding="utf-8")
+    write_atomically(folder / UNFINISHED, json.dumps(settings, ensure_ascii=False, indent=1))
 
 
 def seal(folder: Path) -> None:
     """Declares a checkpoint whole: lists its files and their sizes in a file that appears at once."""
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
-    partial = folder / f"{SEAL}.partial"
-    partial.write_text(json.dumps(sizes, indent=1), encoding="utf-8")
-    os.replace(partial, folder / SEAL)
+    write_atomically(folder / SEAL, json.dumps(sizes, indent=1))
 
 
 def is_whole(folder: Path) -> bool:
