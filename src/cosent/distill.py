@@ -31,7 +31,7 @@ from cosent.student.evaluation import HeldOut, summary
 from cosent.student.model import Student
 from cosent.student.teacher import teacher_scores, teacher_vectors
 from cosent.student.trainer import StudentTrainer
-from cosent.training.checkpoints import find_checkpoint, has_finished, make_room
+from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment
 
 logger = logging.getLogger("cosent.distill")
@@ -79,7 +79,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         eval_dataset=list(held.validation),
         data_collator=StudentCollator(encoder.tokenizer.pad_token_id, corruption if generation else None, generation),
     )
-    make_room(args, checkpoint, asdict(model_args) | asdict(data_args) | asdict(distill_args))
+    claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, distill_args))
     before = held.report()
     result = trainer.train(resume_from_checkpoint=checkpoint)
     after = held.report()

@@ -22,7 +22,7 @@ from cosent.pretraining.sources import Pairs, Texts
 from cosent.pretraining.trainer import PretrainTrainer
 from cosent.pretraining.vocabulary import learn_tokenizer
 from cosent.run_record import save_record
-from cosent.training.checkpoints import find_checkpoint, has_finished, make_room
+from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment
 
 logger = logging.getLogger("cosent.pretrain")
@@ -65,7 +65,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         neighbour_weight=args.neighbour_weight,
         max_minutes=args.max_minutes,
     )
-    make_room(args, checkpoint, asdict(text_args) | asdict(encoder_args))
+    claim_output_folder(args.output_dir, checkpoint, run_settings(args, text_args, encoder_args))
     if not untrained:
         logger.warning("reading the text; every %d steps a line follows", args.logging_steps)
         trainer.train(resume_from_checkpoint=checkpoint)

@@ -6,7 +6,6 @@ accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \
 
 import logging
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from transformers import set_seed
@@ -16,7 +15,7 @@ from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.modeling.bi_encoder import BiEncoder
 from cosent.run_record import SCORES_NAME, Scores, corpus_record, save_record, save_scores
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
-from cosent.training.checkpoints import find_checkpoint, has_finished, make_room
+from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.collapse_guard import CollapseGuard
 from cosent.training.environment import environment, footprint, footprint_line, recipe
 from cosent.training.held_out import keep_distances, measure, select_on_validation, table, validation_sets
@@ -66,7 +65,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     if args.on_collapse is not None:
         trainer.add_callback(CollapseGuard(trainer, args.on_collapse, args.collapse_drop, args.rollback_factor))
 
-    make_room(args, checkpoint, asdict(model_args) | asdict(data_args) | asdict(loss_args))
+    claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, loss_args))
     scores: Scores = {}
     before, _ = measure(trainer, held, [], scores, "before")
     if isinstance(model, BiEncoder) and trainer.is_world_process_zero():

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import shutil
-from types import SimpleNamespace
+from dataclasses import fields
 
 import pytest
 
@@ -23,8 +23,8 @@ def whole(folder, step, size=3):
 
 def test_auto_starts_where_nothing_is(tmp_path):
     """Fails if the first start of a command that resumes stops with an error."""
-    assert checkpoints.find(str(tmp_path / "run"), "auto", overwrite=False) is None
-    checkpoints.make_room(SimpleNamespace(output_dir=str(tmp_path / "run")), None, {})
+    assert checkpoints.find_in_folder(str(tmp_path / "run"), "auto", overwrite=False) is None
+    checkpoints.claim_output_folder(str(tmp_path / "run"), None, {})
     assert (tmp_path / "run" / "UNFINISHED").is_file()
 
 
@@ -35,37 +35,71 @@ def test_room_is_made_when_all_else_is_ready(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "adapter").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    assert checkpoints.find(str(tmp_path), None, overwrite=True) is None
+    assert checkpoints.find_in_folder(str(tmp_path), None, overwrite=True) is None
     assert sorted(tmp_path.rglob("*")) == before
-    args = SimpleNamespace(output_dir=str(tmp_path))
-    checkpoints.make_room(args, str(old), {})
+    (old / checkpoints.SETTINGS).write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    checkpoints.claim_output_folder(str(tmp_path), str(old), {})
     assert sorted(tmp_path.rglob("*")) == before
-    checkpoints.make_room(args, None, {})
+    checkpoints.claim_output_folder(str(tmp_path), None, {})
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "UNFINISHED"}
 
 
-def test_a_run_goes_on_with_its_own_settings_alone(tmp_path):
-    """Fails if another loss, rate or corpus joins a run that was stopped, or a place may not change."""
-    args = SimpleNamespace(output_dir=str(tmp_path), learning_rate=0.1)
-    checkpoints.make_room(args, None, {"loss": "cosent", "limit_train": None, "data_dir": "here", "names": ("a",)})
-    checkpoints.make_room(
-        args, "checkpoint-4", {"loss": "cosent", "limit_train": None, "data_dir": "x", "names": ("a",)}
+def test_a_run_resumes_with_its_own_settings_only(tmp_path):
+    """Fails if another loss or number of processes joins a stopped run, or a checkpoint that cannot tell is resumed."""
+    started = {"loss": "cosent", "limit_train": None, "names": ["a"], "processes": 2}
+    checkpoint = whole(tmp_path, 4)
+    (checkpoint / checkpoints.SETTINGS).write_text(json.dumps(started))
+    checkpoints.claim_output_folder(
+        str(tmp_path), str(checkpoint), started | {"names": ("a",), "added_by_a_later_version": 1}
     )
-    with pytest.raises(InputError, match="limit_train None, not 7; loss cosent, not angle"):
-        checkpoints.make_room(args, "checkpoint-4", {"loss": "angle", "limit_train": 7})
-    args.learning_rate = 0.2
-    with pytest.raises(InputError, match="learning_rate 0.1, not 0.2"):
-        checkpoints.make_room(args, "checkpoint-4", {})
+    with pytest.raises(InputError, match="loss cosent, not angle; limit_train None, not 7; processes 2, not 1"):
+        changed = {"loss": "angle", "limit_train": 7, "processes": 1}
+        checkpoints.claim_output_folder(str(tmp_path), str(checkpoint), started | changed)
+    with pytest.raises(InputError, match="does not say what its run was started with"):
+        checkpoints.claim_output_folder(str(tmp_path), str(whole(tmp_path, 8)), started)
+
+
+def test_what_may_differ_exists(tmp_path):
+    """Fails if the list of settings that may differ names one that no job has any more."""
+    from cosent.distill import DistillArguments, StudentDataArguments, StudentTrainingArguments
+    from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments
+
+    classes = (DistillArguments, StudentDataArguments, StudentTrainingArguments, EncoderArguments, PretrainingArguments)
+    names = {field.name for arguments in classes for field in fields(arguments)}
+    assert not checkpoints.MAY_DIFFER - names
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--warmup_steps", "0.5"), ("--max_grad_norm", "0.01"), ("--adam_beta1", "0.5"), ("--num_train_epochs", "3")],
+)
+def test_a_checkpoint_by_path_is_compared_too(train, tmp_path, flags):
+    """Fails if a run resumed from a named checkpoint, here into another folder, mixes two schedules in silence."""
+    checkpoint = train("--save_total_limit", "2") / "checkpoint-4"
+    resume = ("--resume_from_checkpoint", str(checkpoint))
+    with pytest.raises(InputError, match=f"was started with other settings: {flags[0][2:]}"):
+        train(*resume, *flags, output="other")
+    assert not list((tmp_path / "other").glob("*"))
+
+
+def test_logging_and_places_may_differ(train, tmp_path):
+    """Fails if a resumed run is refused for a flag that changes nothing, or ends with other weights in a new folder."""
+    first = train("--save_total_limit", "2")
+    other = train("--resume_from_checkpoint", str(first / "checkpoint-4"), "--logging_steps", "1", output="other")
+    assert (other / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match="already holds a model"):
+        train("--resume_from_checkpoint", str(first / "checkpoint-4"), output="other")
 
 
 def test_places_that_are_no_runs(tmp_path):
     """Fails if a file for a folder, or somebody's folder beside the checkpoints, ends in a stack trace."""
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file"):
-        checkpoints.find(str(tmp_path / "file"), "auto", overwrite=False)
+        checkpoints.find_in_folder(str(tmp_path / "file"), "auto", overwrite=False)
     expected = str(whole(tmp_path, 4))
     (tmp_path / "checkpoint-old").mkdir()
-    assert checkpoints.find(str(tmp_path), "auto", overwrite=False) == expected
+    assert checkpoints.find_in_folder(str(tmp_path), "auto", overwrite=False) == expected
 
 
 @pytest.mark.parametrize("tear", ["unsealed", "short", "missing", "seal half written"])
@@ -83,32 +117,31 @@ def test_a_torn_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, tear):
     else:
         (torn / checkpoints.SEAL).rename(torn / f"{checkpoints.SEAL}.partial")
     with caplog.at_level(logging.WARNING):
-        assert checkpoints.find(str(tmp_path), "auto", overwrite=False) == expected
+        assert checkpoints.find_in_folder(str(tmp_path), "auto", overwrite=False) == expected
     assert "checkpoint-12 is not whole" in caplog.text
     with pytest.raises(InputError, match="not a whole one"):
-        checkpoints.find(str(tmp_path), str(torn), overwrite=False)
+        checkpoints.find_in_folder(str(tmp_path), str(torn), overwrite=False)
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
     """Fails if what such a run left stops the same command, or a foreign model is taken for such a rest."""
-    args = SimpleNamespace(output_dir=str(tmp_path / "mine"))
-    checkpoints.make_room(args, None, {})
+    checkpoints.claim_output_folder(str(tmp_path / "mine"), None, {})
     torn = whole(tmp_path / "mine", 4)
     (torn / checkpoints.SEAL).unlink()
     (tmp_path / "mine" / "config.json").touch()
-    assert checkpoints.find(str(tmp_path / "mine"), "auto", overwrite=False) is None
-    checkpoints.make_room(args, None, {})
+    assert checkpoints.find_in_folder(str(tmp_path / "mine"), "auto", overwrite=False) is None
+    checkpoints.claim_output_folder(str(tmp_path / "mine"), None, {})
     assert not torn.exists()
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "config.json").touch()
     with pytest.raises(InputError, match="already holds a model"):
-        checkpoints.find(str(tmp_path / "foreign"), "auto", overwrite=False)
+        checkpoints.find_in_folder(str(tmp_path / "foreign"), "auto", overwrite=False)
     with pytest.raises(InputError, match="already holds a model"):
-        checkpoints.find(str(tmp_path / "mine" / ".." / "foreign"), None, overwrite=False)
+        checkpoints.find_in_folder(str(tmp_path / "mine" / ".." / "foreign"), None, overwrite=False)
 
 
 def test_training_that_was_over_is_not_continued(tmp_path):
-    """Fails if a resumed run takes steps that an undisturbed one does not, or a longer schedule is refused."""
+    """Fails if a resumed run takes steps that an undisturbed one does not, or a longer schedule does not go on."""
 
     def state(step, max_steps, stopped):
         control = {"TrainerControl": {"args": {"should_training_stop": stopped}}}
@@ -171,12 +204,12 @@ def test_auto_from_start_to_end(train, capsys, caplog):
 
 def test_a_full_disk_is_an_error_that_says_so(train, tmp_path):
     """Fails if a full disk ends in a traceback, or takes the last whole checkpoint along."""
-    first = train("--num_train_epochs", "1", "--save_total_limit", "1", output="first") / "checkpoint-4"
+    first = train("--save_total_limit", "2", output="first") / "checkpoint-4"
     place = tmp_path / "second"
     shutil.copytree(first, place / "checkpoint-4")
     (place / "checkpoint-8").mkdir()
     (place / "checkpoint-8" / "optimizer.pt").symlink_to("/dev/full")  # every write: no space left on device
-    flags = ("--resume_from_checkpoint", str(place / "checkpoint-4"), "--save_total_limit", "1")
+    flags = ("--resume_from_checkpoint", str(place / "checkpoint-4"), "--save_total_limit", "2")
     with pytest.raises(InputError, match=r"checkpoint-8 could not be written .* whole before are untouched"):
         train(*flags, output="second")
     assert checkpoints.is_whole(place / "checkpoint-4") and not checkpoints.is_whole(place / "checkpoint-8")

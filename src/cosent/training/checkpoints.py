@@ -5,6 +5,7 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -20,10 +21,22 @@ logger = logging.getLogger(__name__)
 
 SEAL = "whole.json"
 STATE = "trainer_state.json"
-# What a run that goes on must share with the one that was stopped, beside what its model, data and loss are.
-SETTINGS = ("learning_rate", "lr_scheduler_type", "weight_decay", "seed", "data_seed", "per_device_train_batch_size")
-SETTINGS += ("cached_batch_size", "gradient_accumulation_steps", "local_comparisons", "balanced_batches")
-PLACES = ("data_dir", "teacher_cache")  # may change
+SETTINGS = "settings.json"  # what a run was started with, in each of its checkpoints
+# A resumed run must have all settings of the one that was stopped but these, which change nothing that is trained:
+# where things are read and written, what is logged, how often it is evaluated and saved, and how batches are fetched.
+MAY_DIFFER = {
+    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "data_dir", "teacher_cache"),
+    *("logging_strategy", "logging_steps", "logging_first_step", "log_level", "log_level_replica", "log_on_each_node"),
+    *("report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+    *("disable_tqdm", "debug", "skip_memory_metrics", "include_num_input_tokens_seen", "logging_nan_inf_filter"),
+    *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "eval_accumulation_steps", "do_eval"),
+    *("per_device_eval_batch_size", "generation_sources", "generation_samples", "judge"),
+    *("save_strategy", "save_steps", "save_total_limit", "save_on_each_node", "save_dtype"),
+    *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
+    *("hub_revision", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
+    *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "use_cpu", "local_rank"),
+    *("ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "gradient_checkpointing", "gradient_checkpointing_kwargs"),
+}
 
 
 def has_finished(args: TrainingArguments) -> bool:
@@ -38,23 +51,26 @@ def has_finished(args: TrainingArguments) -> bool:
 def find_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint to continue from: none, the one named, or with `auto` the newest whole one of the output folder.
 
-    Touches nothing yet: a run that starts from the beginning makes room when all else is ready, see `make_room`. What
+    Touches nothing yet: a run that starts from the beginning claims its folder when all else is ready, see `claim_output_folder`. What
     was left by a run that was killed before its first whole checkpoint is replaced by `auto` and kept otherwise.
 
     Raises:
         InputError: no whole checkpoint is where one was named, or a run would replace another's model.
     """
-    return decided_by_main(lambda: find(args.output_dir, args.resume_from_checkpoint, args.overwrite_output_dir))
+    return decided_by_main(
+        lambda: find_in_folder(args.output_dir, args.resume_from_checkpoint, args.overwrite_output_dir)
+    )
 
 
-def find(output_dir: str, wanted: str | None, overwrite: bool) -> str | None:
+def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str | None:
     if wanted not in (None, "auto"):
         if not is_whole(Path(wanted)):
             raise InputError(
                 f"--resume_from_checkpoint {wanted} is not a checkpoint, or not a whole one. Pass a folder "
                 f"checkpoint-<step> with a {SEAL} of an earlier run, or `auto` for the newest one in --output_dir."
             )
-        return wanted
+        if is_of(wanted, output_dir):
+            return wanted
     folder = Path(output_dir)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder} is a file. Name a folder.")
@@ -74,35 +90,63 @@ def find(output_dir: str, wanted: str | None, overwrite: bool) -> str | None:
             f"{folder} already holds {'a model' if models else 'checkpoints'}, which this run would replace. Name "
             "another --output_dir, pass --overwrite_output_dir, or go on with --resume_from_checkpoint auto."
         )
-    return None
+    return None if wanted == "auto" else wanted
 
 
-def make_room(args: TrainingArguments, checkpoint: str | None, settings: dict) -> None:
-    """Removes an earlier run's record, adapter and checkpoints for one that starts from the beginning; one that goes on
-    has to have the settings that it was started with.
+def is_of(checkpoint: str, output_dir: str) -> bool:
+    """Whether a checkpoint is one of the run in a folder."""
+    return Path(checkpoint).resolve().parent == Path(output_dir).resolve()
+
+
+def run_settings(args: TrainingArguments, *others) -> dict:
+    """Every setting that decides what is trained: all arguments but `MAY_DIFFER`, and the number of processes.
 
     Args:
-        checkpoint: what `find_checkpoint` gave; nothing is removed where there is one.
-        settings: flags that say what is trained on what. They are kept until the run has finished.
+        others: the other argument dataclasses of the job.
+    """
+    settings = args.to_dict() | {"processes": args.world_size}
+    for arguments in others:
+        settings |= asdict(arguments)
+    return {name: value for name, value in sorted(settings.items()) if name not in MAY_DIFFER}
+
+
+def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict) -> None:
+    """Prepares the folder of a run.
+
+    A run that starts there, from the beginning or from another run's checkpoint, removes an earlier run's record,
+    adapter and checkpoints. A run that resumes has to have the settings that it was started with.
+
+    Args:
+        checkpoint: what `find_checkpoint` gave.
+        settings: what `run_settings` gave. Every checkpoint keeps them.
 
     Raises:
-        InputError: the checkpoint is of this folder's run, which was started with other settings.
+        InputError: the checkpoint is of a run with other settings, or does not say which it had.
     """
-    settings = settings | {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
-    settings = {name: value for name, value in sorted(settings.items()) if name not in PLACES}
-    prepare = start_in if checkpoint is None else check_settings
-    decided_by_main(lambda: prepare(Path(args.output_dir), settings))
+
+    def prepare() -> None:
+        if checkpoint is not None:
+            check_settings(Path(checkpoint), settings)
+        if checkpoint is None or not is_of(checkpoint, output_dir):
+            start_in(Path(output_dir), settings)
+
+    decided_by_main(prepare)
 
 
-def check_settings(folder: Path, settings: dict) -> None:
-    kept = folder / UNFINISHED
-    started = json.loads(kept.read_text(encoding="utf-8") or "{}") if kept.is_file() else {}
+def check_settings(checkpoint: Path, settings: dict) -> None:
+    file = checkpoint / SETTINGS
+    if not file.is_file():
+        raise InputError(
+            f"{checkpoint} does not say what its run was started with: an earlier version wrote it. Start again with "
+            "--overwrite_output_dir, or finish the run with the version that began it."
+        )
+    started = json.loads(file.read_text(encoding="utf-8"))
     differing = [f"{name} {started[name]}, not {value}" for name, value in settings.items()
                  if name in started and json.loads(json.dumps(value)) != started[name]]  # fmt: skip
     if differing:
         raise InputError(
-            f"The run in {folder} was started with other settings: {'; '.join(differing)}. It would be neither of the "
-            "two. Give the command that it was started with, or name another --output_dir."
+            f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. It would be neither of "
+            "the two. Give the command that it was started with, or start a new run in another --output_dir."
         )
 
 

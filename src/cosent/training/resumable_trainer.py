@@ -1,11 +1,13 @@
 """The stock Trainer with crash-safe checkpoints."""
 
+import shutil
 from pathlib import Path
 
 from transformers import Trainer
 from transformers.trainer_utils import rotate_checkpoints
 
-from cosent.training.checkpoints import SEAL, clear_disk_errors, had_ended, seal
+from cosent.run_record import UNFINISHED
+from cosent.training.checkpoints import SEAL, SETTINGS, clear_disk_errors, had_ended, seal
 
 
 class ResumableTrainer(Trainer):
@@ -29,6 +31,9 @@ class ResumableTrainer(Trainer):
         self.accelerator.wait_for_everyone()  # every rank has written its random state
         if self.args.should_save:
             with clear_disk_errors(folder):
+                started = Path(self.args.output_dir, UNFINISHED)
+                if started.is_file():  # a trainer that no job runs has none
+                    shutil.copyfile(started, folder / SETTINGS)
                 seal(folder)
             rotate_checkpoints(
                 str(folder.parent), limit, best_model_checkpoint=self.state.best_model_checkpoint, use_mtime=True
