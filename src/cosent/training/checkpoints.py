@@ -51,8 +51,9 @@ def has_finished(args: TrainingArguments) -> bool:
 def find_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint to continue from: none, the one named, or with `auto` the newest whole one of the output folder.
 
-    Touches nothing yet: a run that starts from the beginning claims its folder when all else is ready, see `claim_output_folder`. What
-    was left by a run that was killed before its first whole checkpoint is replaced by `auto` and kept otherwise.
+    Touches nothing yet: a run that starts from the beginning claims its folder when all else is ready, see
+    `claim_output_folder`. What was left by a run that was killed before its first complete checkpoint is replaced by
+    `auto` and kept otherwise.
 
     Raises:
         InputError: no whole checkpoint is where one was named, or a run would replace another's model.
