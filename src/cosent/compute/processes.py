@@ -1,0 +1,78 @@
+"""Child processes on every platform: end with the parent, end a whole tree, measure the peak memory of this one."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+PARENT_VARIABLE = "COSENT_PARENT"  # environment variable of a launched job: the process that it must not outlive
+ORPHANED = 1  # exit status of a process whose parent has gone
+
+
+def end_with_parent(parent: int | None = None, every: float = 1.0) -> None:
+    """Ends this process, at once and without cleaning up, soon after another one has ended, however that ended.
+
+    SIGKILL leaves a process no time to stop its children, and only Linux can ask the kernel to. So a daemon thread of
+    the child looks for the parent.
+
+    Args:
+        parent: process id; default: `PARENT_VARIABLE` of the environment, else the parent of this process.
+        every: seconds between two looks.
+    """
+    if parent is None:
+        parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
+    try:
+        followed = psutil.Process(parent)  # knows when it was started: a new process of the same number is another
+    except psutil.NoSuchProcess:
+        os._exit(ORPHANED)
+    threading.Thread(target=_end_with, args=(followed, every), name="end_with_parent", daemon=True).start()
+
+
+def _end_with(followed: psutil.Process, every: float) -> None:
+    with suppress(psutil.NoSuchProcess):
+        # A zombie has ended too; it only waits for its own parent to ask how.
+        while followed.is_running() and followed.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(every)
+    os._exit(ORPHANED)
+
+
+def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:
+    """Ends a process and all that it has started: asks first, and kills what is left after `patience` seconds.
+
+    On Windows nothing can be asked, and all are killed at once.
+    """
+    try:
+        started = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        started = []
+    for member in [process, *started]:
+        with suppress(psutil.NoSuchProcess):
+            member.terminate()
+    _, left = psutil.wait_procs(started, timeout=patience)
+    for member in left:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    try:
+        process.wait(timeout=patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def peak_memory_mib() -> float:
+    """The most resident memory that this process has had, in MiB."""
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset / 2**20
+    if sys.platform == "linux":
+        # Not `ru_maxrss`: a child begins with that of the process which started it.
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) / 2**10
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
