@@ -109,11 +109,11 @@ def test_a_command_parses(file, line, understands):
 
 def test_a_command_that_does_not_parse_is_found(understands):
     """Fails if the tests above would pass on a misspelt flag, recipe or choice."""
-    for line in ("--modle runs/stsb a b", "--model"):
+    for line in ("--encoder runs/stsb a b", "--model"):
         with pytest.raises(SystemExit):
             understands("cosent.similarity", line.split())
     train = "--config recipes/bi_encoder/cosent_mini.yaml --corpus stsb --output_dir runs/x"
-    for wrong in ("--lerning_rate 1.0", "--loss cosine", "--num_train_epochs many"):
+    for wrong in ("--rate 1.0", "--loss cosine", "--num_train_epochs many"):
         with pytest.raises(SystemExit):
             understands("cosent.train", f"{train} {wrong}".split())
 
