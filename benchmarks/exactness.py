@@ -25,6 +25,7 @@ from cosent.errors import InputError
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.environment import environment, footprint
 from cosent.training.objective import build_objective, loss_targets
+from cosent.training.pair_trainer import PairTrainer
 from cosent.training.towers import TOWERS, adapter, build_model
 
 PAIRS = 32
@@ -63,7 +64,7 @@ def trainer_of(corpus: str, pairs: int, tower: str, lora: bool, batch: int, furt
     )  # fmt: skip
     data = TOWERS[tower].dataset(rows, encoder.tokenizer, encoder.max_length, loss_targets(
         "cosent", labels_of(rows), manifest))  # fmt: skip
-    return TOWERS[tower].trainer(
+    return PairTrainer(
         model=model, args=args, objective=objective, train_dataset=data, data_collator=TOWERS[tower].collator.of(
             encoder.tokenizer), adapter=adapter(model_args, model, seed=1),
     )  # fmt: skip

@@ -68,11 +68,11 @@ def train_ours(model: str, rows, max_length: int, steps: int, clock: Clock, fold
     from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
     from cosent.training.arguments import PairTrainingArguments
     from cosent.training.objective import Objective
-    from cosent.training.pair_trainer import BiEncoderTrainer
+    from cosent.training.pair_trainer import PairTrainer
 
     encoder = SentenceEncoder.from_pretrained(model, pooling="mean", max_length=max_length, dropout=0.0)
     ours = {"load_best_model_at_end": False, "train_sampling_strategy": "sequential"}
-    BiEncoderTrainer(
+    PairTrainer(
         model=BiEncoder(encoder),
         args=PairTrainingArguments(**flags(folder, steps), **ours),
         objective=Objective(cosent_loss, "scores", compares_pairs=True),

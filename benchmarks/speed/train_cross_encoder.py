@@ -32,11 +32,11 @@ def train_ours(model: str, rows, labels: np.ndarray, steps: int, clock: Clock, f
     from cosent.modeling.cross_encoder import CrossEncoder
     from cosent.training.arguments import PairTrainingArguments
     from cosent.training.objective import Objective
-    from cosent.training.pair_trainer import CrossEncoderTrainer
+    from cosent.training.pair_trainer import PairTrainer
 
     encoder = CrossEncoder.from_pretrained(model)
     ours = {"load_best_model_at_end": False, "train_sampling_strategy": "sequential"}
-    CrossEncoderTrainer(
+    PairTrainer(
         model=encoder,
         args=PairTrainingArguments(**flags(folder, steps), **ours),
         objective=Objective(binary_cross_entropy_loss, "scores", compares_pairs=False),

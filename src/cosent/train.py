@@ -21,6 +21,7 @@ from cosent.training.environment import environment, footprint, footprint_line, 
 from cosent.training.held_out import keep_distances, measure, select_on_validation, table, validation_sets
 from cosent.training.mixture import load_corpora, tokenised, training_set, weights
 from cosent.training.objective import build_objective
+from cosent.training.pair_trainer import PairTrainer
 from cosent.training.towers import TOWERS, adapter, build_model
 
 logger = logging.getLogger("cosent.train")
@@ -51,7 +52,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             }
             for name, corpus in everything.items()
         }
-    trainer = tower.trainer(
+    trainer = PairTrainer(
         model=model,
         args=args,
         objective=objective,

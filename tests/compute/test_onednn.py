@@ -15,7 +15,7 @@ from cosent.losses.cosent import cosent_loss
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.objective import Objective
-from cosent.training.pair_trainer import BiEncoderTrainer
+from cosent.training.pair_trainer import PairTrainer
 from tests.conftest import SENTENCES
 
 pytestmark = pytest.mark.skipif(not onednn.AVAILABLE, reason="this PyTorch has no oneDNN operator")
@@ -176,7 +176,7 @@ def losses(tiny_model, tmp_path):
             {"input_ids": ids.input_ids, "attention_mask": ids.attention_mask, "labels": torch.tensor(float(i % 3))}
             for i, ids in enumerate(batch)
         ]
-        trainer = BiEncoderTrainer(
+        trainer = PairTrainer(
             model=BiEncoder(encoder),
             args=PairTrainingArguments(
                 **{"output_dir": str(tmp_path), "max_steps": 20, "per_device_train_batch_size": 16, "use_cpu": True},

@@ -1,13 +1,19 @@
 """Several processes as one: gathering with gradients, waiting for one another, decisions that one of them takes."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from cosent.errors import InputError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 Result = TypeVar("Result")
 
@@ -35,6 +41,21 @@ def gather(values: Tensor) -> Tensor:
     return values if world_size() == 1 else _Gather.apply(values)
 
 
+def gather_pairs(values: Tensor, pairs: int, real_pairs: int | None = None, local: bool = False) -> Tensor:
+    """The rows that one loss compares: those of all ranks, without the repeated pairs of an uneven last batch.
+
+    Args:
+        values: a whole number of rows for each of this rank's pairs.
+        pairs: how many pairs this rank has, the same on every rank.
+        real_pairs: how many pairs of the global batch count, the first ones in the order of the ranks; None for all.
+        local: take only this rank's own pairs.
+    """
+    rows = len(values) // pairs  # of each pair
+    if local:
+        return values if real_pairs is None else values[: max(0, real_pairs - rank() * pairs) * rows]
+    return gather(values)[: None if real_pairs is None else real_pairs * rows]
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values: Tensor) -> Tensor:
@@ -50,6 +71,19 @@ class _Gather(torch.autograd.Function):
         total = upstream.clone(memory_format=torch.contiguous_format)  # all_reduce works in place
         dist.all_reduce(total)
         return total[dist.get_rank() * ctx.rows :][: ctx.rows]
+
+
+@contextmanager
+def without_sync(accelerator: Accelerator, model: nn.Module) -> Iterator[None]:
+    """Keeps DDP from averaging gradients, and DeepSpeed from stepping, before the last part of a batch."""
+    state = accelerator.gradient_state
+    synchronises = state.sync_gradients
+    state._set_sync_gradients(False)
+    try:
+        with accelerator.no_sync(model):
+            yield
+    finally:
+        state._set_sync_gradients(synchronises)
 
 
 def gather_object(value: Result) -> list[Result]:

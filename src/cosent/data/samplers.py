@@ -1,10 +1,32 @@
-"""Which rows stand together in a batch."""
+"""Samplers that decide which rows share a batch."""
 
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Sampler
+
+
+def choose_sampler(
+    dataset: Dataset, block: int, pool: int, seed: int, weights: list[float] | None, balanced: bool
+) -> Sampler[int] | None:
+    """The sampler of a training set: one corpus to a batch, mixed labels in a batch, or both.
+
+    Args:
+        dataset: a `PairDataset`, or a `ConcatDataset` of several corpora.
+        block: rows of an optimizer step, over all devices and accumulation steps.
+        pool: rows that are compared with one another, a divisor of `block`.
+        seed: seed of the order.
+        weights: share of the blocks that each of several corpora has; default: equal shares.
+        balanced: swap rows so that as few pools as possible hold one label only.
+
+    Returns:
+        None where neither is needed: the trainer's own random order will do.
+    """
+    labels = labels_of_rows(dataset) if balanced else None
+    if isinstance(dataset, ConcatDataset):
+        return CorpusSampler([len(part) for part in dataset.datasets], block, seed, weights, labels, pool)
+    return BalancedSampler(labels, pool, seed) if balanced else None
 
 
 class CorpusSampler(Sampler[int]):
@@ -18,7 +40,7 @@ class CorpusSampler(Sampler[int]):
         block: rows that must come from one corpus: the global batch, over all devices and accumulation steps.
         seed: seed of the order; `set_epoch` changes it from epoch to epoch.
         weights: share of the blocks that each corpus has, up to a common factor; default: equal shares.
-        labels: shape `(rows of all corpora,)`; with them, rows of a corpus are swapped as `mended` does.
+        labels: shape `(rows of all corpora,)`; with them, rows of a corpus are swapped as `mix_labels` does.
         pool: rows that are compared with one another, a divisor of `block`; needed with `labels`.
     """
 
@@ -54,7 +76,7 @@ class CorpusSampler(Sampler[int]):
         corpus = np.repeat(self.turns, self.block)  # of each row
         for number in range(len(self.lengths)):
             own = order[corpus == number]
-            order[corpus == number] = mended(own, self.labels[own], self.pool, generator)
+            order[corpus == number] = mix_labels(own, self.labels[own], self.pool, generator)
         yield from order.tolist()
 
     def draw(self) -> Iterator[int]:
@@ -90,7 +112,7 @@ def endless(length: int, offset: int, generator: torch.Generator) -> Iterator[in
 class BalancedSampler(Sampler[int]):
     """Visits every row once per epoch, at random, so that as few batches as possible hold one label only.
 
-    A random order is drawn and mended by as few swaps as it takes; nearly all batches are as random draws made them.
+    A random order is drawn and mixed by as few swaps as it takes; nearly all batches are as random draws made them.
 
     Args:
         labels: what the loss is given, shape `(rows,)`.
@@ -113,10 +135,10 @@ class BalancedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng((self.seed, self.epoch))
         order = generator.permutation(len(self.labels))
-        yield from mended(order, self.labels[order], self.block, generator).tolist()
+        yield from mix_labels(order, self.labels[order], self.block, generator).tolist()
 
 
-def mended(order: np.ndarray, labels: np.ndarray, block: int, generator: np.random.Generator) -> np.ndarray:
+def mix_labels(order: np.ndarray, labels: np.ndarray, block: int, generator: np.random.Generator) -> np.ndarray:
     """Swaps rows between blocks until as many blocks as possible hold two different labels.
 
     A block of one label `a` takes a row of another label from a block that holds at least two of those, and gives a row

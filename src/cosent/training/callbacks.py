@@ -30,6 +30,9 @@ class DeadBatchReport(TrainerCallback):
     """
 
     def __init__(self):
+        self.reset()
+
+    def reset(self) -> None:
         self.batches = 0
         self.alive = torch.zeros((), dtype=torch.long)
 
@@ -48,7 +51,7 @@ class DeadBatchReport(TrainerCallback):
                 dead,
                 self.batches,
             )
-        self.__init__()
+        self.reset()
 
 
 class EarlyStopping(EarlyStoppingCallback):

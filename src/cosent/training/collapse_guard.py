@@ -106,7 +106,7 @@ def sample_metrics(trainer: PairTrainer, pairs: Subset) -> dict[str, float]:
         inputs = trainer._prepare_inputs(trainer.data_collator(batch))
         labels.append(inputs.pop("labels"))
         with trainer.compute_loss_context_manager():
-            outputs.append(trainer.score(model, inputs))
+            outputs.append(model(**inputs))
     model.train(was_training)
 
     def joined(name: str) -> np.ndarray:

@@ -1,18 +1,19 @@
-"""Trainers of pairs: the stock Trainer with an injected loss; what differs between towers is `score()` alone."""
+"""`PairTrainer`: the stock Trainer with an injected loss. How a pair is scored is up to the model's `forward`."""
 
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import DataLoader
 from transformers import set_seed
 
-from cosent.compute.distributed import gather
+from cosent.compute.distributed import gather_pairs, without_sync
 from cosent.compute.grad_cache import backward_in_parts, split_batch
 from cosent.compute.onednn import trainable_onednn_linears
-from cosent.data.samplers import BalancedSampler, CorpusSampler, labels_of_rows
+from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
 from cosent.losses.cosent import has_ordered_pair
 from cosent.modeling.lora import Adapter
@@ -25,7 +26,11 @@ Outputs = dict[str, torch.Tensor]
 
 
 class PairTrainer(ResumableTrainer):
-    """Trains a model of pairs with an objective that reads what `score()` gives.
+    """Trains a model of pairs with an objective that reads the outputs of the model.
+
+    Nothing here knows the towers. A model's `forward` takes what its collator makes and returns a dict with at least
+    `scores` of shape `(pairs,)`, higher = more similar: `BiEncoder.forward` gives the cosine of two embeddings,
+    `CrossEncoder.forward` a logit.
 
     The loss is that of the global batch: what it reads is gathered over ranks with gradients, and the rows with which
     accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
@@ -80,10 +85,6 @@ class PairTrainer(ResumableTrainer):
             set_seed(self.args.seed + self.args.process_index)
         return super().train(*args, **kwargs)
 
-    def score(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Runs the wrapped model on a batch; returns at least `scores` of shape `(batch,)`, higher = more similar."""
-        return model(**inputs)
-
     def _prepare_for_training(self, *args, **kwargs):
         # accelerate 1.15 takes a model that was evaluated before for one that is prepared already, and leaves it
         # without DistributedDataParallel: every rank would train a model of its own.
@@ -91,9 +92,11 @@ class PairTrainer(ResumableTrainer):
         return super()._prepare_for_training(*args, **kwargs)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """Notes beside the last batch of an epoch how many of its pairs, over all ranks, are no repetitions.
+        """Adds to the last batch of an epoch how many of its pairs, over all ranks, are not repeated ones.
 
-        Those come first, in the order of the ranks, so what no rank needs is cut off: a rank keeps a pair at least.
+        accelerate fills an uneven last batch with repeated pairs. Two ranks of 8 pairs read 70 = 4 * 16 + 6 pairs: in
+        the fifth batch rank 0 has the last 6 pairs and 2 repeated ones, rank 1 has 8 repeated ones. Both ranks are cut
+        to 6 pairs (`gather` needs equal numbers), and the first 6 of the 12 gathered pairs count.
         """
         batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
         last = batches and self.accelerator.gradient_state.end_of_dataloader
@@ -124,26 +127,15 @@ class PairTrainer(ResumableTrainer):
 
         def forward(part: dict[str, torch.Tensor]) -> Outputs:
             with self.compute_loss_context_manager():
-                return self.read(self.score(model, part))
+                return self.read(model(**part))
 
         def loss(read: Outputs) -> torch.Tensor:
             return self.global_loss(read, targets, pairs, real_pairs) / self.current_gradient_accumulation_steps
 
         rows = self.args.per_device_train_batch_size * (len(inputs["attention_mask"]) // pairs)
         parts = split_batch(inputs, rows)
-        return backward_in_parts(forward, parts, loss, self.accelerator.backward, lambda: self.without_sync(model))
-
-    @contextmanager
-    def without_sync(self, model: torch.nn.Module) -> Iterator[None]:
-        """Keeps DDP from averaging gradients, and DeepSpeed from stepping, before the last part of a batch."""
-        state = self.accelerator.gradient_state
-        synchronises = state.sync_gradients
-        state._set_sync_gradients(False)
-        try:
-            with self.accelerator.no_sync(model):
-                yield
-        finally:
-            state._set_sync_gradients(synchronises)
+        unsynchronised = partial(without_sync, self.accelerator, model)
+        return backward_in_parts(forward, parts, loss, self.accelerator.backward, unsynchronised)
 
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps; torch.compile has products of its own, and would compile again at every step."""
@@ -152,7 +144,7 @@ class PairTrainer(ResumableTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
         pairs = self.pairs_in(inputs)
-        outputs = self.score(model, inputs)
+        outputs = model(**inputs)
         loss = self.global_loss(self.read(outputs), targets, pairs, real_pairs)
         return (loss, outputs) if return_outputs else loss
 
@@ -168,17 +160,8 @@ class PairTrainer(ResumableTrainer):
             real_pairs: pairs of the global batch that count, in the order of the ranks; None for all.
         """
         local = self.args.local_comparisons and self.objective.compares_pairs
-
-        def pool(tensor: torch.Tensor) -> torch.Tensor:
-            rows = len(tensor) // pairs  # of each pair
-            count = real_pairs
-            if local and count is not None:
-                count = max(0, count - self.args.process_index * pairs)
-            return (tensor if local else gather(tensor))[: None if count is None else count * rows]
-
-        return self.batch_loss(
-            {name: pool(tensor) for name, tensor in read.items()}, None if targets is None else pool(targets)
-        )
+        pooled = {name: gather_pairs(tensor, pairs, real_pairs, local) for name, tensor in read.items()}
+        return self.batch_loss(pooled, None if targets is None else gather_pairs(targets, pairs, real_pairs, local))
 
     def read(self, outputs: Outputs) -> Outputs:
         """What the loss reads of the model's outputs: tensors with whole rows for each pair."""
@@ -194,7 +177,7 @@ class PairTrainer(ResumableTrainer):
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels")
         with torch.no_grad(), self.compute_loss_context_manager(), self.fast_linears():
-            scores = self.score(model, inputs)["scores"]
+            scores = model(**inputs)["scores"]
         return None, scores, labels
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
@@ -237,16 +220,16 @@ class PairTrainer(ResumableTrainer):
 
     def _get_train_sampler(self, train_dataset=None):
         train_dataset = self.train_dataset if train_dataset is None else train_dataset
-        pool = self._train_batch_size * (1 if self.args.local_comparisons else self.args.world_size)
-        labels = labels_of_rows(train_dataset) if self.args.balanced_batches else None
-        if isinstance(train_dataset, ConcatDataset):
-            block = self._train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
-            lengths = [len(part) for part in train_dataset.datasets]
-            sampler = CorpusSampler(lengths, block, self.args.data_seed, self.corpus_weights, labels, pool)
-        elif self.args.balanced_batches:
-            sampler = BalancedSampler(labels, pool, self.args.data_seed)
-        else:
-            sampler = super()._get_train_sampler(train_dataset)
+        args, rows = self.args, self._train_batch_size * self.args.world_size  # of a batch over all ranks
+        sampler = choose_sampler(
+            train_dataset,
+            block=rows * args.gradient_accumulation_steps,
+            pool=self._train_batch_size if args.local_comparisons else rows,
+            seed=args.data_seed,
+            weights=self.corpus_weights,
+            balanced=args.balanced_batches,
+        )
+        sampler = super()._get_train_sampler(train_dataset) if sampler is None else sampler
         self.rows_of_epoch = len(sampler)
         return sampler
 
@@ -269,11 +252,3 @@ class PairTrainer(ResumableTrainer):
 
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(self.state.best_model_checkpoint)
-
-
-class BiEncoderTrainer(PairTrainer):
-    """Scores a pair by the cosine of two sentence embeddings; the model is a `BiEncoder`."""
-
-
-class CrossEncoderTrainer(PairTrainer):
-    """Scores a pair by the logit of a classifier that reads both sentences at once; the model is a `CrossEncoder`."""

@@ -1,4 +1,7 @@
-"""The two towers side by side: which rows, batches and trainer a model goes with, and which one a folder holds."""
+"""The two towers side by side: the rows and batches that each reads, and how its model is built.
+
+A bi-encoder (双塔) embeds each sentence of a pair by itself, a cross-encoder (单塔) reads both in one sequence.
+"""
 
 from typing import NamedTuple
 
@@ -14,20 +17,18 @@ from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.schema import NLI_CLASSES
 from cosent.training.arguments import ModelArguments
 from cosent.training.objective import Objective
-from cosent.training.pair_trainer import BiEncoderTrainer, CrossEncoderTrainer, PairTrainer
 
 
 class Tower(NamedTuple):
-    """What trains a model: its rows, its batches, its loop."""
+    """How a tower reads pairs: its rows and its batches. How it scores them is its model's `forward`."""
 
     dataset: type[PairDataset]
     collator: type[PairCollator] | type[JoinedPairCollator]
-    trainer: type[PairTrainer]
 
 
 TOWERS = {
-    "bi_encoder": Tower(PairDataset, PairCollator, BiEncoderTrainer),
-    "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator, CrossEncoderTrainer),
+    "bi_encoder": Tower(PairDataset, PairCollator),
+    "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator),
 }
 
 
