@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -104,7 +104,7 @@ def decided_by_main(decide: Callable[[], Result]) -> Result:
 
     For whatever looks at files that rank 0 writes or removes: ranks that look for themselves may see different ones.
     """
-    outcome = [None, None]
+    outcome: list[Any] = [None, None]  # result, error
     if rank() == 0:
         try:
             outcome[0] = decide()

@@ -90,7 +90,7 @@ def split_batch(inputs: Mapping[str, Tensor], rows: int) -> list[dict[str, Tenso
     mask = inputs["attention_mask"]
     longest = mask.sum(dim=-1).reshape(len(mask), -1).amax(dim=1)  # (batch,), tokens
     widths = [int(part.max()) for part in longest.cpu().split(rows)]
-    parts = [{} for _ in widths]
+    parts: list[dict[str, Tensor]] = [{} for _ in widths]
     for name, tensor in inputs.items():
         for part, piece, width in zip(parts, tensor.split(rows), widths, strict=True):
             part[name] = piece[..., :width] if tensor.shape == mask.shape else piece

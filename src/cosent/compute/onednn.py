@@ -38,7 +38,7 @@ def onednn_linears(model: nn.Module, reorder: bool = False) -> Iterator[None]:
     Args:
         reorder: lay the weights out for oneDNN first. A copy of them (0.1 s for 12 x 768), 10% faster from then on.
     """
-    forwards = {}
+    forwards: dict[nn.Module, partial] = {}
     if AVAILABLE and not torch.is_autocast_enabled("cpu"):
         for layer in plain_linears(model):
             weight = layer.weight.detach()
@@ -121,7 +121,7 @@ def replaced(forwards: dict[nn.Module, partial]) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, forward in before.items():
+        for module, own in before.items():
             del module.forward
-            if forward is not None:
-                module.forward = forward
+            if own is not None:
+                module.forward = own

@@ -2,6 +2,7 @@
 
 import logging
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,11 +45,13 @@ def packed_forward(
     Raises:
         InputError: the batch is not padded on the right, or a sentence has no token.
     """
-    config, obstacle = backbone.config, packing_obstacle(backbone.config)
+    config: Any = backbone.config
+    obstacle = packing_obstacle(config)
     if obstacle is not None:
         warn_of_padding(config.model_type, obstacle)
         return padded_forward(backbone, inputs, layers)
     lengths = token_counts(inputs["attention_mask"])
+    plan: Plan | None
     if config._attn_implementation in FLASH:
         plan = plan_rows(lengths, int(lengths.sum()))
         arguments = flash_arguments(plan, inputs["input_ids"].device)
@@ -63,7 +66,7 @@ def packed_forward(
         per_token["position_ids"] = position_ids(inputs["input_ids"], config)
     packed = pack(per_token, plan)
     if not arguments:
-        dtype = None if config._attn_implementation == "sdpa" else backbone.dtype
+        dtype: Any = None if config._attn_implementation == "sdpa" else backbone.dtype
         arguments["attention_mask"] = block_mask(packed.segments, dtype)
     return unpack(averaged_layers(backbone, layers, **packed.tensors, **arguments), packed.slots)
 

@@ -13,12 +13,14 @@ sees the padded shape. For lengths 3, 2 and 2 in rows of 4 tokens:
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from cosent.errors import InputError
 
+Count = TypeVar("Count", int, np.ndarray)
 MIN_SAVING = 0.05  # of the FLOPs of the padded batch; below it, measured, packing costs what it saves
 WIDTH_STEP = 8  # tokens: rows fitted to the token would save 1-2%, and kernels on a GPU want multiples of 8
 MIN_WIDTH = 48  # tokens: rows of sentences shorter than this are tried up to twice as wide
@@ -105,7 +107,8 @@ def cheapest_plan(lengths: np.ndarray, hidden_size: int, max_width: int) -> Plan
     widths = np.arange(longest + -longest % WIDTH_STEP, 2 * max(longest, MIN_WIDTH) + 1, WIDTH_STEP)
     widths = np.minimum(widths, max_width)
     bounds = flops(-(-total // widths), widths, hidden_size)
-    best, lowest = None, np.inf
+    best: Plan | None = None
+    lowest = np.inf
     for choice in np.argsort(bounds, kind="stable"):
         if bounds[choice] >= lowest:
             break
@@ -113,6 +116,7 @@ def cheapest_plan(lengths: np.ndarray, hidden_size: int, max_width: int) -> Plan
         cost = flops(plan.rows, plan.width, hidden_size)
         if cost < lowest:
             best, lowest = plan, cost
+    assert best is not None  # every cost is below infinity
     return best
 
 
@@ -126,8 +130,12 @@ def worthwhile_plan(lengths: np.ndarray, tokens: int, hidden_size: int, max_widt
     return plan if flops(plan.rows, plan.width, hidden_size) <= allowed else None
 
 
-def flops(rows: int, width: int, hidden_size: int) -> int:
-    """Cost of a transformer layer, up to a constant: per token 24 hidden^2 (linear layers) + 4 width hidden."""
+def flops(rows: Count, width: Count, hidden_size: int) -> Count:
+    """Cost of a transformer layer, up to a constant: per token 24 hidden^2 (linear layers) + 4 width hidden.
+
+    Args:
+        rows, width: numbers, or arrays of one shape for several widths at once.
+    """
     return rows * width * (6 * hidden_size + width)
 
 

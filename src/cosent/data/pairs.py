@@ -7,6 +7,7 @@ cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, t
 import hashlib
 import json
 from collections.abc import Callable
+from typing import Any
 
 import datasets
 import numpy as np
@@ -71,7 +72,7 @@ class PairDataset(torch.utils.data.Dataset):
 
     def __init__(self, rows: datasets.Dataset, tokenizer, max_length: int, labels: np.ndarray | None = None):
         table = tokenized(rows, tokenizer, max_length, self.tokenize).data
-        self.columns = [contents(table.column(name)) for name in TOKEN_FEATURES[self.tokenize]]
+        self.columns: list[Any] = [contents(table.column(name)) for name in TOKEN_FEATURES[self.tokenize]]
         self.labels = labels_of(rows) if labels is None else labels
         self.truncated = int(np.sum(table.column("truncated")))
 
@@ -97,7 +98,7 @@ class JoinedPairDataset(PairDataset):
     def sequences(self) -> int:
         return len(self)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32, np.float32]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32, np.float32]:  # type: ignore[override]
         (ids, offsets), first_tokens = self.columns
         return ids[offsets[index] : offsets[index + 1]], first_tokens[index], self.labels[index]
 

@@ -41,7 +41,7 @@ class CorpusSampler(Sampler[int]):
         seed: seed of the order; `set_epoch` changes it from epoch to epoch.
         weights: share of the blocks that each corpus has, up to a common factor; default: equal shares.
         labels: shape `(rows of all corpora,)`; with them, rows of a corpus are swapped as `mix_labels` does.
-        pool: rows that are compared with one another, a divisor of `block`; needed with `labels`.
+        pool: rows that are compared with one another, a divisor of `block`; default: `block`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class CorpusSampler(Sampler[int]):
         self.block = block
         self.seed = seed
         self.labels = labels
-        self.pool = pool
+        self.pool = block if pool is None else pool
         self.turns = turns([-(-length // block) for length in lengths], weights or [1.0] * len(lengths))
         self.epoch = 0
 
@@ -95,7 +95,8 @@ def turns(blocks: list[int], weights: list[float]) -> list[int]:
     The next block is that of the corpus that is furthest behind its share: weights 2, 1 give 0, 1, 0, 0, 1, 0, ...
     """
     shares = np.array(weights) / sum(weights)
-    given, order = np.zeros(len(blocks), dtype=int), []
+    given = np.zeros(len(blocks), dtype=int)
+    order: list[int] = []
     while (given < blocks).any():
         order.append(int(np.argmax(shares * (len(order) + 1) - given)))
         given[order[-1]] += 1
@@ -177,4 +178,4 @@ def labels_of_rows(dataset: Dataset) -> np.ndarray:
     """The targets of all rows of a `PairDataset`, or of several behind one another: shape `(rows,)`."""
     if isinstance(dataset, ConcatDataset):
         return np.concatenate([labels_of_rows(part) for part in dataset.datasets])
-    return dataset.labels
+    return dataset.labels  # type: ignore[attr-defined]
