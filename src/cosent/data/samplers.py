@@ -25,8 +25,9 @@ def choose_sampler(
     """
     labels = labels_of_rows(dataset) if balanced else None
     if isinstance(dataset, ConcatDataset):
-        return CorpusSampler([len(part) for part in dataset.datasets], block, seed, weights, labels, pool)
-    return BalancedSampler(labels, pool, seed) if balanced else None
+        lengths = [len(part) for part in dataset.datasets]  # type: ignore[arg-type]
+        return CorpusSampler(lengths, block, seed, weights, labels, pool)
+    return None if labels is None else BalancedSampler(labels, pool, seed)
 
 
 class CorpusSampler(Sampler[int]):
