@@ -6,6 +6,7 @@ import re
 import runpy
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,15 @@ def test_a_python_example_runs(page, block, trained_models):
     if "vectors" in names:
         assert names["vectors"].shape[0] == 2 and -1 <= names["cosine"] <= 1 and isinstance(names["logit"], float)
         assert all(isinstance(cosine, float) for _, cosine in names["written"][0])
+
+
+def test_the_layers_on_the_page_are_those_that_are_checked():
+    """Fails if a folder is added or moved, and the page about the architecture still shows the old order."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    (graph,) = code_blocks(ROOT / "docs/architecture.md", "mermaid")
+    (first,) = re.findall(r"^graph TD\n  jobs\[\"(.*)\"\]", graph)
+    shown = [first, *("".join(found) for found in re.findall(r"--> (?:\w+\[\"(.*)\"\]|(\w+))$", graph, re.MULTILINE))]
+    assert [set(re.split(r" · ", text)) for text in shown] == [set(re.split(r" [|:] ", layer)) for layer in layers]
