@@ -9,6 +9,7 @@ last bit, and a histogram is off by less than 1/256 of the rows.
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def save_scores(file: str | Path, scores: Scores) -> None:
     Raises:
         ValueError: an array that is not `(pairs,)`, of another length than its neighbours, or not finite.
     """
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for corpus, splits in scores.items():
         for split, named in splits.items():
             lengths = {name: np.shape(values) for name, values in named.items()}
