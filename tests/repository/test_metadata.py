@@ -32,12 +32,15 @@ def test_every_file_names_the_same_version():
 def test_what_is_pinned_is_in_range():
     """Fails if `pip install cosent` and `make install` could never agree, or a dependency has no tried version."""
     exact = pins("requirements.txt")
-    extras = [*PROJECT["optional-dependencies"]["report"]]
-    wanted = [Requirement(line) for line in [*PROJECT["dependencies"], *extras]]
+    wanted = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["report"]]
     assert {requirement.name for requirement in wanted} == set(exact)
     assert len(wanted) > 10
-    for requirement in wanted:
-        assert requirement.specifier.contains(exact[requirement.name]), requirement
+    tools = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
+    exact_tools = pins("requirements-dev.txt")
+    assert {tool.name for tool in tools} == {*exact_tools, "cosent"}
+    for requirement in [*wanted, *tools]:
+        version = (exact | exact_tools | {"cosent": cosent.__version__})[requirement.name]
+        assert requirement.specifier.contains(version), requirement
 
 
 def test_hooks_run_the_tools_that_make_runs():
