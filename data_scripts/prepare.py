@@ -1,6 +1,6 @@
 """Raw files, the Hub or the demo grammar -> `{train,validation,test}.parquet` and MANIFEST.json.
 
-    python -m data_scripts.prepare lcqmc --source ../shared/data/senteval_cn
+    python -m data_scripts.prepare lcqmc --source raw/senteval_cn
     python -m data_scripts.prepare stsb --source hub
     python -m data_scripts.prepare demo
     python -m data_scripts.prepare my_pairs --source pairs.csv --label_kind binary --validation_share 0.1

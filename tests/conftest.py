@@ -84,9 +84,10 @@ def pairs() -> list[tuple[str, str, float]]:
 def train(tiny_model, tmp_path):
     """Returns a function that trains the tiny model on a prepared folder and gives back the output folder."""
 
-    def run(corpus, *flags, output="run"):
+    def run(corpora, *flags, output="run"):
+        corpora = map(str, corpora if isinstance(corpora, tuple) else (corpora,))
         arguments = [
-            *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
+            *("--model_name_or_path", str(tiny_model), "--corpus", *corpora, "--output_dir", str(tmp_path / output)),
             *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
             *("--learning_rate", "1e-3", "--num_train_epochs", "2", "--logging_steps", "1", *flags),
         ]

@@ -3,18 +3,23 @@
 from dataclasses import dataclass, field
 
 import pytest
+from transformers import HfArgumentParser
 
-from cosent.cli import parse
+from cosent.cli import parse, parser
 from cosent.errors import InputError
-from cosent.training.arguments import DataArguments, ModelArguments, PairTrainingArguments
+from cosent.flags import REQUIRED, as_words, flags_of, option
+from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 
 @dataclass
 class Arguments:
-    corpus: str = field(metadata={"help": "required"})
+    corpus: str = option(REQUIRED, "required")
     learning_rate: float = 0.1
     num_train_epochs: int = 3
-    no_packing: bool = False
+    packing: bool = True
+    seeds: list[int] | None = None
+    features: list[str] = option(["u"], "parts of a head")
+    texts: list[str] | None = option(None, "sentences", positional=True, commas=True)
 
 
 @pytest.fixture
@@ -92,3 +97,83 @@ def test_a_missing_recipe():
     """Fails if a wrong path is not said to be one."""
     with pytest.raises(InputError, match="There is no recipe at nowhere.yaml"):
         parse(["--config", "nowhere.yaml"], Arguments)
+
+
+def test_a_list_is_separated_by_spaces(recipe):
+    """Fails if two corpora become one of a long name, a recipe's list one string, or a single value its letters."""
+    (flags,) = parse(["--corpus", "a", "--seeds", "1", "2", "--features", "u", "|u-v|"], Arguments)
+    assert (flags.seeds, flags.features, flags.texts) == ([1, 2], ["u", "|u-v|"], None)
+    (yaml,) = parse(["--config", recipe("corpus: a\nseeds: [1, 2]\nfeatures: [u, '|u-v|']\n")], Arguments)
+    assert yaml == flags
+    assert parse(["--config", recipe("corpus: a\nfeatures: uv\n")], Arguments)[0].features == ["uv"]
+    assert parse(as_words({"corpus": "a", "seeds": [1, 2], "features": ["u", "|u-v|"]}), Arguments)[0] == flags
+
+
+def test_a_list_with_commas_is_refused_with_the_right_spelling(recipe):
+    """Fails if a habit of other programs trains on a corpus called `a,b`, or a sentence may not hold a comma."""
+    with pytest.raises(InputError, match="--features is a list without commas, got 'u,v'. Write --features u v."):
+        parse(["--corpus", "a", "--features", "u,v"], Arguments)
+    with pytest.raises(InputError, match=r"features is a list without commas, .* Write a YAML list: \[u, v\]."):
+        parse(["--config", recipe("corpus: a\nfeatures: u,v\n")], Arguments)
+    with pytest.raises(InputError, match=r"learning_rate takes one value, got the list \[1, 2\]"):
+        parse(["--config", recipe("corpus: a\nlearning_rate: [1, 2]\n")], Arguments)
+    assert parse(["--corpus", "a", "Hello, world", "b"], Arguments)[0].texts == ["Hello, world", "b"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "packing"),
+    [([], True), (["--no_packing"], False), (["--packing", "false"], False), (["--packing"], True),
+     (["--no-packing"], False), (["--packing=no"], False)],
+)  # fmt: skip
+def test_a_switch_has_every_spelling(flags, packing):
+    """Fails if `--packing false` packs, or the switch cannot be turned off in one word."""
+    assert parse(["--corpus", "a", *flags], Arguments)[0].packing is packing
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--num_train_epochs", "many"], "--num_train_epochs must be a whole number, got 'many'"),
+        (["--packing", "perhaps"], "--packing must be true or false, got 'perhaps'"),
+        (["--learning_rate"], "expected one argument"),
+        (["--learning_rate", "1", "--config"], "expected one argument"),
+        ([], "--corpus is missing: required"),
+    ],
+)
+def test_a_wrong_value_is_one_message(flags, message):
+    """Fails if a typing mistake ends in a page of usage or a traceback."""
+    with pytest.raises(InputError, match=message):
+        parse([*(["--corpus", "a"] if flags else []), *flags], Arguments)
+
+
+def test_values_are_those_of_the_library():
+    """Fails if a flag of TrainingArguments means something else here than in other programs that use transformers."""
+    classes = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+    words = ["--corpus", "a", "b", "--output_dir", "x", "--use_cpu", "--learning_rate", "2e-5", "--bf16", "no"]
+    words += ["--lr_scheduler_type", "cosine", "--lr_scheduler_kwargs", '{"num_cycles": 1}', "--warmup_steps", "0.1"]
+    words += ["--optim", "adamw_torch", "--gradient_checkpointing", "--gradient_checkpointing_kwargs", "{}"]
+    words += [
+        "--report_to",
+        "none",
+        "--include_for_metrics",
+        "inputs",
+        "loss",
+        "--no_packing",
+        "--disable_tqdm",
+        "true",
+    ]
+    words += ["--save_strategy", "epoch", "--eval_steps", "5", "--lora_target_modules", "query", "value"]
+    library = HfArgumentParser(classes).parse_args_into_dataclasses(words, look_for_args_file=False)
+    for ours, theirs in zip(parse(words, *classes), library, strict=True):
+        ours, theirs = (vars(given) | {"logging_dir": None, "distributed_state": None} for given in (ours, theirs))
+        assert ours == theirs
+
+
+def test_every_flag_has_a_help_text():
+    """Fails if `--help` stops with an error, as on a per cent sign, or leaves a flag of ours unexplained."""
+    classes = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+    text = parser(classes, "train", width=1000).format_help()
+    assert "--no_packing" in text and "(default: mini)" in text and "(default: all-linear)" in text
+    for flag in flags_of(*classes).values():
+        assert f"--{flag.name} " in text
+        assert flag.field.metadata["help"], flag.name

@@ -172,7 +172,7 @@ def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model,
 def test_a_retrieval_model_alone(distill, corpus, teacher, tiny_model):
     """Fails if users who want no generation need a RoFormer, or get a folder that does not load."""
     folder = distill(
-        corpus, "--teacher", str(teacher), "--no_generation", "true", "--student_layers", "1", model=tiny_model
+        corpus, "--teacher", str(teacher), "--generation", "false", "--student_layers", "1", model=tiny_model
     )
     record = json.loads((folder / "run.json").read_text())
     assert "perplexity" not in record["after"] and not losses(folder, "generation_loss")
@@ -216,10 +216,10 @@ def test_corpora_that_cannot_teach(distill, make_corpus, corpus, caplog):
         distill(only, "--per_device_train_batch_size", "16", output="large")
 
 
-@pytest.mark.parametrize("kind", ["teacher", "synonyms", "no_generation"])
+@pytest.mark.parametrize("kind", ["teacher", "synonyms", "retrieval"])
 def test_cached_batches_teach_as_large_ones_do(distill, corpus, teacher, kind):
     """Fails if parts of a cached batch are compared apart, or lose what is generated or what the teacher says."""
-    flags = {"teacher": ("--teacher", str(teacher)), "synonyms": (), "no_generation": ("--no_generation", "true")}[kind]
+    flags = {"teacher": ("--teacher", str(teacher)), "synonyms": (), "retrieval": ("--generation", "false")}[kind]
     flags += ("--optim", "sgd", "--learning_rate", "1e-3", "--max_grad_norm", "0", "--num_train_epochs", "1")
     curves = []
     for name, batch in {"large": ("18",), "cached": ("6", "--cached_batch_size", "18")}.items():

@@ -16,9 +16,11 @@ import yaml
 from cosent import study
 from cosent.cli import parse
 from cosent.errors import InputError
+from cosent.flags import as_words
 from cosent.run_record import read_scores, save_scores
 from cosent.studies import definition, runner
 from cosent.studies.progress import Progress
+from cosent.studies.results import read_results
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 ROOT = Path(__file__).parents[1]
@@ -162,7 +164,7 @@ def test_variants_and_overrides(run_study):
 def test_recipes_of_one_name_stay_apart(tmp_path):
     """Fails if the cosent of two towers share one file, so that the second overwrites the first."""
     recipes = [tmp_path / tower / "cosent.yaml" for tower in ("bi_encoder", "cross_encoder")]
-    runs = definition.expand({"recipes": recipes, "corpora": ["x/lcqmc,nli"], "seeds": [1]}, {})
+    runs = definition.expand({"recipes": recipes, "corpora": [["x/lcqmc", "nli"]], "seeds": [1]}, {})
     assert [run.method for run in runs] == ["bi_encoder cosent", "cross_encoder cosent"]
     assert [run.name for run in runs] == ["bi_encoder-cosent-lcqmc-nli-1", "cross_encoder-cosent-lcqmc-nli-1"]
 
@@ -189,7 +191,7 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys, mon
     (tmp_path / "cosent.yaml").write_text("num_train_epochs: 1\npooling: mean\n")
     content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1]}
     (tmp_path / "s.yaml").write_text(
-        yaml.safe_dump(content | {"variants": {"a": {"no_packing": True}, "b": {"features": "u"}}})
+        yaml.safe_dump(content | {"variants": {"a": {"packing": False}, "b": {"features": ["u"]}}})
     )
     arguments = ["--data_dir", corpus.parent, "--results", tmp_path, "--runs", tmp_path / "runs"]
     arguments += ["--parallel", "2", "--set", f"model_name_or_path={tiny_model}", "--accelerate_config"]
@@ -198,7 +200,7 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys, mon
     assert "cosent-b-made_up-1 failed: error: --features are those of" in capsys.readouterr().err
     results = tmp_path / f"s-model_name_or_path={tiny_model.name}"
     kept = json.loads((results / "cosent-a-made_up-1.json").read_text())
-    assert kept["recipe"]["no_packing"] is True and kept["speed"]["train_pairs_per_second"] > 0
+    assert kept["recipe"]["packing"] is False and kept["speed"]["train_pairs_per_second"] > 0
     assert kept["threads"] == os.cpu_count()
 
 
@@ -233,9 +235,17 @@ def test_shipped_studies_are_whole(path, monkeypatch, tmp_path):
     runs = definition.expand(content, {})
     assert len({run.name for run in runs}) == len(runs) > 0
     for run in {run.method: run for run in runs}.values():
-        flags = [f"--{key}={value}" for key, value in run.flags.items()]
-        arguments = ["--config", run.recipe, "--corpus", run.corpus, "--output_dir", str(tmp_path), "--use_cpu", "true"]
-        parse([*arguments, *flags], ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+        arguments = [
+            "--config",
+            run.recipe,
+            "--corpus",
+            *run.corpora,
+            "--output_dir",
+            str(tmp_path),
+            "--use_cpu",
+            "true",
+        ]
+        parse([*arguments, *as_words(run.flags)], ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
     assert f"Launch: python -m cosent.study {path.relative_to(ROOT)}" in path.read_text(encoding="utf-8")
 
 
@@ -251,7 +261,7 @@ def test_shipped_studies_are_whole(path, monkeypatch, tmp_path):
         ("recipes: [\n", "is not YAML"),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: 5}\n", "x must be a mapping"),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x/y: {}}\n", "'x/y' becomes part of a file name"),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {scale: [5, 10]}}\n", "scale must have one value"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {scale: [5, 10]}}\n", "scale takes one value"),
     ],
 )
 def test_a_study_that_is_wrong(tmp_path, text, message):
@@ -270,3 +280,29 @@ def test_no_study_there(tmp_path):
         definition.settings_of(["pooling"], "b.yaml")
     with pytest.raises(InputError, match="no flag 'poling'"):
         definition.settings_of(["poling=cls"], "b.yaml")
+
+
+def test_results_of_the_first_version_are_recognised(tmp_path):
+    """Fails if a study repeats hours of runs, since a flag was recorded under its old name or as `a,b`."""
+    content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [["faq", "nli"]], "seeds": [1]}
+    (tmp_path / "cosent.yaml").write_text("loss: sbert\nfeatures: [u, v]\n")
+    (run,) = definition.expand(content | {"flags": {"packing": False, "num_train_epochs": 6}}, {})
+    assert run.corpus == "faq,nli" and run.name == "cosent-faq-nli-1"
+    recipe = {"loss": "sbert", "features": "u,v", "no_packing": True, "num_train_epochs": 6.0}
+    record = {"recipe": recipe, "study": {"flags": {"no_packing": True, "num_train_epochs": 6}}}
+    assert definition.made_by(record, run)
+    assert not definition.made_by({"recipe": recipe | {"no_packing": False}}, run)
+    assert not definition.made_by({"recipe": recipe | {"features": "u,v,|u-v|"}}, run)
+
+
+def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):
+    """Fails if running a shipped study again would move its own results aside."""
+    monkeypatch.chdir(ROOT)
+    recognised = 0
+    for folder in sorted(path.parent for path in (ROOT / "results").glob("*/study.yaml")):
+        study = definition.read_study(f"recipes/studies/{folder.name}.yaml")
+        runs = {(run.method, run.corpus): run for run in definition.expand(study, {})}
+        for result in read_results(folder).results:
+            assert definition.made_by(result.record, runs[result.method, result.trained_on]), result.file
+            recognised += 1
+    assert recognised >= 40

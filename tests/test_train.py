@@ -217,7 +217,7 @@ def test_classes_count_from_0():
     "flags, words",
     [
         (("--limit_train", "-70"), "--limit_train must be at least 1"),
-        (("--loss", "sbert", "--features", "u,w"), "--features u,w"),
+        (("--loss", "sbert", "--features", "u", "w"), "--features u w"),
         (("--features", "u"), "--features are those of a Sentence-BERT head"),
         (("--eval_strategy", "no", "--early_stopping_patience", "1"), "--early_stopping_patience needs"),
         (("--bf16_full_eval", "true"), "--bf16_full_eval would turn"),
@@ -241,7 +241,7 @@ def test_without_evaluation(train, corpus):
 def test_one_corpus_named_twice(train, corpus):
     """Fails if the results of one corpus overwrite those of another of the same name."""
     with pytest.raises(InputError, match="made_up more than once"):
-        train(f"{corpus},{corpus}")
+        train((corpus, corpus))
 
 
 def test_a_single_label_teaches_nothing(train, make_corpus, pairs):
@@ -284,7 +284,7 @@ def test_two_corpora_train_one_head(train, make_corpus, pairs):
     nli = make_corpus(
         {split: [(a, b, 2 * y) for a, b, y in part] for split, part in rows.items()}, "nli", 2.0, name="nli"
     )
-    folder = train(f"{similar},{nli}", "--loss", "sbert_joint")
+    folder = train((similar, nli), "--loss", "sbert_joint")
     record = json.loads((folder / "run.json").read_text())
     assert set(record["after"]) == {"similar", "nli"} and set(record["thresholds"]) == {"similar"}
     epoch = next(entry for entry in record["history"] if "eval_nli_spearman" in entry)
@@ -295,7 +295,7 @@ def test_two_corpora_train_one_head(train, make_corpus, pairs):
     with pytest.raises(InputError, match="got binary labels only"):
         train(similar, "--loss", "sbert_joint", output="other")
     with pytest.raises(InputError, match="labels of several corpora mean different things"):
-        train(f"{similar},{nli}", "--loss", "sbert", output="other")
+        train((similar, nli), "--loss", "sbert", output="other")
 
 
 def test_fractional_labels_are_no_classes(train, make_corpus, pairs):
@@ -324,7 +324,7 @@ def test_two_corpora_select_by_their_mean(train, make_corpus, pairs):
     first = make_corpus({"train": pairs, "validation": pairs[:32]}, name="first")
     second = make_corpus({"train": pairs, "validation": pairs[20:60]}, name="second")
     flags = ("--num_train_epochs", "9", "--early_stopping_patience", "2", "--learning_rate", "0.0")
-    folder = train(f"{first},{second}", *flags, "--metric_for_best_model", "pearson")
+    folder = train((first, second), *flags, "--metric_for_best_model", "pearson")
     history = json.loads((folder / "run.json").read_text())["history"]
     means = [entry["eval_pearson"] for entry in history if "eval_pearson" in entry]
     apart = [[entry[key] for entry in history if key in entry] for key in ("eval_first_pearson", "eval_second_pearson")]

@@ -1,119 +1,168 @@
 """Command lines of the jobs: the YAML of `--config` gives the defaults, flags win, and anything unknown is an error."""
 
 import argparse
-import difflib
 import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, field, fields
 from pathlib import Path
 
-import yaml
-
 from cosent.errors import InputError, messages_for_users
+from cosent.flags import Flag, flags_of, is_on, nearest, read_values, value_of
 
 
-def parse(argv: list[str], *argument_classes: type) -> tuple:
+def parse(argv: list[str], *argument_classes: type, program: str = "", description: str | None = None) -> tuple:
     """Fills dataclasses from a recipe and flags.
 
     Args:
         argv: the command line without the program's name; `--config RECIPE.yaml` may stand anywhere in it.
         argument_classes: dataclasses whose fields are the valid keys and flags.
+        program, description: what `--help` shows.
 
     Returns:
         One instance per class, in order.
 
     Raises:
-        InputError: no such recipe, not a flat YAML mapping, or an unknown key or flag; the nearest valid one is named.
+        InputError: no such recipe, not a flat YAML mapping, an unknown key or flag (the nearest valid one is named), a
+            value of another type, or one that is missing.
     """
-    from transformers import HfArgumentParser  # slow, and not every command needs it
-
-    parser = HfArgumentParser(argument_classes, allow_abbrev=False)
-    parser.add_argument("--config", help="recipe that gives the defaults (YAML)")  # for --help; read below
-    known = {action.dest: action for action in parser._actions if action.dest not in ("help", "config")}
-
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config")
-    recipe, flags = first.parse_known_args(argv)
-    defaults = read_recipe(recipe.config) if recipe.config else {}
-    for key, value in defaults.items():
-        if key not in known:
-            raise InputError(f"{recipe.config}: unknown key {key!r}.{nearest(key, known)} Nothing was run.")
-        choices = known[key].choices
-        if choices is not None and value not in choices:
-            raise InputError(f"{recipe.config}: {key} must be one of {', '.join(map(str, choices))}, got {value!r}.")
-        known[key].required = False
-    parser.set_defaults(**defaults)
-
-    spellings = {name.lstrip("-").replace("-", "_") for action in parser._actions for name in action.option_strings}
-    for flag in flags:  # before argparse complains that the right spelling is missing
-        name = flag.lstrip("-").split("=")[0]
-        if flag.startswith("--") and name.replace("-", "_") not in spellings:
-            raise InputError(f"Unknown argument {flag!r}.{nearest(name, known)} Nothing was run.")
-    try:
-        *filled, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
-    except ValueError as error:  # a combination of values that TrainingArguments refuses
-        raise InputError(f"{error} Nothing was run.") from error
+    flags = flags_of(*argument_classes)
+    words = [with_underscores(word) for word in argv]
+    known = {**flags, "config": None, "help": None}
+    for word in words:  # before argparse complains that the right spelling is missing
+        name = word.removeprefix("--").split("=")[0]
+        if word.startswith("--") and name not in known and not (name.startswith("no_") and is_on(flags.get(name[3:]))):
+            raise InputError(f"Unknown argument {word!r}.{nearest(name, known)} Nothing was run.")
+    namespace, unknown = parser(argument_classes, program, description).parse_known_args(words)
     if unknown:
         raise InputError(f"Unknown argument {unknown[0]!r}. Nothing was run.")
-    return tuple(filled[: len(argument_classes)])
-
-
-def read_recipe(path: str) -> dict:
-    """Reads a flat YAML mapping; keys that stand twice are an error, since YAML keeps the last in silence."""
-    if not Path(path).is_file():
-        raise InputError(f"There is no recipe at {path}. The shipped ones are recipes/<tower>/<method>.yaml.")
+    given = vars(namespace)
+    recipe = given.pop("config", None)
+    values = read_values(recipe, flags) if recipe else {}
+    values |= {name: value_of(flags[name], value, f"--{name}") for name, value in given.items()}
+    for flag in flags.values():
+        if flag.required and flag.name not in values:
+            spelling = flag.name.upper() if flag.positional else f"--{flag.name}"
+            raise InputError(f"{spelling} is missing: {flag.field.metadata['help']}")
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not YAML: {error}") from error
-    if not isinstance(content, dict) or any(isinstance(value, dict) for value in content.values()):
-        raise InputError(f"{path}: a recipe is a flat list of `key: value` lines, without nesting.")
-    keys = [key.value for key, _ in node.value]
-    if len(keys) > len(content):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"{path}: the key {twice!r} stands twice. Keep one.")
-    return content
+        filled = [{name: values[name] for name in flags_of(cls) if name in values} for cls in argument_classes]
+        return tuple(cls(**some) for cls, some in zip(argument_classes, filled, strict=True))
+    except ValueError as error:  # a combination of values that TrainingArguments refuses
+        raise error if isinstance(error, InputError) else InputError(f"{error} Nothing was run.") from error
 
 
-def nearest(name: str, known: dict) -> str:
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+def parser(
+    argument_classes: tuple[type, ...], program: str, description: str | None = None, width: int | None = None
+) -> argparse.ArgumentParser:
+    """Parser that splits a command line into words by flag, as strings, and explains the flags, class by class.
+
+    Args:
+        width: characters of a line of `--help`; None for those of the terminal.
+    """
+    flags = flags_of(*argument_classes)
+    names = "".join(f" {'[' * (not f.required)}{f.name.upper()}{' ...' * f.is_list}{']' * (not f.required)}"
+                    for f in flags.values() if f.positional)  # fmt: skip
+    found = Parser(
+        prog=program,
+        usage=f"{program} [--config RECIPE.yaml] [--flag value ...]{names}",
+        description=description,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=width),
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    found.add_argument("--config", metavar="RECIPE.yaml", help="recipe that gives the defaults")
+    groups = {}
+    for flag in sorted(flags.values(), key=lambda flag: is_of_library(flag.owner)):  # ours first
+        if flag.owner not in groups:
+            first_line = flag.owner.__doc__.strip().splitlines()[0].rstrip(".")
+            title = f"transformers.{flag.owner.__name__}" if is_of_library(flag.owner) else first_line
+            groups[flag.owner] = found.add_argument_group(title)
+        add_flag(groups[flag.owner], flag)
+    return found
+
+
+def is_of_library(owner: type) -> bool:
+    return owner.__module__.startswith("transformers.")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with one line instead of pages of usage for a mistake."""
+
+    def error(self, message):
+        raise InputError(f"{message[0].upper()}{message[1:]}. Nothing was run; --help lists what there is.")
+
+
+def add_flag(group, flag: Flag) -> None:
+    choices = flag.field.metadata.get("choices")
+    shown = (
+        "|".join(map(str, choices)) if choices else {bool: "true|false", int: "N", float: "X"}.get(flag.kind, "VALUE")
+    )
+    help_text = flag.field.metadata.get("help", "")
+    if flag.default not in (None, "", []):
+        default = flag.default if flag.is_list else [flag.default]
+        words = (str(value).lower() if flag.kind is bool else f"{value}" for value in default)
+        help_text += f" (default: {' '.join(words)})".replace("%", "%%")
+    if flag.positional:
+        group.add_argument(flag.name, nargs="*" if flag.is_list else "?", metavar=flag.name.upper(), help=help_text)
+    elif flag.kind is bool:
+        group.add_argument(f"--{flag.name}", nargs="?", const="true", metavar=shown, help=help_text)
+        if is_on(flag):
+            group.add_argument(f"--no_{flag.name}", dest=flag.name, action="store_const", const="false",
+                               help=f"the same as --{flag.name} false")  # fmt: skip
+    else:
+        group.add_argument(f"--{flag.name}", nargs="+" if flag.is_list else None, metavar=shown, help=help_text)
+
+
+def with_underscores(word: str) -> str:
+    """`--batch-size=8` as `--batch_size=8`."""
+    name, equals, value = word.partition("=")
+    return name.replace("-", "_").replace("__", "--", 1) + equals + value if word.startswith("--") else word
 
 
 def run(main: Callable, *argument_classes: type) -> None:
     """Parses `sys.argv` and runs a job; what the user got wrong ends in one message and exit status 2.
 
     Of several processes that were launched together, all have met before the job begins, and the first one speaks.
+
+    Args:
+        main: the job, which takes an instance of each class and may return an exit status.
     """
+    module = sys.modules[main.__module__]
     with messages_for_users():
-        if int(os.environ.get("RANK", 0)) > 0:
-            logging.disable(logging.WARNING)
-        arguments = parse(sys.argv[1:], *argument_classes)
+        configure_logging()
+        program = f"python -m {module.__spec__.name}" if module.__spec__ else Path(sys.argv[0]).name
+        arguments = parse(sys.argv[1:], *argument_classes, program=program, description=module.__doc__)
         check_world_size(processes_that_met())
         try:
-            main(*arguments)
+            status = main(*arguments)
         except KeyboardInterrupt:
-            if any(hasattr(given, "resume_from_checkpoint") for given in arguments):
+            if "resume_from_checkpoint" in flags_of(*argument_classes):
                 print("\nThe same command with --resume_from_checkpoint auto goes on from the last checkpoint.",
                       file=sys.stderr)  # fmt: skip
             raise
+    if status:
+        sys.exit(status)
 
 
-def option(default, help_text: str, choices=None):
-    metadata = {"help": help_text} if choices is None else {"help": help_text, "choices": list(choices)}
-    return field(default=default, metadata=metadata)
+def configure_logging() -> None:
+    """Shows what jobs report on stderr: progress of cosent, warnings of all libraries; nothing of ranks above 0.
+
+    For jobs only: a program that imports cosent configures logging itself.
+    """
+    if int(os.environ.get("RANK", 0)) > 0:
+        logging.disable(logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(Formatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("cosent").setLevel(logging.INFO)
 
 
-def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
-    """Refuses flags that would do nothing, since the one that they belong to is missing."""
-    for flag in fields(arguments):
-        default = flag.default if flag.default_factory is MISSING else flag.default_factory()
-        if flag.name in names and getattr(arguments, flag.name) != default:
-            raise InputError(f"--{flag.name} does nothing here. Add {missing}, or leave it out.")
+class Formatter(logging.Formatter):
+    """Progress as it is, and `warning: ...` or `error: ...` in front of the rest."""
+
+    def format(self, record):
+        message = super().format(record)
+        return message if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {message}"
 
 
 def processes_that_met() -> int:

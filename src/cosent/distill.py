@@ -43,7 +43,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         return
     checkpoint = find_checkpoint(args)
     corpora, measured = (
-        {name.strip(): load_corpus(name.strip(), data_args.data_dir) for name in names.split(",")}
+        {name: load_corpus(name, data_args.data_dir) for name in names}
         for names in (data_args.corpus, data_args.eval_corpora or data_args.corpus)
     )
     set_seed(args.seed)
@@ -52,7 +52,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
     with args.main_process_first(desc="teacher"):
         targets = ask(teacher, rows, Path(distill_args.teacher_cache))
-    generation = not model_args.no_generation
+    generation = model_args.generation
     corruption = Corruption.of(encoder.tokenizer, distill_args.corruption_share, distill_args.corruption_ratio)
     judge = load_model(distill_args.judge).to(args.device) if distill_args.judge else teacher
     sampling = Sampling(num_samples=distill_args.generation_samples)
@@ -110,7 +110,7 @@ def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student |
         "dropout": args.dropout,
         "seed": seed,
     }
-    if not args.no_generation:
+    if args.generation:
         encoder = Student.from_pretrained(args.model_name_or_path, args.pooling, layers=args.student_layers, **options)
         model = encoder
     else:
@@ -118,7 +118,7 @@ def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student |
         if args.student_layers is not None:
             keep_layers(encoder.backbone, args.student_layers)
         model = BiEncoder(encoder)
-    encoder.packing = not args.no_packing
+    encoder.packing = args.packing
     return model, encoder
 
 

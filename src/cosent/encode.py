@@ -8,16 +8,17 @@ import json
 import re
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 from tqdm.auto import tqdm
 
-from cosent.cli import option, run
+from cosent.cli import run
 from cosent.compute.distributed import rank, world_size
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 from cosent.inference.embedding import quantized
 from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
 from cosent.modeling.auto import load_bi_encoder
@@ -27,9 +28,9 @@ from cosent.modeling.auto import load_bi_encoder
 class EncodeArguments:
     """What to encode, and how fast."""
 
-    model: str = field(metadata={"help": "Folder of a trained model, a shipped encoder or a Hub id."})
-    input: str = field(metadata={"help": "UTF-8 text file of any length, one sentence per line."})
-    output: str = field(metadata={"help": "File to write: float32, a row per line; numpy.load(..., mmap_mode='r')."})
+    model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
+    input: str = option(REQUIRED, "UTF-8 text file of any length, one sentence per line.")
+    output: str = option(REQUIRED, "File to write: float32, a row per line; numpy.load(..., mmap_mode='r').")
     batch_size: int = option(512, "The most sentences in a forward pass; their tokens are bounded too.")
     normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")

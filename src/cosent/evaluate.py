@@ -8,17 +8,18 @@ import math
 import re
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from cosent.cli import option, run
+from cosent.cli import run
 from cosent.compute.distributed import gather_object, rank, world_size
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.errors import InputError
 from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
+from cosent.flags import REQUIRED, option
 from cosent.inference.embedding import quantized
 from cosent.modeling.auto import load_model
 from cosent.modeling.cross_encoder import CrossEncoder
@@ -32,8 +33,8 @@ PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "sc
 class EvaluateArguments:
     """What to evaluate, and on what."""
 
-    model: str = field(metadata={"help": "Folder of a trained model, a shipped encoder or a Hub id."})
-    corpus: str = field(metadata={"help": "Prepared corpus: a name under --data_dir, or a folder."})
+    model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
+    corpus: str = option(REQUIRED, "Prepared corpus: a name under --data_dir, or a folder.")
     split: str = option("test", "Split to score.", SPLITS)
     data_dir: str = option("data", "Folder of the prepared corpora.")
     batch_size: int = option(512, "The most sentences or pairs in a forward pass; their tokens are bounded too.")

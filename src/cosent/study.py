@@ -24,12 +24,17 @@ def main(args: argparse.Namespace) -> int:
     if args.limit_train:
         overrides["limit_train"] = args.limit_train
     # A trial never passes for a run of the study itself.
-    name += "".join(f"-{key}={Path(str(value)).name}" for key, value in overrides.items())
+    name += "".join(f"-{key}={file_name(value)}" for key, value in overrides.items())
     results = Path(args.results, name)
     runs = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
     results.mkdir(parents=True, exist_ok=True)
     with alone(results):
         return run_all(study, results, runs, args)
+
+
+def file_name(value) -> str:
+    """A value of a flag as part of a folder's name: `mini` for `runs/mini`, `a+b` for a list."""
+    return "+".join(Path(str(part)).name for part in (value if isinstance(value, list) else [value]))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -128,8 +128,8 @@ CASES = {  # name -> flags of two processes; of one process with the same global
         (16, ("--gradient_accumulation_steps", "2")),
     ),
     "cached_lora_cross_encoder": (
-        (4, ("--cached_batch_size", "16", *CROSS, "--use_peft", "true", "--no_packing")),
-        (16, (*CROSS, "--use_peft", "true", "--no_packing")),
+        (4, ("--cached_batch_size", "16", *CROSS, "--use_peft", "true", "--packing", "false")),
+        (16, (*CROSS, "--use_peft", "true", "--packing", "false")),
     ),
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 
 
 def test_weights_are_shares_of_the_batches():
-    """Fails if --corpus_weights 2,1 gives other shares, or an epoch ends before a corpus was read once."""
+    """Fails if --corpus_weights 2 1 gives other shares, or an epoch ends before a corpus was read once."""
     assert turns([4, 2], [2.0, 1.0]) == [0, 1, 0, 0, 1, 0]
     assert turns([1, 3], [2.0, 1.0]).count(1) == 3 and turns([1, 3], [2.0, 1.0]).count(0) in (5, 6)
     order = list(CorpusSampler([12, 12], block=4, seed=1, weights=[3, 1]))

@@ -133,7 +133,7 @@ def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, ti
     assert np.abs(vectors - start).max() > 0.01, "nothing was learnt"
 
 
-@pytest.mark.parametrize("packing", [(), ("--no_packing", "true")])
+@pytest.mark.parametrize("packing", [(), ("--packing", "false")])
 def test_a_cross_encoder_reloads_with_its_fresh_head(train, tiny_model, packing):
     """Fails if the head stays at random or is not saved: two reloads would be two different models."""
     folder = train("--tower", "cross_encoder", "--scale", "1", *packing)

@@ -85,23 +85,31 @@ def test_nli_is_scored_in_its_order(train, nli, loss, logits):
 def test_transfer_selects_on_other_corpora(train, nli, similar, make_corpus, pairs):
     """Fails if the best epoch of an NLI run is chosen on NLI, or one of the tested corpora is left out."""
     graded = make_corpus({"validation": pairs[:32], "test": [(a, b, 5 * y) for a, b, y in pairs]}, "graded", 5.0, "g")
-    record = record_of(train(nli, "--eval_corpora", f"{similar},{graded}", "--num_train_epochs", "1"))
+    record = record_of(train(nli, "--eval_corpora", str(similar), str(graded), "--num_train_epochs", "1"))
     assert set(record["after"]) == {"nli", "similar", "g"} and set(record["thresholds"]) == {"similar"}
     evaluated = {key for entry in record["history"] for key in entry if key.endswith("_spearman")}
     assert evaluated == {"eval_similar_spearman", "eval_g_spearman", "eval_spearman"}
     with pytest.raises(InputError, match="--eval_corpora names similar more than once"):
-        train(nli, "--eval_corpora", f"{similar},{similar}", output="other")
+        train(nli, "--eval_corpora", str(similar), str(similar), output="other")
 
 
 def test_corpora_with_weights(train, nli, similar):
     """Fails if --corpus_weights is ignored: with 3, 1 and 4 batches of each, an epoch has 4 x 3 + 3 of the first."""
-    record = record_of(train(f"{nli},{similar}", *CROSS_ENCODER, "--corpus_weights", "3,1"))
+    record = record_of(train((nli, similar), *CROSS_ENCODER, "--corpus_weights", "3", "1"))
     assert record["history"][-1]["step"] == 15
-    for weights, words in (("1", "got 1 for 2"), ("1,0", "got 1,0"), ("1,x", "got 1,x")):
+    wrong = [
+        (["1"], r"got \[1.0\] for 2"),
+        (["1", "0"], r"got \[1.0, 0.0\]"),
+        (["1", "x"], "must be a number, got 'x'"),
+    ]
+    for weights, words in [
+        *wrong,
+        (["1,2"], "--corpus_weights is a list without commas, .*Write --corpus_weights 1 2"),
+    ]:
         with pytest.raises(InputError, match=words):
-            train(f"{nli},{similar}", "--corpus_weights", weights, output="other")
+            train((nli, similar), "--corpus_weights", *weights, output="other")
     with pytest.raises(InputError, match="draws similarity pairs and NLI pairs 1:1"):
-        train(f"{nli},{similar}", "--loss", "sbert_joint", "--corpus_weights", "1,2", output="other")
+        train((nli, similar), "--loss", "sbert_joint", "--corpus_weights", "1", "2", output="other")
 
 
 def test_truncated_pairs_are_counted_as_pairs(train, make_corpus, pairs, caplog):
@@ -117,9 +125,9 @@ def test_truncated_pairs_are_counted_as_pairs(train, make_corpus, pairs, caplog)
         (("--loss", "angle"), "--loss angle is for the bi_encoder: a cross-encoder gives a logit"),
         (("--loss", "ce", "--tower", "bi_encoder"), "--loss ce is for the cross_encoder: a bi-encoder gives a cosine"),
         (("--loss", "ce3"), "similar has binary labels, not nli ones. Use --loss ce, bce or cosent"),
-        (("--pooling", "mean"), "--pooling mean does nothing for --tower cross_encoder"),
-        (("--features", "u"), "--features u does nothing for --tower cross_encoder"),
-        (("--tower", "bi_encoder", "--segment_ids", "zero"), "--segment_ids zero does nothing for --tower bi_encoder"),
+        (("--pooling", "mean"), "--pooling does nothing for --tower cross_encoder"),
+        (("--features", "u"), "--features does nothing for --tower cross_encoder"),
+        (("--tower", "bi_encoder", "--segment_ids", "zero"), "--segment_ids does nothing for --tower bi_encoder"),
         (("--corpus_weights", "1"), "for each of several corpora"),
         (("--dropout", "1.5"), "--dropout is a probability"),
         (("--label_smoothing_factor", "0.1"), "--label_smoothing_factor does nothing here"),

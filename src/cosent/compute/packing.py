@@ -66,7 +66,7 @@ def token_counts(attention_mask: torch.Tensor) -> np.ndarray:
     if not ((np.arange(mask.shape[1]) < lengths[:, None]) == mask).all():
         raise InputError(
             "packing expects attention masks of ones followed by zeros, got another order: tokens would be taken for "
-            "padding. Set tokenizer.padding_side to 'right', or switch packing off (--no_packing)."
+            "padding. Set tokenizer.padding_side to 'right', or switch packing off (--packing false)."
         )
     return lengths
 

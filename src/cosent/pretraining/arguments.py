@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from transformers import TrainingArguments
 
-from cosent.cli import option
 from cosent.errors import InputError
+from cosent.flags import option
 from cosent.pretraining.model import ARCHITECTURES
 
 
@@ -14,11 +14,11 @@ from cosent.pretraining.model import ARCHITECTURES
 class TextArguments:
     """What to read."""
 
-    text: str | None = option(None, "UTF-8 text, a line each: .txt, .jsonl (its `text`), also .gz. Several: a,b.")
-    pairs: str | None = option(
+    text: list[str] | None = option(None, "UTF-8 files of text, a line each: .txt, .jsonl (its `text`), also .gz.")
+    pairs: list[str] | None = option(
         None, "Instead of text: the training pairs of these corpora, both sentences in one input; labels are not read."
     )
-    exclude: str | None = option(None, "Leave out validation and test sentences of these corpora too: a,b.")
+    exclude: list[str] | None = option(None, "Leave out validation and test sentences of these corpora too.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
     piece_length: int = option(128, "Tokens of a piece of text; longer lines are cut into several.")
     shuffle_buffer: int = option(1_000_000, "Pairs of pieces that are shuffled together.")

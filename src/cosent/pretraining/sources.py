@@ -12,8 +12,8 @@ class Texts:
     """The lines of all files without held-out sentences; `left_out` counts those of the last whole pass."""
 
     def __init__(self, args: TextArguments):
-        self.names = [name.strip() for name in (args.text or args.pairs).split(",")]
-        excluded = ",".join(filter(None, (args.exclude, args.pairs)))  # of what is read, always
+        self.names = args.text or args.pairs
+        excluded = [*(args.exclude or []), *(args.pairs or [])]  # of what is read, always
         self.excluded = held_out_sentences(excluded, args.data_dir) if excluded else frozenset()
         self.left_out = None
 
@@ -52,11 +52,11 @@ class Pairs(Texts):
         return {name: corpus.manifest.splits["train"]["sha256"] for name, corpus in self.corpora.items()}
 
 
-def held_out_sentences(corpora: str, data_dir: str) -> frozenset[str]:
+def held_out_sentences(corpora: list[str], data_dir: str) -> frozenset[str]:
     """Every sentence of the validation and test splits of prepared corpora, `bare`."""
     sentences = set()
-    for name in corpora.split(","):
-        corpus = load_corpus(name.strip(), data_dir)
+    for name in corpora:
+        corpus = load_corpus(name, data_dir)
         for split in set(corpus.splits) - {"train"}:
             for column in ("sentence1", "sentence2"):
                 sentences.update(map(bare, corpus.split(split)[column]))

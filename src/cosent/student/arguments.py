@@ -1,9 +1,9 @@
 """Arguments of the distillation job."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from cosent.cli import option
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 from cosent.modeling.pooling import POOLINGS
 from cosent.student.teacher import DEFAULT_CACHE
 from cosent.training.arguments import PairTrainingArguments
@@ -18,19 +18,19 @@ class StudentArguments:
     student_layers: int | None = option(None, "Keep this many of its layers, evenly spaced; default: all.")
     max_length: int | None = option(None, "Tokens per sentence; default: what the corpus says.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
-    no_generation: bool = option(False, "Train a small retrieval model alone, of any architecture.")
-    no_packing: bool = option(False, "Pad every sequence to the longest of its batch instead of packing rows.")
+    generation: bool = option(True, "Learn to write too; false trains a small retrieval model of any architecture.")
+    packing: bool = option(True, "Pack several sequences into a row; false pads each to the longest of its batch.")
 
 
 @dataclass
 class StudentDataArguments:
     """What to learn from."""
 
-    corpus: str = field(metadata={"help": "Prepared corpora, which are mixed: names under --data_dir or folders, a,b."})
-    eval_corpora: str | None = option(None, "Corpora to select on and to test; default: those trained on.")
+    corpus: list[str] = option(REQUIRED, "Prepared corpora, which are mixed: names under --data_dir or folders.")
+    eval_corpora: list[str] | None = option(None, "Corpora to select on and to test; default: those trained on.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs of each, for every --seed.")
-    text: str | None = option(None, "Sentences without labels, a line each: .txt, .jsonl, also .gz. Several: a,b.")
+    text: list[str] | None = option(None, "Files of sentences without labels, a line each: .txt, .jsonl, also .gz.")
     limit_text: int | None = option(None, "Read this many lines of --text; default: all.")
 
 
@@ -56,7 +56,7 @@ class StudentTrainingArguments(PairTrainingArguments):
     """As `PairTrainingArguments`; batches are all of one size, since the similarity loss depends on it."""
 
     dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
-    output_dir: str | None = field(default=None, metadata={"help": "Folder for the student, run.json and checkpoints."})
+    output_dir: str | None = option(None, "Folder for the student, run.json and checkpoints.")
 
     def __post_init__(self):
         super().__post_init__()

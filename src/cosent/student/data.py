@@ -164,7 +164,7 @@ def training_rows(
     if data_args.text:
         if args.teacher is None:
             raise InputError("--text has no labels: without a --teacher nothing says what is similar. Name one.")
-        lines = read_texts([path.strip() for path in data_args.text.split(",")])
+        lines = read_texts(data_args.text)
         lines = list(islice(lines, data_args.limit_text))
         lines = lines[: len(lines) // 2 * 2]
         columns = {"sentence1": lines[::2], "sentence2": lines[1::2], "label": [0.0] * (len(lines) // 2)}

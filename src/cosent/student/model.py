@@ -81,7 +81,7 @@ class Student(SentenceEncoder):
             raise InputError(
                 f"{model_name_or_path} is a {kind} model, and a student that writes is a RoFormer, whose numbers do "
                 "not depend on where in a row a sentence stands. Take one that cosent.distill trained; to train one, "
-                "start from mini-roformer, or pass --no_generation for a retrieval model alone."
+                "start from mini-roformer, or pass --generation false for a retrieval model alone."
             )
         with missing_models(model_name_or_path):
             model = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(dropout))

@@ -1,7 +1,7 @@
 """What a study is: a YAML mapping, read and checked before anything runs, and the runs it stands for.
 
 recipes:   list of recipe files
-corpora:   list of what --corpus of a run is given
+corpora:   list of what --corpus of a run is given: a name or folder, or a list of them, which are mixed
 seeds:     list of numbers
 flags:     optional; flags of every run, which win over its recipe
 variants:  optional; name -> flags on top of those: every recipe runs once per variant
@@ -9,19 +9,20 @@ variants:  optional; name -> flags on top of those: every recipe runs once per v
 
 import json
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
-from cosent.cli import nearest, read_recipe
 from cosent.errors import InputError
+from cosent.flags import flags_of, nearest, read_recipe, value_of
 from cosent.schema import Manifest
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")
 ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
 # What a study sets for every run itself.
+NEGATED = ("packing", "generation")  # switches that results of version 0.1 record as `no_...`
 RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
 
 
@@ -31,13 +32,18 @@ class Run:
 
     method: str  # the recipe's name and the variant's
     recipe: str
-    corpus: str
+    corpora: tuple[str, ...]
     seed: int
     flags: dict = field(default_factory=dict, compare=False)  # of the study and of the variant
 
     @property
+    def corpus(self) -> str:
+        """What it trains on, as results call it."""
+        return ",".join(self.corpora)
+
+    @property
     def name(self) -> str:
-        parts = [*self.method.split(), *(Path(part).name for part in self.corpus.split(",")), str(self.seed)]
+        parts = [*self.method.split(), *(Path(part).name for part in self.corpora), str(self.seed)]
         return "-".join(parts)
 
     @property
@@ -83,14 +89,15 @@ def read_yaml(text: str, where: str):
 
 
 def check_flags(flags: dict, where: str) -> None:
-    known = {option.name: option for cls in ARGUMENTS for option in fields(cls)}
+    known = flags_of(*ARGUMENTS)
     for key, value in flags.items():
         if key in RESERVED:
             raise InputError(f"{where}: {key} is set by the study for every run. Take it out.")
         if key not in known:
             raise InputError(f"{where}: training has no flag {key!r}.{nearest(key, known)} Nothing was run.")
-        if value is None or isinstance(value, (dict, list)):
-            raise InputError(f"{where}: {key} must have one value, as on a command line, got {value!r}.")
+        if value is None or isinstance(value, dict):
+            raise InputError(f"{where}: {key} must have a value as on a command line, got {value!r}.")
+        value_of(known[key], value, f"{where}: {key}")
 
 
 def settings_of(pairs: list[str], where: str) -> dict:
@@ -125,7 +132,7 @@ def expand(study: dict, overrides: dict) -> list[Run]:
         Run(
             f"{method.replace('/', ' ')} {variant}".strip(),
             recipe,
-            str(corpus),
+            tuple(map(str, corpus)) if isinstance(corpus, list) else (str(corpus),),
             seed,
             study.get("flags", {}) | flags | overrides,
         )
@@ -146,12 +153,29 @@ def expand(study: dict, overrides: dict) -> list[Run]:
 
 def made_by(record: dict, run: Run) -> bool:
     """Whether a result has the settings of a run, and none that the study has given up since."""
-    given_up = set(record.get("study", {}).get("flags", {})) - set(run.settings)
-    return not given_up and all(same(record["recipe"].get(key), value) for key, value in run.settings.items())
+    given_up = set(map(current_name, record.get("study", {}).get("flags", {}))) - set(run.settings)
+    return not given_up and all(same(recorded(record["recipe"], key), value) for key, value in run.settings.items())
+
+
+def recorded(recipe: dict, key: str):
+    """A setting of a recorded run; version 0.1 had `no_packing` for what is `packing` now."""
+    if key in NEGATED and key not in recipe:
+        return not recipe.get(f"no_{key}", False)
+    return recipe.get(key)
+
+
+def current_name(key: str) -> str:
+    return key.removeprefix("no_") if key.removeprefix("no_") in NEGATED else key
 
 
 def same(one, other) -> bool:
-    """Whether two values of a flag mean the same: a recipe says 6 where the record says 6.0."""
+    """Whether two values of a flag mean the same: a recipe says 6 where the record says 6.0.
+
+    Lists were recorded as `a,b` by version 0.1.
+    """
+    if isinstance(one, list) or isinstance(other, list):
+        one, other = (value if isinstance(value, list) else str(value).split(",") for value in (one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     try:
         return float(one) == float(other)
     except (TypeError, ValueError):
@@ -161,7 +185,7 @@ def same(one, other) -> bool:
 def work(run: Run, data_dir: str) -> float:
     """Pairs that a run trains on, all epochs together: what the time left is estimated from; 1 where unknown."""
     try:
-        rows = [Manifest.load(Path(data_dir, name)).splits["train"]["rows"] for name in run.corpus.split(",")]
+        rows = [Manifest.load(Path(data_dir, name)).splits["train"]["rows"] for name in run.corpora]
     except (InputError, KeyError):  # a folder elsewhere, or a corpus whose absence the run itself will report
         return 1.0
     limit = run.settings.get("limit_train") or max(rows)

@@ -165,7 +165,8 @@ def read_results(folder: str | Path) -> Study:
     study = yaml.safe_load(described.read_text(encoding="utf-8")) if described.is_file() else {}
     order = {method: place for place, method in enumerate(study.get("methods", []))}
     results.sort(key=lambda result: (order.get(result.method, len(order)), result.method, result.seed))
-    wanted = [(m, str(c), s) for m in order for c in study.get("corpora", []) for s in study.get("seeds", [])]
+    corpora = [",".join(map(str, c)) if isinstance(c, list) else str(c) for c in study.get("corpora", [])]
+    wanted = [(m, c, s) for m in order for c in corpora for s in study.get("seeds", [])]
     there = {(result.method, result.trained_on, result.seed) for result in results}
     missing = [f"{method} on {corpus}, seed {seed}" for method, corpus, seed in wanted
                if (method, corpus, seed) not in there]  # fmt: skip

@@ -18,6 +18,7 @@ from threading import Event
 import yaml
 
 from cosent.errors import InputError
+from cosent.flags import as_words
 from cosent.run_record import SCORES_NAME, read_scores, save_scores
 from cosent.studies.definition import Run, made_by, work
 from cosent.studies.progress import Progress
@@ -110,10 +111,10 @@ def launch(
     for one another, and train several times slower.
     """
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", args.accelerate_config]
-    command += ["-m", "cosent.train", "--config", run.recipe, "--corpus", run.corpus, "--data_dir", args.data_dir]
+    command += ["-m", "cosent.train", "--config", run.recipe, "--corpus", *run.corpora, "--data_dir", args.data_dir]
     command += ["--output_dir", str(output), "--overwrite_output_dir", "true", "--seed", str(run.seed)]
     command += ["--disable_tqdm", "true", "--save_total_limit", "1"]
-    command += [f"--{key}={value}" for key, value in run.flags.items()]
+    command += as_words(run.flags)
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // args.parallel))} | os.environ
     output.mkdir(parents=True, exist_ok=True)
     log_file = output / "log.txt"

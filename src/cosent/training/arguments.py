@@ -1,11 +1,11 @@
 """The dataclasses that recipes and flags fill. Each parameter is documented here and nowhere else."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from transformers import TrainingArguments
 
-from cosent.cli import option, refuse_changed
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option, refuse_changed
 from cosent.losses import LOSSES, TOWERS
 from cosent.modeling.pooling import POOLINGS
 
@@ -23,14 +23,13 @@ class ModelArguments:
     max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: what the corpus says.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
     attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: what transformers takes.")
-    no_packing: bool = option(False, "Pad every sentence to the longest of its batch instead of packing rows.")
+    packing: bool = option(True, "Pack several sentences into a row; false pads each to the longest of its batch.")
     use_peft: bool = option(False, "Train a LoRA adapter, and heads that are fresh, instead of all weights.")
     lora_r: int = option(8, "Rank of the adapter.")
     lora_alpha: float = option(16.0, "The adapter's output is scaled by lora_alpha / lora_r.")
     lora_dropout: float = option(0.0, "Dropout before the adapter.")
-    lora_target_modules: list[str] = field(
-        default_factory=lambda: ["all-linear"],
-        metadata={"help": "Linear layers that get an adapter, e.g. query value; all-linear: all but heads."},
+    lora_target_modules: list[str] = option(
+        ["all-linear"], "Linear layers that get an adapter, e.g. query value; all-linear: all but heads."
     )
     load_in_4bit: bool = option(False, "With --use_peft: keep the frozen weights in 4 bits (CUDA, bitsandbytes).")
 
@@ -39,11 +38,13 @@ class ModelArguments:
 class DataArguments:
     """Which prepared corpora to read."""
 
-    corpus: str = field(
-        metadata={"help": "Prepared corpus: a name under --data_dir or a folder, never raw files. Several: a,b,c."}
+    corpus: list[str] = option(
+        REQUIRED, "Prepared corpora to train on: names under --data_dir or folders, never raw files."
     )
-    corpus_weights: str | None = option(None, "Several corpora: their shares of the batches, e.g. 2,1; default: equal.")
-    eval_corpora: str | None = option(
+    corpus_weights: list[float] | None = option(
+        None, "Several corpora: their shares of the batches, e.g. 2 1; default: equal."
+    )
+    eval_corpora: list[str] | None = option(
         None,
         "Corpora to select on (mean validation Spearman), and to test beside those trained on; default: only those.",
     )
@@ -62,7 +63,9 @@ class LossArguments:
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair costs nothing.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair costs nothing.")
     cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines beside it.")
-    features: str | None = option(None, "sbert: what the head reads, any of u,v,|u-v|,u*v; default u,v,|u-v|.")
+    features: list[str] | None = option(
+        None, "sbert: what the head reads, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
+    )
 
     def parameters(self) -> dict[str, float]:
         """The values that may be parameters of the loss; None where its own default stands."""
@@ -93,7 +96,7 @@ class PairTrainingArguments(TrainingArguments):
     logging_nan_inf_filter: bool = option(False, "Leave as it is: a loss that is not finite stops the run.")
     report_to: str = option("none", "Where else to log, e.g. tensorboard.")
     remove_unused_columns: bool = option(False, "Leave as it is: pairs are not a model's own columns.")
-    label_names: list[str] = field(default_factory=lambda: ["labels"], metadata={"help": "Leave as it is."})
+    label_names: list[str] = option(["labels"], "Leave as it is.")
     data_seed: int | None = option(None, "Seed of the order of the pairs; default: --seed.")
     restore_callback_states_from_checkpoint: bool = option(True, "Leave as it is: early stopping counts on.")
     ddp_find_unused_parameters: bool | None = option(False, "Look for weights without a gradient at every step.")

@@ -21,7 +21,7 @@ def load_corpora(args: DataArguments) -> tuple[list[Corpus], list[Corpus]]:
             each other.
     """
     training, selecting = (
-        [load_corpus(name.strip(), args.data_dir) for name in names.split(",")]
+        [load_corpus(name, args.data_dir) for name in names]
         for names in (args.corpus, args.eval_corpora or args.corpus)
     )
     for corpus in training:
@@ -72,22 +72,18 @@ def tokenised(corpus: Corpus, split: str, dataset: type[PairDataset], encoder, r
     return data
 
 
-def weights(text: str | None, corpora: int, loss: str) -> list[float] | None:
-    """The share of the batches of each corpus, from `--corpus_weights`.
+def weights(given: list[float] | None, corpora: int, loss: str) -> list[float] | None:
+    """Checks `--corpus_weights`, the share of the batches of each corpus.
 
     Raises:
         InputError: not one positive number per corpus, or a loss that has shares of its own.
     """
-    if text is None:
+    if given is None:
         return None
     if loss == "sbert_joint":
         raise InputError("--loss sbert_joint draws similarity pairs and NLI pairs 1:1. Leave --corpus_weights out.")
-    try:
-        values = [float(value) for value in text.split(",")]
-    except ValueError:
-        values = []
-    if len(values) != corpora or corpora < 2 or not all(0 < value < float("inf") for value in values):
+    if len(given) != corpora or corpora < 2 or not all(0 < value < float("inf") for value in given):
         raise InputError(
-            f"--corpus_weights needs a positive number for each of several corpora, e.g. 2,1; got {text} for {corpora}."
+            f"--corpus_weights takes a positive number for each of several corpora, as 2 1; got {given} for {corpora}."
         )
-    return values
+    return given

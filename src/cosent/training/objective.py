@@ -34,8 +34,8 @@ class Objective:
     classes: int = 0
     bias: bool = True
 
-    def head(self, hidden_size: int, features: str | None, seed: int) -> torch.nn.Module | None:
-        """A fresh head of a bi-encoder on comma-separated features, or None for a loss that reads no logits.
+    def head(self, hidden_size: int, features: list[str] | None, seed: int) -> torch.nn.Module | None:
+        """A fresh head of a bi-encoder on `u`, `v`, `|u-v|` by default, or None for a loss that reads no logits.
 
         Raises:
             InputError: features that no head has, or for a loss without one.
@@ -44,11 +44,11 @@ class Objective:
             if features is not None:
                 raise InputError("--features are those of a Sentence-BERT head: leave it out, or choose --loss sbert.")
             return None
-        names = [name.strip() for name in (features or "u,v,|u-v|").split(",")]
+        names = features or ["u", "v", "|u-v|"]
         try:
             return SentenceBertHead(hidden_size, self.classes, names, self.bias, seed)
         except ValueError as error:
-            raise InputError(f"--features {features}: {error}") from error
+            raise InputError(f"--features {' '.join(names)}: {error}") from error
 
 
 # The one kind of label that a classifier of pairs can learn, and what to use for the others.
@@ -107,7 +107,7 @@ def build_objective(
     if name == "sbert_joint" and not ("nli" in kinds and set(kinds) > {"nli"}):
         raise InputError(
             f"--loss sbert_joint trains one head on similarity and NLI pairs, got {', '.join(kinds)} labels only. "
-            "Name both kinds, e.g. --corpus lcqmc,nli, or use --loss sbert."
+            "Name both kinds, e.g. --corpus lcqmc nli, or use --loss sbert."
         )
     if name == "sbert" and len(manifests) > 1:
         raise InputError(

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from torch import nn
 
-from cosent.cli import refuse_changed
 from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.pairs import JoinedPairDataset, PairDataset
 from cosent.errors import InputError
+from cosent.flags import refuse_changed
 from cosent.modeling import lora
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
@@ -33,7 +33,7 @@ TOWERS = {
 
 
 def build_model(
-    args: ModelArguments, features: str | None, objective: Objective, max_length: int, seed: int
+    args: ModelArguments, features: list[str] | None, objective: Objective, max_length: int, seed: int
 ) -> nn.Module:
     """The model that a trainer wraps, with the head that its objective needs.
 
@@ -45,7 +45,7 @@ def build_model(
         other = {"segment_ids": args.segment_ids}
     for flag, value in other.items():
         if value is not None:
-            raise InputError(f"--{flag} {value} does nothing for --tower {args.tower}. Leave it out.")
+            raise InputError(f"--{flag} does nothing for --tower {args.tower}, got {value}. Leave it out.")
     if args.load_in_4bit and not args.use_peft:
         raise InputError("--load_in_4bit keeps the weights frozen: add --use_peft true, or leave it out.")
     same = {"max_length": max_length, "dropout": args.dropout, "attn_implementation": args.attn_implementation}
@@ -60,7 +60,7 @@ def build_model(
     else:
         encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, pooling=args.pooling, seed=seed, **same)
         model = BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, features, seed))
-    encoder.packing = not args.no_packing
+    encoder.packing = args.packing
     return model
 
 

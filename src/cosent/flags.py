@@ -1,0 +1,174 @@
+"""Fields of dataclasses as flags and as keys of recipes, and the values that both give them.
+
+A field is its own documentation: `corpus: str = option("stsb", "What it is.")` makes `--corpus lcqmc` and the key
+`corpus: lcqmc`. A field of type `list[str]` takes `--corpus lcqmc nli` and the YAML list `[lcqmc, nli]`.
+"""
+
+import difflib
+import inspect
+import types
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from cosent.errors import InputError
+
+BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+REQUIRED = MISSING  # as the default of a field that has to be given
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A field of an arguments dataclass, as a flag of the command line and a key of a recipe."""
+
+    name: str
+    kind: type  # bool, int, float or str: of the value, or of the items of a list
+    is_list: bool
+    field: Field
+    owner: type  # the class that declares it
+
+    @property
+    def required(self) -> bool:
+        return self.field.default is MISSING and self.field.default_factory is MISSING
+
+    @property
+    def default(self):
+        return None if self.required else default_of(self.field)
+
+    @property
+    def positional(self) -> bool:
+        return self.field.metadata.get("positional", False)
+
+
+def option(default, help_text: str, choices=None, *, positional: bool = False, commas: bool = False):
+    """A field of an arguments dataclass.
+
+    Args:
+        default: `REQUIRED` for a value that has to be given.
+        choices: the values that are allowed.
+        positional: give it without `--name`; a list takes all that is given so.
+        commas: items of a list may contain commas, as sentences do; elsewhere a comma is taken for a wrong separator.
+    """
+    given = {"help": help_text, "choices": choices and list(choices), "positional": positional, "commas": commas}
+    metadata = {name: value for name, value in given.items() if value}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@cache
+def flags_of(*argument_classes: type) -> dict[str, Flag]:
+    """The flags of dataclasses by name, in order."""
+    found = {}
+    for cls in argument_classes:
+        hints = get_type_hints(cls)
+        for one in fields(cls):
+            if one.init:
+                owner = next(base for base in cls.__mro__ if one.name in inspect.get_annotations(base))
+                found[one.name] = Flag(one.name, *kind_of(hints[one.name]), one, owner)
+    return found
+
+
+def kind_of(hint) -> tuple[type, bool]:
+    """The type of a value and whether a field holds a list of them; what is none of `KINDS` is passed on as text."""
+    if get_origin(hint) in (Union, types.UnionType):
+        others = [part for part in get_args(hint) if part is not type(None)]
+        hint = others[0] if len(others) == 1 else str
+    if get_origin(hint) is list:
+        return *kind_of(get_args(hint)[0])[:1], True
+    return (hint if hint in KINDS else str), False
+
+
+def is_on(flag: Flag | None) -> bool:
+    """Whether a flag is a switch that is on by default, so that there is `--no_...` of it."""
+    return flag is not None and flag.kind is bool and flag.default is True
+
+
+def value_of(flag: Flag, given, where: str):
+    """A flag's value from what stands on a command line or in YAML.
+
+    Args:
+        where: how the flag is spelt there, for messages.
+
+    Raises:
+        InputError: another type, none of the choices, or a list separated by commas.
+    """
+    if given is None:
+        return None
+    if flag.is_list:
+        return [item_of(flag, one, where) for one in (given if isinstance(given, list) else [given])]
+    if isinstance(given, list):
+        raise InputError(f"{where} takes one value, got the list {given}.")
+    return item_of(flag, given, where)
+
+
+def item_of(flag: Flag, given, where: str):
+    text = str(given)
+    if flag.is_list and "," in text and not flag.field.metadata.get("commas", False):
+        parts = text.split(",")
+        right = f"{where} {' '.join(parts)}" if where.startswith("--") else f"a YAML list: [{', '.join(parts)}]"
+        raise InputError(f"{where} is a list without commas, got {text!r}. Write {right}.")
+    choices = flag.field.metadata.get("choices")
+    if choices is not None and text not in map(str, choices):
+        raise InputError(f"{where} must be one of {', '.join(map(str, choices))}, got {text!r}.")
+    try:
+        return BOOLEANS[text.lower()] if flag.kind is bool else flag.kind(text)
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{where} must be {KINDS.get(flag.kind, flag.kind.__name__)}, got {text!r}.") from error
+
+
+def as_words(settings: dict) -> list[str]:
+    """Settings as a command line: `{"corpus": ["a", "b"], "seed": 1}` is `--corpus a b --seed=1`."""
+    words = []
+    for name, value in settings.items():
+        words += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
+    return words
+
+
+def read_values(recipe: str, flags: dict[str, Flag]) -> dict:
+    """The values of a recipe, each of the type of its flag."""
+    values = {}
+    for key, value in read_recipe(recipe).items():
+        if key not in flags:
+            raise InputError(f"{recipe}: unknown key {key!r}.{nearest(key, flags)} Nothing was run.")
+        values[key] = value_of(flags[key], value, f"{recipe}: {key}")
+    return values
+
+
+def read_recipe(path: str) -> dict:
+    """Reads a flat YAML mapping; keys that stand twice are an error, since YAML keeps the last in silence."""
+    if not Path(path).is_file():
+        raise InputError(f"There is no recipe at {path}. The shipped ones are recipes/<tower>/<method>.yaml.")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not YAML: {error}") from error
+    if not isinstance(content, dict) or any(isinstance(value, dict) for value in content.values()):
+        raise InputError(f"{path}: a recipe is a flat list of `key: value` lines, without nesting.")
+    keys = [key.value for key, _ in node.value]
+    if len(keys) > len(content):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"{path}: the key {twice!r} stands twice. Keep one.")
+    return content
+
+
+def nearest(name: str, known) -> str:
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def default_of(one: Field):
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
+    """Refuses flags that would do nothing, since the one that they belong to is missing."""
+    for one in fields(arguments):
+        if one.name in names and getattr(arguments, one.name) != default_of(one):
+            raise InputError(f"--{one.name} does nothing here. Add {missing}, or leave it out.")
