@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
+from benchmarks.tables import speed_table
 from cosent.compute.onednn import AVAILABLE, linear
 from cosent.errors import messages_for_users
-from cosent.reporting.readme_tables import speed_table
 from cosent.schema import Manifest
 from cosent.training.environment import environment
 

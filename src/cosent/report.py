@@ -1,18 +1,17 @@
-"""Tables, figures and intervals out of results, so that no number is typed by hand.
+"""Report of a study: tables, intervals and figures from the results of its runs.
 
-python -m cosent.report results/native        report.md and report.html of a study, beside its results
-python -m cosent.report README.md                     fills the blocks of a Markdown file
+python -m cosent.report results/NAME                  report.md and report.html, next to the results
 python -m cosent.report --ensemble RUN_A RUN_B        the mean of ranks of two runs, tested against each of them
 """
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 
 from cosent.cli import check_world_size
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting import comparison, diagnostics, document
 from cosent.reporting.ensemble import ensemble
-from cosent.reporting.readme_tables import fill
 from cosent.studies.results import read_results
 
 
@@ -20,19 +19,19 @@ def main(args: argparse.Namespace) -> None:
     check_world_size()
     if args.ensemble:
         print(ensemble(*args.ensemble))
-    elif Path(args.path).is_dir():
-        for file in write(Path(args.path)):
-            print(file)
-    elif Path(args.path).is_file():
-        readme = Path(args.path)
-        readme.write_text(fill(readme.read_text(encoding="utf-8")), encoding="utf-8")
     else:
-        raise InputError(f"There is no {args.path}: pass a folder of results, or a Markdown file with blocks to fill.")
+        for file in write(Path(args.folder)):
+            print(file)
 
 
 def write(folder: Path) -> tuple[Path, Path]:
-    """Writes `report.md` and `report.html` into a folder of results."""
+    """Writes `report.md` and `report.html` into a folder of results.
+
+    Raises:
+        InputError: no results there, or a library that draws the page is not installed.
+    """
     study = read_results(folder)
+    check_installed("jinja2", "matplotlib")
     make = (comparison.overview, comparison.quality, comparison.differences, comparison.accuracy)
     make += (diagnostics.learning, diagnostics.distributions, diagnostics.distances, diagnostics.speed)
     sections = [section for section in (function(study) for function in make) if section.blocks]
@@ -43,10 +42,19 @@ def write(folder: Path) -> tuple[Path, Path]:
     return markdown, html
 
 
+def check_installed(*libraries: str) -> None:
+    missing = [name for name in libraries if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"A report needs {' and '.join(libraries)}, and {' and '.join(missing)} cannot be imported here. Nothing "
+            "was written. Install them: pip install 'cosent[report]'."
+        )
+
+
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("path", nargs="?", help="folder of results, or Markdown file with blocks")
+    wanted.add_argument("folder", nargs="?", help="folder of results")
     wanted.add_argument("--ensemble", nargs=2, metavar=("A", "B"), help="folders of two trained models, or results")
     return parser
 

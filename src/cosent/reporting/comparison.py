@@ -1,4 +1,4 @@
-"""How good the methods of a study are, and whether they differ: the first sections of a report."""
+"""Quality of the methods of a study, and whether they differ: the first sections of a report."""
 
 from itertools import combinations
 
@@ -7,16 +7,17 @@ import numpy as np
 from cosent.errors import InputError
 from cosent.evaluation.significance import RESAMPLES, Difference, difference, resampled_spearman, spearman
 from cosent.reporting import figures
-from cosent.reporting.document import Figures, Section, Strong, Table
-from cosent.reporting.numbers import average, known, spread
+from cosent.reporting.document import Figures, Section, Table
+from cosent.reporting.numbers import Cell, Number, Range, mean_of_corpora, measured, times_100
+from cosent.reporting.published_rows import published_means
 from cosent.studies.results import Result, Study
 
-# Settings that every report shows, beside those in which the methods differ.
+# Settings that every report shows, next to those in which the methods differ.
 SHOWN = ("model_name_or_path", "pooling", "limit_train", "per_device_train_batch_size", "learning_rate")
 SHOWN += ("num_train_epochs",)
 # Settings that decide what a model scores before it is trained.
 STARTS = ("model_name_or_path", "tower", "pooling")
-# Settings that differ from run to run without being a choice.
+# Settings that differ between runs without being a choice.
 INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
 
 
@@ -38,7 +39,7 @@ def overview(study: Study) -> Section:
 
 
 def settings(study: Study) -> Table:
-    """What the methods share is one line of the caption; a row per setting in which they differ."""
+    """A row per method with the settings in which methods differ; the caption has those that they share."""
     recipes = {row: results[0].record["recipe"] for row, results in study.rows.items()}
     keys = dict.fromkeys([*SHOWN, *(key for recipe in recipes.values() for key in recipe)])
     values = {key: [recipe.get(key) for recipe in recipes.values()] for key in keys if key not in INCIDENTAL}
@@ -49,41 +50,50 @@ def settings(study: Study) -> Table:
     return Table(f"The same for all: {', '.join(same)}. What differs:", ["method", *differing], rows)
 
 
-def _setting(value) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _setting(value) -> Cell:
+    if isinstance(value, float):
+        return Number(value, form="g")
+    return value if value is None or type(value) is int else str(value)
 
 
 def quality(study: Study) -> Section:
-    """Test Spearman of every method and corpus, the published rows under ours, and what there was before training."""
-    rows, published = [], []
-    for row, results in study.rows.items():
-        cells = [[r.test(corpus) for r in study.cell(row, corpus)] for corpus in study.corpora]
-        rows.append([row, *map(spread, cells), average(cells), str(max(map(len, cells)))])
-        published += [line for line in study.published_rows("spearman", results[0].method) if line not in published]
-    rows = [*_best_strong(rows), *before_training(study), *published]
+    """Test Spearman by method and corpus, then before training, then as published."""
+    rows, published = _means(study, "spearman", study.corpora)
     caption = "Test Spearman x100, mean ± standard deviation over n seeds; published rows are single runs."
+    header = ["method", *study.corpora, "mean of corpora", "n"]
+    table = Table(caption, header, [*rows, *before_training(study), *published], strong=_best(rows))
     plots = [dot_figure(study, corpus) for corpus in study.corpora]
     legend = "A dot is a run, the bar the mean of a method, a diamond the published number for the same encoder."
-    table = Table(caption, ["method", *study.corpora, "mean of corpora", "n"], rows)
     return Section("Test Spearman", [table, Figures(legend, plots)])
 
 
-def before_training(study: Study) -> list[list[str]]:
-    """A row per place that the methods start from: encoder, tower and pool."""
+def _means(study: Study, metric: str, corpora: list[str]) -> tuple[list[list[Cell]], list[list[Cell]]]:
+    """Rows of a test metric, a row per method and a column per corpus, and the published rows for these methods."""
+    rows, published = [], []
+    for row, results in study.rows.items():
+        cells = [[run.test(corpus, metric) for run in study.cell(row, corpus)] for corpus in corpora]
+        rows.append([row, *map(times_100, cells), mean_of_corpora(cells), max(map(len, cells))])
+        lines = published_means(study, metric, results[0].method, corpora)
+        published += [line for line in lines if line not in published]
+    return rows, published
+
+
+def before_training(study: Study) -> list[list[Cell]]:
+    """A row per starting point of the methods: encoder, tower and pooling."""
     starts, rows = {}, []
     for result in study.results:
         settings = (result.record["recipe"].get(key) for key in STARTS)
         starts.setdefault(", ".join(str(value) for value in settings if value is not None), []).append(result)
     for start, results in starts.items():
         cells = [[r.test(c, moment="before") for r in results if c in r.tested_on] for c in study.corpora]
-        rows.append([f"before training: {start}", *map(spread, cells), average(cells), ""])
+        rows.append([f"before training: {start}", *map(times_100, cells), mean_of_corpora(cells), None])
     return rows
 
 
 def dot_figure(study: Study, corpus: str) -> str:
     rows = []
     for row, results in study.rows.items():
-        values = [100 * v for v in known(r.test(corpus) for r in study.cell(row, corpus))]
+        values = [100 * v for v in measured(r.test(corpus) for r in study.cell(row, corpus))]
         words = results[0].method.split()
         same = [p[corpus] for t in study.tables("spearman") for p in t.of(row) if p["encoder"] in words and corpus in p]
         rows.append((row, values, same[0] if same else None))
@@ -91,25 +101,36 @@ def dot_figure(study: Study, corpus: str) -> str:
 
 
 def differences(study: Study) -> Section:
-    """Paired bootstrap intervals of all differences of two methods, on each corpus."""
+    """Paired bootstrap intervals of the difference of every two methods, by corpus."""
     blocks, without = [], set()
     for corpus in study.corpora:
         scored = {row: {r.seed: r for r in study.cell(row, corpus) if corpus in r.scores} for row in study.rows}
         without |= {row for row, runs in scored.items() if not runs and study.cell(row, corpus)}
         found = compare({row: runs for row, runs in scored.items() if runs}, corpus)
         if found:
-            shown = found if len(found) <= 6 else {k: v for k, v in found.items() if k[0] == next(iter(found))[0]}
-            lines = [(f"{a} - {b}", 100 * d.mean, 100 * d.low, 100 * d.high) for (a, b), (d, _) in shown.items()]
-            legend = f"Differences on {corpus}; an open dot is a difference that the interval does not tell from 0."
-            blocks.append(Figures(legend, [figures.intervals(f"{corpus}: differences", lines, "test Spearman x100")]))
-            rows = [[f"{a} - {b}", *_interval(d), str(n), _verdict(a, b, d)] for (a, b), (d, n) in found.items()]
-            header = ["difference", "mean", "95% interval", "seeds", "verdict"]
-            blocks.append(Table(f"Differences in test Spearman x100 on {corpus}", header, rows, folded=len(rows) > 6))
+            blocks += difference_blocks(found, corpus)
     if blocks:
         blocks.insert(0, METHOD)
     if without and len(study.rows) > 1:
         blocks.append(f"No interval for {', '.join(sorted(without))}: the scores of these runs were not kept.")
     return Section("Differences between methods", blocks)
+
+
+def difference_blocks(found: dict[tuple[str, str], tuple[Difference, int]], corpus: str) -> list[Figures | Table]:
+    """A figure of the differences, of many only those of the first method, and a table of all."""
+    first = next(iter(found))[0]
+    shown = found if len(found) <= 6 else {pair: each for pair, each in found.items() if pair[0] == first}
+    lines = [(f"{a} - {b}", 100 * each.mean, 100 * each.low, 100 * each.high) for (a, b), (each, _) in shown.items()]
+    figure = figures.intervals(f"{corpus}: differences", lines, "test Spearman x100")
+    rows = [
+        [f"{a} - {b}", Number(100 * each.mean, form="+.2f"), Range(100 * each.low, 100 * each.high), seeds,
+         _verdict(a, b, each)] for (a, b), (each, seeds) in found.items()
+    ]  # fmt: skip
+    header = ["difference", "mean", "95% interval", "seeds", "verdict"]
+    return [
+        Figures(f"Differences on {corpus}; an open dot marks a difference whose interval includes 0.", [figure]),
+        Table(f"Differences in test Spearman x100 on {corpus}", header, rows, folded=len(rows) > 6),
+    ]
 
 
 METHOD = (
@@ -154,45 +175,37 @@ def compare(scored: dict[str, dict[int, Result]], corpus: str) -> dict[tuple[str
 
 
 def accuracy(study: Study) -> Section:
-    """Accuracy at the validation threshold on corpora of binary labels, and what the best threshold on test gives."""
+    """Accuracy at the validation threshold, and at the best one for the test split, on corpora of binary labels."""
     corpora = [c for c in study.corpora if any(r.test(c, "accuracy") is not None for r in study.results)]
     if not corpora:
         return Section("Accuracy", [])
-    rows, oracles, published = [], [], []
-    for row, results in study.rows.items():
-        cells = [[r.test(c, "accuracy") for r in study.cell(row, c)] for c in corpora]
-        oracle = [[r.test(c, "oracle_accuracy") for r in study.cell(row, c)] for c in corpora]
-        rows.append([row, *map(spread, cells), average(cells), str(max(map(len, cells)))])
-        oracles.append([*map(spread, oracle)])
-        lines = study.published_rows("accuracy", results[0].method, corpora)
-        published += [line + [""] * len(corpora) for line in lines if line + [""] * len(corpora) not in published]
-    rows = [row + oracle for row, oracle in zip(_best_strong(rows), oracles, strict=True)]
+    rows, published = _means(study, "accuracy", corpora)
+    oracles = [
+        [times_100(run.test(corpus, "oracle_accuracy") for run in study.cell(row, corpus)) for corpus in corpora]
+        for row in study.rows
+    ]
     caption = "Test accuracy x100 at the threshold that was most accurate on validation, mean ± standard deviation."
     note = (
-        "The oracle columns take the threshold that is best on the test split itself. No model could be "
-        "used like that, but other projects report it, so it is shown to compare with theirs."
+        "The oracle columns take the threshold that is best on the test split itself. No model could be used like "
+        "that, but other projects report it, so it is shown for comparison with theirs."
     )
     header = ["method", *corpora, "mean of corpora", "n", *(f"{c} (oracle threshold)" for c in corpora)]
-    return Section("Accuracy", [Table(caption, header, rows + published), note])
+    lines = [row + oracle for row, oracle in zip(rows, oracles, strict=True)]
+    lines += [line + [None] * len(corpora) for line in published]
+    return Section("Accuracy", [Table(caption, header, lines, strong=_best(rows)), note])
 
 
-def _best_strong(rows: list[list[str]]) -> list[list[str]]:
-    """The highest mean of every column of means stands out; the first column is a name and the last a count."""
-    if len(rows) < 2:
-        return rows
-    best = [max((float(row[i].split()[0]) for row in rows if row[i]), default=None) for i in range(len(rows[0]))[1:-1]]
-    return [
-        [row[0], *(Strong(cell) if cell and float(cell.split()[0]) == high else cell
-                   for cell, high in zip(row[1:-1], best, strict=True)), row[-1]]
-        for row in rows
-    ]  # fmt: skip
-
-
-def _interval(found: Difference) -> list[str]:
-    return [f"{100 * found.mean:+.2f}", f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"]
+def _best(rows: list[list[Cell]]) -> frozenset[tuple[int, int]]:
+    """Places of the highest mean of every column of means; equal to two decimals, as printed, is equal."""
+    best = set()
+    if len(rows) > 1:
+        for column in range(1, len(rows[0]) - 1):  # after the name, before the count
+            means = {place: round(row[column].value, 2) for place, row in enumerate(rows) if row[column] is not None}
+            best |= {(place, column) for place, mean in means.items() if mean == max(means.values())}
+    return frozenset(best)
 
 
 def _verdict(first: str, second: str, found: Difference) -> str:
     if not found.significant:
-        return "not told apart"
+        return "not significant"
     return f"{first if found.low > 0 else second} better"

@@ -1,46 +1,54 @@
-"""What happened inside the runs of a study: the other sections of a report."""
-
-import statistics
+"""Learning curves, distributions, distances and costs of the runs of a study: the other sections of a report."""
 
 import numpy as np
 
 from cosent.evaluation.significance import spearman
 from cosent.reporting import figures
 from cosent.reporting.document import Figures, Section, Table
-from cosent.reporting.numbers import spread
+from cosent.reporting.numbers import Cell, Number, mean_of, times_100
+from cosent.reporting.published_rows import published_rows
 from cosent.studies.results import Result, Study
 
 
 def learning(study: Study) -> Section:
-    """Validation curves by training corpus, the first epoch and the epochs to 90% of the best."""
+    """Validation curves by training corpus, quality after the first epoch, and epochs to 90% of the best."""
     plots, rows, published = [], [], []
     corpora = list(dict.fromkeys(result.trained_on for result in study.results if result.curve))
     for corpus in corpora:
         series = []
         for method in dict.fromkeys(result.method for result in study.results):
             runs = [r for r in study.results if r.method == method and r.trained_on == corpus and r.curve]
-            if not runs:
-                continue
-            # Runs that stopped early have fewer points: as far as all of them go.
-            epochs = [epoch for epoch, _ in min((run.curve for run in runs), key=len)]
-            values = [[100 * run.curve[i][1] for run in runs] for i in range(len(epochs))]
-            series.append((method, epochs, values))
-            best = [max(value for _, value in run.curve) for run in runs]
-            to_90 = statistics.mean(run.epochs_to_90 for run in runs)
-            rows.append([f"{method}, {corpus}", spread(r.first_epoch for r in runs), spread(best), f"{to_90:.1f}"])
-            for line in study.published_rows("first_epoch", method, [corpus]):
-                published.append([f"{line[0]}, {corpus}", line[1], "", ""])
-            for line in study.published_rows("epochs_to_90", method, ["all"]):
-                published.append([line[0], "", "", f"{float(line[1]):.1f}"])
+            if runs:
+                series.append(_series(method, runs))
+                best = [max(value for _, value in run.curve) for run in runs]
+                to_90 = mean_of((run.epochs_to_90 for run in runs), ".1f")
+                rows.append([f"{method}, {corpus}", times_100(r.first_epoch for r in runs), times_100(best), to_90])
+                lines = published_learning(study, method, corpus)
+                published += [line for line in lines if line not in published]
         plots.append(figures.curves(f"{corpus}: validation", series, "epoch", "Spearman x100"))
     if not plots:
         return Section("Learning curves", [])
-    unique = [list(line) for line in dict.fromkeys(map(tuple, published))]
     caption = "Validation Spearman x100, mean ± standard deviation; epochs until 90% of a run's best was first reached."
-    table = Table(caption, ["method, trained on", "after epoch 1", "best", "epochs to 90% of best"], rows + unique)
+    table = Table(caption, ["method, trained on", "after epoch 1", "best", "epochs to 90% of best"], rows + published)
     return Section(
         "Learning curves", [Figures("The mean of the runs of a method; the band spans all of them.", plots), table]
     )
+
+
+def _series(method: str, runs: list[Result]) -> tuple[str, list[float], list[list[float]]]:
+    """Label, epochs, and values x100 of all runs by epoch; of runs that stopped early, as far as all of them go."""
+    epochs = [epoch for epoch, _ in min((run.curve for run in runs), key=len)]
+    return method, epochs, [[100 * run.curve[i][1] for run in runs] for i in range(len(epochs))]
+
+
+def published_learning(study: Study, method: str, corpus: str) -> list[list[Cell]]:
+    """Published rows in the columns of the table of learning curves."""
+    first = published_rows(study, "first_epoch", method, [corpus])
+    to_90 = published_rows(study, "epochs_to_90", method, ["all"], ".1f")
+    return [
+        *([f"{name}, {corpus}", number, None, None] for name, [number] in first),
+        *([name, None, None, number] for name, [number] in to_90),
+    ]
 
 
 def distributions(study: Study) -> Section:
@@ -77,8 +85,8 @@ def distances(study: Study) -> Section:
             if [c for c, _ in seen].count(corpus) > 1:
                 name += f", {study.row_of(result)}"
             plots.append(figures.histograms(name, split_by(labels, values), "|u - v|"))
-            groups = [f"{group.mean():.3f} ± {group.std():.3f}" for _, group in split_by(labels, values)]
-            rows.append([name, *groups, f"{-100 * spearman(values, labels):.2f}"])
+            groups = [Number(float(g.mean()), float(g.std()), ".3f") for _, g in split_by(labels, values)]
+            rows.append([name, *groups, Number(-100 * spearman(values, labels))])
     text = (
         "kexue.fm 8847 explains why Sentence-BERT works although its head is dropped: before any training, dissimilar "
         "pairs already lie farther apart, so that a head on |u - v| starts in the right direction. The last column is "
@@ -97,15 +105,14 @@ def split_by(labels: np.ndarray, values: np.ndarray) -> list[tuple[str, np.ndarr
 
 
 def speed(study: Study) -> Section:
-    """Time of training and scoring, on average and run by run, beside the quality it buys."""
+    """Time and memory of training, time of scoring, and the quality that it buys: on average and run by run."""
     rows, runs = [], []
     for row, results in study.rows.items():
         for corpus in dict.fromkeys(result.trained_on for result in results):
             same = [result for result in results if result.trained_on == corpus]
-            tests = [r.test(c) for r in same for c in r.tested_on]
-            rows.append([f"{row}, {corpus}" if not study.crosses else row, *_times(same), spread(tests)])
-            runs += [[f"{row}, {corpus}, seed {r.seed}", *_times([r]), spread([r.test(c) for c in r.tested_on][:1]),
-                      str(r.record.get("threads", "")), (r.record.get("commit") or "")[:10]] for r in same]  # fmt: skip
+            name = row if study.crosses else f"{row}, {corpus}"
+            rows.append([name, *_costs(same), times_100(run.test(c) for run in same for c in run.tested_on)])
+            runs += [_run_row(f"{row}, {corpus}, seed {run.seed}", run) for run in same]
     header = ["training minutes", "pairs/s trained", "pairs/s scored", "ms per pair scored"]
     header += ["weights trained", "optimizer MiB", "peak MiB", "test Spearman x100"]
     text = (
@@ -118,20 +125,23 @@ def speed(study: Study) -> Section:
     return Section("Time", [text, means, each])
 
 
-def _times(results: list[Result]) -> list[str]:
-    minutes = statistics.mean(result.record["train_seconds"] for result in results) / 60
-    speeds = [result.record.get("speed", {}) for result in results]
-    trained, scored = (
-        [s[key] for s in speeds if s.get(key)] for key in ("train_pairs_per_second", "score_pairs_per_second")
-    )
-    each = [f"{statistics.mean(values):.0f}" if values else "" for values in (trained, scored)]
-    return [f"{minutes:.1f}", *each, f"{1000 / statistics.mean(scored):.2f}" if scored else "", *_footprint(results)]
+def _run_row(name: str, run: Result) -> list[Cell]:
+    first = times_100(run.test(corpus) for corpus in run.tested_on[:1])
+    return [name, *_costs([run]), first, run.record.get("threads"), (run.record.get("commit") or "")[:10]]
 
 
-def _footprint(results: list[Result]) -> list[str]:
-    """Share of the weights that is trained, optimizer and peak memory; empty for runs from before they were kept."""
-    prints = [result.record["footprint"] for result in results if result.trained_share]
-    if not prints:
-        return ["", "", ""]
-    optimizer, peak = (statistics.mean(p[key] for p in prints) for key in ("optimizer_mib", "peak_mib"))
-    return [f"{results[-1].trained_share:.1%}", f"{optimizer:.1f}", f"{peak:.0f}"]
+def _costs(runs: list[Result]) -> list[Cell]:
+    """Means of the columns of time and memory; empty where runs are from before a number was kept."""
+    minutes = mean_of((run.record["train_seconds"] / 60 for run in runs), ".1f")
+    speeds = [run.record.get("speed", {}) for run in runs]
+    trained = mean_of((speed.get("train_pairs_per_second") or None for speed in speeds), ".0f")
+    scored = mean_of((speed.get("score_pairs_per_second") or None for speed in speeds), ".0f")
+    milliseconds = Number(1000 / scored.value) if scored else None
+    prints = [run.record.get("footprint", {}) for run in runs]
+    optimizer, peak = (mean_of((p.get(key) for p in prints), form) for key, form in FOOTPRINT)
+    shares = [run.trained_share for run in runs if run.trained_share]
+    share = Number(shares[-1], form=".1%") if shares else None
+    return [minutes, trained, scored, milliseconds, share, optimizer, peak]
+
+
+FOOTPRINT = (("optimizer_mib", ".1f"), ("peak_mib", ".0f"))

@@ -6,7 +6,8 @@ import numpy as np
 
 from cosent.errors import InputError
 from cosent.evaluation.significance import difference, mean_of_ranks, resampled_spearman, spearman
-from cosent.reporting import document
+from cosent.reporting.document import markdown_table
+from cosent.reporting.numbers import Cell, Number
 from cosent.run_record import SCORES_NAME, Scores, read_scores
 
 
@@ -30,14 +31,14 @@ def ensemble(first: str, second: str) -> str:
             raise InputError(f"{first} and {second} were tested on other rows of {corpus}: their labels differ.")
         scores = np.stack([one["after"], two["after"], mean_of_ranks(np.stack([one["after"], two["after"]]))])
         resampled, values = resampled_spearman(scores, one["labels"]), [spearman(s, one["labels"]) for s in scores]
-        cells = [f"{100 * value:.2f}" for value in values]
+        cells: list[Cell] = [Number(100 * value) for value in values]
         for single in (0, 1):
             gain = difference(resampled[:, 2:], resampled[:, single : single + 1], values[2] - values[single])
             cells.append(f"{100 * gain.mean:+.2f} [{100 * gain.low:+.2f}, {100 * gain.high:+.2f}]")
         rows.append([corpus, *cells])
     header = ["test Spearman x100", "A", "B", "mean of ranks", "gain over A [95%]", "gain over B [95%]"]
     caption = f"A is {first}, B is {second}. Paired bootstrap over test rows; A and B are single runs."
-    return document.markdown_table(document.Table(caption, header, rows))
+    return f"{caption}\n\n{markdown_table(header, rows)}"
 
 
 def scores_of(place: str) -> Scores:

@@ -1,20 +1,63 @@
-"""Format numbers for tables: means, deviations, missing values."""
+"""Numbers of tables: values with the format that a document prints them in."""
 
 import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 
-def known(values) -> list[float]:
+@dataclass(frozen=True)
+class Number:
+    """A number, with a standard deviation where it is a mean over runs."""
+
+    value: float
+    deviation: float | None = None
+    form: str = ".2f"
+
+    def __str__(self) -> str:
+        value = format(self.value, self.form)
+        return value if self.deviation is None else f"{value} ± {format(self.deviation, self.form)}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The two ends of an interval."""
+
+    low: float
+    high: float
+    form: str = "+.2f"
+
+    def __str__(self) -> str:
+        return f"{format(self.low, self.form)} to {format(self.high, self.form)}"
+
+
+# None is an empty cell; whole numbers are counts.
+Cell = str | int | Number | Range | None
+
+
+def printed(cell: Cell) -> str:
+    return "" if cell is None else str(cell)
+
+
+def measured(values: Iterable[float | None]) -> list[float]:
+    """The values that are not None."""
     return [value for value in values if value is not None]
 
 
-def spread(values) -> str:
-    """Mean and standard deviation, times 100; empty where nothing was measured."""
-    values = [100 * value for value in known(values)]
-    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{deviation}" if values else ""
+def times_100(values: Iterable[float | None]) -> Number | None:
+    """Mean over runs and, of several, the standard deviation, both times 100; None where nothing was measured."""
+    numbers = [100 * value for value in measured(values)]
+    if not numbers:
+        return None
+    return Number(statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None)
 
 
-def average(cells: list[list]) -> str:
-    """Mean over corpora of the mean over seeds, times 100, where all corpora were measured and there are several."""
-    means = [statistics.mean(known(cell)) for cell in cells if known(cell)]
-    return f"{100 * statistics.mean(means):.2f}" if len(means) == len(cells) > 1 else ""
+def mean_of_corpora(cells: list[list[float | None]]) -> Number | None:
+    """Mean over corpora of the mean over runs, times 100; None unless there are several, all of them measured."""
+    means = [statistics.mean(measured(cell)) for cell in cells if measured(cell)]
+    return Number(100 * statistics.mean(means)) if len(means) == len(cells) > 1 else None
+
+
+def mean_of(values: Iterable[float | None], form: str) -> Number | None:
+    """Mean over runs; None where nothing was measured."""
+    numbers = measured(values)
+    return Number(statistics.mean(numbers), form=form) if numbers else None

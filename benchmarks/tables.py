@@ -1,0 +1,208 @@
+"""Fill the tables of README and docs from the committed results.
+
+python -m benchmarks.tables              README.md, README.zh-CN.md and docs/*.md
+python -m benchmarks.tables FILE ...     these Markdown files
+python -m benchmarks.tables --check      change nothing, exit with 1 where a table is not current
+
+What stands between `<!-- results:NAME -->` and `<!-- end -->` is replaced: by the table of the study in the folder
+`results/NAME`, or by that of the benchmark whose JSON is `results/NAME.json`.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+
+from cosent.errors import InputError, messages_for_users
+from cosent.reporting.document import markdown_table
+from cosent.reporting.numbers import Cell, Number, times_100
+from cosent.reporting.readme_tables import study_table
+from cosent.studies.results import read_results
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+BLOCK = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def main(args: argparse.Namespace) -> None:
+    stale = []
+    for file in args.files or pages():
+        text = file.read_text(encoding="utf-8")
+        filled = fill(text)
+        if filled != text:
+            stale.append(str(file))
+            if not args.check:
+                file.write_text(filled, encoding="utf-8")
+    for name in stale:
+        print(f"{name}: {'not current; run python -m benchmarks.tables' if args.check else 'filled'}")
+    if args.check and stale:
+        sys.exit(1)
+
+
+def pages() -> list[Path]:
+    """The Markdown files that may have tables, as far as they exist."""
+    files = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [file for file in files if file.is_file()]
+
+
+def fill(text: str, results: Path = RESULTS) -> str:
+    """Replaces the content of every block by the table of the result that it names.
+
+    Raises:
+        InputError: a block names a result that is not under `results`, or that no renderer is for.
+    """
+
+    def table(match: re.Match) -> str:
+        start, name, _, end = match.groups()
+        return f"{start}{render(name, results)}\n{end}"
+
+    return BLOCK.sub(table, text)
+
+
+def render(name: str, results: Path = RESULTS) -> str:
+    """The Markdown of one result."""
+    file, folder = results / f"{name}.json", results / name
+    if file.is_file():
+        result = json.loads(file.read_text(encoding="utf-8"))
+        kind = result.get("kind", "speed")
+        if kind not in TABLES:
+            raise InputError(f"{file} is of kind {kind!r}, and only {', '.join(TABLES)} have a table.")
+        return TABLES[kind](result)
+    if folder.is_dir():
+        return study_table(read_results(folder))
+    raise InputError(
+        f"A page asks for results:{name}, and {results} has neither {name}.json nor {name}/. The table would stay as "
+        "it was typed. Run the benchmark or the study, or remove the block."
+    )
+
+
+def commit_of(record: dict) -> str:
+    return (record["commit"] or "unknown")[:10]
+
+
+def speed_table(result: dict) -> str:
+    """Speed against sentence-transformers: medians, ratio, memory, and the largest difference of what was computed."""
+    header = ["task", "encoder", "data", "ours", "theirs", "ratio", "MiB, ours / theirs", "largest difference"]
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        data, ours = f"{row['corpus']} {row['split']}", Number(row["ours"], form=".4g")
+        theirs = f"{row['theirs']:.4g} {row['unit'].replace('_per_second', '/s')}"
+        memory = f"{row['ours_mib']:.0f} / {row['theirs_mib']:.0f}"
+        difference = Number(row["largest_difference"], form=".0e")
+        share = Number(row["sgemm_share"], form=".0%") if "sgemm_share" in row else None
+        ratio = Number(row["ratio"])
+        rows.append([row["task"], row["encoder"], data, ours, theirs, ratio, memory, difference, share])
+    ratios = [(place, header.index("ratio")) for place in range(len(rows))]
+    commits = ", ".join(dict.fromkeys(commit_of(row) for row in result["rows"]))
+    return (
+        f"{markdown_table([*header, 'sgemm peak'], rows, strong=ratios)}\n\n"
+        f"Medians of {result['repeats']} interleaved measurements, each in its own process; {result['device']}, "
+        f"{result['threads']} threads, {result['when']}, commit {commits}."
+    )
+
+
+def exactness_table(result: dict) -> str:
+    """Differences of loss and gradient of a split batch from those of one process, and the memory that parts save."""
+    models, pairs = list(next(iter(result["differences"].values()))), result["pairs"]
+    splits = [
+        [split, *(f"{cells[model]['loss']:.0e} / {cells[model]['gradient']:.0e}" for model in models)]
+        for split, cells in result["differences"].items()
+    ]
+    memory = [
+        [case, Number(mib["activations_mib"], form=".1f"), Number(mib["process_mib"], form=".0f")]
+        for case, mib in result["memory"].items()
+    ]
+    return (
+        f"{markdown_table([f'{pairs} pairs as', *models], splits)}\n\n"
+        f"{markdown_table(['bi_encoder', 'activations, MiB', 'process, MiB'], memory)}\n\n"
+        f"Largest relative difference of loss / gradient from 1 x {pairs}, {result['corpus']}, no dropout; "
+        f"{result['device']}, commit {commit_of(result)}."
+    )
+
+
+def kills_table(result: dict) -> str:
+    return (
+        f"{result['kills']} times SIGKILL, {result['kills_while_saving']} of them while a checkpoint was written "
+        f"({result['torn_checkpoints']} left it torn): {result['bit_equal']} of {result['runs']} runs ended with the "
+        f"weights and the validation curve of an undisturbed run, bit for bit. {result['device']}, commit "
+        f"{commit_of(result)}."
+    )
+
+
+def scaling_table(result: dict) -> str:
+    """Speed of two processes next to that of one, and of two that exchange nothing."""
+    one, strangers, ddp = (
+        result["pairs_per_second"][case] for case in ("one process", "two strangers", "two processes, DDP")
+    )
+    return (
+        f"Pairs/s in training on {result['corpus']}, one thread a process: {one:.0f} on one process, {ddp:.0f} on two "
+        f"(DDP), {strangers:.0f} on two that exchange nothing, which is what the machine has to give. DDP reaches "
+        f"{ddp / strangers:.0%} of that, and {ddp / (2 * one):.0%} of twice one process. Medians of "
+        f"{len(result['rounds']['one process'])} turns; {result['device']}, commit "
+        f"{commit_of(result)}."
+    )
+
+
+def student_table(result: dict) -> str:
+    """A teacher and its students: retrieval and, of those that write, statistics of their samples."""
+    header = ["model", "parameters", f"{result['corpus']} test Spearman x100", "perplexity", *SAMPLES, "minutes"]
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        written: list[Cell] = [None] * (1 + len(SAMPLES))
+        if "samples" in row:
+            samples = [Number(row["samples"][key], form=".3f") for key in SAMPLES]
+            written = [Number(row["perplexity"], form=".1f"), *samples]
+        parameters, minutes = f"{row['parameters'] / 1e6:.1f} M", Number(row["minutes"], form=".1f")
+        rows.append([row["model"], parameters, times_100(row["spearman"]), *written, minutes])
+    epochs = f"{result['epochs']} epochs" if result["epochs"] > 1 else "one epoch"
+    return (
+        f"{markdown_table(header, rows)}\n\n"
+        f"{result['train_pairs']:,} training pairs, {epochs} a stage; mean ± standard deviation over seeds. Of "
+        f"50 x 20 samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
+        f"teacher's mean cosine between the source and the top 5. {result['device']}, commit {commit_of(result)}."
+    )
+
+
+SAMPLES = ("distinct", "similar", "overlap", "judged")
+
+
+def generation_table(result: dict) -> str:
+    """Speed of sampling sentences against RoFormer-Sim's own loop."""
+    header = ["student", "tokens per sentence", "seconds, ours", "theirs", "ratio", "same sentences"]
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        tokens, ratio = (Number(row[key], form=".1f") for key in ("tokens_per_sentence", "ratio"))
+        medians = [Number(statistics.median(row["seconds"][side])) for side in ("ours", "theirs")]
+        rows.append([f"{row['layers']} layers", tokens, *medians, ratio, Number(row["equal"], form=".0%")])
+    ratios = [(place, header.index("ratio")) for place in range(len(rows))]
+    turns = len(result["rows"][0]["seconds"]["ours"])
+    return (
+        f"{markdown_table(header, rows, strong=ratios)}\n\n"
+        f"{result['sources']} sources x {result['samples']} samples, medians of {turns} turns; {result['device']}, "
+        f"{result['threads']} threads, commit {commit_of(result)}."
+    )
+
+
+# By the `kind` of a result; those of speed have none.
+TABLES = {
+    "exactness": exactness_table,
+    "generation": generation_table,
+    "kills": kills_table,
+    "scaling": scaling_table,
+    "speed": speed_table,
+    "student": student_table,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="Markdown files; README and docs where none are named")
+    parser.add_argument("--check", action="store_true", help="change nothing, exit with 1 where a table is not current")
+    return parser
+
+
+if __name__ == "__main__":
+    with messages_for_users():
+        main(parser().parse_args())

@@ -1,0 +1,29 @@
+"""Rows of tables with the numbers that others published."""
+
+import statistics
+
+from cosent.reporting.numbers import Cell, Number
+from cosent.studies.results import Study
+
+
+def published_rows(
+    study: Study, measure: str, method: str, columns: list[str], form: str = ".2f"
+) -> list[tuple[str, list[Number | None]]]:
+    """Name and numbers of every published row for a method, one number per column; rows without any are left out."""
+    rows = []
+    for table in study.tables(measure):
+        for row in table.of(method):
+            numbers = [Number(row[column], form=form) if column in row else None for column in columns]
+            if any(numbers):
+                rows.append((f"published: {row['method']}, {row['encoder']} ({table.source})", numbers))
+    return rows
+
+
+def published_means(study: Study, measure: str, method: str, columns: list[str]) -> list[list[Cell]]:
+    """Published rows as in a table of corpora: name, numbers, their mean where there are several, and one run."""
+    rows = []
+    for name, numbers in published_rows(study, measure, method, columns):
+        complete = len(numbers) > 1 and all(numbers)
+        mean = Number(statistics.mean(number.value for number in numbers)) if complete else None
+        rows.append([name, *numbers, mean, 1])
+    return rows
