@@ -74,7 +74,7 @@ def parser(
     groups = {}
     for flag in sorted(flags.values(), key=lambda flag: is_of_library(flag.owner)):  # ours first
         if flag.owner not in groups:
-            first_line = flag.owner.__doc__.strip().splitlines()[0].rstrip(".")
+            first_line = (flag.owner.__doc__ or flag.owner.__name__).strip().splitlines()[0].rstrip(".")
             title = f"transformers.{flag.owner.__name__}" if is_of_library(flag.owner) else first_line
             groups[flag.owner] = found.add_argument_group(title)
         add_flag(groups[flag.owner], flag)
