@@ -156,10 +156,12 @@ def _dash(place: int):
 def shorten(label: str, limit: int = COLUMNS) -> str:
     """A label of at most `limit` columns, cut in its middle: names of variants differ at their ends."""
     text = "".join(character for character in label if character.isprintable())
-    half, cut = len(text) // 2, 0
-    while columns(text) - columns(text[half - cut : half + cut]) + (cut > 0) > limit:
-        cut += 1
-    return f"{text[: half - cut]}…{text[half + cut :]}" if cut else text
+    if columns(text) <= limit:
+        return text
+    start = end = len(text) // 2
+    while columns(text[:start] + text[end:]) >= limit:
+        start, end = (start - 1, end) if start + end >= len(text) else (start, end + 1)
+    return f"{text[:start]}…{text[end:]}"
 
 
 def columns(text: str) -> int:
