@@ -7,14 +7,14 @@ import numpy as np
 from cosent.errors import InputError
 from cosent.evaluation.significance import RESAMPLES, Difference, difference, resampled_spearman, spearman
 from cosent.reporting import figures
-from cosent.reporting.document import Figures, Section, Table
+from cosent.reporting.document import Block, Figures, Section, Table
 from cosent.reporting.numbers import Cell, Number, Range, mean_of_corpora, measured, times_100
 from cosent.reporting.published_rows import published_means
 from cosent.studies.results import Result, Study
 
 # Settings that every report shows, next to those in which the methods differ.
-SHOWN = ("model_name_or_path", "pooling", "limit_train", "per_device_train_batch_size", "learning_rate")
-SHOWN += ("num_train_epochs",)
+SHOWN = ("model_name_or_path", "pooling", "limit_train", "per_device_train_batch_size", "learning_rate",
+         "num_train_epochs")  # fmt: skip
 # Settings that decide what a model scores before it is trained.
 STARTS = ("model_name_or_path", "tower", "pooling")
 # Settings that differ between runs without being a choice.
@@ -69,7 +69,8 @@ def quality(study: Study) -> Section:
 
 def _means(study: Study, metric: str, corpora: list[str]) -> tuple[list[list[Cell]], list[list[Cell]]]:
     """Rows of a test metric, a row per method and a column per corpus, and the published rows for these methods."""
-    rows, published = [], []
+    rows: list[list[Cell]] = []
+    published: list[list[Cell]] = []
     for row, results in study.rows.items():
         cells = [[run.test(corpus, metric) for run in study.cell(row, corpus)] for corpus in corpora]
         rows.append([row, *map(times_100, cells), mean_of_corpora(cells), max(map(len, cells))])
@@ -80,7 +81,8 @@ def _means(study: Study, metric: str, corpora: list[str]) -> tuple[list[list[Cel
 
 def before_training(study: Study) -> list[list[Cell]]:
     """A row per starting point of the methods: encoder, tower and pooling."""
-    starts, rows = {}, []
+    starts: dict[str, list[Result]] = {}
+    rows: list[list[Cell]] = []
     for result in study.results:
         settings = (result.record["recipe"].get(key) for key in STARTS)
         starts.setdefault(", ".join(str(value) for value in settings if value is not None), []).append(result)
@@ -102,7 +104,8 @@ def dot_figure(study: Study, corpus: str) -> str:
 
 def differences(study: Study) -> Section:
     """Paired bootstrap intervals of the difference of every two methods, by corpus."""
-    blocks, without = [], set()
+    blocks: list[Block] = []
+    without: set[str] = set()
     for corpus in study.corpora:
         scored = {row: {r.seed: r for r in study.cell(row, corpus) if corpus in r.scores} for row in study.rows}
         without |= {row for row, runs in scored.items() if not runs and study.cell(row, corpus)}
@@ -122,7 +125,7 @@ def difference_blocks(found: dict[tuple[str, str], tuple[Difference, int]], corp
     shown = found if len(found) <= 6 else {pair: each for pair, each in found.items() if pair[0] == first}
     lines = [(f"{a} - {b}", 100 * each.mean, 100 * each.low, 100 * each.high) for (a, b), (each, _) in shown.items()]
     figure = figures.intervals(f"{corpus}: differences", lines, "test Spearman x100")
-    rows = [
+    rows: list[list[Cell]] = [
         [f"{a} - {b}", Number(100 * each.mean, form="+.2f"), Range(100 * each.low, 100 * each.high), seeds,
          _verdict(a, b, each)] for (a, b), (each, seeds) in found.items()
     ]  # fmt: skip
@@ -169,8 +172,8 @@ def compare(scored: dict[str, dict[int, Result]], corpus: str) -> dict[tuple[str
         if seeds:
             a, b = ([columns[side[s].file] for s in seeds] for side in (ours, theirs))
             observed = float(np.mean([value for value, _ in a]) - np.mean([value for value, _ in b]))
-            stacked = [np.stack([column for _, column in side], axis=1) for side in (a, b)]
-            found[first, second] = difference(*stacked, observed), len(seeds)
+            one, other = (np.stack([column for _, column in side], axis=1) for side in (a, b))
+            found[first, second] = difference(one, other, observed), len(seeds)
     return found
 
 
@@ -190,8 +193,8 @@ def accuracy(study: Study) -> Section:
         "that, but other projects report it, so it is shown for comparison with theirs."
     )
     header = ["method", *corpora, "mean of corpora", "n", *(f"{c} (oracle threshold)" for c in corpora)]
-    lines = [row + oracle for row, oracle in zip(rows, oracles, strict=True)]
-    lines += [line + [None] * len(corpora) for line in published]
+    lines: list[list[Cell]] = [[*row, *oracle] for row, oracle in zip(rows, oracles, strict=True)]
+    lines += [[*line, *[None] * len(corpora)] for line in published]
     return Section("Accuracy", [Table(caption, header, lines, strong=_best(rows)), note])
 
 
@@ -200,7 +203,8 @@ def _best(rows: list[list[Cell]]) -> frozenset[tuple[int, int]]:
     best = set()
     if len(rows) > 1:
         for column in range(1, len(rows[0]) - 1):  # after the name, before the count
-            means = {place: round(row[column].value, 2) for place, row in enumerate(rows) if row[column] is not None}
+            cells = [(place, row[column]) for place, row in enumerate(rows)]
+            means = {place: round(cell.value, 2) for place, cell in cells if isinstance(cell, Number)}
             best |= {(place, column) for place, mean in means.items() if mean == max(means.values())}
     return frozenset(best)
 

@@ -12,7 +12,9 @@ from cosent.studies.results import Result, Study
 
 def learning(study: Study) -> Section:
     """Validation curves by training corpus, quality after the first epoch, and epochs to 90% of the best."""
-    plots, rows, published = [], [], []
+    plots: list[str] = []
+    rows: list[list[Cell]] = []
+    published: list[list[Cell]] = []
     corpora = list(dict.fromkeys(result.trained_on for result in study.results if result.curve))
     for corpus in corpora:
         series = []
@@ -45,10 +47,9 @@ def published_learning(study: Study, method: str, corpus: str) -> list[list[Cell
     """Published rows in the columns of the table of learning curves."""
     first = published_rows(study, "first_epoch", method, [corpus])
     to_90 = published_rows(study, "epochs_to_90", method, ["all"], ".1f")
-    return [
-        *([f"{name}, {corpus}", number, None, None] for name, [number] in first),
-        *([name, None, None, number] for name, [number] in to_90),
-    ]
+    rows: list[list[Cell]] = [[f"{name}, {corpus}", number, None, None] for name, [number] in first]
+    rows += [[name, None, None, number] for name, [number] in to_90]
+    return rows
 
 
 def distributions(study: Study) -> Section:
@@ -73,7 +74,9 @@ def distributions(study: Study) -> Section:
 
 def distances(study: Study) -> Section:
     """|u - v| of the test pairs before training, by label: kexue.fm 8847's explanation of Sentence-BERT."""
-    plots, rows, seen = [], [], []
+    plots: list[str] = []
+    rows: list[list[Cell]] = []
+    seen: list[tuple[str, np.ndarray]] = []
     for result in study.results:
         for corpus, splits in result.scores.items():
             values, labels = splits["test"].get("distances"), splits["test"]["labels"]
@@ -106,7 +109,8 @@ def split_by(labels: np.ndarray, values: np.ndarray) -> list[tuple[str, np.ndarr
 
 def speed(study: Study) -> Section:
     """Time and memory of training, time of scoring, and the quality that it buys: on average and run by run."""
-    rows, runs = [], []
+    rows: list[list[Cell]] = []
+    runs: list[list[Cell]] = []
     for row, results in study.rows.items():
         for corpus in dict.fromkeys(result.trained_on for result in results):
             same = [result for result in results if result.trained_on == corpus]

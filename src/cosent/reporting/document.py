@@ -5,12 +5,12 @@ All text is escaped in both. What the page looks like is in `report.html.j2` and
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from cosent.reporting.numbers import Cell, printed
+from cosent.reporting.numbers import Row, printed
 
 TEMPLATE = "report.html.j2"
 
@@ -26,7 +26,7 @@ class Table:
 
     caption: str
     header: list[str]
-    rows: list[list[Cell]]
+    rows: Sequence[Row]
     strong: frozenset[tuple[int, int]] = frozenset()
     folded: bool = False
 
@@ -43,10 +43,13 @@ class Figures:
     svgs: list[str]
 
 
+Block = str | Table | Figures
+
+
 @dataclass(frozen=True)
 class Section:
     title: str
-    blocks: list[str | Table | Figures] = field(default_factory=list)
+    blocks: Sequence[Block] = ()
 
 
 def to_html(title: str, sections: list[Section]) -> str:
@@ -82,7 +85,7 @@ def to_markdown(title: str, sections: list[Section], page: str) -> str:
     return "\n".join(lines)
 
 
-def markdown_table(header: list[str], rows: list[list[Cell]], strong: Iterable[tuple[int, int]] = ()) -> str:
+def markdown_table(header: list[str], rows: Sequence[Row], strong: Iterable[tuple[int, int]] = ()) -> str:
     """A Markdown table; `strong` names the (row, column) of the cells in bold."""
     printed_rows = [[_plain(printed(cell)) for cell in row] for row in rows]
     for row, column in strong:

@@ -68,9 +68,9 @@ def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]],
     with style():
         figure, axes = new_figure(title, WIDTH, 250 + legend, left=40, right=12, top=42, bottom=52 + legend)
         axes.grid(axis="y")
-        ends = [x for _, points, _ in series for x in points]
-        if min(ends) < max(ends):
-            axes.set_xlim(min(ends), max(ends))
+        xs = [x for _, points, _ in series for x in points]
+        if min(xs) < max(xs):
+            axes.set_xlim(min(xs), max(xs))
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))  # there is no epoch 1.5 on an axis
         axes.set_xlabel(x_name, loc="right")
         figure.text(0, 1 - 32 / figure.bbox.height, y_name, color=FAINT)

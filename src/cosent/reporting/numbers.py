@@ -1,7 +1,7 @@
 """Numbers of tables: values with the format that a document prints them in."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -32,6 +32,7 @@ class Range:
 
 # None is an empty cell; whole numbers are counts.
 Cell = str | int | Number | Range | None
+Row = Sequence[Cell]
 
 
 def printed(cell: Cell) -> str:

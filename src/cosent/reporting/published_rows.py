@@ -21,9 +21,9 @@ def published_rows(
 
 def published_means(study: Study, measure: str, method: str, columns: list[str]) -> list[list[Cell]]:
     """Published rows as in a table of corpora: name, numbers, their mean where there are several, and one run."""
-    rows = []
+    rows: list[list[Cell]] = []
     for name, numbers in published_rows(study, measure, method, columns):
-        complete = len(numbers) > 1 and all(numbers)
-        mean = Number(statistics.mean(number.value for number in numbers)) if complete else None
+        values = [number.value for number in numbers if number is not None]
+        mean = Number(statistics.mean(values)) if len(values) == len(numbers) > 1 else None
         rows.append([name, *numbers, mean, 1])
     return rows

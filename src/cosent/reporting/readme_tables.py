@@ -20,15 +20,16 @@ def study_table(study: Study) -> str:
     for row, runs in study.rows.items():
         means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
         minutes = Number(statistics.mean(run.record["train_seconds"] for run in runs) / 60, form=".1f")
-        cells = [row, *means, len({run.seed for run in runs}), minutes]
-        rows.append(cells + (_adapter_cells(runs) if adapters else []))
+        cells: list[Cell] = [row, *means, len({run.seed for run in runs}), minutes]
+        rows.append([*cells, *(_adapter_cells(runs) if adapters else [])])
     header = ["test Spearman x100, mean ± std", *study.corpora, "seeds", "minutes per run", *extra]
     return f"{markdown_table(header, rows)}\n\n{protocol(study.results)}"
 
 
 def _adapter_cells(runs: list[Result]) -> list[Cell]:
     peak = statistics.mean(run.record["footprint"]["peak_mib"] for run in runs)
-    return [Number(runs[0].trained_share, form=".1%"), Number(peak, form=".0f")]
+    share = runs[0].trained_share
+    return [None if share is None else Number(share, form=".1%"), Number(peak, form=".0f")]
 
 
 def protocol(results: list[Result]) -> str:

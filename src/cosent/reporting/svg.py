@@ -60,7 +60,7 @@ def new_figure(title: str, width: int, height: int, left: int, right: int, top: 
 
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)  # at 72 dpi, a point is a pixel
     figure.patch.set_visible(False)
-    size = [left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height]
+    size = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
     axes = figure.add_axes(size)
     axes.patch.set_visible(False)
     for axis in (axes.xaxis, axes.yaxis):
@@ -87,7 +87,7 @@ def to_svg(figure, title: str, description: str) -> str:
             if child.tag.endswith(("}metadata", "}style")):
                 element.remove(child)
         _clean(element, referenced)
-    width, height = root.get("viewBox").split()[2:]
+    width, height = root.attrib["viewBox"].split()[2:]
     root.attrib = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {height}", "width": width}
     root.attrib |= {"height": height, "role": "img", "aria-labelledby": f"t{name} d{name}"}
     root.attrib |= {"font-family": FONTS, "stroke-linejoin": "round"}
