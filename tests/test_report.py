@@ -15,7 +15,7 @@ from scipy import stats
 from benchmarks import students, tables
 from cosent import report
 from cosent.errors import InputError
-from cosent.reporting.comparison import compare
+from cosent.reporting.differences import compare
 from cosent.reporting.ensemble import ensemble
 from cosent.run_record import read_scores, save_scores
 from cosent.studies.definition import expand, read_study

@@ -11,6 +11,7 @@ from pathlib import Path
 from cosent.cli import check_world_size
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting import comparison, diagnostics, document
+from cosent.reporting.differences import differences
 from cosent.reporting.ensemble import ensemble
 from cosent.studies.results import read_results
 
@@ -32,7 +33,7 @@ def write(folder: Path) -> tuple[Path, Path]:
     """
     study = read_results(folder)
     check_installed("jinja2", "matplotlib")
-    make = (comparison.overview, comparison.quality, comparison.differences, comparison.accuracy)
+    make = (comparison.overview, comparison.quality, differences, comparison.accuracy)
     make += (diagnostics.learning, diagnostics.distributions, diagnostics.distances, diagnostics.speed)
     sections = [section for section in (function(study) for function in make) if section.blocks]
     title = f"Study {study.name}"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cosent.reporting import figures
+from cosent.reporting.svg import COLUMNS, columns, shorten
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["余弦排序", "<script>a & b</script>", "_private $x$"]
@@ -105,8 +106,8 @@ def test_equal_scores_are_drawn():
 def test_a_long_label_keeps_both_ends():
     """Fails if a label runs out of the figure, or variants that differ at their ends look alike."""
     label = "cosent_mini learning_rate=2e-05 - cosent_mini learning_rate=5e-05, trained on atec"
-    short = figures.shorten(label)
-    assert figures.columns(short) <= figures.COLUMNS and short.startswith("cosent_mini") and short.endswith("atec")
-    assert figures.shorten("余弦排序", 8) == "余弦排序" and figures.columns("余弦ab") == 6
-    assert figures.shorten("余弦排序损失", 8) == "余…损失"
-    assert figures.shorten("a\x00b\nc") == "abc", "what XML forbids would end the report"
+    short = shorten(label)
+    assert columns(short) <= COLUMNS and short.startswith("cosent_mini") and short.endswith("atec")
+    assert shorten("余弦排序", 8) == "余弦排序" and columns("余弦ab") == 6
+    assert shorten("余弦排序损失", 8) == "余…损失"
+    assert shorten("a\x00b\nc") == "abc", "what XML forbids would end the report"

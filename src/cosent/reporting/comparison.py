@@ -1,14 +1,8 @@
-"""Quality of the methods of a study, and whether they differ: the first sections of a report."""
+"""Settings and test quality of the methods of a study: the first sections of a report."""
 
-from itertools import combinations
-
-import numpy as np
-
-from cosent.errors import InputError
-from cosent.evaluation.significance import RESAMPLES, Difference, difference, resampled_spearman, spearman
 from cosent.reporting import figures
-from cosent.reporting.document import Block, Figures, Section, Table
-from cosent.reporting.numbers import Cell, Number, Range, mean_of_corpora, measured, times_100
+from cosent.reporting.document import Figures, Section, Table
+from cosent.reporting.numbers import Cell, Number, mean_of_corpora, measured, times_100
 from cosent.reporting.published_rows import published_means
 from cosent.studies.results import Result, Study
 
@@ -102,81 +96,6 @@ def dot_figure(study: Study, corpus: str) -> str:
     return figures.dots(f"{corpus}: test Spearman", rows, "test Spearman x100")
 
 
-def differences(study: Study) -> Section:
-    """Paired bootstrap intervals of the difference of every two methods, by corpus."""
-    blocks: list[Block] = []
-    without: set[str] = set()
-    for corpus in study.corpora:
-        scored = {row: {r.seed: r for r in study.cell(row, corpus) if corpus in r.scores} for row in study.rows}
-        without |= {row for row, runs in scored.items() if not runs and study.cell(row, corpus)}
-        found = compare({row: runs for row, runs in scored.items() if runs}, corpus)
-        if found:
-            blocks += difference_blocks(found, corpus)
-    if blocks:
-        blocks.insert(0, METHOD)
-    if without and len(study.rows) > 1:
-        blocks.append(f"No interval for {', '.join(sorted(without))}: the scores of these runs were not kept.")
-    return Section("Differences between methods", blocks)
-
-
-def difference_blocks(found: dict[tuple[str, str], tuple[Difference, int]], corpus: str) -> list[Figures | Table]:
-    """A figure of the differences, of many only those of the first method, and a table of all."""
-    first = next(iter(found))[0]
-    shown = found if len(found) <= 6 else {pair: each for pair, each in found.items() if pair[0] == first}
-    lines = [(f"{a} - {b}", 100 * each.mean, 100 * each.low, 100 * each.high) for (a, b), (each, _) in shown.items()]
-    figure = figures.intervals(f"{corpus}: differences", lines, "test Spearman x100")
-    rows: list[list[Cell]] = [
-        [f"{a} - {b}", Number(100 * each.mean, form="+.2f"), Range(100 * each.low, 100 * each.high), seeds,
-         _verdict(a, b, each)] for (a, b), (each, seeds) in found.items()
-    ]  # fmt: skip
-    header = ["difference", "mean", "95% interval", "seeds", "verdict"]
-    return [
-        Figures(f"Differences on {corpus}; an open dot marks a difference whose interval includes 0.", [figure]),
-        Table(f"Differences in test Spearman x100 on {corpus}", header, rows, folded=len(rows) > 6),
-    ]
-
-
-METHOD = (
-    f"Paired bootstrap: {RESAMPLES:,} times, test rows are drawn with replacement, the same rows for both methods, and "
-    "so are seeds, the same for both (only seeds that both have; with one seed nothing is said about other runs). The "
-    "interval is that of the 2.5th to the 97.5th percentile of the difference of the mean Spearman. There is no "
-    "correction for the number of comparisons. Sources: Efron and Tibshirani 1993, chapter 13; Koehn 2004; Owen 2007."
-)
-
-
-def compare(scored: dict[str, dict[int, Result]], corpus: str) -> dict[tuple[str, str], tuple[Difference, int]]:
-    """Differences of all pairs of methods that share a seed, and how many seeds they share.
-
-    Args:
-        scored: runs by method and seed, all with scores of `corpus`.
-
-    Raises:
-        InputError: runs were tested on other rows.
-    """
-    if len(scored) < 2:
-        return {}
-    runs = [run for by_seed in scored.values() for run in by_seed.values()]
-    tests = [run.scores[corpus]["test"] for run in runs]
-    labels = tests[0]["labels"]
-    for run, test in zip(runs, tests, strict=True):
-        if not np.array_equal(test["labels"], labels):
-            raise InputError(
-                f"{run.file} was tested on other rows of {corpus} than {runs[0].file}: nothing can be compared pair by "
-                "pair. Delete the results from before the corpus was prepared anew, and run the study again."
-            )
-    resampled = resampled_spearman(np.stack([test["after"] for test in tests]), labels)
-    columns = {run.file: (spearman(tests[i]["after"], labels), resampled[:, i]) for i, run in enumerate(runs)}
-    found = {}
-    for (first, ours), (second, theirs) in combinations(scored.items(), 2):
-        seeds = [seed for seed in ours if seed in theirs]
-        if seeds:
-            a, b = ([columns[side[s].file] for s in seeds] for side in (ours, theirs))
-            observed = float(np.mean([value for value, _ in a]) - np.mean([value for value, _ in b]))
-            one, other = (np.stack([column for _, column in side], axis=1) for side in (a, b))
-            found[first, second] = difference(one, other, observed), len(seeds)
-    return found
-
-
 def accuracy(study: Study) -> Section:
     """Accuracy at the validation threshold, and at the best one for the test split, on corpora of binary labels."""
     corpora = [c for c in study.corpora if any(r.test(c, "accuracy") is not None for r in study.results)]
@@ -207,9 +126,3 @@ def _best(rows: list[list[Cell]]) -> frozenset[tuple[int, int]]:
             means = {place: round(cell.value, 2) for place, cell in cells if isinstance(cell, Number)}
             best |= {(place, column) for place, mean in means.items() if mean == max(means.values())}
     return frozenset(best)
-
-
-def _verdict(first: str, second: str, found: Difference) -> str:
-    if not found.significant:
-        return "not significant"
-    return f"{first if found.low > 0 else second} better"

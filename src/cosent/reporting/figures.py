@@ -4,16 +4,14 @@ Each figure has a title and a description for screen readers. Series differ in f
 are those of Okabe and Ito, which colour-blind readers can tell apart.
 """
 
-import unicodedata
-
 import numpy as np
 
-from cosent.reporting.svg import FAINT, GRID, INK, new_figure, style, to_svg
+from cosent.reporting.svg import FAINT, GRID, INK, columns, new_figure, shorten, style, to_svg
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d00", "#56b4e9", "#444444", "#7a3fa0")
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4", "4 2 1 2", "1 2", "10 2 2 2")
 WIDTH, ROW = 460, 40  # pixels of a figure, and of a row with its label above it
-COLUMNS, NARROW = 54, 24  # of a label, whose description has it in full; of a label that leaves room for another
+NARROW = 24  # columns of a label that leaves room for another next to it
 
 
 def dots(title: str, rows: list[tuple[str, list[float], float | None]], unit: str) -> str:
@@ -151,19 +149,3 @@ def _dash(place: int):
     """Line style of a series; matplotlib counts dashes in line widths, about 2 pixels."""
     pixels = DASHES[place % len(DASHES)].split()
     return (0, [int(length) / 2 for length in pixels]) if pixels else "-"
-
-
-def shorten(label: str, limit: int = COLUMNS) -> str:
-    """A label of at most `limit` columns, cut in its middle: names of variants differ at their ends."""
-    text = "".join(character for character in label if character.isprintable())
-    if columns(text) <= limit:
-        return text
-    start = end = len(text) // 2
-    while columns(text[:start] + text[end:]) >= limit:
-        start, end = (start - 1, end) if start + end >= len(text) else (start, end + 1)
-    return f"{text[:start]}…{text[end:]}"
-
-
-def columns(text: str) -> int:
-    """Columns of a text: a Chinese character takes two."""
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

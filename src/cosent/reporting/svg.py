@@ -5,12 +5,14 @@ matplotlib is imported on first use, so that `import cosent.report` stays fast a
 
 import io
 import re
+import unicodedata
 import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from xml.etree import ElementTree
 
+COLUMNS = 54  # of a label or a title; the description has it in full
 INK, FAINT, GRID = "#1c1f23", "#5b636c", "#e3e6ea"
 # The reader's machine sets the text, so the fonts are those of common systems, Chinese ones included.
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Noto Sans CJK SC', 'PingFang SC', "
@@ -65,8 +67,24 @@ def new_figure(title: str, width: int, height: int, left: int, right: int, top: 
     axes.patch.set_visible(False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    figure.text(0, 1 - 13 / height, title, fontsize=13.5, fontweight="bold")
+    figure.text(0, 1 - 13 / height, shorten(title), fontsize=13.5, fontweight="bold")
     return figure, axes
+
+
+def shorten(label: str, limit: int = COLUMNS) -> str:
+    """A label of at most `limit` columns, cut in its middle: names of variants differ at their ends."""
+    text = "".join(character for character in label if character.isprintable())
+    if columns(text) <= limit:
+        return text
+    start = end = len(text) // 2
+    while columns(text[:start] + text[end:]) >= limit:
+        start, end = (start - 1, end) if start + end >= len(text) else (start, end + 1)
+    return f"{text[:start]}…{text[end:]}"
+
+
+def columns(text: str) -> int:
+    """Columns of a text: a Chinese character takes two."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def to_svg(figure, title: str, description: str) -> str:
