@@ -65,8 +65,8 @@ def trainer_of(corpus: str, pairs: int, tower: str, lora: bool, batch: int, furt
     data = TOWERS[tower].dataset(rows, encoder.tokenizer, encoder.max_length, loss_targets(
         "cosent", labels_of(rows), manifest))  # fmt: skip
     return PairTrainer(
-        model=model, args=args, objective=objective, train_dataset=data, data_collator=TOWERS[tower].collator.of(
-            encoder.tokenizer), adapter=adapter(model_args, model, seed=1),
+        model=model, args=args, objective=objective, train_dataset=data, adapter=adapter(model_args, model, seed=1),
+        data_collator=TOWERS[tower].collator.from_tokenizer(encoder.tokenizer),
     )  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def teacher(tmp_path):
         torch.manual_seed(3)
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     BertTokenizer(vocab=vocabulary, model_max_length=64).save_pretrained(folder)
-    save_pooling(Pooling("mean", 24), folder, {})
+    save_pooling(Pooling("mean", 24), folder, {}, 2)
     return folder
 
 

@@ -41,7 +41,7 @@ def train_ours(model: str, rows, labels: np.ndarray, steps: int, clock: Clock, f
         args=PairTrainingArguments(**flags(folder, steps), **ours),
         objective=Objective(binary_cross_entropy_loss, "scores", compares_pairs=False),
         train_dataset=JoinedPairDataset(rows, encoder.tokenizer, encoder.max_length, labels),
-        data_collator=JoinedPairCollator.of(encoder.tokenizer),
+        data_collator=JoinedPairCollator.from_tokenizer(encoder.tokenizer),
         callbacks=[clock],
     ).train()
 

@@ -17,6 +17,7 @@ from transformers import set_seed
 from cosent.cli import run
 from cosent.data.corpus import load_corpus
 from cosent.data.pairs import PairDataset
+from cosent.data.tokenization import warn_truncated
 from cosent.errors import InputError
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.modeling.auto import load_model
@@ -27,7 +28,7 @@ from cosent.run_record import corpus_record, save_record
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.data import Corruption, StudentCollator, StudentDataset, training_rows
 from cosent.student.decoding import Sampling
-from cosent.student.evaluation import HeldOut, summary
+from cosent.student.evaluation import StudentEvaluation, summary
 from cosent.student.model import Student
 from cosent.student.teacher import teacher_scores, teacher_vectors
 from cosent.student.trainer import StudentTrainer
@@ -51,19 +52,21 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     rows, positive = training_rows(corpora, data_args, distill_args)
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
     with args.main_process_first(desc="teacher"):
-        targets = ask(teacher, rows, Path(distill_args.teacher_cache))
+        targets = teacher_targets(teacher, rows, Path(distill_args.teacher_cache))
     generation = model_args.generation
-    corruption = Corruption.of(encoder.tokenizer, distill_args.corruption_share, distill_args.corruption_ratio)
+    corruption = Corruption.from_tokenizer(
+        encoder.tokenizer, distill_args.corruption_share, distill_args.corruption_ratio
+    )
     judge = load_model(distill_args.judge).to(args.device) if distill_args.judge else teacher
     sampling = Sampling(num_samples=distill_args.generation_samples)
-    held = HeldOut(encoder, list(measured.values()), generation, judge, distill_args.generation_sources, sampling)
+    held = StudentEvaluation(
+        encoder, list(measured.values()), generation, judge, distill_args.generation_sources, sampling
+    )
     if not held.validation:
         logger.warning("No corpus has a validation split with two different labels: the last epoch is kept.")
         args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
     pairs = PairDataset(rows, encoder.tokenizer, encoder.max_length, positive.astype(np.float32))
-    if pairs.truncated:
-        logger.warning("%d of %d sentences are longer than %d tokens and lose their end (--max_length).",
-                       pairs.truncated, 2 * len(pairs), encoder.max_length)  # fmt: skip
+    warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, flag="--max_length")
     batch = args.cached_batch_size or args.train_batch_size * args.world_size
     if args.dataloader_drop_last and len(pairs) < batch:
         raise InputError(
@@ -122,7 +125,7 @@ def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student |
     return model, encoder
 
 
-def ask(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, cache: Path):
+def teacher_targets(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, cache: Path):
     """What the teacher says of the rows, as `StudentDataset` takes it."""
     if teacher is None:
         return None

@@ -18,8 +18,8 @@ from cosent.training.arguments import DataArguments, LossArguments, ModelArgumen
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.collapse_guard import CollapseGuard
 from cosent.training.environment import environment, footprint, footprint_line, recipe
-from cosent.training.held_out import keep_distances, measure, select_on_validation, table, validation_sets
-from cosent.training.mixture import load_corpora, tokenised, training_set, weights
+from cosent.training.held_out import evaluate_splits, keep_distances, select_on_validation, table, validation_sets
+from cosent.training.mixture import check_corpus_weights, load_corpora, tokenised, training_set
 from cosent.training.objective import build_objective
 from cosent.training.pair_trainer import PairTrainer
 from cosent.training.towers import TOWERS, adapter, build_model
@@ -56,11 +56,11 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         model=model,
         args=args,
         objective=objective,
-        corpus_weights=weights(data_args.corpus_weights, len(corpora), loss_args.loss),
+        corpus_weights=check_corpus_weights(data_args.corpus_weights, len(corpora), loss_args.loss),
         adapter=adapter(model_args, model, args.seed),
         train_dataset=train,
         eval_dataset=validation_sets(held, [corpus.manifest.name for corpus in selecting]),
-        data_collator=tower.collator.of(encoder.tokenizer),
+        data_collator=tower.collator.from_tokenizer(encoder.tokenizer),
         compute_metrics=lambda p: SimilarityMetrics().compute(predictions=p.predictions, references=p.label_ids),
     )
     if args.on_collapse is not None:
@@ -68,12 +68,12 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
 
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, loss_args))
     scores: Scores = {}
-    before, _ = measure(trainer, held, [], scores, "before")
+    before, _ = evaluate_splits(trainer, held, [], scores, "before")
     if isinstance(model, BiEncoder) and trainer.is_world_process_zero():
         keep_distances(encoder, everything, scores)
     result = trainer.train(resume_from_checkpoint=checkpoint)
     binary = [name for name, corpus in everything.items() if corpus.manifest.label_kind == "binary"]
-    after, thresholds = measure(trainer, held, binary, scores, "after")
+    after, thresholds = evaluate_splits(trainer, held, binary, scores, "after")
     trainer.save_model()
     if trainer.is_world_process_zero():
         record = {

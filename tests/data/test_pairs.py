@@ -8,7 +8,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from cosent.data.collators import JoinedPairCollator, PairCollator
-from cosent.data.corpus import limit, load_corpus, random_negatives
+from cosent.data.corpus import load_corpus, random_negatives, random_subset
 from cosent.data.pairs import JoinedPairDataset, PairDataset
 from cosent.errors import InputError
 from cosent.schema import COLUMNS
@@ -54,7 +54,7 @@ def test_joined_pairs_are_what_the_tokenizer_gives(make_corpus, pairs, tokenizer
     """Fails if a joined pair differs from the tokenizer's own batch, or one cut at the end of the longer sentence."""
     rows = [*pairs[:20], ("好" * 50, "坏", 1.0)]
     data = JoinedPairDataset(load_corpus(make_corpus({"train": rows})).split("train"), tokenizer, 24)
-    batch = JoinedPairCollator.of(tokenizer)([data[index] for index in range(len(data))])
+    batch = JoinedPairCollator.from_tokenizer(tokenizer)([data[index] for index in range(len(data))])
     first, second, _ = zip(*rows, strict=True)
     options = {"padding": True, "truncation": "longest_first", "max_length": 24, "return_tensors": "pt"}
     for name, expected in tokenizer(list(first), list(second), **options).items():
@@ -104,12 +104,12 @@ def test_another_tokenizer_or_length_is_not_served_from_the_cache(make_corpus, t
 def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):
     """Fails if --limit_train differs between runs, or takes the first rows of a sorted file."""
     rows = load_corpus(make_corpus({"train": pairs})).split("train")
-    some = limit(rows, 10)
-    assert some["sentence1"][:] == limit(rows, 10)["sentence1"][:]
+    some = random_subset(rows, 10)
+    assert some["sentence1"][:] == random_subset(rows, 10)["sentence1"][:]
     assert len(some) == 10 and len(set(some["sentence1"][:])) > 2
     data = PairDataset(some, tokenizer, 32)
     np.testing.assert_array_equal([row[2] for row in data], some["label"][:])
-    assert limit(rows, 10**6) is rows
+    assert random_subset(rows, 10**6) is rows
 
 
 def test_a_missing_corpus_says_how_to_prepare_it(tmp_path):

@@ -11,7 +11,8 @@ from torch import nn
 
 from cosent.compute.onednn import onednn_linears
 from cosent.errors import InputError
-from cosent.inference.embedding import batch_bounds, quantized, tokenize
+from cosent.inference.batches import batch_bounds
+from cosent.inference.embedding import quantized, tokenize
 from cosent.modeling.bi_encoder import SentenceEncoder
 
 SENTENCES = ["怎么还款", "我喜欢北京", "好", "", "怎么还款", "推荐一辆红车给我的朋友", "今天天气很好" * 9, "好"]
@@ -46,7 +47,7 @@ def test_cut_sentences_are_counted_once_per_row(encoder, caplog):
     with caplog.at_level(logging.WARNING):
         encoder.encode([*SENTENCES, SENTENCES[6]], batch_size=1)
     assert [r.getMessage() for r in caplog.records if "longer" in r.getMessage()] == [
-        "2 of 9 sentences are longer than 32 tokens; what is beyond them was not read."
+        "2 of 9 sentences are longer than 32 tokens; the rest of them is not read."
     ]
     assert tokenize(encoder, SENTENCES).lengths.max() == 32
 

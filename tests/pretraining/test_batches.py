@@ -132,7 +132,7 @@ def test_joined_pairs_are_what_a_cross_encoder_reads(tokenizer, caplog):
         expected = [tokenizer(*pair[::order]) for pair in cut]
         assert read == {(tuple(e["input_ids"]), tuple(e["token_type_ids"])) for e in expected}
         assert (batch["labels"] != -100).any() and int(batch["segments"].max()) == 3
-    assert "1 pairs are longer than 16 tokens" in caplog.text
+    assert "1 of 3 pairs are longer than 16 tokens" in caplog.text
 
 
 def test_half_of_the_pairs_are_strangers(tokenizer):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cosent.student.candidates import distinct, joined, rank_candidates
+from cosent.student.candidates import distinct, rank_candidates, remove_token_spaces
 
 
 def test_distinct():
@@ -25,7 +25,7 @@ def test_distinct():
 
 def test_spaces():
     """Fails if Latin words run together or Chinese keeps the spaces of a tokenizer."""
-    assert joined(" 苹 果 iphone 13 pro 多 少 钱 ? ") == "苹果iphone 13 pro多少钱?"
+    assert remove_token_spaces(" 苹 果 iphone 13 pro 多 少 钱 ? ") == "苹果iphone 13 pro多少钱?"
 
 
 def test_ranking_by_hand():

@@ -54,7 +54,7 @@ def tokenizer():
 
 def test_the_shares_of_the_noise(tokenizer):
     """Fails if sources are corrupted more or less than RoFormer-Sim's, or special tokens are touched."""
-    corruption = Corruption.of(tokenizer)
+    corruption = Corruption.from_tokenizer(tokenizer)
     generator = np.random.default_rng(0)
     ids = np.array([tokenizer.cls_token_id, *range(1000, 1100), tokenizer.sep_token_id])
     noisy = np.stack([corruption(ids, generator) for _ in range(2000)])
@@ -81,7 +81,7 @@ def test_pieces_of_a_word_go_together():
 
 def test_resuming_meets_the_same_noise(tokenizer):
     """Fails if the noise does not follow torch's generator, whose state checkpoints keep."""
-    collate = StudentCollator(0, Corruption.of(tokenizer))
+    collate = StudentCollator(0, Corruption.from_tokenizer(tokenizer))
     pairs = [(np.arange(1000, 1050), np.arange(1100, 1150), True, None)] * 4
     torch.manual_seed(5)
     state = torch.get_rng_state()

@@ -21,7 +21,7 @@ class PairCollator:
     pad_token_id: int
 
     @classmethod
-    def of(cls, tokenizer) -> "PairCollator":
+    def from_tokenizer(cls, tokenizer) -> "PairCollator":
         return cls(tokenizer.pad_token_id)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
@@ -47,7 +47,7 @@ class JoinedPairCollator:
     segments: bool
 
     @classmethod
-    def of(cls, tokenizer) -> "JoinedPairCollator":
+    def from_tokenizer(cls, tokenizer) -> "JoinedPairCollator":
         return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:

@@ -77,7 +77,7 @@ def read_parquet(file: Path, split: str) -> datasets.Dataset:
             datasets.enable_progress_bars()
 
 
-def limit(rows: datasets.Dataset, count: int | None, seed: int = 42) -> datasets.Dataset:
+def random_subset(rows: datasets.Dataset, count: int | None, seed: int = 42) -> datasets.Dataset:
     """A random subset of `count` rows that depends on `seed` alone; all rows when there are no more than that."""
     if count is not None and count < 1:
         raise InputError(f"--limit_train must be at least 1 pair, got {count}. Leave it out to train on all pairs.")

@@ -5,7 +5,6 @@ cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, t
 """
 
 import hashlib
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,41 +13,8 @@ import numpy as np
 import torch
 
 from cosent.data.corpus import labels_of
-from cosent.errors import InputError
+from cosent.data.tokenization import tokenize_apart, tokenize_joined, tokenizer_rules
 from cosent.schema import COLUMNS
-
-
-def tokenize_apart(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
-    """Token ids of both sentences, each cut at `max_length`, and how many of the two were cut."""
-    options = {"truncation": True, "max_length": max_length, "return_attention_mask": False}
-    sides = [tokenizer(batch[name], **options) for name in COLUMNS[:2]]
-    cut = np.array([[bool(row.overflowing) for row in side.encodings] for side in sides])
-    return {"input_ids1": sides[0]["input_ids"], "input_ids2": sides[1]["input_ids"], "truncated": cut.sum(axis=0)}
-
-
-def tokenize_joined(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
-    """Token ids of `[CLS] sentence1 [SEP] sentence2 [SEP]`, cut at the end of the longer sentence.
-
-    Returns:
-        `input_ids`; `first_tokens`, how many of them have segment id 0 (all, where the tokenizer gives no segments);
-        `truncated`, whether the pair was cut.
-
-    Raises:
-        InputError: the tokenizer numbers segments otherwise than zeros before ones.
-    """
-    options = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
-    pairs = tokenizer(batch["sentence1"], batch["sentence2"], **options)
-    ids, first_tokens = pairs["input_ids"], [len(ids) for ids in pairs["input_ids"]]
-    for row, segments in enumerate(pairs.get("token_type_ids", [])):
-        first_tokens[row] = len(segments) - sum(segments)
-        if segments != [0] * first_tokens[row] + [1] * sum(segments):
-            raise InputError(
-                f"This tokenizer gives a pair the segment ids {segments}, expected zeros before ones: another model "
-                "would be trained than was pretrained. Pass --segment_ids zero, or take another encoder."
-            )
-    truncated = [bool(row.overflowing) for row in pairs.encodings]
-    return {"input_ids": ids, "first_tokens": first_tokens, "truncated": truncated}
-
 
 IDS = datasets.Sequence(datasets.Value("int32"))
 TOKEN_FEATURES = {
@@ -72,7 +38,7 @@ class PairDataset(torch.utils.data.Dataset):
 
     def __init__(self, rows: datasets.Dataset, tokenizer, max_length: int, labels: np.ndarray | None = None):
         table = tokenized(rows, tokenizer, max_length, self.tokenize).data
-        self.columns: list[Any] = [contents(table.column(name)) for name in TOKEN_FEATURES[self.tokenize]]
+        self.columns: list[Any] = [column_view(table.column(name)) for name in TOKEN_FEATURES[self.tokenize]]
         self.labels = labels_of(rows) if labels is None else labels
         self.truncated = int(np.sum(table.column("truncated")))
 
@@ -116,7 +82,7 @@ def tokenized(rows: datasets.Dataset, tokenizer, max_length: int, tokenize: Call
     )
 
 
-def contents(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+def column_view(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """Views of a memory-mapped column: numbers, or for lists `(values, offsets)`.
 
     `values[offsets[i] : offsets[i + 1]]` is row i.
@@ -127,10 +93,4 @@ def contents(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
 
 def fingerprint(rows: datasets.Dataset, tokenizer, how: str) -> str:
     """Key of the token cache."""
-    return hashlib.sha256(f"{rows._fingerprint}|{how}|{rules_of(tokenizer)}".encode()).hexdigest()[:32]
-
-
-def rules_of(tokenizer) -> str:
-    """A fast tokenizer's rules and vocabulary, without what its last call left set in it: part of a cache's key."""
-    backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
-    return f"{tokenizer.model_input_names}|{json.dumps(backend)}"
+    return hashlib.sha256(f"{rows._fingerprint}|{how}|{tokenizer_rules(tokenizer)}".encode()).hexdigest()[:32]

@@ -52,6 +52,6 @@ def text_of(line: bytes, is_json: bool, place: str) -> str:
     return text.strip()
 
 
-def bare(text: str) -> str:
+def normalized_text(text: str) -> str:
     """A sentence without punctuation, spaces and case: what is alike in all its spellings."""
     return re.sub(r"\W+", "", text).lower()

@@ -11,12 +11,10 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize as scale_to_length_1
 
+from cosent.compute.contexts import evaluating
 from cosent.compute.onednn import onednn_linears
 from cosent.errors import InputError
-
-CHUNK_SENTENCES = 32768  # tokenised and sorted at a time, which bounds the memory that token ids take
-BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
-REORDER_TOKENS = 16384  # from here on laying out the weights anew for oneDNN pays for itself
+from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, check_sentences, device_batches
 
 
 @dataclass(frozen=True)
@@ -64,29 +62,13 @@ def embed(
     unique, copies = list(rows), np.bincount(row, minlength=len(rows))
     vectors = np.empty((len(unique), encoder.pooling.hidden_size), dtype=np.float32)
     truncated = np.zeros(len(unique), dtype=bool)
-    was_training = encoder.training
-    encoder.eval()
-    try:
-        for start in range(0, len(unique), CHUNK_SENTENCES):
-            chunk = slice(start, start + CHUNK_SENTENCES)
+    with evaluating(encoder):
+        for start in range(0, len(unique), CHUNK_SEQUENCES):
+            chunk = slice(start, start + CHUNK_SEQUENCES)
             tokenized = tokenize(encoder, unique[chunk])
             truncated[chunk] = tokenized.truncated
             vectors[chunk] = embed_tokens(encoder, tokenized, batch_size, normalize, copies[chunk], progress)
-    finally:
-        encoder.train(was_training)
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
-
-
-def check_sentences(sentences: list[str]) -> None:
-    if isinstance(sentences, str):
-        raise InputError("encode expects a list of sentences, got one string: its characters would be encoded one by "
-                         "one. Pass [sentence].")  # fmt: skip
-    for position, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            raise InputError(
-                f"encode expects sentences as strings, got {sentence!r} ({type(sentence).__name__}) at position "
-                f"{position}. Drop it, or convert it to the text that it stands for."
-            )
 
 
 def tokenize(encoder: nn.Module, sentences: list[str]) -> TokenizedSentences:
@@ -120,7 +102,7 @@ def embed_tokens(
     vectors = torch.empty((len(lengths), encoder.pooling.hidden_size), device=device)
     ends = lengths.cumsum()
     with onednn_linears(encoder, reorder=len(tokenized.ids) >= REORDER_TOKENS):
-        for start, stop in batch_bounds(lengths, batch_size, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"])):
+        for start, stop in device_batches(lengths, batch_size, device):
             mask = np.arange(lengths[start]) < lengths[start:stop, None]  # (sentences, longest)
             ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)
             ids[mask] = tokenized.ids[ends[start] - lengths[start] : ends[stop - 1]]
@@ -131,19 +113,6 @@ def embed_tokens(
     restored = np.empty(vectors.shape, dtype=np.float32)
     restored[order] = vectors.cpu().numpy()  # the one wait for the device
     return restored
-
-
-def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tuple[int, int]]:
-    """Splits sentences, longest first, into batches of at most `batch_size` sentences and `tokens` with padding.
-
-    A sentence that is longer than `tokens` is a batch of its own.
-    """
-    bounds, start = [], 0
-    while start < len(lengths):
-        stop = min(len(lengths), start + max(1, min(batch_size, tokens // int(lengths[start]))))
-        bounds.append((start, stop))
-        start = stop
-    return bounds
 
 
 def quantized(encoder: nn.Module) -> nn.Module:

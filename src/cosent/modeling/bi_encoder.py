@@ -1,6 +1,5 @@
 """The bi-encoder: a backbone with a pool on top, saved so that sentence-transformers loads the folder as it is."""
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -11,22 +10,22 @@ from torch.nn.functional import cosine_similarity
 from tqdm.auto import tqdm
 
 from cosent.compute.packed_backbone import packed_forward, padded_forward
+from cosent.data.tokenization import warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.inference.embedding import check_sentences, embed
+from cosent.inference.batches import check_pairs
+from cosent.inference.embedding import embed
 from cosent.modeling.loading import (
     TextModel,
-    below,
     dropout_changes,
     load_backbone,
     load_tokenizer,
     missing_models,
     quiet_transformers,
+    submodule_state,
 )
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import is_cross_encoder, load_pooling, read_json, save_pooling
-
-logger = logging.getLogger(__name__)
 
 HEAD_NAME = "head.safetensors"
 
@@ -91,10 +90,11 @@ class SentenceEncoder(TextModel):
         """
         state_dict = self.state_dict() if state_dict is None else state_dict
         with quiet_transformers():
-            self.backbone.save_pretrained(folder, state_dict=below(state_dict, "backbone."))
+            self.backbone.save_pretrained(folder, state_dict=submodule_state(state_dict, "backbone."))
         self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
-        save_pooling(self.pooling, folder, below(state_dict, "pooling."))
+        layers = self.backbone.config.num_hidden_layers
+        save_pooling(self.pooling, folder, submodule_state(state_dict, "pooling."), layers)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds sentences.
@@ -108,7 +108,7 @@ class SentenceEncoder(TextModel):
         run = packed_forward if self.packing else padded_forward
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
-        return self.pooling(tokens, attention_mask[:, : tokens.shape[1]])
+        return self.pooling.pool(tokens, attention_mask[:, : tokens.shape[1]])
 
     def encode(
         self, sentences: list[str], batch_size: int = 512, normalize: bool = False, show_progress_bar: bool = False
@@ -129,13 +129,7 @@ class SentenceEncoder(TextModel):
         """
         with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
             vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update)
-        if truncated:
-            logger.warning(
-                "%d of %d sentences are longer than %d tokens; what is beyond them was not read.",
-                truncated,
-                len(sentences),
-                self.max_length,
-            )
+        warn_truncated(truncated, len(sentences), "sentences", self.max_length)
         return vectors
 
     def similarity(
@@ -151,10 +145,7 @@ class SentenceEncoder(TextModel):
         """
         if isinstance(sentences1, str) and isinstance(sentences2, str):
             return float(self.similarity([sentences1], [sentences2])[0])
-        check_sentences(sentences1)
-        check_sentences(sentences2)
-        if len(sentences1) != len(sentences2):
-            raise InputError(f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences.")
+        check_pairs(sentences1, sentences2)
         vectors = self.encode(
             [*sentences1, *sentences2], batch_size, normalize=True, show_progress_bar=show_progress_bar
         )
@@ -195,10 +186,10 @@ class BiEncoder(nn.Module):
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes the encoder as `SentenceEncoder` does, and the head (needed for resuming alone) beside it."""
         state_dict = self.state_dict() if state_dict is None else state_dict
-        self.encoder.save_pretrained(folder, below(state_dict, "encoder."))
+        self.encoder.save_pretrained(folder, submodule_state(state_dict, "encoder."))
         Path(folder, HEAD_NAME).unlink(missing_ok=True)  # of a model with a head that stood here before
         if self.head is not None:
-            save_file(below(state_dict, "head."), Path(folder, HEAD_NAME))
+            save_file(submodule_state(state_dict, "head."), Path(folder, HEAD_NAME))
 
     def load_weights(self, folder: str | Path) -> None:
         """Takes over the weights that `save_pretrained` wrote to `folder`."""

@@ -9,14 +9,19 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from cosent.compute.onednn import onednn_linears
 from cosent.compute.packed_backbone import POSITIONS, packed_forward, packing_obstacle, padded_forward, warn_of_padding
-from cosent.data.collators import JoinedPairCollator
-from cosent.data.pairs import tokenize_joined
+from cosent.data.tokenization import warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.inference.embedding import BATCH_TOKENS, CHUNK_SENTENCES, REORDER_TOKENS, batch_bounds, check_sentences
-from cosent.modeling.loading import TextModel, below, dropout_changes, load_seeded, missing_models, quiet_transformers
+from cosent.inference.scoring import score_pairs
+from cosent.modeling.loading import (
+    TextModel,
+    dropout_changes,
+    load_seeded,
+    missing_models,
+    quiet_transformers,
+    submodule_state,
+)
 from cosent.modeling.saved_folder import IDENTITY, is_cross_encoder, remove_pooling
 
 logger = logging.getLogger(__name__)
@@ -138,49 +143,10 @@ class CrossEncoder(TextModel):
         """
         if isinstance(sentences1, str) and isinstance(sentences2, str):
             return float(self.similarity([sentences1], [sentences2])[0])
-        if len(sentences1) != len(sentences2):
-            raise InputError(f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences.")
-        check_sentences(sentences1)
-        check_sentences(sentences2)
-        scores, truncated, was_training = np.empty(len(sentences1), dtype=np.float32), 0, self.training
-        self.eval()
-        try:
-            with tqdm(total=len(scores), unit="pair", disable=not show_progress_bar) as progress:
-                for start in range(0, len(scores), CHUNK_SENTENCES):
-                    chunk = slice(start, start + CHUNK_SENTENCES)
-                    rows = {"sentence1": sentences1[chunk], "sentence2": sentences2[chunk]}
-                    pairs = tokenize_joined(rows, self.tokenizer, self.max_length)
-                    scores[chunk] = self._score(pairs, batch_size, progress)
-                    truncated += sum(pairs["truncated"])
-        finally:
-            self.train(was_training)
-        if truncated:
-            logger.warning(
-                "%d of %d pairs are longer than %d tokens; what is beyond them was not read.",
-                truncated,
-                len(scores),
-                self.max_length,
-            )
+        with tqdm(total=len(sentences1), unit="pair", disable=not show_progress_bar) as progress:
+            scores, truncated = score_pairs(self, sentences1, sentences2, batch_size, progress.update)
+        warn_truncated(truncated, len(scores), "pairs", self.max_length)
         return scores
-
-    @torch.inference_mode()
-    def _score(self, pairs: dict[str, list], batch_size: int, progress: tqdm) -> np.ndarray:
-        """Scores tokenised pairs, in batches of similar length: float32 of shape `(pairs,)`, in the order given."""
-        ids, first_tokens, device = pairs["input_ids"], pairs["first_tokens"], self.backbone.device
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        order = np.argsort(-lengths, kind="stable")
-        scores = torch.empty(len(ids), device=device)
-        collate = JoinedPairCollator.of(self.tokenizer)
-        most_tokens = BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"])
-        with onednn_linears(self, reorder=lengths.sum() >= REORDER_TOKENS):
-            for start, stop in batch_bounds(lengths[order], batch_size, most_tokens):
-                batch = collate([(ids[row], first_tokens[row], 0.0) for row in order[start:stop]])
-                del batch["labels"]
-                scores[start:stop] = self(**{name: tensor.to(device) for name, tensor in batch.items()})["scores"]
-                progress.update(stop - start)
-        restored = np.empty(len(ids), dtype=np.float32)
-        restored[order] = scores.cpu().numpy()
-        return restored
 
     def gradient_checkpointing_enable(self, **kwargs) -> None:
         self.model.gradient_checkpointing_enable(**kwargs)
@@ -195,7 +161,7 @@ class CrossEncoder(TextModel):
         # Else sentence-transformers puts a sigmoid on a single logit, which makes one of 23 and one of 40 equal.
         self.model.config.sentence_transformers = {"activation_fn": IDENTITY}
         with quiet_transformers():
-            self.model.save_pretrained(folder, state_dict=below(state_dict, "model."))
+            self.model.save_pretrained(folder, state_dict=submodule_state(state_dict, "model."))
         self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
         remove_pooling(folder)

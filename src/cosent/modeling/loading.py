@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 from transformers.utils import logging as transformers_logging
 
+from cosent.compute.contexts import seeded
 from cosent.compute.packed_backbone import max_tokens
 from cosent.errors import InputError
 
@@ -84,8 +85,7 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.
     """Loads a model in float32; what the checkpoint lacks starts from `seed`, with a warning unless it is a head."""
     if getattr(AutoConfig.from_pretrained(path), "is_decoder", False):  # of a RoFormer-Sim: no word would see the next
         config_changes["is_decoder"] = False
-    with quiet_transformers(), torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with quiet_transformers(), seeded(seed):
         model, report = auto_class.from_pretrained(
             path, dtype=torch.float32, output_loading_info=True, **config_changes
         )
@@ -122,7 +122,7 @@ def freeze_sines(model: nn.Module) -> None:
             parameter.requires_grad_(False)
 
 
-def below(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+def submodule_state(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     """The part of a state dict under a submodule, named as the submodule names it."""
     return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig
 
+from cosent.compute.contexts import seeded
 from cosent.errors import InputError
 
 ADAPTER = "adapter"
@@ -118,8 +119,7 @@ def add_adapter(
         exclude_modules=rf"(.*\.)?({'|'.join(heads)})(\..*)?" if heads else None,
         modules_to_save=heads or None,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         peft_model = get_peft_model(inner, config)
     trained = tuple(name for name, weight in model.named_parameters() if weight.requires_grad)
     return Adapter(peft_model, alpha / r, trained)

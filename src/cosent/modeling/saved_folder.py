@@ -1,10 +1,16 @@
-"""The folder layout of sentence-transformers, written and read by hand: what stands beside a saved backbone.
+"""The folder layout of sentence-transformers, written and read by hand: the files next to a saved backbone.
 
-modules.json  1_Pooling/config.json  [1_Pooling/model.safetensors]  [2_Dense/config.json + model.safetensors]
+`modules.json` names the modules after the backbone:
+
+    cls, mean, max     1_Pooling
+    linear_cls         1_Pooling (cls), 2_Dense
+    first_last_mean    1_WeightedLayerPooling (1, 0, ..., 0, 1), 2_Pooling (mean); sentence_bert_config.json asks the
+                       backbone for the output of all layers
+    attention          1_Pooling, the class `cosent.modeling.pooling.Pooling`: sentence-transformers loads it with
+                       trust_remote_code=True where cosent is installed, and refuses the folder otherwise
 """
 
 import json
-import logging
 import shutil
 from pathlib import Path
 
@@ -15,41 +21,45 @@ from transformers.utils import cached_file
 from cosent.errors import InputError
 from cosent.modeling.pooling import POOLINGS, Pooling
 
-logger = logging.getLogger(__name__)
-
-# Modes that sentence-transformers computes itself, by the key of its `1_Pooling/config.json`.
+# Modes that sentence-transformers computes itself, by the key of its `Pooling`'s config.json.
 POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
 WEIGHT_FILES = {"linear_cls": "2_Dense/model.safetensors", "attention": "1_Pooling/model.safetensors"}
+LAYER_WEIGHTS = "1_WeightedLayerPooling/model.safetensors"
+MODULE_FOLDERS = ("1_Pooling", "2_Dense", "1_WeightedLayerPooling", "2_Pooling")
+TRANSFORMER_CONFIG = "sentence_bert_config.json"
 PORTED_POOLER = "roformer.pooler.dense."
 IDENTITY = "torch.nn.modules.linear.Identity"
+THEIRS = "sentence_transformers.models."
 
 
-def save_pooling(pooling: Pooling, folder: str | Path, weights: dict) -> None:
-    """Describes the pool beside a saved backbone; `linear_cls` becomes a [CLS] pool and a dense layer.
+def save_pooling(pooling: Pooling, folder: str | Path, weights: dict, layers: int) -> None:
+    """Describes the pooling of a saved backbone, see the table above.
 
     Args:
-        weights: the pool's state dict, by the names it has inside `Pooling`.
+        weights: the pooling's state dict, by the names it has inside `Pooling`.
+        layers: how many the backbone has.
     """
-    folder, mode, width = Path(folder), pooling.mode, pooling.hidden_size
-    for file in WEIGHT_FILES.values():
-        Path(folder, file).unlink(missing_ok=True)  # of a model with another pool that stood here before
-    modules = {"": "sentence_transformers.models.Transformer", "1_Pooling": "sentence_transformers.models.Pooling"}
-    config = {"word_embedding_dimension": width}
-    if mode == "linear_cls":
-        modules["2_Dense"] = "sentence_transformers.models.Dense"
+    folder, width = Path(folder), pooling.hidden_size
+    remove_pooling(folder)  # of an earlier model in this folder
+    modules = {"": f"{THEIRS}Transformer", "1_Pooling": f"{THEIRS}Pooling"}
+    if pooling.mode == "attention":
+        modules["1_Pooling"] = f"{Pooling.__module__}.{Pooling.__name__}"
+        write_json(folder / "1_Pooling" / "config.json", pooling.config())
+    elif pooling.mode == "first_last_mean":
+        modules["1_WeightedLayerPooling"] = f"{THEIRS}WeightedLayerPooling"
+        modules["2_Pooling"] = modules.pop("1_Pooling")
+        write_json(folder / TRANSFORMER_CONFIG, {"config_args": {"output_hidden_states": True}})
+        described = {"word_embedding_dimension": width, "num_hidden_layers": layers, "layer_start": 1}
+        write_json(folder / "1_WeightedLayerPooling" / "config.json", described)
+        save_file({"layer_weights": first_and_last(layers)}, folder / LAYER_WEIGHTS)
+        write_json(folder / "2_Pooling" / "config.json", their_config("mean", width))
+    elif pooling.mode == "linear_cls":
+        modules["2_Dense"] = f"{THEIRS}Dense"
+        write_json(folder / "1_Pooling" / "config.json", their_config("cls", width))
         dense = {"in_features": width, "out_features": width, "bias": True, "activation_function": IDENTITY}
         write_json(folder / "2_Dense" / "config.json", dense)
-        mode = "cls"
-    if mode in POOLING_KEYS:
-        config |= {key: name == mode for name, key in POOLING_KEYS.items()}
     else:
-        # A class that sentence-transformers refuses makes it stop; without modules.json it would pool by mean.
-        modules["1_Pooling"] = "cosent.modeling.pooling.Pooling"
-        config["pooling_mode"] = mode
-        logger.warning(
-            "%s pools by %s, which sentence-transformers does not have: only SentenceEncoder loads it.", folder, mode
-        )
-    write_json(folder / "1_Pooling" / "config.json", config)
+        write_json(folder / "1_Pooling" / "config.json", their_config(pooling.mode, width))
     if weights:
         save_file(weights, folder / WEIGHT_FILES[pooling.mode])
     described = [
@@ -58,21 +68,34 @@ def save_pooling(pooling: Pooling, folder: str | Path, weights: dict) -> None:
     write_json(folder / "modules.json", described)
 
 
+def their_config(mode: str, width: int) -> dict:
+    """config.json of sentence-transformers' `Pooling`."""
+    return {"word_embedding_dimension": width} | {key: name == mode for name, key in POOLING_KEYS.items()}
+
+
+def first_and_last(layers: int) -> torch.Tensor:
+    """Weights of a backbone's layers in `first_last_mean`, shape `(layers,)`."""
+    weights = torch.zeros(layers)
+    weights[[0, -1]] = 1.0
+    return weights
+
+
 def remove_pooling(folder: str | Path) -> None:
-    """Removes the description of a bi-encoder that stood where another model is being written."""
-    Path(folder, "modules.json").unlink(missing_ok=True)
-    for name in ("1_Pooling", "2_Dense"):
+    """Removes the description of a bi-encoder that was saved where another model is being written."""
+    for name in ("modules.json", TRANSFORMER_CONFIG):
+        Path(folder, name).unlink(missing_ok=True)
+    for name in MODULE_FOLDERS:
         shutil.rmtree(Path(folder, name), ignore_errors=True)
 
 
 def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int, default: str = "mean") -> Pooling:
-    """Builds the pool that a folder or Hub id describes, or the `wanted` one; a bare backbone gets the `default`.
+    """Builds the pooling that a folder or Hub id describes, or the `wanted` one; a bare backbone gets the `default`.
 
     A published RoFormer-Sim in its PyTorch form has a pooler, which transformers would drop: `linear_cls` here. Saved
-    weights are taken where the folder has them for this pool, fresh ones come from `seed`.
+    weights are taken where the folder has them for this pooling, fresh ones come from `seed`.
 
     Raises:
-        InputError: the folder pools in a way that this project cannot compute, and no other pool is wanted.
+        InputError: the folder pools in a way that this project cannot compute, and no other pooling is wanted.
     """
     saved = read_pooling_mode(path)
     if wanted is None and saved is not None and saved not in POOLINGS:
@@ -90,16 +113,21 @@ def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int, def
 
 
 def read_pooling_mode(path: str) -> str | None:
-    """The pool that a saved folder describes, in our names where we have one; None for a bare backbone."""
-    config, modules = read_json(path, "1_Pooling/config.json"), read_json(path, "modules.json")
+    """The pooling that a saved folder describes, in our names where we have one; None for a bare backbone."""
+    modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in read_json(path, "modules.json") or []}
+    config = read_json(path, f"{modules.get('Pooling', '1_Pooling')}/config.json")
     if config is None:
         return None
-    has_dense = any(module["path"] == "2_Dense" for module in modules or [])
-    dense = read_json(path, "2_Dense/config.json") if has_dense else None
     modes = [name for name, key in POOLING_KEYS.items() if config.get(key)]
     mode = config.get("pooling_mode") or "+".join(modes)
-    if dense is None:
+    if "WeightedLayerPooling" in modules:
+        weights = load_file(cached_file(path, LAYER_WEIGHTS))["layer_weights"]
+        start = read_json(path, "1_WeightedLayerPooling/config.json")["layer_start"]
+        ours = mode == "mean" and start == 1 and torch.equal(weights, first_and_last(len(weights)))
+        return "first_last_mean" if ours else f"{mode} of weighted layers"
+    if "Dense" not in modules:
         return mode
+    dense = read_json(path, f"{modules['Dense']}/config.json")
     linear = dense["in_features"] == dense["out_features"] and dense["activation_function"] == IDENTITY
     return "linear_cls" if mode == "cls" and linear else f"{mode} and a dense layer"
 

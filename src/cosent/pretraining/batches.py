@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from cosent.compute.packing import pack, plan_rows
-from cosent.data.pairs import tokenize_joined
+from cosent.data.tokenization import tokenize_joined, warn_truncated
 from cosent.errors import InputError
 from cosent.schema import COLUMNS
 
@@ -183,16 +183,15 @@ class JoinedBatches(NeighbourBatches):
         """This process' pairs of one pass, the sentences without [CLS] and with [SEP], in turns on odd passes."""
         if "token_type_ids" not in self.tokenizer.model_input_names:
             raise InputError("--pairs need segment ids, and this tokenizer gives none. Go on from another encoder.")
-        cut, dtype = 0, np.min_scalar_type(len(self.tokenizer))
+        cut, seen, dtype = 0, 0, np.min_scalar_type(len(self.tokenizer))
         for pairs in batched(islice(self.read(), self.rank, None, self.world), LINES_AT_A_TIME):
             columns = dict(zip(COLUMNS, map(list, zip(*pairs, strict=True)), strict=False))
             joined = tokenize_joined(columns, self.tokenizer, self.max_length)
-            cut += sum(joined["truncated"])
+            cut, seen = cut + sum(joined["truncated"]), seen + len(pairs)
             for ids, first_tokens in zip(joined["input_ids"], joined["first_tokens"], strict=True):
                 pair = np.array(ids[1:first_tokens], dtype=dtype), np.array(ids[first_tokens:], dtype=dtype)
                 yield pair[::-1] if skip else pair
-        if cut:
-            logger.warning("%d pairs are longer than %d tokens and lose an end (--piece_length).", cut, self.max_length)
+        warn_truncated(cut, seen, "pairs", self.max_length, flag="--piece_length")
 
     def collate(self, pairs: list[tuple], generator: np.random.Generator) -> dict[str, torch.Tensor]:
         """The `rows` of the pairs, and `strangers` of shape `(pairs,)`: 1 where the sentences were not found together.

@@ -17,6 +17,7 @@ from transformers import (
     RoFormerForMaskedLM,
 )
 
+from cosent.compute.contexts import seeded
 from cosent.compute.packed_backbone import POSITIONS
 from cosent.compute.packing import block_mask
 from cosent.encoders import resolve
@@ -45,8 +46,7 @@ def fresh_model(
         max_position_embeddings=positions,
         **({"embedding_size": width} if architecture == "roformer" else {}),
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         return model_class(config)
 
 
@@ -140,7 +140,7 @@ class Pretraining(nn.Module):
         with quiet_transformers():
             deepcopy(self.model).to(dtype).save_pretrained(folder)  # a copy as a whole: tied weights stay tied
         self.tokenizer.save_pretrained(folder)
-        save_pooling(Pooling("mean", self.model.config.hidden_size), folder, {})
+        save_pooling(Pooling("mean", self.model.config.hidden_size), folder, {}, self.model.config.num_hidden_layers)
 
     def load_weights(self, folder: str | Path) -> None:
         with quiet_transformers():

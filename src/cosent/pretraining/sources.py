@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cosent.data.corpus import load_corpus
-from cosent.data.text import bare, read_texts
+from cosent.data.text import normalized_text, read_texts
 from cosent.pretraining.arguments import TextArguments
 from cosent.schema import sha256_of_file
 
@@ -20,7 +20,7 @@ class Texts:
     def read(self) -> Iterator[str]:
         left_out = 0
         for text in read_texts(self.names):
-            if bare(text) in self.excluded:
+            if normalized_text(text) in self.excluded:
                 left_out += 1
             else:
                 yield text
@@ -42,7 +42,7 @@ class Pairs(Texts):
         for corpus in self.corpora.values():
             rows = corpus.split("train")
             for pair in zip(rows["sentence1"][:], rows["sentence2"][:], strict=True):
-                if self.excluded.isdisjoint(map(bare, pair)):
+                if self.excluded.isdisjoint(map(normalized_text, pair)):
                     yield pair
                 else:
                     left_out += 1
@@ -53,11 +53,11 @@ class Pairs(Texts):
 
 
 def held_out_sentences(corpora: list[str], data_dir: str) -> frozenset[str]:
-    """Every sentence of the validation and test splits of prepared corpora, `bare`."""
+    """Every sentence of the validation and test splits of prepared corpora, as `normalized_text`."""
     sentences = set()
     for name in corpora:
         corpus = load_corpus(name, data_dir)
         for split in set(corpus.splits) - {"train"}:
             for column in ("sentence1", "sentence2"):
-                sentences.update(map(bare, corpus.split(split)[column]))
+                sentences.update(map(normalized_text, corpus.split(split)[column]))
     return frozenset(sentences)

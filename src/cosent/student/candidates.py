@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from cosent.data.text import bare
+from cosent.data.text import normalized_text
 
 
 def rank_candidates(
@@ -33,12 +33,12 @@ def rank_candidates(
 
 
 def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
-    """Candidates without spaces between characters, each `bare` form once, without the text itself and empty ones."""
-    source, found = bare(text), {}
+    """Candidates that differ from the text and from one another by `normalized_text`, without a tokenizer's spaces."""
+    source, found = normalized_text(text), {}
     for sentence in sentences:
-        form, compact = bare(sentence), without_spaces(sentence)
+        form, compact = normalized_text(sentence), without_spaces(sentence)
         if form and form != source and all(part in compact for part in required):
-            found.setdefault(form, joined(sentence))
+            found.setdefault(form, remove_token_spaces(sentence))
     return list(found.values())
 
 
@@ -47,7 +47,7 @@ def without_spaces(sentence: str) -> str:
     return "".join(sentence.lower().split())
 
 
-def joined(sentence: str) -> str:
+def remove_token_spaces(sentence: str) -> str:
     """Takes out the spaces that a tokenizer's decoder puts between characters; those between Latin words stay."""
     sentence, kept = sentence.strip(), []
     for index, character in enumerate(sentence):

@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 import torch
 
-from cosent.data.corpus import Corpus, labels_of, limit
+from cosent.data.corpus import Corpus, labels_of, random_subset
 from cosent.data.pairs import PairDataset
 from cosent.data.text import read_texts
 from cosent.errors import InputError
@@ -73,7 +73,7 @@ class Corruption:
     ratio: float = 0.15
 
     @classmethod
-    def of(cls, tokenizer, share: float = 0.5, ratio: float = 0.15) -> "Corruption":
+    def from_tokenizer(cls, tokenizer, share: float = 0.5, ratio: float = 0.15) -> "Corruption":
         tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         continues = np.array([token.startswith("##") for token in tokens])
         writable = np.setdiff1d(np.flatnonzero(~continues), tokenizer.all_special_ids)
@@ -153,7 +153,7 @@ def training_rows(
     """
     parts, flags = [], []
     for name, corpus in corpora.items():
-        rows = limit(corpus.split("train"), data_args.limit_train)
+        rows = random_subset(corpus.split("train"), data_args.limit_train)
         positive = labels_of(rows) >= positive_from(corpus.manifest)
         if not positive.any():
             raise InputError(f"{name} has no synonyms in train: no label reaches {positive_from(corpus.manifest):g}.")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
+from cosent.compute.contexts import evaluating
 from cosent.compute.onednn import onednn_linears
 from cosent.errors import InputError
 from cosent.student.attention_mask import unilm_mask
@@ -71,17 +72,12 @@ def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampli
     room = CACHE_BYTES.get(device.type, CACHE_BYTES["cuda"])
     at_once = max(1, room // (sampling.num_samples * sample_bytes))  # sources, were no prefix shared
     order = np.argsort([-len(source) for source in sources], kind="stable")  # sources of similar length side by side
-    was_training = student.training
-    student.eval()
-    try:
-        with onednn_linears(student, reorder=True):
-            for start in range(0, len(sources), at_once):
-                chosen = order[start : start + at_once]
-                targets = _write(student, [sources[index] for index in chosen], sampling)
-                for index, group in zip(chosen, targets, strict=True):
-                    written[index] = group
-    finally:
-        student.train(was_training)
+    with evaluating(student), onednn_linears(student, reorder=True):
+        for start in range(0, len(sources), at_once):
+            chosen = order[start : start + at_once]
+            targets = _write(student, [sources[index] for index in chosen], sampling)
+            for index, group in zip(chosen, targets, strict=True):
+                written[index] = group
     return written
 
 

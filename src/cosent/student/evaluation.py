@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from cosent.compute.contexts import evaluating
 from cosent.compute.onednn import onednn_linears
 from cosent.data.corpus import Corpus
 from cosent.evaluation.metrics import SimilarityMetrics
-from cosent.inference.embedding import batch_bounds
+from cosent.inference.batches import batch_bounds
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.student.candidates import distinct, rank_candidates
 from cosent.student.data import StudentCollator, positive_from
@@ -37,19 +38,13 @@ def perplexity(student: Student, sources: list[str], targets: list[str]) -> floa
     pairs.sort(key=lambda pair: -len(pair[0]) - len(pair[1]))
     collate = StudentCollator(student.tokenizer.pad_token_id)
     lengths = np.array([2 * (len(first) + len(second)) for first, second, *_ in pairs])
-    losses, tokens, was_training = 0.0, 0.0, student.training
-    student.eval()
-    try:
-        with onednn_linears(student):
-            for start, stop in batch_bounds(lengths, len(pairs), BATCH_TOKENS):
-                batch = {
-                    name: tensor.to(student.backbone.device) for name, tensor in collate(pairs[start:stop]).items()
-                }
-                outputs = student(**batch)
-                losses += float(outputs["target_losses"].sum())
-                tokens += float(outputs["target_tokens"].sum())
-    finally:
-        student.train(was_training)
+    losses, tokens, device = 0.0, 0.0, student.backbone.device
+    with evaluating(student), onednn_linears(student):
+        for start, stop in batch_bounds(lengths, len(pairs), BATCH_TOKENS):
+            batch = {name: tensor.to(device) for name, tensor in collate(pairs[start:stop]).items()}
+            outputs = student(**batch)
+            losses += float(outputs["target_losses"].sum())
+            tokens += float(outputs["target_tokens"].sum())
     return math.exp(losses / tokens)
 
 
@@ -102,7 +97,7 @@ def without_mixed_precision(model: nn.Module) -> Iterator[None]:
             model.forward = wrapper
 
 
-class HeldOut:
+class StudentEvaluation:
     """What training never sees: pairs for Spearman, synonyms for the perplexity, sources for samples.
 
     Args:
@@ -164,7 +159,7 @@ class HeldOut:
 
 
 def summary(before: dict, after: dict) -> str:
-    """Two reports of `HeldOut` side by side."""
+    """Two reports of `StudentEvaluation` side by side."""
     lines = [f"{'':<28}{'before':>9}{'after':>9}"]
     for name, splits in after["spearman"].items():
         for split, value in splits.items():

@@ -12,13 +12,13 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.loading import (
-    below,
     dropout_changes,
     keep_layers,
     load_seeded,
     load_tokenizer,
     missing_models,
     quiet_transformers,
+    submodule_state,
 )
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import load_pooling, save_pooling
@@ -104,13 +104,14 @@ class Student(SentenceEncoder):
         with torch.device("meta"):
             model = RoFormerForMaskedLM(self.backbone.config)
         model.roformer, model.cls = self.backbone, self.head
-        weights = {f"roformer.{name}": value for name, value in below(state_dict, "backbone.").items()}
-        weights |= {f"cls.{name}": value for name, value in below(state_dict, "head.").items()}
+        weights = {f"roformer.{name}": value for name, value in submodule_state(state_dict, "backbone.").items()}
+        weights |= {f"cls.{name}": value for name, value in submodule_state(state_dict, "head.").items()}
         with quiet_transformers():
             model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
-        save_pooling(self.pooling, folder, below(state_dict, "pooling."))
+        layers = self.backbone.config.num_hidden_layers
+        save_pooling(self.pooling, folder, submodule_state(state_dict, "pooling."), layers)
 
     def load_weights(self, folder: str | Path) -> None:
         """Takes over the weights that `save_pretrained` wrote to `folder`."""
@@ -141,7 +142,7 @@ class Student(SentenceEncoder):
         source = attention_mask * (token_type_ids == 0)
         nothing = each.new_zeros(len(input_ids))
         return {
-            "embeddings": self.pooling(hidden, source[:, : hidden.shape[1]]).float(),
+            "embeddings": self.pooling.pool(hidden, source[:, : hidden.shape[1]]).float(),
             "target_losses": nothing.index_add(0, sequence, each),
             "target_tokens": nothing.index_add(0, sequence, torch.ones_like(each)),
         }

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from cosent.data.pairs import rules_of
+from cosent.data.tokenization import tokenizer_rules
 from cosent.files import partial_file
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
@@ -38,7 +38,7 @@ def teacher_vectors(
     rows = np.array([[place.setdefault(sentence, len(place)) for sentence in pair] for pair in both])
     distinct = list(place)
     compute = partial(teacher.encode, distinct, normalize=True, show_progress_bar=True)
-    return kept(cache, teacher, distinct, compute, "vectors"), rows
+    return cached_array(cache, teacher, distinct, compute, "vectors"), rows
 
 
 def teacher_scores(
@@ -47,11 +47,13 @@ def teacher_scores(
     """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`."""
     pairs = [f"{first}\t{second}" for first, second in zip(sentences1, sentences2, strict=True)]
     compute = partial(teacher.similarity, sentences1, sentences2, show_progress_bar=True)
-    return kept(cache, teacher, pairs, compute, "scores")
+    return cached_array(cache, teacher, pairs, compute, "scores")
 
 
-def kept(cache: Path, teacher: nn.Module, texts: list[str], compute: Callable[[], np.ndarray], what: str) -> np.ndarray:
-    """An array from the cache, or computed and put there; whole or not at all, whatever ends the process."""
+def cached_array(
+    cache: Path, teacher: nn.Module, texts: list[str], compute: Callable[[], np.ndarray], what: str
+) -> np.ndarray:
+    """An array from the cache, or computed and put there; complete or not at all, whatever ends the process."""
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
     if not file.is_file():
         logger.warning("The teacher reads %d distinct texts once; kept in %s.", len(texts), file)
@@ -69,7 +71,7 @@ def fingerprint(teacher: nn.Module, texts: list[str]) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     pooling = teacher.pooling.mode if isinstance(teacher, SentenceEncoder) else "none"
-    digest.update(repr((pooling, teacher.max_length, rules_of(teacher.tokenizer))).encode())
+    digest.update(repr((pooling, teacher.max_length, tokenizer_rules(teacher.tokenizer))).encode())
     for text in texts:
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:40]

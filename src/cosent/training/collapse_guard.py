@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Subset
 from transformers import TrainerCallback
 
+from cosent.compute.contexts import evaluating
 from cosent.errors import InputError
 from cosent.evaluation.embedding_space import spread
 from cosent.evaluation.metrics import SimilarityMetrics
@@ -98,22 +99,20 @@ def sample_metrics(trainer: PairTrainer, pairs: Subset) -> dict[str, float]:
         `effective_rank` (1 = one direction, at most the hidden size). Every rank computes all of it.
     """
     model, args = trainer.model, trainer.args
-    was_training = model.training
-    model.eval()
     outputs, labels = [], []
-    for start in range(0, len(pairs), args.per_device_eval_batch_size):
-        batch = [pairs[row] for row in range(start, min(len(pairs), start + args.per_device_eval_batch_size))]
-        inputs = trainer._prepare_inputs(trainer.data_collator(batch))
-        labels.append(inputs.pop("labels"))
-        with trainer.compute_loss_context_manager():
-            outputs.append(model(**inputs))
-    model.train(was_training)
+    with evaluating(model):
+        for start in range(0, len(pairs), args.per_device_eval_batch_size):
+            batch = [pairs[row] for row in range(start, min(len(pairs), start + args.per_device_eval_batch_size))]
+            inputs = trainer._prepare_inputs(trainer.data_collator(batch))
+            labels.append(inputs.pop("labels"))
+            with trainer.compute_loss_context_manager():
+                outputs.append(model(**inputs))
 
-    def joined(name: str) -> np.ndarray:
+    def all_of(name: str) -> np.ndarray:
         return torch.cat([output[name] for output in outputs]).float().cpu().numpy()
 
-    scores, gold = joined("scores"), torch.cat(labels).cpu().numpy()
+    scores, gold = all_of("scores"), torch.cat(labels).cpu().numpy()
     metrics = {"spearman": SimilarityMetrics().compute(predictions=scores, references=gold)["spearman"]}
     if "embeddings" in outputs[0]:
-        metrics |= spread(joined("embeddings")[:, 0])
+        metrics |= spread(all_of("embeddings")[:, 0])
     return metrics

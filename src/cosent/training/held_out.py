@@ -33,7 +33,7 @@ def validation_sets(held: Held, names: list[str]) -> PairDataset | dict[str, Pai
     return next(iter(sets.values()), None) if len(sets) < 2 else sets
 
 
-def measure(
+def evaluate_splits(
     trainer: PairTrainer, held: Held, find_thresholds: list[str], kept: Scores, moment: str
 ) -> tuple[dict, dict[str, float]]:
     """Metrics by corpus and split, and the validation threshold of the corpora for which one is to be found.

@@ -1,16 +1,13 @@
 """Training sets of one or several corpora, tokenised, with the targets of the loss."""
 
-import logging
-
 from torch.utils.data import ConcatDataset
 
-from cosent.data.corpus import Corpus, labels_of, limit, load_corpus, random_negatives
+from cosent.data.corpus import Corpus, labels_of, load_corpus, random_negatives, random_subset
 from cosent.data.pairs import PairDataset
+from cosent.data.tokenization import warn_truncated
 from cosent.errors import InputError
 from cosent.training.arguments import DataArguments
 from cosent.training.objective import loss_targets
-
-logger = logging.getLogger(__name__)
 
 
 def load_corpora(args: DataArguments) -> tuple[list[Corpus], list[Corpus]]:
@@ -51,7 +48,7 @@ def training_set(
     """
     parts = {}
     for corpus in corpora:
-        rows = limit(corpus.splits["train"], args.limit_train)
+        rows = random_subset(corpus.splits["train"], args.limit_train)
         rows = random_negatives(rows, corpus.manifest) if args.random_negatives else rows
         targets = loss_targets(loss, labels_of(rows), corpus.manifest)
         data = tokenised(corpus, "train", dataset, encoder, rows, targets)
@@ -65,14 +62,12 @@ def tokenised(corpus: Corpus, split: str, dataset: type[PairDataset], encoder, r
     """Tokenises a split, or some `rows` of it, and warns of text that is cut off."""
     rows = corpus.splits[split] if rows is None else rows
     data = dataset(rows, encoder.tokenizer, encoder.max_length, labels)
-    if data.truncated:
-        where = f"{corpus.manifest.name} {split}"
-        logger.warning("%s: %d of %d %s are longer than %d tokens and lose their end (--max_length).",
-                       where, data.truncated, data.sequences, data.unit, encoder.max_length)  # fmt: skip
+    where = f"{corpus.manifest.name} {split}"
+    warn_truncated(data.truncated, data.sequences, data.unit, encoder.max_length, where, "--max_length")
     return data
 
 
-def weights(given: list[float] | None, corpora: int, loss: str) -> list[float] | None:
+def check_corpus_weights(given: list[float] | None, corpora: int, loss: str) -> list[float] | None:
     """Checks `--corpus_weights`, the share of the batches of each corpus.
 
     Raises:

@@ -1,0 +1,64 @@
+"""What embedding and scoring share: input checks, and batches of similar length with a bounded number of tokens."""
+
+import numpy as np
+import torch
+
+from cosent.errors import InputError
+
+CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which bounds the memory that token ids take
+BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
+REORDER_TOKENS = 16384  # from here on laying out the weights anew for oneDNN pays for itself
+
+
+def check_sentences(sentences: list[str]) -> None:
+    """Refuses anything but a list of strings.
+
+    Raises:
+        InputError: one string instead of a list of them, or an item that is not a string.
+    """
+    if isinstance(sentences, str):
+        raise InputError(
+            "Expected a list of sentences, got one string: its characters would be encoded one by one. Pass [sentence]."
+        )
+    for position, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            raise InputError(
+                f"Expected sentences as strings, got {sentence!r} ({type(sentence).__name__}) at position {position}. "
+                "Drop it, or convert it to the text that it stands for."
+            )
+
+
+def check_pairs(sentences1: list[str], sentences2: list[str]) -> None:
+    """Refuses anything but two lists of strings of equal length.
+
+    Raises:
+        InputError: as for `check_sentences`, or lists of different lengths.
+    """
+    check_sentences(sentences1)
+    check_sentences(sentences2)
+    if len(sentences1) != len(sentences2):
+        raise InputError(
+            f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences. Pass as many of "
+            "the one as of the other."
+        )
+
+
+def device_batches(lengths: np.ndarray, batch_size: int, device: torch.device) -> list[tuple[int, int]]:
+    """`batch_bounds` with as many tokens as a device takes at a time."""
+    return batch_bounds(lengths, batch_size, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"]))
+
+
+def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tuple[int, int]]:
+    """Splits sequences, longest first, into batches of at most `batch_size` sequences and `tokens` with padding.
+
+    A sequence that is longer than `tokens` is a batch of its own.
+
+    Args:
+        lengths: shape `(sequences,)`, tokens of each, falling.
+    """
+    bounds, start = [], 0
+    while start < len(lengths):
+        stop = min(len(lengths), start + max(1, min(batch_size, tokens // int(lengths[start]))))
+        bounds.append((start, stop))
+        start = stop
+    return bounds

@@ -1,0 +1,68 @@
+"""Many pairs of sentences into scores: what `CrossEncoder.similarity` computes."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from cosent.compute.contexts import evaluating
+from cosent.compute.onednn import onednn_linears
+from cosent.data.collators import JoinedPairCollator
+from cosent.data.tokenization import tokenize_joined
+from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, check_pairs, device_batches
+
+
+def score_pairs(
+    encoder: nn.Module,
+    sentences1: list[str],
+    sentences2: list[str],
+    batch_size: int,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[np.ndarray, int]:
+    """Scores pairs in evaluation mode, in batches of similar length.
+
+    Args:
+        encoder: a `CrossEncoder`; its mode (train or eval) is as before afterwards.
+        sentences1, sentences2: the sentences of each pair.
+        batch_size: the most pairs in a forward pass, which holds at most `BATCH_TOKENS` tokens too.
+        progress: called after each batch with its number of pairs.
+
+    Returns:
+        float32 array of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
+
+    Raises:
+        InputError: an item is not a string, or the lists differ in length.
+    """
+    check_pairs(sentences1, sentences2)
+    scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
+    with evaluating(encoder):
+        for start in range(0, len(scores), CHUNK_SEQUENCES):
+            chunk = slice(start, start + CHUNK_SEQUENCES)
+            columns = {"sentence1": sentences1[chunk], "sentence2": sentences2[chunk]}
+            pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length)
+            scores[chunk] = score_tokens(encoder, pairs, batch_size, progress)
+            truncated += sum(pairs["truncated"])
+    return scores, truncated
+
+
+@torch.inference_mode()
+def score_tokens(
+    encoder: nn.Module, pairs: dict[str, list], batch_size: int, progress: Callable[[int], None] | None
+) -> np.ndarray:
+    """Runs the encoder over what `tokenize_joined` gave: float32 of shape `(pairs,)`, in the order given."""
+    ids, first_tokens, device = pairs["input_ids"], pairs["first_tokens"], encoder.backbone.device
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    order = np.argsort(-lengths, kind="stable")
+    scores = torch.empty(len(ids), device=device)
+    collate = JoinedPairCollator.from_tokenizer(encoder.tokenizer)
+    with onednn_linears(encoder, reorder=lengths.sum() >= REORDER_TOKENS):
+        for start, stop in device_batches(lengths[order], batch_size, device):
+            batch = collate([(ids[row], first_tokens[row], 0.0) for row in order[start:stop]])
+            del batch["labels"]
+            scores[start:stop] = encoder(**{name: tensor.to(device) for name, tensor in batch.items()})["scores"]
+            if progress is not None:
+                progress(stop - start)
+    restored = np.empty(len(ids), dtype=np.float32)
+    restored[order] = scores.cpu().numpy()  # the one wait for the device
+    return restored
