@@ -6,8 +6,8 @@
     linear_cls         1_Pooling (cls), 2_Dense
     first_last_mean    1_WeightedLayerPooling (1, 0, ..., 0, 1), 2_Pooling (mean); sentence_bert_config.json asks the
                        backbone for the output of all layers
-    attention          1_Pooling, the class `cosent.modeling.pooling.Pooling`: sentence-transformers loads it with
-                       trust_remote_code=True where cosent is installed, and refuses the folder otherwise
+    attention          1_Pooling, the class `cosent.modeling.pooling.Pooling`: sentence-transformers imports it where
+                       cosent is installed and it is told to trust the code of others, else it refuses the folder
 """
 
 import json
