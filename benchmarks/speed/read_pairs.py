@@ -41,6 +41,6 @@ def measure(args) -> dict:
         first.square().mean().backward()
         backbone.zero_grad()
 
-    with trainable_onednn_linears(backbone) if args.side == "ours" else nullcontext():
+    with trainable_onednn_linears() if args.side == "ours" else nullcontext():
         seconds = seconds_per_pass(step, len(batches))
     return {"pairs_per_second": BATCH_SIZE / seconds, "outputs": outputs}

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def test_gradients_are_those_of_stock_but_for_rounding(calls, bias, shape, layou
         grad = torch.randn(96, *shape[:-1]).movedim(0, -1)
     exact = run(layer.double(), inputs.double(), grad.double())
     stock = run(layer.float(), inputs, grad)
-    with trainable_onednn_linears(layer):
+    with trainable_onednn_linears():
         ours = run(layer, inputs, grad)
     assert len(calls) == (3 if inputs.numel() else 0)
     for expected, theirs, mine in zip(exact, stock, ours, strict=True):
@@ -80,7 +81,7 @@ def test_a_frozen_embedding_below_and_a_layer_used_twice(calls):
         return [parameter.grad.clone() for parameter in layer.parameters()]
 
     expected = grads()
-    with trainable_onednn_linears(layer):
+    with trainable_onednn_linears():
         torch.testing.assert_close(grads(), expected, atol=1e-5, rtol=1e-5)
     assert len(calls) == 2 + 3, "two outputs, two gradients of the weight, one of the inputs"
 
@@ -88,7 +89,7 @@ def test_a_frozen_embedding_below_and_a_layer_used_twice(calls):
 def test_frozen_weights_pass_gradients_on(calls):
     """If this fails, LoRA and frozen layers pay for gradients of weights that stay, or stop those below."""
     layer, inputs = nn.Linear(8, 8).requires_grad_(False), torch.randn(3, 8, requires_grad=True)
-    with trainable_onednn_linears(layer):
+    with trainable_onednn_linears():
         layer(inputs).sum().backward()
     torch.testing.assert_close(inputs.grad, layer.weight.sum(0).expand(3, 8))
     assert len(calls) == 2 and layer.weight.grad is None
@@ -102,7 +103,7 @@ def test_others_keep_their_own_products(calls):
             return 2 * super().forward(inputs)
 
     layer, doubled = nn.Linear(8, 8), Doubled(8, 8)
-    with trainable_onednn_linears(nn.ModuleList([layer, doubled])):
+    with trainable_onednn_linears():
         with torch.autocast("cpu", torch.bfloat16):
             assert layer(torch.ones(2, 8)).dtype == torch.bfloat16
         assert torch.equal(doubled(torch.ones(2, 8)), 2 * nn.Linear.forward(doubled, torch.ones(2, 8)))
@@ -118,7 +119,7 @@ def test_lora_layers_reach_their_adapters(calls, tiny_model):
     model = get_peft_model(backbone, LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
     ids = torch.arange(1, 9).reshape(1, 8)
     expected = model(ids).last_hidden_state
-    with trainable_onednn_linears(model):
+    with trainable_onednn_linears():
         output = model(ids).last_hidden_state
         output[..., 0].sum().backward()
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
@@ -130,35 +131,70 @@ def test_the_model_is_as_before(tiny_model):
     """If this fails, checkpoints, copies or optimizers see another model during or after a step."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     keys, parameters = list(encoder.state_dict()), [id(parameter) for parameter in encoder.parameters()]
-    with trainable_onednn_linears(encoder.backbone):
+    with trainable_onednn_linears():
+        assert not any("forward" in vars(module) for module in encoder.modules())
         assert list(encoder.state_dict()) == keys
         assert [id(parameter) for parameter in encoder.parameters()] == parameters
         twin = pickle.loads(pickle.dumps(copy.deepcopy(encoder.backbone)))
         layer = next(module for module in twin.modules() if type(module) is nn.Linear)
         layer.weight.data.zero_()
         assert torch.equal(layer(torch.ones(1, 32))[0], layer.bias), "a copy computes with the weights of the original"
-    assert not any("forward" in vars(module) for module in encoder.modules())
+    assert nn.Linear.forward is onednn.stock_forward
 
 
 def test_contexts_nest(calls):
     """If this fails, encoding in the middle of a training step ends the run or leaves the step to MKL."""
     layer = nn.Linear(8, 8)
-    with trainable_onednn_linears(layer):
-        with onednn_linears(layer), torch.inference_mode():
+    with trainable_onednn_linears():
+        with onednn_linears(), torch.inference_mode():
             layer(torch.ones(2, 8))
         calls.clear()
         layer(torch.ones(2, 8)).sum().backward()
         assert len(calls) == 2, "the output and the gradient of the weight"
-    assert "forward" not in vars(layer)
 
 
-def test_without_the_operator_or_the_need_nothing_changes(monkeypatch):
+def test_without_the_operator_or_the_need_nothing_changes(calls, monkeypatch):
     """If this fails, another PyTorch version or another processor does not train."""
-    layer = nn.Linear(8, 8)
     for name, value in (("beats_blas", lambda: False), ("AVAILABLE", False)):
         monkeypatch.setattr(onednn, name, value)
-        with trainable_onednn_linears(layer):
-            assert "forward" not in vars(layer)
+        with trainable_onednn_linears():
+            assert nn.Linear.forward is onednn.stock_forward
+            nn.Linear(8, 8)(torch.ones(2, 8)).sum().backward()
+    with onednn_linears(), torch.inference_mode():
+        nn.Linear(8, 8)(torch.ones(2, 8))
+    assert not calls
+
+
+def test_a_replica_computes_with_its_own_weights(calls):
+    """If this fails, `nn.DataParallel` trains on weights of another device, or stops on them."""
+    layer, inputs = nn.Linear(4, 4), torch.ones(1, 4)
+    with trainable_onednn_linears():
+        replica = layer._replicate_for_data_parallel()
+        replica.weight, replica.bias = torch.zeros(4, 4), torch.zeros(4)
+        assert replica(inputs).abs().sum() == 0
+        assert layer(inputs).abs().sum() > 0 and len(calls) == 2
+
+
+def test_other_threads_keep_their_own_products(calls):
+    """If this fails, one thread's encoding turns another's training off its gradients."""
+    layer, inputs = nn.Linear(4, 4), torch.ones(1, 4)
+    with onednn_linears(), ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: layer(inputs).sum().backward()).result()
+    assert not calls and layer.weight.grad is not None
+
+
+def test_threads_leave_in_any_order(calls):
+    """If this fails, the first thread that is done takes the fast layers from the others, or leaves them behind."""
+    layer, inputs = nn.Linear(4, 4), torch.ones(1, 4)
+    first, second = onednn_linears(), onednn_linears()
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two, torch.no_grad():
+        for pool, context in ((one, first), (two, second)):
+            pool.submit(context.__enter__).result()
+        one.submit(first.__exit__, None, None, None).result()
+        two.submit(layer, inputs).result()
+        assert calls, "the second thread still is inside"
+        two.submit(second.__exit__, None, None, None).result()
+    assert nn.Linear.forward is onednn.stock_forward
 
 
 @pytest.fixture

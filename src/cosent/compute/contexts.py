@@ -6,16 +6,36 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from cosent.compute.threads import modes, survive_forks
+
+_evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # threads inside, modules that were in training mode
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Runs a block in evaluation mode (without dropout); afterwards the model is in the mode that it was in before."""
-    was_training = model.training
-    model.eval()
+    """Runs a block in evaluation mode (without dropout); afterwards every module is in the mode it was in before.
+
+    Of several threads inside, the last one restores the modes. A model in evaluation mode is never touched.
+    """
+    survive_forks()
+    with modes:
+        threads, trained = _evaluated.get(model) or (0, [module for module in model.modules() if module.training])
+        _evaluated[model] = threads + 1, trained
+        set_training(trained, False)
     try:
         yield
     finally:
-        model.train(was_training)
+        with modes:
+            threads, trained = _evaluated.pop(model)
+            if threads > 1:
+                _evaluated[model] = threads - 1, trained
+            else:
+                set_training(trained, True)
+
+
+def set_training(modules: list[nn.Module], training: bool) -> None:
+    for module in modules:
+        module.training = training
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 
+from cosent.compute.threads import run_tokenizer
 from cosent.errors import InputError
 from cosent.schema import COLUMNS
 
@@ -14,7 +15,7 @@ logger = logging.getLogger(__name__)
 def tokenize_apart(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
     """Token ids of both sentences, each cut at `max_length`, and how many of the two were cut."""
     options = {"truncation": True, "max_length": max_length, "return_attention_mask": False}
-    sides = [tokenizer(batch[name], **options) for name in COLUMNS[:2]]
+    sides = [run_tokenizer(tokenizer, batch[name], **options) for name in COLUMNS[:2]]
     cut = np.array([[bool(row.overflowing) for row in side.encodings] for side in sides])
     return {"input_ids1": sides[0]["input_ids"], "input_ids2": sides[1]["input_ids"], "truncated": cut.sum(axis=0)}
 
@@ -30,7 +31,7 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
         InputError: the tokenizer numbers segments otherwise than zeros before ones.
     """
     options = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
-    pairs = tokenizer(batch["sentence1"], batch["sentence2"], **options)
+    pairs = run_tokenizer(tokenizer, batch["sentence1"], batch["sentence2"], **options)
     ids, first_tokens = pairs["input_ids"], [len(ids) for ids in pairs["input_ids"]]
     for row, segments in enumerate(pairs.get("token_type_ids", [])):
         first_tokens[row] = len(segments) - sum(segments)

@@ -13,6 +13,7 @@ from torch.nn.functional import normalize as scale_to_length_1
 
 from cosent.compute.contexts import evaluating
 from cosent.compute.onednn import onednn_linears
+from cosent.compute.threads import run_tokenizer
 from cosent.errors import InputError
 from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, check_sentences, device_batches
 
@@ -74,13 +75,13 @@ def embed(
 def tokenize(encoder: nn.Module, sentences: list[str]) -> TokenizedSentences:
     """Tokenises all sentences in one call, which the tokenizer spreads over the cores, and sorts them by length."""
     options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-    ids = encoder.tokenizer(sentences, **options)["input_ids"]
+    ids = run_tokenizer(encoder.tokenizer, sentences, **options)["input_ids"]
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     truncated = lengths > encoder.max_length
     too_long = truncated.nonzero()[0]
     if len(too_long):
         options |= {"truncation": True, "max_length": encoder.max_length}
-        cut = encoder.tokenizer([sentences[i] for i in too_long], **options)["input_ids"]
+        cut = run_tokenizer(encoder.tokenizer, [sentences[i] for i in too_long], **options)["input_ids"]
         for position, kept in zip(too_long, cut, strict=True):
             ids[position], lengths[position] = kept, len(kept)
     order = np.argsort(-lengths, kind="stable")
@@ -101,7 +102,7 @@ def embed_tokens(
     device, lengths, order = encoder.backbone.device, tokenized.lengths, tokenized.order
     vectors = torch.empty((len(lengths), encoder.pooling.hidden_size), device=device)
     ends = lengths.cumsum()
-    with onednn_linears(encoder, reorder=len(tokenized.ids) >= REORDER_TOKENS):
+    with onednn_linears(reorder=len(tokenized.ids) >= REORDER_TOKENS):
         for start, stop in device_batches(lengths, batch_size, device):
             mask = np.arange(lengths[start]) < lengths[start:stop, None]  # (sentences, longest)
             ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)

@@ -73,7 +73,7 @@ class PretrainTrainer(ResumableTrainer):
         return min(1.0, max(step / self.args.max_steps, by_minutes))
 
     def training_step(self, *args, **kwargs):
-        with trainable_onednn_linears(self.model):
+        with trainable_onednn_linears():
             return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):

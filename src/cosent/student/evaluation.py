@@ -11,6 +11,7 @@ from torch import nn
 
 from cosent.compute.contexts import evaluating
 from cosent.compute.onednn import onednn_linears
+from cosent.compute.threads import run_tokenizer
 from cosent.data.corpus import Corpus
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.inference.batches import batch_bounds
@@ -33,13 +34,13 @@ def perplexity(student: Student, sources: list[str], targets: list[str]) -> floa
     Both directions of each pair count. Models with different vocabularies cannot be compared by it.
     """
     options = {"truncation": True, "max_length": student.max_length, "return_attention_mask": False}
-    sides = [student.tokenizer(sentences, **options)["input_ids"] for sentences in (sources, targets)]
+    sides = [run_tokenizer(student.tokenizer, sentences, **options)["input_ids"] for sentences in (sources, targets)]
     pairs = [(np.array(first), np.array(second), True, None) for first, second in zip(*sides, strict=True)]
     pairs.sort(key=lambda pair: -len(pair[0]) - len(pair[1]))
     collate = StudentCollator(student.tokenizer.pad_token_id)
     lengths = np.array([2 * (len(first) + len(second)) for first, second, *_ in pairs])
     losses, tokens, device = 0.0, 0.0, student.backbone.device
-    with evaluating(student), onednn_linears(student):
+    with evaluating(student), onednn_linears():
         for start, stop in batch_bounds(lengths, len(pairs), BATCH_TOKENS):
             batch = {name: tensor.to(device) for name, tensor in collate(pairs[start:stop]).items()}
             outputs = student(**batch)

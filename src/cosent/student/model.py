@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, RoFormerForMaskedLM
 
 from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
+from cosent.compute.threads import run_tokenizer
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
@@ -234,7 +235,7 @@ class Student(SentenceEncoder):
         return rank_candidates(self, texts, candidates, keep, keep_tokens or [])
 
     def count_tokens(self, text: str) -> int:
-        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False)["input_ids"])
 
     def tokenize_sources(self, texts: list[str], kept: list[str], masked: list[str]) -> list[list[int]]:
         """Token ids of each text, `masked` strings hidden behind [MASK]; checks that all strings are there."""
@@ -249,5 +250,6 @@ class Student(SentenceEncoder):
                 # The longest first, and all at once: a mask is no place to look for the next string.
                 wanted = "|".join(map(re.escape, sorted(masked, key=len, reverse=True)))
                 text = re.sub(wanted, lambda found: self.tokenizer.mask_token * self.count_tokens(found[0]), text)
-            sources.append(self.tokenizer(text, truncation=True, max_length=self.max_length)["input_ids"])
+            tokenized = run_tokenizer(self.tokenizer, text, truncation=True, max_length=self.max_length)
+            sources.append(tokenized["input_ids"])
         return sources

@@ -139,7 +139,7 @@ class PairTrainer(ResumableTrainer):
 
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps; torch.compile has products of its own, and would compile again at every step."""
-        return nullcontext() if self.args.torch_compile else trainable_onednn_linears(self.model)
+        return nullcontext() if self.args.torch_compile else trainable_onednn_linears()
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
