@@ -22,15 +22,14 @@ from cosent.reporting.readme_tables import study_table
 from cosent.studies.results import read_results
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results"
 BLOCK = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: argparse.Namespace, root: Path = ROOT) -> None:
     stale = []
-    for file in args.files or pages():
+    for file in args.files or pages(root):
         text = file.read_text(encoding="utf-8")
-        filled = fill(text)
+        filled = fill(text, root / "results")
         if filled != text:
             stale.append(str(file))
             if not args.check:
@@ -41,13 +40,13 @@ def main(args: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def pages() -> list[Path]:
+def pages(root: Path = ROOT) -> list[Path]:
     """The Markdown files that may have tables, as far as they exist."""
-    files = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").glob("*.md"))]
+    files = [root / "README.md", root / "README.zh-CN.md", *sorted((root / "docs").glob("*.md"))]
     return [file for file in files if file.is_file()]
 
 
-def fill(text: str, results: Path = RESULTS) -> str:
+def fill(text: str, results: Path) -> str:
     """Replaces the content of every block by the table of the result that it names.
 
     Raises:
@@ -61,7 +60,7 @@ def fill(text: str, results: Path = RESULTS) -> str:
     return BLOCK.sub(table, text)
 
 
-def render(name: str, results: Path = RESULTS) -> str:
+def render(name: str, results: Path) -> str:
     """The Markdown of one result."""
     file, folder = results / f"{name}.json", results / name
     if file.is_file():
