@@ -291,6 +291,8 @@ def test_flash_attention_gets_one_row_and_the_bounds_of_its_sentences():
     """Fails if the variable-length kernel would mix sentences; the kernel itself needs a GPU."""
 
     class Flash(torch.nn.Module):
+        device, dtype = torch.device("cpu"), torch.bfloat16
+
         def forward(self, input_ids, **arguments):
             self.seen = {"input_ids": input_ids, **arguments}
             return type("Output", (), {"last_hidden_state": input_ids[..., None].float()})

@@ -1,6 +1,7 @@
 """Running a transformers encoder without padding: what each architecture needs so that no number changes."""
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -24,7 +25,13 @@ POSITIONS = {
     "xlm-roberta": "after_padding_id",
     "roformer": "relative",
 }
+# Architectures that number positions from the padding token's id on, so that as many fewer tokens have one.
+NUMBERED_FROM_PADDING = (
+    *(name for name, start in POSITIONS.items() if start == "after_padding_id"),
+    *("data2vec-text", "longformer", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl", "xmod"),
+)
 FLASH = ("flash_attention_2", "flash_attention_3")
+NO_LIMIT = 2**20  # tokens, of architectures with relative positions
 
 
 def packed_forward(
@@ -79,10 +86,26 @@ def padded_forward(
 
 
 def averaged_layers(backbone: nn.Module, layers: tuple[int, ...], **arguments) -> torch.Tensor:
-    if layers == (-1,):
-        return backbone(**arguments).last_hidden_state
-    states = backbone(**arguments, output_hidden_states=True).hidden_states
+    with flash_precision(backbone):
+        if layers == (-1,):
+            return backbone(**arguments).last_hidden_state
+        states = backbone(**arguments, output_hidden_states=True).hidden_states
     return torch.stack([states[layer] for layer in layers]).mean(dim=0)
+
+
+def flash_precision(backbone: nn.Module) -> AbstractContextManager:
+    """Autocast to bfloat16 where flash attention meets float32 weights, which it cannot compute with."""
+    kind = backbone.device.type
+    half = backbone.dtype != torch.float32 or torch.is_autocast_enabled(kind)
+    if backbone.config._attn_implementation not in FLASH or half:
+        return nullcontext()
+    say_flash_computes_in_half()
+    return torch.autocast(kind, dtype=torch.bfloat16)
+
+
+@cache
+def say_flash_computes_in_half() -> None:
+    logger.info("Flash attention has no float32: computing in bfloat16; weights and saved models stay float32.")
 
 
 def position_ids(input_ids: torch.Tensor, config) -> torch.Tensor:
@@ -95,8 +118,10 @@ def position_ids(input_ids: torch.Tensor, config) -> torch.Tensor:
 
 def max_tokens(config) -> int:
     """The longest sentence that has a position for every token, special tokens counted."""
-    reserved = config.pad_token_id + 1 if POSITIONS.get(config.model_type) == "after_padding_id" else 0
-    return config.max_position_embeddings - reserved
+    positions = getattr(config, "max_position_embeddings", None) or -1
+    if positions < 0:
+        return NO_LIMIT
+    return positions - (config.pad_token_id + 1 if config.model_type in NUMBERED_FROM_PADDING else 0)
 
 
 def flash_arguments(plan: Plan, device: torch.device) -> dict[str, torch.Tensor | int]:
@@ -125,8 +150,8 @@ def packing_obstacle(config) -> str | None:
 def warn_of_padding(model_type: str, obstacle: str) -> None:
     """Says once per process and reason that batches stay padded."""
     logger.warning(
-        "Batches of %s are padded, not packed: %s. The numbers are the same; with short sentences of mixed lengths, "
-        "more than half of the computation is spent on padding.",
+        "Batches of %s are padded, not packed: %s. With short sentences of mixed lengths, more than half of the "
+        "computation is spent on padding.",
         model_type,
         obstacle,
     )

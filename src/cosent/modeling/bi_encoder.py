@@ -26,6 +26,7 @@ from cosent.modeling.loading import (
 )
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import is_cross_encoder, load_pooling, read_json, save_pooling
+from cosent.modeling.trial import check_architecture
 
 HEAD_NAME = "head.safetensors"
 
@@ -70,12 +71,16 @@ class SentenceEncoder(TextModel):
         Raises:
             InputError: no model is there, or it pools in a way that this project does not compute.
         """
-        path, changes = resolve(model_name_or_path), dropout_changes(dropout)
+        path = resolve(model_name_or_path)
+        with missing_models(model_name_or_path):
+            changes = dropout_changes(path, dropout)
         changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         with missing_models(model_name_or_path):
             backbone = load_backbone(path, seed, **changes)
             tokenizer = load_tokenizer(path)
-        encoder = cls(backbone, tokenizer, load_pooling(path, backbone.config.hidden_size, pooling, seed))
+        pool = load_pooling(path, backbone.config.hidden_size, pooling, seed)
+        check_architecture(backbone, tokenizer, pool.mode)
+        encoder = cls(backbone, tokenizer, pool)
         if max_length is None:  # of a folder that an older sentence-transformers wrote
             max_length = (read_json(path, "sentence_bert_config.json") or {}).get("max_seq_length")
         if max_length is not None:

@@ -7,22 +7,33 @@ import numpy as np
 import torch
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from cosent.compute.packed_backbone import POSITIONS, packed_forward, packing_obstacle, padded_forward, warn_of_padding
+from cosent.compute.packed_backbone import (
+    POSITIONS,
+    flash_precision,
+    packed_forward,
+    packing_obstacle,
+    padded_forward,
+    warn_of_padding,
+)
 from cosent.data.tokenization import warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.scoring import score_pairs
+from cosent.modeling.class_names import name_classes, scored_classes
+from cosent.modeling.heads import classifier_heads, keep_in_full_precision
 from cosent.modeling.loading import (
     TextModel,
     dropout_changes,
     load_seeded,
+    load_tokenizer,
     missing_models,
     quiet_transformers,
     submodule_state,
 )
 from cosent.modeling.saved_folder import IDENTITY, is_cross_encoder, remove_pooling
+from cosent.modeling.trial import check_architecture
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +44,9 @@ WITHOUT_SEGMENTS = ["input_ids", "attention_mask"]
 class CrossEncoder(TextModel):
     """A sequence classifier and its tokenizer: pairs of sentences in, one score each out.
 
-    The score is the logit of a model with one; of several, the last minus the first: `logit 1 - logit 0` of a binary
-    classifier, `entailment - contradiction` of one for NLI. sentence-transformers' `CrossEncoder` loads the saved
+    The score is the logit of a model with one; of several, the logit of the class that means similar minus that of the
+    one that means dissimilar (`class_names.scored_classes`): `logit 1 - logit 0` of a binary classifier, `entailment -
+    contradiction` of one for NLI, in whatever order it has them. sentence-transformers' `CrossEncoder` loads the saved
     folder and gives the same logits.
 
     Args:
@@ -47,6 +59,8 @@ class CrossEncoder(TextModel):
         self.model = model
         self.tokenizer = tokenizer
         self.packing = packing
+        for head in classifier_heads(model).values():
+            keep_in_full_precision(head)
 
     @classmethod
     def from_pretrained(
@@ -64,7 +78,8 @@ class CrossEncoder(TextModel):
 
         Args:
             model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
-            num_labels: logits of the head; default: what the folder says. A head of another size is replaced.
+            num_labels: logits of the head, to train it; default: what the folder says. A head of another size is
+                replaced, and three classes are named as `NLI_CLASSES`.
             segment_ids: `tokenizer`: as the tokenizer numbers them (0 everywhere if it was saved that way); `zero`: 0
                 everywhere, in training, here and in whatever serves the saved folder.
             max_length: tokens per pair, special tokens included; default: what the tokenizer says.
@@ -75,12 +90,10 @@ class CrossEncoder(TextModel):
         Raises:
             InputError: no model is there.
         """
-        path, changes = resolve(model_name_or_path), dropout_changes(dropout)
+        path = resolve(model_name_or_path)
         with missing_models(model_name_or_path):
             config = AutoConfig.from_pretrained(path)
-        if dropout is not None:
-            heads = ("classifier_dropout", "classifier_dropout_prob")
-            changes |= {name: dropout for name in heads if hasattr(config, name)}
+            changes = dropout_changes(path, dropout, head=True)
         changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         if num_labels is not None:
             if is_cross_encoder(path) and config.num_labels != num_labels:
@@ -89,7 +102,12 @@ class CrossEncoder(TextModel):
         with missing_models(model_name_or_path):
             model = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
             names = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
-            tokenizer = AutoTokenizer.from_pretrained(path, **names)
+            tokenizer = load_tokenizer(path, **names)
+        if num_labels is not None:
+            name_classes(model.config, path)
+        if model.config.pad_token_id is None:  # decoders look for the last token before the padding
+            model.config.pad_token_id = tokenizer.pad_token_id
+        check_architecture(model.base_model, tokenizer)
         encoder = cls(model, tokenizer)
         if max_length is not None:
             encoder.max_length = max_length
@@ -121,9 +139,11 @@ class CrossEncoder(TextModel):
         else:
             if self.packing:
                 warn_of_padding(config.model_type, packing_obstacle(config))
-            logits = self.model(**inputs).logits
+            with flash_precision(self.backbone):
+                logits = self.model(**inputs).logits
         logits = logits.float()
-        scores = logits[:, 0] if logits.shape[1] == 1 else logits[:, -1] - logits[:, 0]
+        similar, dissimilar = scored_classes(self.model.config.id2label)
+        scores = logits[:, similar] if dissimilar is None else logits[:, similar] - logits[:, dissimilar]
         return {"logits": logits, "scores": scores}
 
     def similarity(
@@ -181,9 +201,8 @@ class CrossEncoder(TextModel):
 def head_logits(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     """What a classifier's own head makes of token vectors `(batch, tokens, hidden)`: `(batch, classes)`."""
     kind, backbone = model.config.model_type, model.base_model
-    with torch.autocast(tokens.device.type, enabled=False):  # two bf16 logits are easily equal, and cannot be ranked
-        first = tokens[:, :1].to(backbone.dtype)  # all heads read [CLS] alone
-        if kind not in READ_A_POOLER:
-            return model.classifier(first)
-        pooled = backbone.pooler(first[:, 0] if kind == "albert" else first)
-        return model.classifier(model.dropout(backbone.pooler_activation(pooled) if kind == "albert" else pooled))
+    first = tokens[:, :1]  # all heads read [CLS] alone
+    if kind not in READ_A_POOLER:
+        return model.classifier(first)
+    pooled = backbone.pooler(first[:, 0] if kind == "albert" else first)
+    return model.classifier(model.dropout(backbone.pooler_activation(pooled) if kind == "albert" else pooled))

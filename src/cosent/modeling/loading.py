@@ -1,7 +1,6 @@
 """Loading transformers models and their tokenizers: what both towers share."""
 
 import logging
-import re
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,7 +15,10 @@ from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-HEADS_OF_ARCHITECTURES = re.compile(r"(^|\.)(pooler|classifier)\.")  # weights that most backbones come without
+# Names of the dropout of hidden states and attention, and of a head, in the configs of all architectures.
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout")
+DROPOUTS += ("mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "pooler_dropout")
 
 
 class TextModel(nn.Module):
@@ -54,6 +56,8 @@ def missing_models(model_name_or_path: str):
     """Says in the user's words that a name leads to no model."""
     try:
         yield
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(
             f"{model_name_or_path} is neither a model folder here nor a model that the Hub gives now "
@@ -61,17 +65,28 @@ def missing_models(model_name_or_path: str):
         ) from error
 
 
-def dropout_changes(dropout: float | None) -> dict[str, float]:
-    """Changes of a config for one probability in hidden states and attention; none for None.
+def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:
+    """Changes of a folder's config for one dropout probability; none for None.
+
+    Args:
+        head: also that of a classifier's head.
 
     Raises:
-        InputError: no probability below 1.
+        InputError: no probability below 1, or an architecture without dropout of hidden states and attention.
     """
     if dropout is None:
         return {}
     if not 0 <= dropout < 1:
         raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}: nothing would be left.")
-    return {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = AutoConfig.from_pretrained(path)
+    known = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
+    inner = [name for name in DROPOUTS if name in known]
+    if not inner:
+        raise InputError(
+            f"--dropout {dropout:g}: a {config.model_type} model has none of the settings {', '.join(DROPOUTS)}. Leave "
+            "it out, or change the dropout in the model's config.json."
+        )
+    return dict.fromkeys(inner + [name for name in HEAD_DROPOUTS if head and name in known], dropout)
 
 
 def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
@@ -93,26 +108,41 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.
         model.hf_quantizer, model.is_quantized = None, False
         del model.config.quantization_config
     freeze_sines(model)
-    fresh = sorted(key for key in report["missing_keys"] if not HEADS_OF_ARCHITECTURES.search(key))
+    inner = "" if model.base_model is model else f"{model.base_model_prefix}."
+    fresh = sorted(key for key in report["missing_keys"] if key.startswith(inner) and ".pooler." not in f".{key}")
     if fresh:
         missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
         logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
     return model
 
 
-def load_tokenizer(path: str):
+def load_tokenizer(path: str, **options):
     """The tokenizer of a folder; a published RoFormer with a vocabulary of characters gets BERT's.
 
     `RoFormerTokenizer` cuts text into words with `rjieba` first. Without words in the vocabulary they come out as the
-    same characters, with or without it.
+    same characters, with or without it. A tokenizer without a padding token pads with the token that ends a text:
+    padded places are masked.
+
+    Args:
+        options: of `from_pretrained`.
+
+    Raises:
+        InputError: a vocabulary of words without rjieba, or neither a padding token nor one that ends a text.
     """
     try:
-        return AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except ImportError as error:  # of rjieba
-        tokenizer = BertTokenizer.from_pretrained(path)
+        tokenizer = BertTokenizer.from_pretrained(path, **options)
         if any(len(token) > 1 and all("一" <= character <= "鿿" for character in token) for token in tokenizer.vocab):
             raise InputError(f"{path} has a vocabulary of words, which needs rjieba: pip install rjieba.") from error
-        return tokenizer
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise InputError(
+                f"The tokenizer of {path} has neither a padding token nor one that ends a text, so sentences of "
+                "different lengths fit into no batch. Set pad_token in its tokenizer_config.json."
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def freeze_sines(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 Source: https://arxiv.org/abs/2106.09685; layers and file format are those of peft.
 """
 
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,13 +13,14 @@ from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig
+from transformers.pytorch_utils import Conv1D
 
 from cosent.compute.contexts import seeded
 from cosent.errors import InputError
+from cosent.modeling.heads import classifier_heads
 
 ADAPTER = "adapter"
 TRAINED = "trained.safetensors"
-HEADS = ("pooler", "classifier")  # of sequence classifiers: often fresh, so trained in full and saved with the adapter
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,13 @@ class Adapter:
         peft_model: peft's view of the module that holds it; the module itself stays where it is in the model.
         scaling: `lora_alpha / lora_r`.
         trained: names of the model's trainable weights, the adapter's and those of fresh heads and pools.
+        transposed: names of the adapted layers that keep their weight as (in, out), as GPT-2's `Conv1D` does.
     """
 
     peft_model: PeftModel
     scaling: float
     trained: tuple[str, ...]
+    transposed: frozenset[str] = frozenset()
 
     def save(self, folder: str | Path, state_dict: dict[str, Tensor]) -> None:
         """Writes `adapter/`: what `PeftModel.from_pretrained` reads, and every trained weight for resuming.
@@ -78,6 +82,7 @@ class Adapter:
                 layer = name.removesuffix(".lora_A.default.weight")
                 up, weight = state_dict[f"{layer}.lora_B.default.weight"], plain[f"{layer}.weight"]
                 delta = self.scaling * (up.float() @ down.float())
+                delta = delta.T if layer in self.transposed else delta
                 plain[f"{layer}.weight"] = (weight.float() + delta).to(weight.dtype)
         return plain
 
@@ -99,10 +104,9 @@ def add_adapter(
     """
     if r < 1 or alpha <= 0:
         raise InputError(f"--lora_r and --lora_alpha must be positive, got {r} and {alpha}.")
-    names = [name for name, _ in inner.named_modules()]
     is_classifier = type(inner).__name__.endswith("ForSequenceClassification")
-    heads = [head for head in HEADS if is_classifier and any(name.split(".")[-1] == head for name in names)]
-    linear = [name for name, module in inner.named_modules() if isinstance(module, nn.Linear)]
+    heads = list(classifier_heads(inner)) if is_classifier else []
+    linear = [name for name, module in inner.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     for target in targets:  # peft leaves out a name that matches nothing where another matches
         if target != "all-linear" and not any(f".{name}".endswith(f".{target}") for name in linear):
             known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
@@ -116,13 +120,16 @@ def add_adapter(
         lora_alpha=alpha,
         lora_dropout=dropout,
         target_modules="all-linear" if "all-linear" in targets else targets,
-        exclude_modules=rf"(.*\.)?({'|'.join(heads)})(\..*)?" if heads else None,
+        exclude_modules=rf"({'|'.join(map(re.escape, heads))})(\..*)?" if heads else None,
         modules_to_save=heads or None,
     )
     with seeded(seed):
         peft_model = get_peft_model(inner, config)
     trained = tuple(name for name, weight in model.named_parameters() if weight.requires_grad)
-    return Adapter(peft_model, alpha / r, trained)
+    transposed = frozenset(
+        name for name, module in model.named_modules() if isinstance(getattr(module, "base_layer", None), Conv1D)
+    )
+    return Adapter(peft_model, alpha / r, trained, transposed)
 
 
 def four_bit_config():

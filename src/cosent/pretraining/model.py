@@ -18,7 +18,6 @@ from transformers import (
 )
 
 from cosent.compute.contexts import seeded
-from cosent.compute.packed_backbone import POSITIONS
 from cosent.compute.packing import block_mask
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -28,6 +27,7 @@ from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import save_pooling
 
 ARCHITECTURES = {"bert": (BertConfig, BertForMaskedLM), "roformer": (RoFormerConfig, RoFormerForMaskedLM)}
+CAN_GO_ON = ("bert", "ernie", "megatron-bert", "roformer")  # whose packed rows are exact and whose head is BERT's
 WITH_MATCHING = ("bert", "ernie", "megatron-bert")
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -64,8 +64,11 @@ def initial_model(path: str, architecture: str | None = None, pairs: bool = Fals
     """
     path = resolve(path)
     kind = AutoConfig.from_pretrained(path).model_type
-    if kind not in POSITIONS or POSITIONS[kind] == "after_padding_id":
-        raise InputError(f"--init {path} is a {kind} model; pretraining goes on from BERT-like models and RoFormer.")
+    if kind not in CAN_GO_ON:
+        raise InputError(
+            f"--init {path} is a {kind} model, and pretraining continues {', '.join(CAN_GO_ON)} models only. Start "
+            "from one of those, or leave --init out."
+        )
     if pairs and (kind not in WITH_MATCHING or architecture not in (None, kind)):
         raise InputError(
             f"--pairs need a head that tells pairs from strangers, as {', '.join(WITH_MATCHING)} have one; --init "

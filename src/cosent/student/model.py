@@ -85,7 +85,7 @@ class Student(SentenceEncoder):
                 "start from mini-roformer, or pass --generation false for a retrieval model alone."
             )
         with missing_models(model_name_or_path):
-            model = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(dropout))
+            model = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))
         tokenizer = load_tokenizer(path)
         pool = load_pooling(path, model.config.hidden_size, pooling, seed, default="linear_cls")
         student = cls(model, tokenizer, pool)

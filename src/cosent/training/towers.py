@@ -14,7 +14,6 @@ from cosent.flags import refuse_changed
 from cosent.modeling import lora
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.schema import NLI_CLASSES
 from cosent.training.arguments import ModelArguments
 from cosent.training.objective import Objective
 
@@ -54,9 +53,6 @@ def build_model(
         encoder = model = CrossEncoder.from_pretrained(
             args.model_name_or_path, objective.classes, segment_ids=args.segment_ids, seed=seed, **same
         )
-        if objective.classes == len(NLI_CLASSES):  # what pipelines call the classes
-            encoder.model.config.id2label = dict(enumerate(NLI_CLASSES))
-            encoder.model.config.label2id = {name: number for number, name in enumerate(NLI_CLASSES)}
     else:
         encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, pooling=args.pooling, seed=seed, **same)
         model = BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, features, seed))

@@ -1,0 +1,62 @@
+"""Which classes of a classifier mean similar and dissimilar, by the names that its config gives them."""
+
+import logging
+import re
+
+from cosent.errors import InputError
+from cosent.schema import NLI_CLASSES
+
+logger = logging.getLogger(__name__)
+
+SIMILAR = ("entailment", "similar", "paraphrase", "duplicate", "equivalent", "relevant", "match", "yes", "true", "1")
+DISSIMILAR = ("contradiction", "no", "false", "0", *(f"{no}{name}" for no in ("not_", "non_", "un", "dis", "in", "ir")
+                                                     for name in SIMILAR))  # fmt: skip
+UNNAMED = re.compile(r"LABEL_\d+")
+
+
+def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
+    """The logit that speaks for similarity and the one that speaks against it: the score is their difference.
+
+    One logit is the score itself. Two classes without names are those of 0 and 1 as labels.
+
+    Args:
+        id2label: of a transformers config.
+
+    Returns:
+        Their numbers; None for the second one where there is one logit.
+
+    Raises:
+        InputError: names that do not say which class is which.
+    """
+    names = {int(number): re.sub(r"[\s-]+", "_", name.strip().lower()) for number, name in id2label.items()}
+    if len(names) == 1:
+        return 0, None
+    if len(names) == 2 and all(UNNAMED.fullmatch(name) for name in id2label.values()):
+        return 1, 0
+    similar = [number for number, name in names.items() if name in SIMILAR]
+    dissimilar = [number for number, name in names.items() if name in DISSIMILAR]
+    if len(names) == 2 and len(similar) == 1 != len(dissimilar):
+        dissimilar = [1 - similar[0]]
+    if len(similar) != 1 or len(dissimilar) != 1:
+        raise InputError(
+            f"The classes of this classifier are named {', '.join(id2label[number] for number in sorted(names))}, and "
+            "which of them means similar cannot be told: scores might be inverted. Set `id2label` in its config.json "
+            "to entailment, neutral, contradiction, or to similar and dissimilar."
+        )
+    return similar[0], dissimilar[0]
+
+
+def name_classes(config, path: str) -> None:
+    """Names the classes of a classifier that is to be trained: three are those of NLI, in the order of its labels.
+
+    Args:
+        config: of a transformers model; changed in place.
+        path: what was loaded, for the warning that a head learns another order than it had.
+    """
+    if config.num_labels != len(NLI_CLASSES):
+        return
+    old = [config.id2label[number] for number in range(config.num_labels)]
+    if not all(UNNAMED.fullmatch(name) for name in old) and [name.lower() for name in old] != list(NLI_CLASSES):
+        logger.warning("%s has the classes %s; its head is trained as %s.", path, old, list(NLI_CLASSES))
+    config.id2label = dict(enumerate(NLI_CLASSES))
+    config.label2id = {name: number for number, name in enumerate(NLI_CLASSES)}

@@ -1,0 +1,43 @@
+"""Heads of sequence classifiers of any architecture: which modules they are, and the precision they compute in."""
+
+import threading
+
+import torch
+from torch import nn
+
+_local = threading.local()  # contexts that this thread has entered and not left
+
+
+def classifier_heads(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules between the token vectors and the logits of an `AutoModelForSequenceClassification`, by name.
+
+    They are often fresh, so LoRA trains them in full and saves them with the adapter.
+    """
+    backbone = model.base_model
+    heads = {name: module for name, module in model.named_children() if module is not backbone}
+    pooler = getattr(backbone, "pooler", None)  # of BERT's family
+    if pooler is not None:
+        heads[f"{model.base_model_prefix}.pooler"] = pooler
+    return {name: module for name, module in heads.items() if next(module.parameters(), None) is not None}
+
+
+def keep_in_full_precision(head: nn.Module) -> None:
+    """Makes a head compute in its weights' type under autocast: two bf16 logits are easily equal, and cannot be ranked.
+
+    By hooks, which any number of threads may run through and which copies of the module keep.
+    """
+    head.register_forward_pre_hook(_leave_autocast)
+    head.register_forward_hook(_return_to_autocast, always_call=True)
+
+
+def _leave_autocast(head: nn.Module, inputs: tuple) -> tuple:
+    weight = next(head.parameters())
+    context = torch.autocast(weight.device.type, enabled=False)
+    context.__enter__()
+    vars(_local).setdefault("entered", []).append(context)
+    return tuple(value.to(weight.dtype) if torch.is_tensor(value) and value.is_floating_point() else value
+                 for value in inputs)  # fmt: skip
+
+
+def _return_to_autocast(head: nn.Module, inputs: tuple, output) -> None:
+    _local.entered.pop().__exit__(None, None, None)

@@ -1,0 +1,89 @@
+"""One small forward pass that shows what an architecture is like that nobody verified here."""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from cosent.compute.packed_backbone import POSITIONS, averaged_layers
+from cosent.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+PADDING_EFFECT = 0.02  # above the rounding of bfloat16, and below what an architecture that reads padding shows
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a backbone was seen to do.
+
+    Args:
+        is_causal: the first token does not see the last one.
+        padding_effect: largest change of a token vector when its sentence is padded, relative to the largest vector
+            component; rounding makes about 1e-6.
+    """
+
+    is_causal: bool
+    padding_effect: float
+
+
+def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = None) -> None:
+    """Tries out a backbone of an architecture that was not verified, and says what a user has to know of it.
+
+    Args:
+        pooling: how its token vectors are pooled; None where a classifier reads them.
+
+    Raises:
+        InputError: it does not run, or its first token, which is pooled, sees no other.
+    """
+    if backbone.config.model_type in POSITIONS:
+        return
+    trial = try_out(backbone, tokenizer)
+    kind = backbone.config.model_type
+    if trial.is_causal and pooling in ("cls", "linear_cls"):
+        raise InputError(
+            f"--pooling {pooling} reads the first token, and in a {kind} model that token sees no other: sentences "
+            "that begin alike would all be equal. Pass --pooling mean."
+        )
+    if trial.padding_effect > PADDING_EFFECT:
+        logger.warning(
+            "%s models read padded places: vectors and scores depend on the other sentences of a batch (here by "
+            "%.0f%%). Take another architecture, or compute in batches of one.",
+            kind,
+            100 * trial.padding_effect,
+        )
+
+
+@torch.no_grad()
+def try_out(backbone: nn.Module, tokenizer) -> Trial:
+    """Runs a backbone on a sentence of three tokens, alone and padded, and on two of four tokens that end differently.
+
+    Raises:
+        InputError: it does not run on `input_ids` and `attention_mask`, as an encoder has to.
+    """
+    special = set(tokenizer.all_special_ids)
+    a, b, c, d, e = [number for number in range(len(special) + 5) if number not in special][:5]
+    padded = [[a, b, c, d], [a, b, c, e], [a, b, c, tokenizer.pad_token_id]]
+    mask = [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]]
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        one_end, other_end, short = _vectors(backbone, padded, mask)
+        (alone,) = _vectors(backbone, [[a, b, c]], [[1, 1, 1]])
+    except Exception as error:  # whatever an architecture that is no encoder stumbles over
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"A {backbone.config.model_type} model does not run on sentences alone ({reason}). Take an encoder, such "
+            "as a BERT, RoBERTa, ModernBERT, or a decoder that is trained for embeddings."
+        ) from error
+    finally:
+        backbone.train(was_training)
+    effect = (short[:3] - alone).abs().max() / alone.abs().max()
+    return Trial(torch.equal(one_end[0], other_end[0]), float(effect))
+
+
+def _vectors(backbone: nn.Module, ids: list[list[int]], mask: list[list[int]]) -> torch.Tensor:
+    inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+    inputs = {name: tensor.to(backbone.device) for name, tensor in inputs.items()}
+    return averaged_layers(backbone, (-1,), **inputs).float()

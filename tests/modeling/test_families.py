@@ -1,0 +1,206 @@
+"""Every architecture of `tests/families.py`, as either tower: loaded, trained, packed, saved, loaded by others."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from sentence_transformers import CrossEncoder as TheirCrossEncoder
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForSequenceClassification
+
+from cosent.compute.packed_backbone import POSITIONS
+from cosent.data.collators import JoinedPairCollator, PairCollator
+from cosent.data.pairs import tokenize_apart, tokenize_joined
+from cosent.errors import InputError
+from cosent.losses.cosent import cosent_loss
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.lora import ADAPTER, add_adapter
+from tests.families import FAMILIES, LETTERS, LONGEST, save_family
+
+REFUSED = ("squeezebert", "t5")  # as encoders of one sentence
+READ_PADDING = ("convbert", "fnet", "mobilebert")
+FINE = [name for name in FAMILIES if name not in (*REFUSED, *READ_PADDING)]
+# Weights of a second stream that only pretraining uses; DistributedDataParallel stops at them.
+UNUSED = {"xlnet": ("mask_emb", "r_s_bias", "seg_embed")}
+# sentence-transformers pads on the left as its tokenizer says, which shifts the absolute positions of gpt2.
+SHIFTED_BY_OTHERS = ("gpt2",)
+
+
+def sentences(lengths=(1, 3, 5, 2, 9, 30, 4, 62, 7, 3)) -> list[str]:
+    letters = np.random.default_rng(0).choice(LETTERS, size=(len(lengths), LONGEST))
+    return ["".join(row[:length]) for row, length in zip(letters, lengths, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Returns a function that gives the folder of a family, made once per number of logits."""
+    made = {}
+
+    def get(name: str, num_labels: int | None = None) -> str:
+        if (name, num_labels) not in made:
+            made[name, num_labels] = str(save_family(name, tmp_path_factory.mktemp("family"), num_labels))
+        return made[name, num_labels]
+
+    return get
+
+
+def assert_all_learn(model: torch.nn.Module, batch: dict[str, torch.Tensor], unused: tuple[str, ...] = ()) -> None:
+    """One step of CoSENT reaches every trainable weight with a gradient that is finite and not all zero."""
+    labels = torch.arange(len(batch["input_ids"]), dtype=torch.float32)
+    cosent_loss(model.train()(**batch)["scores"], labels).backward()
+    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    missing = [name for name, weight in weights.items() if weight.grad is None]
+    assert not [name for name in missing if not name.endswith(unused)]
+    gradients = [weight.grad for weight in weights.values() if weight.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients) and sum(g.abs().sum() for g in gradients) > 0
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_a_bi_encoder_of_every_family(name, folder, tmp_path):
+    """Fails if an architecture trains in part, packs inexactly, or its saved folder gives others other vectors."""
+    encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+    texts = sentences()
+    tokens = tokenize_apart({"sentence1": texts[:5], "sentence2": texts[5:]}, encoder.tokenizer, encoder.max_length)
+    rows = [(a, b, 0.0) for a, b in zip(tokens["input_ids1"], tokens["input_ids2"], strict=True)]
+    batch = PairCollator(encoder.tokenizer.pad_token_id)(rows)
+    del batch["labels"]
+    assert_all_learn(BiEncoder(encoder), batch, UNUSED.get(name, ()))
+
+    packed = encoder.encode(texts)
+    encoder.packing = False
+    padded = encoder.encode(texts)
+    alone = np.concatenate([encoder.encode([text]) for text in texts])
+    scale = np.abs(alone).max()
+    np.testing.assert_allclose(packed / scale, alone / scale, atol=2e-6)
+    np.testing.assert_allclose(padded / scale, alone / scale, atol=2e-6)
+
+    encoder.save_pretrained(tmp_path)
+    np.testing.assert_array_equal(SentenceEncoder.from_pretrained(str(tmp_path)).encode(texts), packed)
+    if name not in SHIFTED_BY_OTHERS:
+        theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
+        np.testing.assert_allclose(theirs / scale, packed / scale, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_a_cross_encoder_of_every_family(name, folder, tmp_path):
+    """Fails if a classifier's head misses training, ties in half precision, or scores otherwise for others."""
+    encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=3)
+    texts = sentences((1, 3, 5, 2, 9, 20, 4, 30, 7, 3))
+    columns = {"sentence1": texts[:5], "sentence2": texts[5:]}
+    pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length)
+    segments = "token_type_ids" in encoder.tokenizer.model_input_names
+    rows = [(ids, first, 0.0) for ids, first in zip(pairs["input_ids"], pairs["first_tokens"], strict=True)]
+    batch = JoinedPairCollator(encoder.tokenizer.pad_token_id, segments)(rows)
+    del batch["labels"]
+    assert_all_learn(encoder, batch, UNUSED.get(name, ()))
+
+    packed = encoder.similarity(texts[:5], texts[5:])
+    encoder.packing = False
+    np.testing.assert_allclose(encoder.similarity(texts[:5], texts[5:]), packed, atol=1e-5)
+    encoder.packing = True
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        assert encoder.eval()(**batch)["logits"].dtype == torch.float32
+        logits = encoder(**batch)["logits"]
+    assert not torch.equal(logits, logits.bfloat16().float()), "the head computed in bfloat16"
+
+    encoder.save_pretrained(tmp_path)
+    np.testing.assert_array_equal(CrossEncoder.from_pretrained(str(tmp_path)).similarity(texts[:5], texts[5:]), packed)
+    if name not in SHIFTED_BY_OTHERS:
+        theirs = TheirCrossEncoder(str(tmp_path), device="cpu").predict(list(zip(texts[:5], texts[5:], strict=True)))
+        np.testing.assert_allclose(theirs, packed, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_lora_trains_and_saves_fresh_heads_of_every_family(name, folder, tmp_path):
+    """Fails if a fresh head stays frozen at random under LoRA, or `adapter/` over the same base gives other scores."""
+    encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=3)
+    adapter = add_adapter(encoder, encoder.model, 4, 8.0, 0.0, ["all-linear"], seed=1)
+    with torch.no_grad():
+        for weight in encoder.parameters():
+            if weight.requires_grad:
+                weight.add_(0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())))
+    texts = sentences((1, 3, 5, 2, 9, 20, 4, 30, 7, 3))
+    scores = encoder.similarity(texts[:5], texts[5:])
+    adapter.save(tmp_path, encoder.state_dict())
+    encoder.save_pretrained(tmp_path, adapter.merged(encoder.state_dict()))
+    merged = CrossEncoder.from_pretrained(str(tmp_path)).similarity(texts[:5], texts[5:])
+    np.testing.assert_allclose(merged, scores, atol=2e-5)
+
+    with torch.random.fork_rng():  # as somebody else loads it: the head of the base is random, and another one
+        torch.manual_seed(99)
+        base = AutoModelForSequenceClassification.from_pretrained(folder(name), num_labels=1)
+    theirs = PeftModel.from_pretrained(base, tmp_path / ADAPTER).get_base_model()
+    theirs.config.pad_token_id = encoder.tokenizer.pad_token_id
+    again = CrossEncoder(theirs, encoder.tokenizer).similarity(texts[:5], texts[5:])
+    np.testing.assert_allclose(again, scores, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_embed_a_sentence_is_refused(name, folder):
+    """Fails if a model that does not run loads, and ends in a traceback after minutes."""
+    with pytest.raises(InputError, match=f"A {name} model does not run on sentences alone"):
+        SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+
+
+@pytest.mark.parametrize("name", READ_PADDING)
+def test_who_reads_padding_is_told_so(name, folder, caplog):
+    """Fails if vectors that depend on the other sentences of a batch are called exact, or nothing is said."""
+    with caplog.at_level(logging.WARNING):
+        encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+    assert f"{name} models read padded places" in caplog.text
+    short, longest = sentences((3, 30))
+    alone, together = encoder.encode([short]), encoder.encode([short, longest])[:1]
+    assert np.abs(alone - together).max() > 1e-3 * np.abs(alone).max(), "the warning is wrong"
+
+
+@pytest.mark.parametrize("name", [name for name in FINE if name not in POSITIONS])
+def test_no_one_else_is_warned(name, folder, caplog):
+    """Fails if a sound architecture is said to read padding."""
+    with caplog.at_level(logging.WARNING):
+        SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+    assert "padded places" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama", "gpt2"])
+def test_the_first_token_of_a_decoder_is_no_sentence(name, folder):
+    """Fails if a causal model is pooled by a token that sees no other: sentences that begin alike would be equal."""
+    with pytest.raises(InputError, match=f"in a {name} model that token sees no other"):
+        SentenceEncoder.from_pretrained(folder(name), pooling="cls")
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "distilbert", "modernbert", "eurobert", "qwen3", "gpt2", "bart", "deberta-v2"]
+)
+@pytest.mark.parametrize("tower", [SentenceEncoder, CrossEncoder])
+def test_dropout_has_a_name_in_every_family(name, tower, folder):
+    """Fails if --dropout ends in a traceback, or leaves an architecture as it was without a word."""
+    options = {"pooling": "mean"} if tower is SentenceEncoder else {"num_labels": 1}
+    encoder = tower.from_pretrained(folder(name), dropout=0.37, **options)
+    settings = {key: value for key, value in encoder.backbone.config.to_dict().items() if "drop" in key}
+    assert 0.37 in settings.values(), settings
+
+
+@pytest.mark.parametrize("name", ["mpnet", "xlm-roberta-xl", "data2vec-text", "roberta", "modernbert"])
+def test_the_longest_sentence_has_a_position_for_every_token(name, folder, tmp_path):
+    """Fails if a tokenizer without a limit lets a sentence run past the last position."""
+    encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+    encoder.tokenizer.model_max_length = int(1e30)
+    assert encoder.max_length == LONGEST
+    assert np.isfinite(encoder.encode(["".join(LETTERS)])).all()
+
+
+def test_a_tokenizer_without_an_end_needs_a_padding_token(folder, tmp_path):
+    """Fails if sentences that fit into no batch end in a traceback."""
+    encoder = SentenceEncoder.from_pretrained(folder("bert"))
+    encoder.save_pretrained(tmp_path)
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (tmp_path / file).is_file():
+            settings = json.loads((tmp_path / file).read_text())
+            settings.pop("pad_token")
+            (tmp_path / file).write_text(json.dumps(settings))
+    with pytest.raises(InputError, match="neither a padding token nor one that ends a text"):
+        SentenceEncoder.from_pretrained(str(tmp_path))
