@@ -388,3 +388,10 @@ def test_the_command_line_as_a_user_types_it(tiny_model, corpus, tmp_path):
         "an even number"
         in shell(*(sys.executable, "-m", "cosent.similarity"), "--model", folder, "好", status=2).stderr
     )
+
+
+def test_compiled_models_are_padded(train, make_corpus, pairs):
+    """Fails if torch.compile meets a new shape at every step, and a run of minutes takes hours."""
+    corpus = make_corpus({"train": pairs[:32], "validation": pairs[32:]})
+    with pytest.raises(InputError, match="--torch_compile compiles a model for each shape .* Add --packing false"):
+        train(corpus, "--torch_compile", "true")

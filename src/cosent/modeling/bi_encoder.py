@@ -168,6 +168,11 @@ class BiEncoder(nn.Module):
         self.encoder = encoder
         self.head = head
 
+    @property
+    def packing(self) -> bool:
+        """As `SentenceEncoder.packing`."""
+        return self.encoder.packing
+
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
         """Embeds and compares pairs.
 

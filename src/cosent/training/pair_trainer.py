@@ -63,6 +63,11 @@ class PairTrainer(ResumableTrainer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if self.args.torch_compile and self.model.packing:
+            raise InputError(
+                "--torch_compile compiles a model for each shape of its inputs, and packed batches have a new one at "
+                "every step. Add --packing false, or leave it out."
+            )
         use_log_lines(self)
         self.objective = objective
         self.corpus_weights = corpus_weights
