@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 from cosent.compute.packed_backbone import POSITIONS
 from cosent.data.collators import JoinedPairCollator, PairCollator
-from cosent.data.pairs import tokenize_apart, tokenize_joined
+from cosent.data.tokenization import tokenize_apart, tokenize_joined
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
