@@ -1,11 +1,17 @@
 """A recipe gives the defaults, flags win, and nothing unknown is swallowed."""
 
+import logging
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from transformers import HfArgumentParser
 
-from cosent.cli import parse, parser
+from cosent import cli
+from cosent.cli import parse, parser, run
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, as_words, flags_of, option
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
@@ -177,3 +183,120 @@ def test_every_flag_has_a_help_text():
     for flag in flags_of(*classes).values():
         assert f"--{flag.name} " in text
         assert flag.field.metadata["help"], flag.name
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Returns a function that runs `cosent ...` and gives back its exit status, stdout and stderr."""
+
+    def type_in(*words):
+        monkeypatch.setattr(sys, "argv", ["cosent", *words])
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return type_in
+
+
+@pytest.fixture
+def quiet_afterwards():
+    """Puts logging back as it was."""
+    package = logging.getLogger("cosent")
+    level = package.level
+    yield
+    package.setLevel(level)
+    logging.disable(logging.NOTSET)
+
+
+def test_the_command_lists_every_job(command):
+    """Fails if a job of the package is not in the list that a newcomer sees, or a name of the list is no job."""
+    status, text, _ = command("--help")
+    assert status == 0 and command()[1] == text
+    files = Path(cli.__file__).parent.glob("*.py")
+    jobs = {file.stem for file in files if "\nARGUMENTS = (" in file.read_text(encoding="utf-8")}
+    assert jobs == set(cli.JOBS) and len(jobs) >= 9
+    for job, line in cli.JOBS.items():
+        assert f"  {job:<12}{line}\n" in text
+        assert import_module(f"cosent.{job}").ARGUMENTS
+
+
+def test_a_job_that_is_not_there(command):
+    """Fails if a misspelt job ends in a traceback, or the right one is not named."""
+    status, _, errors = command("similarty", "--model", "mini")
+    assert status == 2 and errors == "error: There is no job 'similarty'. Did you mean 'similarity'? `cosent --help` " \
+        "lists them.\n"  # fmt: skip
+    assert command("--version") == (0, f"cosent {cli.__version__}\n", "")
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_a_job_runs_as_with_python_m(command, quiet_afterwards):
+    """Fails if `cosent similarity` is another job than `python -m cosent.similarity`, or its flags do not arrive."""
+    status, text, _ = command("similarity", "--model", "mini", "怎么还款", "如何还款")
+    assert status == 0 and text.endswith("  怎么还款  |  如何还款\n") and -1 <= float(text.split()[0]) <= 1
+    status, _, errors = command("similarity", "--model", "mini", "怎么还款")
+    assert status == 2 and errors.startswith("error: similarity compares sentences two by two")
+    assert command("similarity", "--help")[1].startswith("usage: cosent similarity ")
+
+
+@dataclass
+class NoArguments:
+    """A job without flags."""
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_what_a_job_shows_of_its_log(monkeypatch, capsys, quiet_afterwards, rank):
+    """Fails if progress is hidden or called a warning, a library chats, or every process says the same."""
+
+    def job(_):
+        logging.getLogger("cosent.train").info("resuming from %s", "here")
+        logging.getLogger("cosent.train").warning("cut off")
+        logging.getLogger("library").info("chat")
+        logging.getLogger("library").warning("old")
+
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own: logging is configured by none yet
+    monkeypatch.setattr(sys, "argv", ["job"])
+    monkeypatch.setenv("RANK", rank)
+    run(job, NoArguments)
+    expected = "resuming from here\nwarning: cut off\nwarning: old\n"
+    assert capsys.readouterr().err == (expected if rank == "0" else "")
+
+
+def test_the_status_of_a_job_is_that_of_the_process(monkeypatch, quiet_afterwards):
+    """Fails if a study with failed runs ends as a success."""
+    monkeypatch.setattr(sys, "argv", ["job"])
+    with pytest.raises(SystemExit, match="1"):
+        run(lambda _: 1, NoArguments)
+    assert run(lambda _: None, NoArguments) is None
+
+
+LIGHT = """
+import sys
+import cosent
+from cosent import cli
+from importlib import import_module
+for job in ("similarity", "report", "study", "encode", "evaluate", "generate"):
+    cli.parser(import_module(f"cosent.{job}").ARGUMENTS, job).format_help()
+print(*sorted({"torch", "transformers", "datasets", "scipy", "accelerate", "peft"} & set(sys.modules)))
+cosent.SentenceEncoder
+print(*sorted({"torch", "transformers"} & set(sys.modules)), cosent.SentenceEncoder.__name__)
+"""
+
+
+def test_help_and_the_package_load_nothing_heavy():
+    """Fails if `cosent --help`, `cosent similarity --help` or `import cosent` take seconds."""
+    result = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
+    assert result.stdout == "\ntorch transformers SentenceEncoder\n"
+
+
+def test_the_public_names():
+    """Fails if a name of the public API cannot be imported, or a misspelt one is not said to be missing."""
+    import cosent
+
+    assert set(cosent.__all__) <= set(dir(cosent))
+    for name in cosent.__all__:
+        assert getattr(cosent, name).__module__.startswith("cosent.")
+    with pytest.raises(ImportError, match="cannot import name 'SentenceEncodr'"):
+        from cosent import SentenceEncodr  # noqa: F401

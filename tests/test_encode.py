@@ -129,7 +129,7 @@ def test_empty_lines_may_be_kept(tiny_model, tmp_path, capsys):
     [
         ({}, "exists, and nothing was written"),
         ({"output": "nowhere/vectors.npy"}, "folder nowhere does not exist"),
-        ({"workers": 0}, "count from 1"),
+        ({"workers": 0}, "--workers must be at least 1, got 0"),
         ({"device": "cuda", "int8": True}, "for the CPU"),
         pytest.param({"device": "cuda"}, "no CUDA device", marks=pytest.mark.skipif(CUDA, reason="CUDA is there")),
         ({"int8": True, "dtype": "bfloat16"}, "type of its own"),
@@ -158,12 +158,11 @@ def test_the_input_is_never_its_own_output(tiny_model, sentences, tmp_path):
     assert sentences.read_bytes() == before
 
 
-def test_int8_and_cut_sentences_are_reported(tiny_model, sentences, tmp_path, capsys):
+def test_int8_and_cut_sentences_are_reported(tiny_model, sentences, tmp_path, capsys, caplog):
     """If this fails, --int8 does not run, or a user does not learn that a sentence was cut."""
     with open(sentences, "a", encoding="utf-8") as file:
         file.write("长" * 600 + "\n")
     main(job(tiny_model, sentences, tmp_path, int8=True))
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["truncated"] == 1
-    assert "1 of 24 sentences are longer than the model's 512 tokens" in captured.err
+    assert json.loads(capsys.readouterr().out)["truncated"] == 1
+    assert "1 of 24 sentences are longer than the model's 512 tokens" in caplog.text
     assert np.isfinite(np.load(tmp_path / "vectors.npy")).all()

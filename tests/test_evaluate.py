@@ -126,5 +126,5 @@ def test_a_cross_encoder_is_recognised(evaluate, corpus, pairs, tiny_model, tmp_
 
 def test_a_batch_of_nothing_is_refused(evaluate, corpus):
     """Fails if --batch_size 0 ends in a stack trace."""
-    with pytest.raises(InputError, match="--batch_size counts from 1, got 0"):
+    with pytest.raises(InputError, match="--batch_size must be at least 1, got 0"):
         evaluate(corpus, "--batch_size", "0")

@@ -21,6 +21,7 @@ from cosent.run_record import read_scores, save_scores
 from cosent.studies import definition, runner
 from cosent.studies.progress import Progress
 from cosent.studies.results import read_results
+from cosent.study import StudyArguments
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +63,7 @@ def run_study(tmp_path, monkeypatch):
         (tmp_path / "made_up.yaml").write_text(yaml.safe_dump(content))
         folders = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
         calls.clear()
-        return study.main(study.parser().parse_args([str(tmp_path / "made_up.yaml"), *folders, *arguments])), [*calls]
+        return study.main(*parse([str(tmp_path / "made_up.yaml"), *folders, *arguments], StudyArguments)), [*calls]
 
     return run, tmp_path / "results" / "made_up"
 
@@ -196,7 +197,7 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys, mon
     arguments = ["--data_dir", corpus.parent, "--results", tmp_path, "--runs", tmp_path / "runs"]
     arguments += ["--parallel", "2", "--set", f"model_name_or_path={tiny_model}", "--accelerate_config"]
     arguments += [ROOT / "recipes/accelerate/cpu.yaml"]
-    assert study.main(study.parser().parse_args(list(map(str, [tmp_path / "s.yaml", *arguments])))) == 1
+    assert study.main(*parse(list(map(str, [tmp_path / "s.yaml", *arguments])), StudyArguments)) == 1
     assert "cosent-b-made_up-1 failed: error: --features are those of" in capsys.readouterr().err
     results = tmp_path / f"s-model_name_or_path={tiny_model.name}"
     kept = json.loads((results / "cosent-a-made_up-1.json").read_text())

@@ -1,3 +1,35 @@
-"""Fine-tune Chinese sentence-similarity models with the CoSENT family."""
+"""Fine-tune Chinese sentence-similarity models with the CoSENT family.
+
+    from cosent import SentenceEncoder
+
+`import cosent` loads nothing else: each name is imported when it is first used (PEP 562).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cosent.modeling.auto import load_model
+    from cosent.modeling.bi_encoder import SentenceEncoder
+    from cosent.modeling.cross_encoder import CrossEncoder
+    from cosent.student.model import Student
 
 __version__ = "0.1.0"
+__all__ = ["CrossEncoder", "SentenceEncoder", "Student", "load_model"]
+
+HOMES = {
+    "CrossEncoder": "cosent.modeling.cross_encoder",
+    "SentenceEncoder": "cosent.modeling.bi_encoder",
+    "Student": "cosent.student.model",
+    "load_model": "cosent.modeling.auto",
+}
+
+
+def __getattr__(name: str):
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

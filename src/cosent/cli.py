@@ -1,14 +1,49 @@
-"""Command lines of the jobs: the YAML of `--config` gives the defaults, flags win, and anything unknown is an error."""
+"""The `cosent` command and the command lines of its jobs.
+
+The YAML of `--config` gives the defaults, flags win, and anything unknown is an error.
+"""
 
 import argparse
 import logging
 import os
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from cosent import __version__
 from cosent.errors import InputError, messages_for_users
 from cosent.flags import Flag, flags_of, is_on, nearest, read_values, value_of
+
+JOBS = {
+    "train": "fine-tune an encoder on labelled pairs",
+    "distill": "train a small student that retrieves and writes",
+    "pretrain": "pretrain a small encoder on plain text",
+    "evaluate": "score a prepared corpus with a trained model",
+    "study": "run recipes, variants, corpora and seeds, and keep the results",
+    "report": "draw the tables and figures of a study",
+    "encode": "embed a text file, one sentence per line",
+    "similarity": "score pairs of sentences",
+    "generate": "write sentences similar to a given one",
+}
+
+
+def main() -> None:
+    """The `cosent` command: `cosent train ...` runs the same job as `python -m cosent.train ...`."""
+    job = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if job in ("-h", "--help"):
+        print("usage: cosent JOB [--flag value ...]\n")
+        for name, line in JOBS.items():
+            print(f"  {name:<12}{line}")
+        print("\n`cosent JOB --help` lists the flags of a job. Several processes: accelerate launch -m cosent.JOB ...")
+    elif job == "--version":
+        print(f"cosent {__version__}")
+    else:
+        with messages_for_users():
+            if job not in JOBS:
+                raise InputError(f"There is no job {job!r}.{nearest(job, JOBS)} `cosent --help` lists them.")
+        del sys.argv[1]
+        runpy.run_module(f"cosent.{job}", run_name="__main__", alter_sys=True)
 
 
 def parse(argv: list[str], *argument_classes: type, program: str = "", description: str | None = None) -> tuple:
@@ -70,7 +105,7 @@ def parser(
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    found.add_argument("--config", metavar="RECIPE.yaml", help="recipe that gives the defaults")
+    found.add_argument("--config", metavar="RECIPE.yaml", help="YAML file that gives the defaults")
     groups = {}
     for flag in sorted(flags.values(), key=lambda flag: is_of_library(flag.owner)):  # ours first
         if flag.owner not in groups:
@@ -119,22 +154,23 @@ def with_underscores(word: str) -> str:
     return name.replace("-", "_").replace("__", "--", 1) + equals + value if word.startswith("--") else word
 
 
-def run(main: Callable, *argument_classes: type) -> None:
+def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> None:
     """Parses `sys.argv` and runs a job; what the user got wrong ends in one message and exit status 2.
 
     Of several processes that were launched together, all have met before the job begins, and the first one speaks.
 
     Args:
-        main: the job, which takes an instance of each class and may return an exit status.
+        job: takes an instance of each class, and may return an exit status.
+        shares_work: whether processes that are launched together share out the work; False refuses them.
     """
-    module = sys.modules[main.__module__]
+    module = sys.modules[job.__module__]
     with messages_for_users():
         configure_logging()
-        program = f"python -m {module.__spec__.name}" if module.__spec__ else Path(sys.argv[0]).name
+        program = module.__spec__.name.replace(".", " ") if module.__spec__ else Path(sys.argv[0]).name
         arguments = parse(sys.argv[1:], *argument_classes, program=program, description=module.__doc__)
-        check_world_size(processes_that_met())
+        check_world_size(processes_that_met() if shares_work else 1)
         try:
-            status = main(*arguments)
+            status = job(*arguments)
         except KeyboardInterrupt:
             if "resume_from_checkpoint" in flags_of(*argument_classes):
                 print("\nThe same command with --resume_from_checkpoint auto goes on from the last checkpoint.",
@@ -174,7 +210,7 @@ def processes_that_met() -> int:
     return PartialState().num_processes
 
 
-def check_world_size(processes: int = 1) -> None:
+def check_world_size(processes: int) -> None:
     """Refuses processes that were launched together and do not know of each other.
 
     Args:

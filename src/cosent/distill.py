@@ -146,5 +146,7 @@ def similarity_loss(args: DistillArguments, targets):
     return lambda embeddings, scores: weight * pair_ranking_loss(embeddings, scores, args.scale)
 
 
+ARGUMENTS = (StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
+
 if __name__ == "__main__":
-    run(main, StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
+    run(main, *ARGUMENTS)

@@ -1,10 +1,11 @@
 """Embed a text file, one sentence per line, into a NumPy file: one JSON line on stdout, progress on stderr.
 
-python -m cosent.encode --model runs/stsb --input sentences.txt --output vectors.npy --normalize
+cosent encode --model runs/stsb --input sentences.txt --output vectors.npy --normalize
 accelerate launch -q --config_file recipes/accelerate/ddp.yaml -m cosent.encode ...    shares the chunks out over GPUs
 """
 
 import json
+import logging
 import re
 import sys
 import time
@@ -12,16 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-from tqdm.auto import tqdm
-
 from cosent.cli import run
-from cosent.compute.distributed import rank, world_size
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option
-from cosent.inference.embedding import quantized
-from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
-from cosent.modeling.auto import load_bi_encoder
+from cosent.flags import REQUIRED, option, refuse_below_1
+
+logger = logging.getLogger("cosent.encode")
 
 
 @dataclass
@@ -41,10 +37,16 @@ class EncodeArguments:
     overwrite: bool = option(False, "Replace the output if it exists.")
 
 
-def main(args: EncodeArguments):
+def main(args: EncodeArguments) -> None:
+    import torch
+    from tqdm.auto import tqdm
+
+    from cosent.compute.distributed import rank, world_size
+    from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
+
     start = time.time()
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    check(args, device)
+    check(args, device, torch.cuda.is_available())
     task = ChunkTask(Path(args.input), Path(args.output), args.batch_size, args.normalize, args.keep_empty_lines)
     chunks = read_chunks(task.input_path, args.keep_empty_lines)
     load = partial(load_encoder, args.model, args.dtype, args.int8, device)
@@ -57,13 +59,13 @@ def main(args: EncodeArguments):
         return
     seconds = time.time() - start
     if truncated:
-        print(f"{truncated} of {rows} sentences are longer than the model's {encoder.max_length} tokens; what is "
-              "beyond them was not read.", file=sys.stderr)  # fmt: skip
+        logger.warning("%d of %d sentences are longer than the model's %d tokens; what is beyond them was not read.",
+                       truncated, rows, encoder.max_length)  # fmt: skip
     result = {"output": args.output, "rows": rows, "dim": encoder.pooling.hidden_size, "truncated": truncated}
     print(json.dumps(result | {"seconds": round(seconds, 3), "sentences_per_second": round(rows / seconds, 1)}))
 
 
-def check(args: EncodeArguments, device: str) -> None:
+def check(args: EncodeArguments, device: str, cuda: bool) -> None:
     """Refuses what would end badly after minutes of work.
 
     Raises:
@@ -76,22 +78,28 @@ def check(args: EncodeArguments, device: str) -> None:
         raise InputError(f"--output {output} exists, and nothing was written. Name another, or --overwrite a file.")
     if output.resolve() == Path(args.input).resolve():
         raise InputError(f"--output {output} is the --input: the sentences would be lost. Name another output.")
-    if args.batch_size < 1 or args.workers < 1:
-        raise InputError(f"--batch_size and --workers count from 1, got {args.batch_size} and {args.workers}.")
+    refuse_below_1(args, "batch_size", "workers")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise InputError(f"--device is cpu, cuda or cuda:N, got {device}.")
     if device != "cpu" and (args.workers > 1 or args.int8):
         raise InputError(f"--workers and --int8 are for the CPU, got device {device}. Add --device cpu or drop them.")
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    if device.startswith("cuda") and not cuda:
         raise InputError(f"--device {device}: this PyTorch sees no CUDA device. Install a CUDA build, or use the CPU.")
     if args.int8 and args.dtype != "float32":
         raise InputError(f"--int8 is a type of its own, got --dtype {args.dtype} too. Drop one of the two.")
 
 
 def load_encoder(model: str, dtype: str, int8: bool, device: str):
+    import torch
+
+    from cosent.inference.embedding import quantized
+    from cosent.modeling.auto import load_bi_encoder
+
     encoder = load_bi_encoder(model).to(device=device, dtype=getattr(torch, dtype)).eval()
     return quantized(encoder) if int8 else encoder
 
 
+ARGUMENTS = (EncodeArguments,)
+
 if __name__ == "__main__":
-    run(main, EncodeArguments)
+    run(main, *ARGUMENTS)

@@ -1,6 +1,6 @@
 """Score a prepared corpus with a trained model: one JSON line on stdout, a table on stderr.
 
-python -m cosent.evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
+cosent evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
 """
 
 import json
@@ -12,17 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from cosent.cli import run
-from cosent.compute.distributed import gather_object, rank, world_size
-from cosent.data.corpus import Corpus, load_corpus
 from cosent.errors import InputError
-from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
-from cosent.flags import REQUIRED, option
-from cosent.inference.embedding import quantized
-from cosent.modeling.auto import load_model
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.flags import REQUIRED, option, refuse_below_1
 from cosent.run_record import read_record
 from cosent.schema import SPLITS
 
@@ -45,10 +38,17 @@ class EvaluateArguments:
     predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
-def main(args: EvaluateArguments):
+def main(args: EvaluateArguments) -> None:
+    import torch
+
+    from cosent.compute.distributed import rank
+    from cosent.data.corpus import load_corpus
+    from cosent.evaluation.metrics import SimilarityMetrics
+    from cosent.inference.embedding import quantized
+    from cosent.modeling.auto import load_model
+
     start = time.time()
-    if args.batch_size < 1:
-        raise InputError(f"--batch_size counts from 1, got {args.batch_size}.")
+    refuse_below_1(args, "batch_size")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
     corpus = load_corpus(args.corpus, args.data_dir)
@@ -72,6 +72,8 @@ def main(args: EvaluateArguments):
 
 def score(model, rows, batch_size: int) -> np.ndarray:
     """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
+    from cosent.compute.distributed import gather_object, rank, world_size
+
     own = slice(rank(), None, world_size())
     sentences = (rows[name][:][own] for name in ("sentence1", "sentence2"))
     parts = gather_object(model.similarity(*sentences, batch_size, show_progress_bar=rank() == 0))
@@ -81,7 +83,7 @@ def score(model, rows, batch_size: int) -> np.ndarray:
     return scores
 
 
-def choose_threshold(args: EvaluateArguments, corpus: Corpus, model) -> tuple[float | None, str]:
+def choose_threshold(args: EvaluateArguments, corpus, model) -> tuple[float | None, str]:
     """The threshold and where it comes from: a flag, this corpus' validation split now, or when the model was trained.
 
     Raises:
@@ -91,6 +93,9 @@ def choose_threshold(args: EvaluateArguments, corpus: Corpus, model) -> tuple[fl
         raise InputError("--threshold names a threshold and --find_threshold looks for one. Give one of the two.")
     if args.threshold_grid is not None and not args.find_threshold:
         raise InputError("--threshold_grid is how --find_threshold looks for a threshold. Add it, or leave both out.")
+    from cosent.evaluation.metrics import find_threshold
+    from cosent.modeling.cross_encoder import CrossEncoder
+
     name, saved = corpus.manifest.name, read_record(args.model).get("thresholds", {})
     if corpus.manifest.label_kind != "binary":
         if args.threshold is not None or args.find_threshold:
@@ -131,5 +136,7 @@ def table(result: dict, metrics: dict) -> str:
     return "\n".join([head, *(f"  {name:<18}{value:8.4f}" for name, value in metrics.items())])
 
 
+ARGUMENTS = (EvaluateArguments,)
+
 if __name__ == "__main__":
-    run(main, EvaluateArguments)
+    run(main, *ARGUMENTS)

@@ -149,7 +149,7 @@ def read_recipe(path: str) -> dict:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {error}") from error
-    if not isinstance(content, dict) or any(isinstance(value, dict) for value in content.values()):
+    if not isinstance(node, yaml.MappingNode) or any(isinstance(value, dict) for value in content.values()):
         raise InputError(f"{path}: a recipe is a flat list of `key: value` lines, without nesting.")
     keys = [key.value for key, _ in node.value]
     if len(keys) > len(content):
@@ -165,6 +165,13 @@ def nearest(name: str, known) -> str:
 
 def default_of(one: Field):
     return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def refuse_below_1(arguments, *names: str) -> None:
+    """Refuses counts of which there has to be one."""
+    for name in names:
+        if (value := getattr(arguments, name)) < 1:
+            raise InputError(f"--{name} must be at least 1, got {value}.")
 
 
 def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:

@@ -1,19 +1,41 @@
 """Write sentences similar to a given one, ranked by the model's own cosine.
 
-python -m cosent.generate --model runs/student --text 微信和支付宝哪个好 --num 20
+cosent generate --model runs/student --text 微信和支付宝哪个好 --num 20
 """
 
-import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from cosent.cli import run
+from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 
-from cosent.errors import InputError, messages_for_users
-from cosent.student.model import Student
+
+@dataclass
+class GenerateArguments:
+    """What to write, and how freely."""
+
+    model: str = option(REQUIRED, "Folder of a student, or a published RoFormer-Sim.")
+    text: list[str] | None = option(None, "Sentences to write similar ones for.", commas=True)
+    input: str | None = option(None, "Instead of --text: UTF-8 file, one sentence per line.")
+    num: int = option(20, "The most sentences to show per text.")
+    num_samples: int = option(100, "Samples per text, before repeated ones go.")
+    top_p: float = option(0.95, "Draw from the likeliest tokens that reach this probability together.")
+    top_k: int | None = option(None, "Draw from this many tokens at most.")
+    temperature: float = option(1.0, "Below 1: safer sentences, above: wilder ones.")
+    max_length: int = option(64, "Tokens of a written sentence.")
+    keep_tokens: list[str] | None = option(None, "Strings that every sentence has to contain.", commas=True)
+    mask_tokens: list[str] | None = option(None, "Strings that the model does not get to see.", commas=True)
+    seed: int = option(42, "Seed of the sampling.")
+    json: bool = option(False, "Print one JSON line per text.")
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: GenerateArguments) -> None:
+    import torch
+
+    from cosent.student.model import Student
+
     texts = read_texts(args.text, args.input)
     student = Student.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
     found = student.similar_sentences(
@@ -54,20 +76,7 @@ def read_texts(texts: list[str] | None, file: str | None) -> list[str]:
     return lines
 
 
+ARGUMENTS = (GenerateArguments,)
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder of a student, or a published RoFormer-Sim")
-    parser.add_argument("--text", nargs="+", help="sentences to write similar ones for")
-    parser.add_argument("--input", help="UTF-8 file, one sentence per line")
-    parser.add_argument("--num", type=int, default=20, help="the most sentences to show per text")
-    parser.add_argument("--num_samples", type=int, default=100, help="samples per text, before repeated ones go")
-    parser.add_argument("--top_p", type=float, default=0.95, help="probability that the tokens drawn from reach")
-    parser.add_argument("--top_k", type=int, help="draw from this many tokens at most")
-    parser.add_argument("--temperature", type=float, default=1.0, help="below 1: safer sentences, above: wilder ones")
-    parser.add_argument("--max_length", type=int, default=64, help="tokens of a written sentence")
-    parser.add_argument("--keep_tokens", nargs="+", help="strings that every sentence has to contain")
-    parser.add_argument("--mask_tokens", nargs="+", help="strings that the model does not get to see")
-    parser.add_argument("--seed", type=int, default=42, help="seed of the sampling")
-    parser.add_argument("--json", action="store_true", help="one JSON line per text")
-    with messages_for_users():
-        main(parser.parse_args())
+    run(main, *ARGUMENTS, shares_work=False)

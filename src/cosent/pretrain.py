@@ -67,7 +67,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     )
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, text_args, encoder_args))
     if not untrained:
-        logger.warning("reading the text; every %d steps a line follows", args.logging_steps)
+        logger.info("reading the text; every %d steps a line follows", args.logging_steps)
         trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.is_world_process_zero():
         model.config.update(kept)
@@ -107,7 +107,7 @@ def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, see
         return initial_model(source, args.architecture, isinstance(texts, Pairs)), AutoTokenizer.from_pretrained(
             resolve(source)
         )
-    logger.warning("learning a vocabulary of %d entries from the text", args.vocabulary_size)
+    logger.info("learning a vocabulary of %d entries from the text", args.vocabulary_size)
     tokenizer = learn_tokenizer(texts.read(), args.vocabulary_size)
     return fresh_model(args.architecture or "bert", len(tokenizer), args.layers, args.width, seed=seed), tokenizer
 
@@ -119,5 +119,7 @@ def without_dropout(model: torch.nn.Module) -> None:
             module.p = 0.0
 
 
+ARGUMENTS = (TextArguments, EncoderArguments, PretrainingArguments)
+
 if __name__ == "__main__":
-    run(main, TextArguments, EncoderArguments, PretrainingArguments)
+    run(main, *ARGUMENTS)

@@ -1,23 +1,31 @@
 """Report of a study: tables, intervals and figures from the results of its runs.
 
-python -m cosent.report results/NAME                  report.md and report.html, next to the results
-python -m cosent.report --ensemble RUN_A RUN_B        the mean of ranks of two runs, tested against each of them
+cosent report results/NAME                report.md and report.html, next to the results
+cosent report --ensemble RUN_A RUN_B      the mean of ranks of two runs, tested against each of them
 """
 
-import argparse
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from cosent.cli import check_world_size
-from cosent.errors import InputError, messages_for_users
-from cosent.reporting import comparison, diagnostics, document
-from cosent.reporting.differences import differences
-from cosent.reporting.ensemble import ensemble
-from cosent.studies.results import read_results
+from cosent.cli import run
+from cosent.errors import InputError
+from cosent.flags import option
 
 
-def main(args: argparse.Namespace) -> None:
-    check_world_size()
+@dataclass
+class ReportArguments:
+    """What to report."""
+
+    folder: str | None = option(None, "Folder of results.", positional=True)
+    ensemble: list[str] | None = option(None, "Folders of two trained models, or results.")
+
+
+def main(args: ReportArguments) -> None:
+    from cosent.reporting.ensemble import ensemble
+
+    if (args.folder is None) == (args.ensemble is None) or len(args.ensemble or ("A", "B")) != 2:
+        raise InputError("Give a folder of results, or --ensemble with two runs.")
     if args.ensemble:
         print(ensemble(*args.ensemble))
     else:
@@ -31,6 +39,10 @@ def write(folder: Path) -> tuple[Path, Path]:
     Raises:
         InputError: no results there, or a library that draws the page is not installed.
     """
+    from cosent.reporting import comparison, diagnostics, document
+    from cosent.reporting.differences import differences
+    from cosent.studies.results import read_results
+
     study = read_results(folder)
     check_installed("jinja2", "matplotlib")
     make = (comparison.overview, comparison.quality, differences, comparison.accuracy)
@@ -52,14 +64,7 @@ def check_installed(*libraries: str) -> None:
         )
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("folder", nargs="?", help="folder of results")
-    wanted.add_argument("--ensemble", nargs=2, metavar=("A", "B"), help="folders of two trained models, or results")
-    return parser
-
+ARGUMENTS = (ReportArguments,)
 
 if __name__ == "__main__":
-    with messages_for_users():
-        main(parser().parse_args())
+    run(main, *ARGUMENTS, shares_work=False)

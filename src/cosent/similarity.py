@@ -1,23 +1,33 @@
-"""How similar are two sentences?
+"""Score pairs of sentences.
 
-python -m cosent.similarity --model runs/stsb 我喜欢北京 我不喜欢北京
-python -m cosent.similarity --model runs/stsb --pairs pairs.tsv
+cosent similarity --model runs/stsb 我喜欢北京 我不喜欢北京
+cosent similarity --model runs/stsb --pairs pairs.tsv
 """
 
-import argparse
 from codecs import BOM_UTF8
+from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.cli import check_world_size
-from cosent.errors import InputError, messages_for_users
-from cosent.modeling.auto import load_model
+from cosent.cli import run
+from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 
 
-def main(args: argparse.Namespace) -> None:
-    check_world_size()
+@dataclass
+class SimilarityArguments:
+    """What to compare."""
+
+    model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
+    sentences: list[str] | None = option(None, "Sentences, two by two.", positional=True, commas=True)
+    pairs: str | None = option(None, "Instead of sentences: UTF-8 file with `sentence1 TAB sentence2` lines.")
+
+
+def main(args: SimilarityArguments) -> None:
+    from cosent.modeling.auto import load_model
+
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
-    pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences)
+    pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences or [])
     scores = load_model(args.model).similarity([first for first, _ in pairs], [second for _, second in pairs])
     for (first, second), score in zip(pairs, scores, strict=True):
         print(f"{score:7.4f}  {first}  |  {second}")
@@ -50,10 +60,7 @@ def read_pairs(path: str) -> list[tuple[str, str]]:
     return pairs
 
 
+ARGUMENTS = (SimilarityArguments,)
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder of a trained model, a shipped encoder or a Hub id")
-    parser.add_argument("--pairs", help="UTF-8 file with `sentence1 TAB sentence2` lines")
-    parser.add_argument("sentences", nargs="*", help="sentences, two by two")
-    with messages_for_users():
-        main(parser.parse_args())
+    run(main, *ARGUMENTS, shares_work=False)

@@ -97,5 +97,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         print(f"model in {args.output_dir} ({record['train_seconds']:.0f} s of training)")
 
 
+ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+
 if __name__ == "__main__":
-    run(main, ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+    run(main, *ARGUMENTS)

@@ -9,17 +9,10 @@ from importlib import import_module
 
 from cosent.cli import run
 
-CLASSES = {
-    "train": ("ModelArguments", "DataArguments", "LossArguments", "PairTrainingArguments"),
-    "distill": ("StudentArguments", "StudentDataArguments", "DistillArguments", "StudentTrainingArguments"),
-    "encode": ("EncodeArguments",),
-    "evaluate": ("EvaluateArguments",),
-}
-
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
         jobs = json.load(file)
     for name, *arguments in jobs:
         job = import_module(f"cosent.{name}")
         sys.argv[1:] = arguments
-        run(job.main, *(getattr(job, argument_class) for argument_class in CLASSES[name]))
+        run(job.main, *job.ARGUMENTS)

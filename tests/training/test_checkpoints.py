@@ -191,7 +191,7 @@ def test_auto_from_start_to_end(train, capsys, caplog):
 
     (folder / "run.json").unlink()  # as if killed during the last save
     (folder / "model.safetensors").write_bytes(b"torn")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO, logger="cosent"):
         train("--resume_from_checkpoint", "auto")
     assert "resuming from" in caplog.text
     assert (folder / "model.safetensors").read_bytes() == final

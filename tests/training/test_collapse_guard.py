@@ -68,7 +68,7 @@ def test_a_run_that_collapses(train, caplog):
     assert len(stopped) < len(values) and stopped == pytest.approx(values[: len(stopped)])
 
     caplog.clear()
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO, logger="cosent"):
         rolled = train("--on_collapse", "rollback", "--rollback_factor", "1e-6", output="rollback")
     assert "back to " in caplog.text and "learning rate times 1e-06" in caplog.text
     assert rates(rolled)[-1] < 0.05 * max(rates(rolled))  # the warm-up went on meanwhile

@@ -132,7 +132,7 @@ def test_truncated_pairs_are_counted_as_pairs(train, make_corpus, pairs, caplog)
         (("--dropout", "1.5"), "--dropout is a probability"),
         (("--label_smoothing_factor", "0.1"), "--label_smoothing_factor does nothing here"),
         (("--train_sampling_strategy", "group_by_length"), "group_by_length is for padded batches"),
-        (("--per_device_train_batch_size", "0"), "--per_device_train_batch_size counts pairs from 1, got 0"),
+        (("--per_device_train_batch_size", "0"), "--per_device_train_batch_size must be at least 1, got 0"),
     ],
 )
 def test_flags_that_make_no_sense(train, similar, flags, words):

@@ -56,7 +56,7 @@ def cached_array(
     """An array from the cache, or computed and put there; complete or not at all, whatever ends the process."""
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
     if not file.is_file():
-        logger.warning("The teacher reads %d distinct texts once; kept in %s.", len(texts), file)
+        logger.info("The teacher reads %d distinct texts once; kept in %s.", len(texts), file)
         values = compute()
         file.parent.mkdir(parents=True, exist_ok=True)
         with partial_file(file) as partial, open(partial, "wb") as opened:

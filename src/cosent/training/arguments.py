@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from transformers import TrainingArguments
 
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_changed
+from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
 from cosent.losses import LOSSES, TOWERS
 from cosent.modeling.pooling import POOLINGS
 
@@ -117,9 +117,7 @@ class PairTrainingArguments(TrainingArguments):
     overwrite_output_dir: bool = option(False, "Train although output_dir holds a model, which will be replaced.")
 
     def __post_init__(self):
-        for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"--{name} counts pairs from 1, got {getattr(self, name)}.")
+        refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size")
         if self.on_collapse is None:
             refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")
         for flag in ("bf16_full_eval", "fp16_full_eval"):

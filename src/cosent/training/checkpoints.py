@@ -81,7 +81,7 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
         while checkpoints and not is_whole(checkpoints[-1]):
             logger.warning("%s is not whole (the run was stopped while writing it) and is skipped.", checkpoints.pop())
         if checkpoints:
-            logger.warning("resuming from %s", checkpoints[-1])
+            logger.info("resuming from %s", checkpoints[-1])
             return str(checkpoints[-1])
         overwrite = overwrite or (folder / UNFINISHED).exists()
     checkpoints = list(folder.glob("checkpoint-*"))

@@ -87,7 +87,7 @@ class CollapseGuard(TrainerCallback):
         schedulers.base_lrs = [rate * self.factor for rate in schedulers.base_lrs]
         for group in trainer.optimizer.param_groups:
             group["lr"] *= self.factor
-        logger.warning("back to %s, learning rate times %g.", state.best_model_checkpoint, self.factor)
+        logger.info("back to %s, learning rate times %g.", state.best_model_checkpoint, self.factor)
 
 
 @torch.no_grad()
