@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +121,7 @@ def measure_memory(corpus: str, case: str) -> dict:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
         trainer.train()
-    process = footprint(trainer.model, trainer.optimizer)["peak_mib"]
+    process = footprint(trainer.model, trainer.optimizer).peak_mib
     return {"activations_mib": peak / 2**20, "process_mib": process}
 
 
@@ -171,7 +172,7 @@ def main(args: argparse.Namespace) -> None:
         "differences": differences,
         "memory": memory,
         "cached_over_plain": memory["cached 1,024 at 16"]["activations_mib"] / plain,
-        **environment(),
+        **asdict(environment()),
     }
     print(json.dumps({"differences": differences, "memory": memory}, indent=1))
     if args.output:

@@ -11,6 +11,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -98,7 +99,7 @@ def main() -> None:
         "sources": args.sources,
         "samples": args.samples,
         "rows": [measure(model, texts, sampling, args.rounds) for model in args.models],
-        **environment(),
+        **asdict(environment()),
     }
     text = json.dumps(result, indent=2)
     if args.output:

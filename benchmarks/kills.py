@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from cosent.data.corpus import load_corpus
-from cosent.run_record import RECORD_NAME
+from cosent.run_record import read_record
 from cosent.schema import Manifest, sha256_of_file
 from cosent.training.checkpoints import SEAL
 from cosent.training.environment import environment
@@ -113,7 +114,7 @@ def count(corpus: Path, folder: Path, kills: int, flags: list[str]) -> dict:
 
 def digest(output: Path) -> str:
     """Of the final weights, and of the whole of what training logged about them."""
-    history = json.loads((output / RECORD_NAME).read_text(encoding="utf-8"))["history"]
+    history = read_record(output).history
     curve = [(entry["step"], entry["eval_spearman"]) for entry in history if "eval_spearman" in entry]
     return hashlib.sha256((output / "model.safetensors").read_bytes() + json.dumps(curve).encode()).hexdigest()
 
@@ -125,7 +126,7 @@ def main(args: argparse.Namespace) -> None:
         counts = count(small_corpus(args.corpus, folder / "corpus"), folder, args.kills, FLAGS)
     print(json.dumps(counts))
     if args.output:
-        result = {"kind": "kills"} | counts | {"seed": args.seed, **environment()}
+        result = {"kind": "kills"} | counts | {"seed": args.seed, **asdict(environment())}
         Path(args.output).write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 

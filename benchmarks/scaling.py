@@ -13,9 +13,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
-from cosent.run_record import RECORD_NAME
+from cosent.run_record import read_record
 from cosent.training.environment import environment
 
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
@@ -42,8 +43,8 @@ def measure(launches: int, processes: int, corpus: str, pairs: int, folder: Path
         _, errors = process.communicate()
         if process.returncode:
             raise RuntimeError(errors.decode()[-2000:])
-    finished = [json.loads((output / RECORD_NAME).read_text(encoding="utf-8")) for output in outputs]
-    return sum(run["train_pairs"] / run["train_seconds"] for run in finished)
+    finished = [read_record(output) for output in outputs]
+    return sum(run.train_pairs / run.train_seconds for run in finished)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -56,7 +57,7 @@ def main(args: argparse.Namespace) -> None:
             print(f"round {number + 1}, {case}: {speed:.1f} pairs/s", flush=True)
     speeds = {case: statistics.median(values) for case, values in measured.items()}
     result = {"kind": "scaling", "corpus": args.corpus, "pairs_per_process": args.pairs, "pairs_per_second": speeds,
-              "rounds": measured, **environment()}  # fmt: skip
+              "rounds": measured, **asdict(environment())}  # fmt: skip
     text = json.dumps(result, ensure_ascii=False, indent=1)
     if args.output:
         Path(args.output).write_text(text + "\n", encoding="utf-8")

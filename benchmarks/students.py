@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from cosent.errors import InputError, messages_for_users
-from cosent.run_record import RECORD_NAME
+from cosent.run_record import RunRecord, read_record
 from cosent.studies.definition import same
 
 STAGE_1, DISTILL, DIRECT = ("student/stage1", "student/distill", "bi_encoder/cosent_mini")
@@ -22,42 +22,43 @@ STAGE_1, DISTILL, DIRECT = ("student/stage1", "student/distill", "bi_encoder/cos
 DIRECT_FLAGS = {"pooling": "linear_cls", "learning_rate": 5e-4, "per_device_train_batch_size": 64}
 
 
-def launch(job: str, recipe: str, output: Path, flags: dict) -> dict:
+def launch(job: str, recipe: str, output: Path, flags: dict) -> RunRecord:
     """Runs a recipe, or lets it go on or say that it has finished; returns its record."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu.yaml"]
     command += ["-m", job, "--config", f"recipes/{recipe}.yaml", "--output_dir", str(output)]
     flags = {"resume_from_checkpoint": "auto", "disable_tqdm": True, "save_total_limit": 1} | flags
     print(f"{job} -> {output}", flush=True)
     subprocess.run(command + [part for key, value in flags.items() for part in (f"--{key}", str(value))], check=True)
-    record = json.loads((output / RECORD_NAME).read_text(encoding="utf-8"))
+    record = read_record(output)
     for key in {"num_train_epochs", "limit_train", "corpus", "seed"} & set(flags):
-        if not same(record["recipe"][key], flags[key]):
+        if not same(record.recipe[key], flags[key]):
             raise InputError(
                 f"{output} was made with {key} {record['recipe'][key]}, not {flags[key]}. Name other --runs."
             )
     return record
 
 
-def row(model: str, runs: list[dict], corpus: str) -> dict:
+def row(model: str, runs: list[RunRecord], corpus: str) -> dict:
     """What the table shows of runs that differ by their seed: of students that write, also what they write."""
-    writes = "spearman" in runs[0]["after"]
-    after = [run["after"]["spearman"] if writes else run["after"][corpus] for run in runs]
     described = {
         "model": model,
-        "parameters": runs[0].get("parameters") or runs[0]["footprint"]["parameters"],
-        "spearman": [run[corpus]["test"] if writes else run["test"]["spearman"] for run in after],
-        "minutes": statistics.mean(run["train_seconds"] for run in runs) / 60,
-        "commit": runs[0]["commit"],
+        "parameters": runs[0].footprint.parameters,
+        "spearman": [run.after[corpus]["test"]["spearman"] for run in runs],
+        "minutes": statistics.mean(run.train_seconds for run in runs) / 60,
+        "commit": runs[0].environment.commit,
     }
-    if writes:
-        described["perplexity"] = statistics.mean(run["after"]["perplexity"] for run in runs)
-        samples = [run["after"]["samples"] for run in runs]
+    written = [run.written_after for run in runs if run.written_after is not None]
+    if written:
+        described["perplexity"] = statistics.mean(each.perplexity for each in written)
+        samples = [each.samples for each in written]
         described["samples"] = {key: statistics.mean(sample[key] for sample in samples) for key in samples[0]}
     return described
 
 
 def main(args: argparse.Namespace) -> None:
-    teacher = json.loads(Path(args.teacher, RECORD_NAME).read_text(encoding="utf-8"))
+    teacher = read_record(args.teacher)
+    if teacher is None:
+        raise InputError(f"--teacher {args.teacher} has no record. Name the folder of a model that was trained here.")
     shared = {"corpus": args.corpus, "num_train_epochs": args.epochs, "data_dir": args.data_dir}
     if args.limit_train:
         shared["limit_train"] = args.limit_train
@@ -79,8 +80,8 @@ def main(args: argparse.Namespace) -> None:
         row("then stage 2 (distilled)", distilled, args.corpus),
         row("or then CoSENT on the labels", direct, args.corpus),
     ]
-    result = {"kind": "student", "corpus": args.corpus, "train_pairs": direct[0]["train_pairs"], "epochs": args.epochs,
-              "rows": rows, "device": stage_1["device"], "commit": stage_1["commit"]}  # fmt: skip
+    result = {"kind": "student", "corpus": args.corpus, "train_pairs": direct[0].train_pairs, "epochs": args.epochs,
+              "rows": rows, "device": stage_1.environment.device, "commit": stage_1.environment.commit}  # fmt: skip
     text = json.dumps(result, ensure_ascii=False, indent=1)
     if args.output:
         Path(args.output).write_text(text + "\n", encoding="utf-8")

@@ -1,6 +1,5 @@
 """Distillation end to end on tiny models."""
 
-import json
 import logging
 
 import numpy as np
@@ -18,6 +17,7 @@ from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import save_pooling
+from cosent.run_record import read_record
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.evaluation import perplexity
 from cosent.student.model import Student
@@ -85,19 +85,20 @@ def distill(tiny_student, tmp_path):
 
 
 def losses(folder, name: str) -> list[float]:
-    return [entry[name] for entry in json.loads((folder / "run.json").read_text())["history"] if name in entry]
+    return [entry[name] for entry in read_record(folder).history if name in entry]
 
 
 def test_stage_1(distill, corpus):
     """Fails if synonyms alone do not teach both to find and to write, or non-synonyms are written."""
     folder = distill(corpus, "--num_train_epochs", "12", "--lr_scheduler_type", "constant", *TO_THE_END)
-    record = json.loads((folder / "run.json").read_text())
-    assert record["train_pairs"] == record["synonyms"] == 18  # 72 pairs, 3 meanings of 3 sentences
+    record = read_record(folder)
+    assert record.train_pairs == record.synonyms == 18  # 72 pairs, 3 meanings of 3 sentences
     assert len(losses(folder, "similarity_loss")) == 36
-    before, after = (record[when]["spearman"]["made_up"]["validation"] for when in ("before", "after"))
+    before, after = (moment["made_up"]["validation"]["spearman"] for moment in (record.before, record.after))
     assert after > before + 0.1
-    assert record["after"]["perplexity"] < record["before"]["perplexity"] / 2
-    assert set(record["after"]["spearman"]["made_up"]) == {"validation", "test"}
+    assert record.written_after.perplexity < record.written_before.perplexity / 2
+    assert set(record.after["made_up"]) == {"validation", "test"}
+    assert record.footprint.parameters == sum(p.numel() for p in Student.from_pretrained(str(folder)).parameters())
     assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)
     assert Student.from_pretrained(str(folder)).similar_sentences(["怎么还款"], num_samples=4) is not None
 
@@ -105,11 +106,11 @@ def test_stage_1(distill, corpus):
 def test_half_precision_measures_what_is_saved(distill, corpus):
     """Fails if evaluation under --bf16 crashes in float32 layers, or reports a model that is not the saved one."""
     folder = distill(corpus, "--bf16", "true", "--generation_sources", "0")
-    reported = json.loads((folder / "run.json").read_text())["after"]
+    reported = read_record(folder).written_after
     rows = load_corpus(str(corpus)).split("validation")
     student = Student.from_pretrained(str(folder))
     pairs = [(row["sentence1"], row["sentence2"]) for row in rows if row["label"]]
-    assert perplexity(student, *map(list, zip(*pairs, strict=True))) == pytest.approx(reported["perplexity"], rel=1e-3)
+    assert perplexity(student, *map(list, zip(*pairs, strict=True))) == pytest.approx(reported.perplexity, rel=1e-3)
     assert {weight.dtype for weight in student.parameters()} == {torch.float32}
 
 
@@ -136,19 +137,19 @@ def test_early_stopping(distill, corpus):
 def test_stage_2_learns_the_teachers_cosines(distill, corpus, teacher):
     """Fails if a teacher with other tokens, width and pool is not matched, or generation is forgotten on the way."""
     folder = distill(corpus, "--teacher", str(teacher), "--num_train_epochs", "6", *TO_THE_END)
-    record = json.loads((folder / "run.json").read_text())
-    assert record["train_pairs"] == 72 and record["synonyms"] == 18
+    record = read_record(folder)
+    assert record.train_pairs == 72 and record.synonyms == 18
     model = SentenceEncoder.from_pretrained(str(teacher))
     matrices = []
-    for path in (folder, record["recipe"]["model_name_or_path"]):
+    for path in (folder, record.recipe["model_name_or_path"]):
         vectors = Student.from_pretrained(str(path)).encode(SENTENCES, normalize=True)
         matrices.append(vectors @ vectors.T)
     vectors = model.encode(SENTENCES, normalize=True)
     after, before = (np.square(matrix - vectors @ vectors.T).mean() for matrix in matrices)
     assert after < before / 3
     assert losses(folder, "similarity_loss")[0] == pytest.approx(100 * before, rel=0.6)  # of one batch, with noise
-    assert record["after"]["perplexity"] < record["before"]["perplexity"]
-    assert set(record["after"]["samples"]) == {"ended", "distinct", "similar", "overlap", "judged", "wordless"}
+    assert record.written_after.perplexity < record.written_before.perplexity
+    assert set(record.written_after.samples) == {"ended", "distinct", "similar", "overlap", "judged", "wordless"}
     assert len(list((folder.parent / "cache").iterdir())) == 1
 
 
@@ -161,7 +162,7 @@ def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model,
     first, second = [a for a in SENTENCES for _ in SENTENCES], SENTENCES * len(SENTENCES)
     scores = CrossEncoder.from_pretrained(str(tmp_path / "cross")).similarity(first, second)
     folder = distill(corpus, "--teacher", str(tmp_path / "cross"), "--num_train_epochs", "6", *TO_THE_END)
-    start = json.loads((folder / "run.json").read_text())["recipe"]["model_name_or_path"]
+    start = read_record(folder).recipe["model_name_or_path"]
     before, after = (
         spearmanr(Student.from_pretrained(str(path)).similarity(first, second), scores).statistic
         for path in (start, folder)
@@ -174,8 +175,8 @@ def test_a_retrieval_model_alone(distill, corpus, teacher, tiny_model):
     folder = distill(
         corpus, "--teacher", str(teacher), "--generation", "false", "--student_layers", "1", model=tiny_model
     )
-    record = json.loads((folder / "run.json").read_text())
-    assert "perplexity" not in record["after"] and not losses(folder, "generation_loss")
+    record = read_record(folder)
+    assert record.written_after is None and not losses(folder, "generation_loss")
     assert np.mean(losses(folder, "similarity_loss")[-3:]) < np.mean(losses(folder, "similarity_loss")[:3])
     encoder = SentenceEncoder.from_pretrained(str(folder))
     assert encoder.backbone.config.num_hidden_layers == 1 and encoder.encode(["好"]).shape == (1, 32)
@@ -186,8 +187,8 @@ def test_text_without_labels(distill, corpus, teacher, tmp_path):
     text = tmp_path / "more.txt"
     text.write_text("\n".join(f"第{number}句话" for number in range(11)), encoding="utf-8")
     folder = distill(corpus, "--teacher", str(teacher), "--text", str(text), "--synonyms_only", "true")
-    record = json.loads((folder / "run.json").read_text())
-    assert record["train_pairs"] == 18 + 5 and record["synonyms"] == 18  # the eleventh line has no neighbour
+    record = read_record(folder)
+    assert record.train_pairs == 18 + 5 and record.synonyms == 18  # the eleventh line has no neighbour
     with pytest.raises(InputError, match="--text has no labels"):
         distill(corpus, "--text", str(text), output="other")
 

@@ -9,7 +9,7 @@ from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.evaluate import EvaluateArguments, main, write_predictions
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.run_record import save_record
+from cosent.run_record import Environment, RunRecord
 
 
 @pytest.fixture
@@ -47,9 +47,11 @@ def test_the_threshold_of_training_is_used_for_its_own_corpus_alone(evaluate, co
     model.mkdir()
     for file in tiny_model.iterdir():
         (model / file.name).write_bytes(file.read_bytes())
-    save_record(model, {"thresholds": {"made_up": 0.25}})
+    train_record = {"recipe": {}, "environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0}
+    train_record |= {"seconds": 2.0, "history": []}
+    RunRecord(**train_record, thresholds={"made_up": 0.25}).save(model)
     assert evaluate(corpus, model=model)["threshold"] == 0.25
-    save_record(model, {"thresholds": {"another": 0.25}})
+    RunRecord(**train_record, thresholds={"another": 0.25}).save(model)
     assert evaluate(corpus, model=model)["threshold"] is None
 
 

@@ -1,7 +1,5 @@
 """The pretraining losses by hand, packed rows against single sentences, and the job end to end."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -20,6 +18,7 @@ from cosent.pretrain import main
 from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
 from cosent.pretraining.model import Pretraining, first_vectors, fresh_model, initial_model, piece_means
 from cosent.pretraining.trainer import rate
+from cosent.run_record import read_record
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
 
@@ -120,10 +119,10 @@ def test_the_schedule_ends_at_zero():
 def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     """Fails if the job learns nothing, keeps no record, or leaves a folder that gives other vectors elsewhere."""
     folder = pretrain("--architecture", architecture, "--max_steps", "30", "--save_dtype", "float16")
-    record = json.loads((folder / "run.json").read_text())
-    first = next(entry for entry in record["history"] if "mlm" in entry)
-    assert record["mlm_loss"] < first["mlm"] - 0.1 and record["tokens"] >= 30 * 200
-    assert len(record["text_sha256"]) == 1 and record["minutes"] > 0
+    record = read_record(folder)
+    first = next(entry for entry in record.history if "mlm" in entry)
+    assert record.pretraining.mlm_loss < first["mlm"] - 0.1 and record.pretraining.tokens >= 30 * 200
+    assert len(record.pretraining.text_sha256) == 1 and record.pretraining.minutes > 0
     encoder = SentenceEncoder.from_pretrained(str(folder))
     assert encoder.pooling.mode == "mean" and encoder.backbone.config.hidden_dropout_prob == 0.1
     theirs = SentenceTransformer(str(folder), device="cpu").float().encode(LINES[:6])
@@ -133,19 +132,19 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
 def test_going_on_keeps_the_tokenizer_and_starts_better(pretrain, tmp_path):
     """Fails if --init starts from other weights than those of the folder."""
     pretrain("--max_steps", "30")
-    first = json.loads((tmp_path / "encoder/run.json").read_text())
+    first = read_record(tmp_path / "encoder")
     again = pretrain("--init", str(tmp_path / "encoder"), "--max_steps", "2", output="again")
-    record = json.loads((again / "run.json").read_text())
-    assert record["mlm_loss"] < first["history"][0]["mlm"] - 0.3
+    record = read_record(again)
+    assert record.pretraining.mlm_loss < first.history[0]["mlm"] - 0.3
     assert (again / "tokenizer.json").read_text() == (tmp_path / "encoder/tokenizer.json").read_text()
 
 
 def test_minutes_end_a_run(pretrain):
     """Fails if the budget does not stop the run, or the learning rate has not come down by then."""
     folder = pretrain("--max_minutes", "0.02")
-    record = json.loads((folder / "run.json").read_text())
-    rates = [entry["learning_rate"] for entry in record["history"] if "learning_rate" in entry]
-    assert record["minutes"] >= 0.02 and rates[-1] < max(rates) / 2
+    record = read_record(folder)
+    rates = [entry["learning_rate"] for entry in record.history if "learning_rate" in entry]
+    assert record.pretraining.minutes >= 0.02 and rates[-1] < max(rates) / 2
 
 
 def test_an_interrupted_run_ends_as_an_undisturbed_one(pretrain, tmp_path):
@@ -158,16 +157,16 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(pretrain, tmp_path):
     resumed = pretrain(*flags, "--resume_from_checkpoint", "auto", output="cut")
     weights = [SentenceEncoder.from_pretrained(str(folder)).state_dict() for folder in (whole, resumed)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    records = [json.loads((folder / "run.json").read_text()) for folder in (whole, resumed)]
-    assert records[0]["tokens"] == records[1]["tokens"]
+    records = [read_record(folder) for folder in (whole, resumed)]
+    assert records[0].pretraining.tokens == records[1].pretraining.tokens
 
 
 def test_held_out_sentences_are_left_out(pretrain, make_corpus):
     """Fails if a held-out sentence is learnt from, in whatever punctuation. LINES hold each sentence 20 times."""
     rows = [("怎么还款？", "天气 好！", 1.0), ("别的", "另外", 0.0)]
     corpus = make_corpus({"train": [("我喜欢北京", "好", 1.0)], "validation": rows[:1], "test": rows[1:]})
-    record = json.loads((pretrain("--exclude", str(corpus), "--max_steps", "20") / "run.json").read_text())
-    assert record["excluded_lines_per_pass"] == 40 and record["excluded_sentences"] == 4
+    record = read_record(pretrain("--exclude", str(corpus), "--max_steps", "20"))
+    assert record.pretraining.excluded_lines_per_pass == 40 and record.pretraining.excluded_sentences == 4
 
 
 def test_going_on_with_pairs_teaches_the_start_of_a_cross_encoder(pretrain, make_corpus, tmp_path):
@@ -177,9 +176,9 @@ def test_going_on_with_pairs_teaches_the_start_of_a_cross_encoder(pretrain, make
     corpus = make_corpus({"train": rows, "validation": [("我，喜欢北京", "别的", 1.0), ("另外", "再见", 0.0)]})
     flags = ("--pairs", str(corpus), "--init", str(tmp_path / "encoder"), "--exclude", str(corpus))
     joined = pretrain(*flags, "--neighbour_weight", "1", "--max_steps", "20", output="joined")
-    record = json.loads((joined / "run.json").read_text())
-    assert record["excluded_lines_per_pass"] == 3 and list(record["text_sha256"]) == [str(corpus)]
-    assert record["mlm_loss"] < record["history"][0]["mlm"] and record["match_loss"] > 0
+    record = read_record(joined)
+    assert record.pretraining.excluded_lines_per_pass == 3 and list(record.pretraining.text_sha256) == [str(corpus)]
+    assert record.pretraining.mlm_loss < record.history[0]["mlm"] and record.pretraining.match_loss > 0
     saved = load_file(joined / "model.safetensors")
     cross_encoder = CrossEncoder.from_pretrained(str(joined), num_labels=1).backbone
     assert torch.equal(cross_encoder.pooler.dense.weight, saved["bert.pooler.dense.weight"])

@@ -17,10 +17,9 @@ from cosent import report
 from cosent.errors import InputError
 from cosent.reporting.differences import compare
 from cosent.reporting.ensemble import ensemble
-from cosent.run_record import read_scores, save_scores
-from cosent.studies.definition import expand, read_study
-from cosent.studies.published import Published
-from cosent.studies.results import Result, read_results
+from cosent.run_record import Environment, Footprint, RunRecord, Written
+from cosent.run_scores import read_scores, save_scores
+from cosent.studies.results import read_results
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,13 +40,13 @@ def make_study(tmp_path):
                     after = labels + spread * rng.normal(size=rows)
                     test = {"spearman": stats.spearmanr(after, labels).statistic, "accuracy": 0.8 + 0.01 * seed}
                     record = {
-                        "study": {"method": method, "corpus": corpus, "seed": seed},
+                        "study": {"method": method, "corpus": corpus, "seed": seed, "flags": {}},
                         "recipe": {"seed": seed, "model_name_or_path": "mini", "pooling": "mean", "loss": method}
                         | {"learning_rate": 5e-4, "num_train_epochs": 6.0, "per_device_train_batch_size": 32},
-                        "corpora": {corpus: {}},
+                        "corpora": {corpus: {"folder": corpus, "manifest_sha256": ""}},
                         "before": {corpus: {"test": {"spearman": 0.5}}},
                         "after": {corpus: {"test": test | {"oracle_accuracy": 0.9}}},
-                        **{"train_seconds": 90, "device": "CPU", "commit": "c" * 40, "threads": 1},
+                        **{"train_seconds": 90, "device": "CPU", "commit": "c" * 40, "threads": 1, "versions": {}},
                         "speed": {"train_pairs_per_second": 200.0, "score_pairs_per_second": 500.0},
                         "validation_curve": [[1.0, 0.5], [2.0, 0.58], [3.0, 0.6]],
                     }
@@ -75,14 +74,23 @@ def test_the_documentation_is_up_to_date():
 def test_a_study_on_paper(tmp_path):
     """Fails if mean, deviation or floor of the README are wrong: 0.6 and 0.7 give 65.00 ± 7.07.
 
-    The results are those of a version that recorded neither the study nor scores: the file name tells the method.
+    The results are those of a version that counted neither processes nor parameters, and scores were not kept.
     """
     recipe = {"model_name_or_path": "mini", "pooling": "mean", "per_device_train_batch_size": 32}
     recipe |= {"learning_rate": 5e-4, "num_train_epochs": 6}
     (tmp_path / "study").mkdir()
     for seed, spearman in ((1, 0.6), (2, 0.7)):
-        run = {"after": {"stsb": {"test": {"spearman": spearman}}}, "train_seconds": 90, "corpora": {"stsb": {}}}
-        run |= {"before": {}, "recipe": recipe | {"seed": seed}, "device": "CPU", "commit": "c" * 40}
+        run = {"after": {"stsb": {"test": {"spearman": spearman}}}, "train_seconds": 90, "before": {}}
+        run |= {
+            "recipe": recipe | {"seed": seed},
+            "device": "CPU",
+            "commit": "c" * 40,
+            "threads": 1,
+            "versions": {},
+            "corpora": {},
+        }
+        run |= {"study": {"method": "cosent", "corpus": "stsb", "seed": seed, "flags": {}}}
+        run |= {"speed": {}, "validation_curve": [[1.0, spearman]]}
         (tmp_path / "study" / f"cosent-stsb-{seed}.json").write_text(json.dumps(run))
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit" / "stsb.json").write_text(json.dumps({"splits": {"test": {"overlap_spearman": 58.68}}}))
@@ -245,37 +253,6 @@ def test_what_is_no_result_is_named(tmp_path):
         report.write(tmp_path)
 
 
-def test_published_numbers_stand_beside_ours(monkeypatch):
-    """Fails if a published table names a study that does not ship, no method of it, or a measure that is not shown."""
-    monkeypatch.chdir(ROOT)
-    tables = yaml.safe_load(Path("results/published.yaml").read_text(encoding="utf-8"))
-    assert len(tables) >= 6
-    for table in tables:
-        published = Published(table["source"], table["measure"], table["rows"])
-        assert published.measure in ("spearman", "accuracy", "first_epoch", "epochs_to_90")
-        for study in table["studies"]:
-            runs = expand(read_study(f"recipes/studies/{study}.yaml"), {})
-            found = [row for run in runs for row in published.of(run.method)]
-            assert {"method", "encoder"} < set(found[0]), study
-
-
-def test_published_rows_are_those_of_the_method():
-    """Fails if the number of another encoder, loss or tower stands beside ours."""
-    rows = [{"method": m, "encoder": e} for m in ("cosent", "sbert") for e in ("BERT", "RoBERTa")]
-    table = Published("source", "spearman", rows)
-    assert table.of("cosent RoBERTa") == [rows[1]] and table.of("sbert BERT") == [rows[2]]
-    assert table.of("cosent_mini mini") == rows[:2] and table.of("bi_encoder cosent_mini") == rows[:2]
-    assert table.of("cross_encoder cosent_mini") == table.of("angle BERT") == []
-    crossed = Published("source", "spearman", rows, "cross_encoder")
-    assert crossed.of("cross_encoder cosent_mini") == rows[:2] and crossed.of("bi_encoder cosent_mini") == []
-
-
-def test_the_first_epoch_is_a_whole_one(tmp_path):
-    """Fails if an evaluation in the midst of an epoch passes for its end."""
-    result = Result(tmp_path / "x.json", {"validation_curve": [[0.5, 0.3], [1.0, 0.4], [2.0, 0.6]]})
-    assert result.first_epoch == 0.4 and result.epochs_to_90 == 2.0
-
-
 def test_report_answers_at_once():
     """Fails if a table of numbers first loads torch."""
     code = "import sys, cosent.report; sys.exit(any(name in sys.modules for name in ('torch', 'datasets')))"
@@ -304,10 +281,15 @@ def test_exactness_kills_and_scaling_are_shown(tmp_path):
 def test_a_teacher_and_its_students_are_shown(tmp_path):
     """Fails if seeds are averaged wrongly, or a model that writes nothing is given the writing of another."""
     samples = {"distinct": 0.9, "similar": 0.8, "overlap": 0.4, "judged": 0.85}
-    one, two = ({"after": {"spearman": {"lcqmc": {"test": s}}, "perplexity": p, "samples": samples}, "parameters": 3e6,
-                 "train_seconds": 60.0, "commit": "c" * 40} for s, p in ((0.6, 10.0), (0.7, 12.0)))  # fmt: skip
-    plain = {"after": {"lcqmc": {"test": {"spearman": 0.5}}}, "footprint": {"parameters": 4e6}}
-    plain |= {"train_seconds": 120.0, "commit": None}
+    shared = {"recipe": {}, "environment": Environment({}, None, "CPU", 1), "seconds": 200.0, "history": []}
+    small, large = Footprint(3_000_000, 3_000_000, None, None), Footprint(4_000_000, 4_000_000, None, None)
+    one, two = (
+        RunRecord(**shared, train_seconds=60.0, footprint=small, written_after=Written(perplexity, samples),
+                  after={"lcqmc": {"test": {"spearman": value}}})
+        for value, perplexity in ((0.6, 10.0), (0.7, 12.0))
+    )  # fmt: skip
+    after = {"lcqmc": {"test": {"spearman": 0.5}}}
+    plain = RunRecord(**shared, train_seconds=120.0, footprint=large, after=after)
     rows = [students.row("teacher", [plain], "lcqmc"), students.row("distilled", [one, two], "lcqmc")]
     result = {"kind": "student", "corpus": "lcqmc", "train_pairs": 40000, "epochs": 2, "rows": rows}
     (tmp_path / "student.json").write_text(json.dumps(result | {"device": "CPU", "commit": None}))

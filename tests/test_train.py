@@ -15,7 +15,7 @@ from cosent.errors import InputError
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.run_record import read_scores
+from cosent.run_scores import read_scores
 from cosent.schema import Manifest
 from cosent.training.objective import loss_targets
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
 from operator import itemgetter
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def main() -> None:
         if job["task"] in (args.only or [job["task"]]) and job["encoder"] in (args.encoder or [job["encoder"]])
     ]
     result = {"sgemm_flops": sgemm_flops(), "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": []}
-    result |= environment()
+    result |= asdict(environment())
     keep = (args.only or args.encoder) and Path(args.output).is_file()
     kept = json.loads(Path(args.output).read_text(encoding="utf-8"))["rows"] if keep else []
     for job in tqdm(jobs, unit="row"):

@@ -6,7 +6,6 @@ accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill
 
 import logging
 import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.loading import keep_layers
-from cosent.run_record import corpus_record, save_record
+from cosent.run_record import CorpusRecord, RunRecord
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.data import Corruption, StudentCollator, StudentDataset, training_rows
 from cosent.student.decoding import Sampling
@@ -33,7 +32,7 @@ from cosent.student.model import Student
 from cosent.student.teacher import teacher_scores, teacher_vectors
 from cosent.student.trainer import StudentTrainer
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
-from cosent.training.environment import environment
+from cosent.training.environment import environment, footprint, recipe
 
 logger = logging.getLogger("cosent.distill")
 
@@ -42,7 +41,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     start = time.time()
     if has_finished(args):
         return
-    checkpoint = find_checkpoint(args)
+    checkpoint, here = find_checkpoint(args), environment()
     corpora, measured = (
         {name: load_corpus(name, data_args.data_dir) for name in names}
         for names in (data_args.corpus, data_args.eval_corpora or data_args.corpus)
@@ -83,27 +82,30 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         data_collator=StudentCollator(encoder.tokenizer.pad_token_id, corruption if generation else None, generation),
     )
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, distill_args))
-    before = held.report()
+    before, written_before = held.report()
     result = trainer.train(resume_from_checkpoint=checkpoint)
-    after = held.report()
+    after, written_after = held.report()
     trainer.save_model()
     if trainer.is_world_process_zero():
-        record = {
-            "recipe": asdict(model_args) | asdict(data_args) | asdict(distill_args) | args.to_sanitized_dict(),
-            "corpora": {name: corpus_record(corpus.folder) for name, corpus in corpora.items()},
-            "train_pairs": len(rows),
-            "synonyms": int(positive.sum()),
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "before": before,
-            "after": after,
-            "history": trainer.state.log_history,
-            "train_seconds": result.metrics["train_runtime"],
-            "seconds": time.time() - start,
-            **environment(),
-        }
-        save_record(args.output_dir, record)
-        print(summary(before, after))
-        print(f"model in {args.output_dir} ({record['train_seconds']:.0f} s of training)")
+        record = RunRecord(
+            recipe=recipe(args, model_args, data_args, distill_args),
+            environment=here,
+            processes=args.world_size,
+            footprint=footprint(model, trainer.optimizer),
+            corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.items()},
+            train_pairs=len(rows),
+            synonyms=int(positive.sum()),
+            before=before,
+            after=after,
+            written_before=written_before,
+            written_after=written_after,
+            history=trainer.state.log_history,
+            train_seconds=result.metrics["train_runtime"],
+            seconds=time.time() - start,
+        )
+        record.save(args.output_dir)
+        print(summary(record))
+        print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 
 
 def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student | BiEncoder, SentenceEncoder]:

@@ -96,7 +96,8 @@ def choose_threshold(args: EvaluateArguments, corpus, model) -> tuple[float | No
     from cosent.evaluation.metrics import find_threshold
     from cosent.modeling.cross_encoder import CrossEncoder
 
-    name, saved = corpus.manifest.name, read_record(args.model).get("thresholds", {})
+    name, record = corpus.manifest.name, read_record(args.model)
+    saved = {} if record is None else record.thresholds
     if corpus.manifest.label_kind != "binary":
         if args.threshold is not None or args.find_threshold:
             raise InputError(f"{name} has {corpus.manifest.label_kind} labels: accuracy at a threshold needs 0 and 1.")

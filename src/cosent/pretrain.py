@@ -6,7 +6,6 @@ accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.pretrai
 
 import logging
 import time
-from dataclasses import asdict
 
 import torch
 from transformers import AutoTokenizer, set_seed
@@ -21,9 +20,9 @@ from cosent.pretraining.model import NO_DROPOUT, Pretraining, fresh_model, initi
 from cosent.pretraining.sources import Pairs, Texts
 from cosent.pretraining.trainer import PretrainTrainer
 from cosent.pretraining.vocabulary import learn_tokenizer
-from cosent.run_record import save_record
+from cosent.run_record import PretrainingRecord, RunRecord
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
-from cosent.training.environment import environment
+from cosent.training.environment import environment, footprint, recipe
 
 logger = logging.getLogger("cosent.pretrain")
 
@@ -34,7 +33,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     start = time.time()
     if has_finished(args):
         return
-    checkpoint = find_checkpoint(args)
+    checkpoint, here = find_checkpoint(args), environment()
     untrained = args.max_steps == 0
     if args.max_steps <= 0:
         args.max_steps = WITHOUT_LIMIT
@@ -73,23 +72,28 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         model.config.update(kept)
         trainer.model.save_pretrained(args.output_dir, getattr(torch, encoder_args.save_dtype))
         last = next((entry for entry in reversed(trainer.state.log_history) if "tokens" in entry), {})
-        record = {
-            "recipe": asdict(text_args) | asdict(encoder_args) | args.to_sanitized_dict(),
-            "text_sha256": texts.hashes(),
-            "excluded_sentences": len(texts.excluded),
-            "excluded_lines_per_pass": texts.left_out,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "tokens": last.get("tokens", 0),
-            "minutes": last.get("minutes", 0.0),
-            "mlm_loss": last.get("mlm"),
-            "neighbour_loss": last.get("neighbour"),
-            "match_loss": last.get("match"),
-            "history": trainer.state.log_history,
-            "seconds": time.time() - start,
-            **environment(),
-        }
-        save_record(args.output_dir, record)
-        print(f"encoder in {args.output_dir}: {record['tokens']:,} tokens in {record['minutes']:.1f} minutes")
+        done = PretrainingRecord(
+            text_sha256=texts.hashes(),
+            excluded_sentences=len(texts.excluded),
+            excluded_lines_per_pass=texts.left_out,
+            tokens=last.get("tokens", 0),
+            minutes=last.get("minutes", 0.0),
+            mlm_loss=last.get("mlm"),
+            neighbour_loss=last.get("neighbour"),
+            match_loss=last.get("match"),
+        )
+        record = RunRecord(
+            recipe=recipe(args, text_args, encoder_args),
+            environment=here,
+            processes=args.world_size,
+            footprint=footprint(model, trainer.optimizer),
+            pretraining=done,
+            history=trainer.state.log_history,
+            train_seconds=60 * done.minutes,
+            seconds=time.time() - start,
+        )
+        record.save(args.output_dir)
+        print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")
 
 
 def check_arguments(text_args: TextArguments, encoder_args: EncoderArguments) -> None:

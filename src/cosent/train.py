@@ -13,11 +13,12 @@ from transformers import set_seed
 from cosent.cli import run
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.modeling.bi_encoder import BiEncoder
-from cosent.run_record import SCORES_NAME, Scores, corpus_record, save_record, save_scores
+from cosent.run_record import CorpusRecord, RunRecord
+from cosent.run_scores import SCORES_NAME, Scores, save_scores
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.collapse_guard import CollapseGuard
-from cosent.training.environment import environment, footprint, footprint_line, recipe
+from cosent.training.environment import environment, footprint, recipe
 from cosent.training.held_out import evaluate_splits, keep_distances, select_on_validation, table, validation_sets
 from cosent.training.mixture import check_corpus_weights, load_corpora, tokenised, training_set
 from cosent.training.objective import build_objective
@@ -31,7 +32,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     start = time.time()
     if has_finished(args):
         return
-    checkpoint = find_checkpoint(args)
+    checkpoint, here = find_checkpoint(args), environment()
     corpora, selecting = load_corpora(data_args)
     everything = {corpus.manifest.name: corpus for corpus in [*corpora, *selecting]}
     select_on_validation(selecting, args)
@@ -76,25 +77,24 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     after, thresholds = evaluate_splits(trainer, held, binary, scores, "after")
     trainer.save_model()
     if trainer.is_world_process_zero():
-        record = {
-            "recipe": recipe(model_args, data_args, loss_args, args),
-            "corpora": {name: corpus_record(corpus.folder) for name, corpus in everything.items()},
-            "train_pairs": len(train),
-            "before": before,
-            "after": after,
-            "thresholds": thresholds,
-            "history": trainer.state.log_history,
-            "processes": args.world_size,
-            "footprint": footprint(model, trainer.optimizer),
-            "train_seconds": result.metrics["train_runtime"],
-            "seconds": time.time() - start,
-            **environment(),
-        }
+        record = RunRecord(
+            recipe=recipe(args, model_args, data_args, loss_args),
+            environment=here,
+            processes=args.world_size,
+            footprint=footprint(model, trainer.optimizer),
+            corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in everything.items()},
+            train_pairs=len(train),
+            before=before,
+            after=after,
+            thresholds=thresholds,
+            history=trainer.state.log_history,
+            train_seconds=result.metrics["train_runtime"],
+            seconds=time.time() - start,
+        )
         save_scores(Path(args.output_dir, SCORES_NAME), scores)
-        save_record(args.output_dir, record)  # last: where it stands, the run has finished
-        print(table(before, after, thresholds))
-        print(footprint_line(record["footprint"]))
-        print(f"model in {args.output_dir} ({record['train_seconds']:.0f} s of training)")
+        record.save(args.output_dir)  # last: from here on the run has finished
+        print(table(before, after, thresholds), record.footprint, sep="\n")
+        print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 
 
 ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)

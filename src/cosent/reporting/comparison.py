@@ -17,9 +17,9 @@ INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_fro
 
 def overview(study: Study) -> Section:
     seeds = sorted({result.seed for result in study.results})
-    encoders = dict.fromkeys(str(result.record["recipe"]["model_name_or_path"]) for result in study.results)
-    devices = dict.fromkeys(str(result.record.get("device")) for result in study.results)
-    commits = dict.fromkeys((result.record.get("commit") or "unknown")[:10] for result in study.results)
+    encoders = dict.fromkeys(str(result.recipe["model_name_or_path"]) for result in study.results)
+    devices = dict.fromkeys(result.environment.device for result in study.results)
+    commits = dict.fromkeys(result.environment.short_commit for result in study.results)
     text = [
         f"{len(study.results)} runs of {len(study.rows)} methods, seeds {', '.join(map(str, seeds))}, from "
         f"{', '.join(encoders)}, on {', '.join(devices)}; commit {', '.join(commits)}. The epoch that is kept, and "
@@ -34,7 +34,7 @@ def overview(study: Study) -> Section:
 
 def settings(study: Study) -> Table:
     """A row per method with the settings in which methods differ; the caption has those that they share."""
-    recipes = {row: results[0].record["recipe"] for row, results in study.rows.items()}
+    recipes = {row: results[0].recipe for row, results in study.rows.items()}
     keys = dict.fromkeys([*SHOWN, *(key for recipe in recipes.values() for key in recipe)])
     values = {key: [recipe.get(key) for recipe in recipes.values()] for key in keys if key not in INCIDENTAL}
     shown = {key: column for key, column in values.items() if key in SHOWN and column[0] is not None}
@@ -78,7 +78,7 @@ def before_training(study: Study) -> list[list[Cell]]:
     starts: dict[str, list[Result]] = {}
     rows: list[list[Cell]] = []
     for result in study.results:
-        settings = (result.record["recipe"].get(key) for key in STARTS)
+        settings = (result.recipe.get(key) for key in STARTS)
         starts.setdefault(", ".join(str(value) for value in settings if value is not None), []).append(result)
     for start, results in starts.items():
         cells = [[r.test(c, moment="before") for r in results if c in r.tested_on] for c in study.corpora]
@@ -90,8 +90,9 @@ def dot_figure(study: Study, corpus: str) -> str:
     rows = []
     for row, results in study.rows.items():
         values = [100 * v for v in measured(r.test(corpus) for r in study.cell(row, corpus))]
-        words = results[0].method.split()
-        same = [p[corpus] for t in study.tables("spearman") for p in t.of(row) if p["encoder"] in words and corpus in p]
+        method = results[0].method
+        same = [p[corpus] for t in study.tables("spearman") for p in t.of(method)
+                if p["encoder"] == method.variant and corpus in p]  # fmt: skip
         rows.append((row, values, same[0] if same else None))
     return figures.dots(f"{corpus}: test Spearman", rows, "test Spearman x100")
 

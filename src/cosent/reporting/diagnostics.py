@@ -7,6 +7,7 @@ from cosent.reporting import figures
 from cosent.reporting.document import Figures, Section, Table
 from cosent.reporting.numbers import Cell, Number, mean_of, times_100
 from cosent.reporting.published_rows import published_rows
+from cosent.studies.method import Method
 from cosent.studies.results import Result, Study
 
 
@@ -15,16 +16,17 @@ def learning(study: Study) -> Section:
     plots: list[str] = []
     rows: list[list[Cell]] = []
     published: list[list[Cell]] = []
-    corpora = list(dict.fromkeys(result.trained_on for result in study.results if result.curve))
+    corpora = list(dict.fromkeys(result.trained_on for result in study.results if result.validation_curve))
     for corpus in corpora:
         series = []
         for method in dict.fromkeys(result.method for result in study.results):
-            runs = [r for r in study.results if r.method == method and r.trained_on == corpus and r.curve]
+            runs = [r for r in study.results if r.method == method and r.trained_on == corpus and r.validation_curve]
             if runs:
                 series.append(_series(method, runs))
-                best = [max(value for _, value in run.curve) for run in runs]
+                best = [max(value for _, value in run.validation_curve) for run in runs]
                 to_90 = mean_of((run.epochs_to_90 for run in runs), ".1f")
-                rows.append([f"{method}, {corpus}", times_100(r.first_epoch for r in runs), times_100(best), to_90])
+                first = times_100(run.first_epoch for run in runs)
+                rows.append([f"{method.name}, {corpus}", first, times_100(best), to_90])
                 lines = published_learning(study, method, corpus)
                 published += [line for line in lines if line not in published]
         plots.append(figures.curves(f"{corpus}: validation", series, "epoch", "Spearman x100"))
@@ -37,13 +39,13 @@ def learning(study: Study) -> Section:
     )
 
 
-def _series(method: str, runs: list[Result]) -> tuple[str, list[float], list[list[float]]]:
+def _series(method: Method, runs: list[Result]) -> tuple[str, list[float], list[list[float]]]:
     """Label, epochs, and values x100 of all runs by epoch; of runs that stopped early, as far as all of them go."""
-    epochs = [epoch for epoch, _ in min((run.curve for run in runs), key=len)]
-    return method, epochs, [[100 * run.curve[i][1] for run in runs] for i in range(len(epochs))]
+    epochs = [epoch for epoch, _ in min((run.validation_curve for run in runs), key=len)]
+    return method.name, epochs, [[100 * run.validation_curve[i][1] for run in runs] for i in range(len(epochs))]
 
 
-def published_learning(study: Study, method: str, corpus: str) -> list[list[Cell]]:
+def published_learning(study: Study, method: Method, corpus: str) -> list[list[Cell]]:
     """Published rows in the columns of the table of learning curves."""
     first = published_rows(study, "first_epoch", method, [corpus])
     to_90 = published_rows(study, "epochs_to_90", method, ["all"], ".1f")
@@ -83,7 +85,7 @@ def distances(study: Study) -> Section:
             if values is None or any(corpus == c and np.array_equal(values, other) for c, other in seen):
                 continue
             seen.append((corpus, values))
-            recipe = result.record["recipe"]
+            recipe = result.recipe
             name = f"{corpus}, {recipe['model_name_or_path']}, {recipe.get('pooling') or 'its own'} pooling"
             if [c for c, _ in seen].count(corpus) > 1:
                 name += f", {study.row_of(result)}"
@@ -131,21 +133,17 @@ def speed(study: Study) -> Section:
 
 def _run_row(name: str, run: Result) -> list[Cell]:
     first = times_100(run.test(corpus) for corpus in run.tested_on[:1])
-    return [name, *_costs([run]), first, run.record.get("threads"), (run.record.get("commit") or "")[:10]]
+    return [name, *_costs([run]), first, run.environment.threads, run.environment.short_commit]
 
 
 def _costs(runs: list[Result]) -> list[Cell]:
     """Means of the columns of time and memory; empty where runs are from before a number was kept."""
-    minutes = mean_of((run.record["train_seconds"] / 60 for run in runs), ".1f")
-    speeds = [run.record.get("speed", {}) for run in runs]
-    trained = mean_of((speed.get("train_pairs_per_second") or None for speed in speeds), ".0f")
-    scored = mean_of((speed.get("score_pairs_per_second") or None for speed in speeds), ".0f")
+    minutes = mean_of((run.train_seconds / 60 for run in runs), ".1f")
+    trained = mean_of((run.speed.train_pairs_per_second for run in runs), ".0f")
+    scored = mean_of((run.speed.score_pairs_per_second for run in runs), ".0f")
     milliseconds = Number(1000 / scored.value) if scored else None
-    prints = [run.record.get("footprint", {}) for run in runs]
-    optimizer, peak = (mean_of((p.get(key) for p in prints), form) for key, form in FOOTPRINT)
-    shares = [run.trained_share for run in runs if run.trained_share]
-    share = Number(shares[-1], form=".1%") if shares else None
+    footprints = [run.footprint for run in runs if run.footprint is not None]
+    optimizer = mean_of((footprint.optimizer_mib for footprint in footprints), ".1f")
+    peak = mean_of((footprint.peak_mib for footprint in footprints), ".0f")
+    share = Number(footprints[-1].trained_share, form=".1%") if footprints else None
     return [minutes, trained, scored, milliseconds, share, optimizer, peak]
-
-
-FOOTPRINT = (("optimizer_mib", ".1f"), ("peak_mib", ".0f"))

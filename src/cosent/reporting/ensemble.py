@@ -8,7 +8,7 @@ from cosent.errors import InputError
 from cosent.evaluation.significance import difference, mean_of_ranks, resampled_spearman, spearman
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
-from cosent.run_record import SCORES_NAME, Scores, read_scores
+from cosent.run_scores import SCORES_NAME, Scores, read_scores
 
 
 def ensemble(first: str, second: str) -> str:

@@ -3,11 +3,12 @@
 import statistics
 
 from cosent.reporting.numbers import Cell, Number
+from cosent.studies.method import Method
 from cosent.studies.results import Study
 
 
 def published_rows(
-    study: Study, measure: str, method: str, columns: list[str], form: str = ".2f"
+    study: Study, measure: str, method: Method, columns: list[str], form: str = ".2f"
 ) -> list[tuple[str, list[Number | None]]]:
     """Name and numbers of every published row for a method, one number per column; rows without any are left out."""
     rows = []
@@ -19,7 +20,7 @@ def published_rows(
     return rows
 
 
-def published_means(study: Study, measure: str, method: str, columns: list[str]) -> list[list[Cell]]:
+def published_means(study: Study, measure: str, method: Method, columns: list[str]) -> list[list[Cell]]:
     """Published rows as in a table of corpora: name, numbers, their mean where there are several, and one run."""
     rows: list[list[Cell]] = []
     for name, numbers in published_rows(study, measure, method, columns):

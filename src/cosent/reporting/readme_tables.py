@@ -3,7 +3,7 @@
 import statistics
 
 from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Cell, Number, times_100
+from cosent.reporting.numbers import Cell, Number, mean_of, times_100
 from cosent.studies.results import Result, Study
 
 
@@ -13,13 +13,13 @@ def study_table(study: Study) -> str:
     The first row has the character overlap, which needs no model, of each corpus whose audit was kept. Where a method
     trained an adapter, two more columns show the share of the weights that was trained and the peak of the memory.
     """
-    adapters = any((run.trained_share or 1) < 1 for run in study.results)
+    adapters = any(run.footprint and run.footprint.trained_share < 1 for run in study.results)
     extra = ["weights trained", "peak MiB"] if adapters else []
     overlaps = [times_100([study.overlap(corpus)]) for corpus in study.corpora]
     rows: list[list[Cell]] = [["character overlap, no model", *overlaps, None, None, *([None] * len(extra))]]
     for row, runs in study.rows.items():
         means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
-        minutes = Number(statistics.mean(run.record["train_seconds"] for run in runs) / 60, form=".1f")
+        minutes = Number(statistics.mean(run.train_seconds for run in runs) / 60, form=".1f")
         cells: list[Cell] = [row, *means, len({run.seed for run in runs}), minutes]
         rows.append([*cells, *(_adapter_cells(runs) if adapters else [])])
     header = ["test Spearman x100, mean ± std", *study.corpora, "seeds", "minutes per run", *extra]
@@ -27,25 +27,25 @@ def study_table(study: Study) -> str:
 
 
 def _adapter_cells(runs: list[Result]) -> list[Cell]:
-    peak = statistics.mean(run.record["footprint"]["peak_mib"] for run in runs)
-    share = runs[0].trained_share
-    return [None if share is None else Number(share, form=".1%"), Number(peak, form=".0f")]
+    footprints = [run.footprint for run in runs if run.footprint is not None]
+    peak = mean_of((footprint.peak_mib for footprint in footprints), ".0f")
+    return [Number(footprints[0].trained_share, form=".1%"), peak]
 
 
 def protocol(results: list[Result]) -> str:
     """What the runs share; where they differ, every value, in the order of the runs."""
 
     def values(key: str, form: str = "") -> str:
-        each = [result.record["recipe"][key] for result in results]
+        each = [result.recipe[key] for result in results]
         return " or ".join(dict.fromkeys(format(value, form) for value in each if value is not None))
 
-    run = results[0].record
-    limit = f", {values('limit_train')} training pairs" if run["recipe"].get("limit_train") else ""
-    commits = ", ".join(dict.fromkeys((result.record["commit"] or "unknown")[:10] for result in results))
+    run = results[0]
+    limit = f", {values('limit_train')} training pairs" if run.recipe.get("limit_train") else ""
+    commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
     return (
         f"`{values('model_name_or_path')}` encoder{pooling}, batch "
         f"{values('per_device_train_batch_size')}, learning rate {values('learning_rate', 'g')}, "
         f"{values('num_train_epochs', 'g')} epochs{limit}, best validation epoch; "
-        f"{run['device']}, commit {commits}."
+        f"{run.environment.device}, commit {commits}."
     )

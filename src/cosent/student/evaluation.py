@@ -16,6 +16,7 @@ from cosent.data.corpus import Corpus
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.inference.batches import batch_bounds
 from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.run_record import Metrics, RunRecord, Written
 from cosent.student.candidates import distinct, rank_candidates
 from cosent.student.data import StudentCollator, positive_from
 from cosent.student.decoding import Sampling, write_targets
@@ -138,7 +139,7 @@ class StudentEvaluation:
             if scores:
                 metrics["spearman"] = float(np.mean(scores))
             if self.synonyms:
-                metrics["perplexity"] = perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
+                metrics["perplexity"] = self.perplexity()
         return metrics
 
     def spearman(self, corpus: Corpus, split: str) -> float:
@@ -146,27 +147,35 @@ class StudentEvaluation:
         scores = self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:])
         return SimilarityMetrics().compute(predictions=scores, references=corpus.labels(split))["spearman"]
 
-    def report(self) -> dict:
-        """Spearman by corpus and split, and what the samples are like."""
+    def report(self) -> tuple[Metrics, Written | None]:
+        """Spearman of every corpus and split, and what is written where the student writes."""
+        written = None
         with without_mixed_precision(self.encoder):
-            spearman = {
-                corpus.manifest.name: {s: self.spearman(corpus, s) for s in corpus.splits if s != "train"}
+            metrics = {
+                corpus.manifest.name: {s: {"spearman": self.spearman(corpus, s)} for s in corpus.splits if s != "train"}
                 for corpus in self.corpora
             }
-            report = {"spearman": spearman, **{k: v for k, v in self.validate().items() if k != "spearman"}}
-            if self.sources:
-                report["samples"] = sample_report(self.encoder, self.judge, self.sources, self.sampling)
-        return report
+            if self.synonyms:
+                samples = None
+                if self.sources:
+                    samples = sample_report(self.encoder, self.judge, self.sources, self.sampling)
+                written = Written(self.perplexity(), samples)
+        return metrics, written
+
+    def perplexity(self) -> float:
+        return perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
 
 
-def summary(before: dict, after: dict) -> str:
-    """Two reports of `StudentEvaluation` side by side."""
+def summary(record: RunRecord) -> str:
+    """What a student was like before and after training, side by side."""
     lines = [f"{'':<28}{'before':>9}{'after':>9}"]
-    for name, splits in after["spearman"].items():
-        for split, value in splits.items():
-            lines.append(f"{f'{name} {split} Spearman':<28}{before['spearman'][name][split]:9.4f}{value:9.4f}")
-    if "perplexity" in after:
-        lines.append(f"{'perplexity':<28}{before['perplexity']:9.2f}{after['perplexity']:9.2f}")
-    for name, value in after.get("samples", {}).items():
-        lines.append(f"{f'samples: {name}':<28}{before['samples'][name]:9.4f}{value:9.4f}")
+    for name, splits in record.after.items():
+        for split, metrics in splits.items():
+            value = record.before[name][split]["spearman"]
+            lines.append(f"{f'{name} {split} Spearman':<28}{value:9.4f}{metrics['spearman']:9.4f}")
+    before, after = record.written_before, record.written_after
+    if before is not None and after is not None:
+        lines.append(f"{'perplexity':<28}{before.perplexity:9.2f}{after.perplexity:9.2f}")
+        for name, value in (after.samples or {}).items():
+            lines.append(f"{f'samples: {name}':<28}{before.samples[name]:9.4f}{value:9.4f}")
     return "\n".join(lines)

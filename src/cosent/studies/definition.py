@@ -17,12 +17,13 @@ import yaml
 from cosent.errors import InputError
 from cosent.flags import flags_of, nearest, read_recipe, value_of
 from cosent.schema import Manifest
+from cosent.studies.method import Method
+from cosent.studies.results import Result
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")
 ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
 # What a study sets for every run itself.
-NEGATED = ("packing", "generation")  # switches that results of version 0.1 record as `no_...`
 RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
 
 
@@ -30,7 +31,7 @@ RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", 
 class Run:
     """One training run of a study."""
 
-    method: str  # the recipe's name and the variant's
+    method: Method
     recipe: str
     corpora: tuple[str, ...]
     seed: int
@@ -43,7 +44,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        parts = [*self.method.split(), *(Path(part).name for part in self.corpora), str(self.seed)]
+        parts = [*self.method.parts, *(Path(part).name for part in self.corpora), str(self.seed)]
         return "-".join(parts)
 
     @property
@@ -113,59 +114,57 @@ def settings_of(pairs: list[str], where: str) -> dict:
 def expand(study: dict, overrides: dict) -> list[Run]:
     """All runs of a study, one seed after the other, so that a study that is stopped has every method once.
 
-    Variants that the overrides make equal are one.
-
     Raises:
         InputError: two runs of one name, whose results would replace each other.
     """
-    stems = [Path(recipe).stem for recipe in study["recipes"]]
-    named = {}
-    for recipe, stem in zip(map(Path, study["recipes"]), stems, strict=True):
-        named[f"{recipe.parent.name}/{stem}" if stems.count(stem) > 1 else stem] = str(recipe)
+    runs = [
+        Run(method, recipe, tuple(map(str, corpus)) if isinstance(corpus, list) else (str(corpus),), seed, flags)
+        for seed in study["seeds"]
+        for corpus in study["corpora"]
+        for method, (recipe, flags) in methods_of(study, overrides).items()
+    ]
+    names = [run.name for run in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"Two runs of the study would be called {twice}, and results are kept by name. Give corpora other folder "
+            "names."
+        )
+    return runs
+
+
+def methods_of(study: dict, overrides: dict) -> dict[Method, tuple[str, dict]]:
+    """Recipe and flags of every method of a study, in its order. Variants that the overrides make equal are one.
+
+    Raises:
+        InputError: two recipes of one tower and one name.
+    """
     variants = study.get("variants") or {"": {}}
     distinct = {}
     for name, flags in variants.items():
         distinct.setdefault(json.dumps(flags | overrides, sort_keys=True), name)
     merged = len(distinct) == 1 < len(variants)
-    variants = {"" if merged else name: variants[name] for name in distinct.values()}
-    runs = [
-        Run(
-            f"{method.replace('/', ' ')} {variant}".strip(),
-            recipe,
-            tuple(map(str, corpus)) if isinstance(corpus, list) else (str(corpus),),
-            seed,
-            study.get("flags", {}) | flags | overrides,
-        )
-        for seed in study["seeds"]
-        for corpus in study["corpora"]
-        for method, recipe in named.items()
-        for variant, flags in variants.items()
-    ]
-    names = [run.name for run in runs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None or len(named) < len(stems):
-        raise InputError(
-            f"Two runs of the study would be called {twice or next(iter(named))}, and results are kept by name. Give "
-            "recipes other file names, and corpora other folder names."
-        )
-    return runs
+    stems = [Path(recipe).stem for recipe in study["recipes"]]
+    methods = {}
+    for recipe, stem in zip(study["recipes"], stems, strict=True):
+        settings = read_recipe(str(recipe))
+        for variant in distinct.values():
+            flags = study.get("flags", {}) | variants[variant] | overrides
+            tower = (settings | flags).get("tower", ModelArguments.tower)
+            method = Method(tower, stem, "" if merged else str(variant), names_tower=stems.count(stem) > 1)
+            if method in methods:
+                raise InputError(
+                    f"Two recipes of the study are called {tower} {stem}, and results are kept by name. Give one of "
+                    "them another file name."
+                )
+            methods[method] = str(recipe), flags
+    return methods
 
 
-def made_by(record: dict, run: Run) -> bool:
+def has_settings_of(result: Result, run: Run) -> bool:
     """Whether a result has the settings of a run, and none that the study has given up since."""
-    given_up = set(map(current_name, record.get("study", {}).get("flags", {}))) - set(run.settings)
-    return not given_up and all(same(recorded(record["recipe"], key), value) for key, value in run.settings.items())
-
-
-def recorded(recipe: dict, key: str):
-    """A setting of a recorded run; version 0.1 had `no_packing` for what is `packing` now."""
-    if key in NEGATED and key not in recipe:
-        return not recipe.get(f"no_{key}", False)
-    return recipe.get(key)
-
-
-def current_name(key: str) -> str:
-    return key.removeprefix("no_") if key.removeprefix("no_") in NEGATED else key
+    given_up = set(result.flags) - set(run.settings)
+    return not given_up and all(same(result.recipe.get(key), value) for key, value in run.settings.items())
 
 
 def same(one, other) -> bool:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import yaml
 
+from cosent.studies.method import Method
+
 PUBLISHED_NAME = "published.yaml"
 
 
@@ -17,21 +19,21 @@ class Published:
     rows: list[dict]
     tower: str = "bi_encoder"
 
-    def of(self, method: str) -> list[dict]:
-        """Rows for a method of ours, whose name is recipe and variant: those of the encoder that the variant names.
+    def of(self, method: Method) -> list[dict]:
+        """Rows for a method of ours: those of the encoder that its variant names.
 
-        A method that names no encoder of the table (`mini` was fine-tuned) gets the rows of all of them; one that
-        names another tower gets none.
+        A method whose variant names no encoder of the table (`mini` was fine-tuned) gets the rows of all of them; one
+        of the other tower gets none.
         """
-        words = [word.removesuffix("_mini") for word in method.split()]
-        if words[0] in ("bi_encoder", "cross_encoder") and words[0] != self.tower:
+        if method.tower != self.tower:
             return []
-        rows = [row for row in self.rows if row["method"] in words[:2]]
-        return [row for row in rows if row["encoder"] in words] or rows
+        names = (method.recipe.removesuffix("_mini"), method.variant)  # a variant may set another loss, and be named so
+        rows = [row for row in self.rows if row["method"] in names]
+        return [row for row in rows if row["encoder"] == method.variant] or rows
 
 
 def published(folder: Path) -> list[Published]:
-    """The published tables for the study of a folder, from `published.yaml` beside it."""
+    """The published tables for the study of a folder, from `published.yaml` next to the folder."""
     file = folder.resolve().parent / PUBLISHED_NAME
     if not file.is_file():
         return []

@@ -1,40 +1,105 @@
-"""Results of a study as a report reads them: runs, their scores, and the published numbers beside them."""
+"""Results of a study: what is kept of each run, and all of them with the published numbers next to them."""
 
 import json
 import math
-import statistics
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from cosent.errors import InputError
-from cosent.run_record import Scores, read_scores
+from cosent.files import write_atomically
+from cosent.run_record import (
+    RunRecord,
+    RunSummary,
+    current_form,
+    current_settings,
+    readable_by_this_version,
+    summary_fields,
+)
+from cosent.run_scores import Scores, read_scores
+from cosent.studies.method import Method
 from cosent.studies.published import Published, published
 
 STUDY_NAME = "study.yaml"
 
 
 @dataclass(frozen=True)
-class Result:
-    """One finished run: the JSON that `cosent.study` kept, and the scores beside it where they were kept too."""
+class Speed:
+    """Pairs per second by Trainer's own clock; None where nothing was measured."""
+
+    train_pairs_per_second: float | None = None  # without the evaluations between
+    score_pairs_per_second: float | None = None
+
+    @classmethod
+    def of(cls, record: RunRecord) -> "Speed":
+        seconds, pairs, epochs = 0.0, 0.0, 0.0
+        for entry in record.history:
+            epochs = max(epochs, entry.get("epoch", 0.0))
+            for key in entry:
+                if re.fullmatch(r"eval_(.+_)?runtime", key):
+                    seconds += entry[key]
+                    pairs += entry[key] * entry[key.replace("runtime", "samples_per_second")]
+        training = record.train_seconds - seconds
+        return cls(
+            epochs * record.train_pairs / training if training > 0 else None, pairs / seconds if seconds else None
+        )
+
+
+@dataclass(kw_only=True)
+class Result(RunSummary):
+    """One finished run of a study: what is kept of its record, and what the study asked for.
+
+    Args:
+        file: where it is kept; the scores are next to it.
+        trained_on: what `--corpus` was given.
+        flags: of the study and of the variant.
+        validation_curve: (epoch, validation Spearman), in the order of training.
+    """
 
     file: Path
-    record: dict
+    method: Method
+    trained_on: str
+    seed: int
+    flags: dict[str, Any]
+    speed: Speed
+    validation_curve: list[tuple[float, float]]
 
-    @cached_property
-    def trained_on(self) -> str:
-        return self._study.get("corpus") or ",".join(self.record["corpora"])
+    @classmethod
+    def read(cls, file: Path) -> "Result":
+        """Reads a kept result.
 
-    @cached_property
-    def seed(self) -> int:
-        return self.record["recipe"]["seed"]
+        Raises:
+            InputError: the file is none that this version can read.
+        """
+        with readable_by_this_version(file):
+            raw = current_form(json.loads(file.read_text(encoding="utf-8")))
+            summary, study = summary_fields(raw), raw["study"]
+            tower = summary["recipe"].get("tower", "bi_encoder")
+            named = isinstance(study["method"], str)
+            return cls(
+                **summary,
+                file=file,
+                method=Method.from_name(study["method"], tower) if named else Method(**study["method"]),
+                trained_on=study["corpus"],
+                seed=study["seed"],
+                flags=current_settings(study["flags"]),
+                speed=Speed(**raw["speed"]),
+                validation_curve=[(epoch, spearman) for epoch, spearman in raw["validation_curve"]],
+            )
 
-    @cached_property
-    def method(self) -> str:
-        """The recipe's name and the variant's; results from before they were recorded have it in their file name."""
-        return self._study.get("method") or self.file.stem.removesuffix(f"-{self.trained_on}-{self.seed}")
+    def to_json(self) -> dict[str, Any]:
+        raw = super().to_json()
+        del raw["file"]
+        asked = {key: raw.pop(key) for key in ("method", "seed", "flags")}
+        return {"study": asked | {"corpus": raw.pop("trained_on")}, **raw}
+
+    def save(self) -> None:
+        text = json.dumps(self.to_json(), ensure_ascii=False, indent=1, default=str)
+        write_atomically(self.file, text + "\n")
 
     @cached_property
     def scores(self) -> Scores:
@@ -42,42 +107,28 @@ class Result:
         file = self.file.with_suffix(".npz")
         return read_scores(file) if file.is_file() else {}
 
-    @cached_property
-    def trained_share(self) -> float | None:
-        """Share of the weights that was trained, below 1 under LoRA; None for results from before it was kept."""
-        kept = self.record.get("footprint")
-        return kept["trainable_parameters"] / kept["parameters"] if kept else None
-
     @property
     def tested_on(self) -> list[str]:
-        return [corpus for corpus, splits in self.record["after"].items() if "test" in splits]
+        return [corpus for corpus, splits in self.after.items() if "test" in splits]
 
     def test(self, corpus: str, metric: str = "spearman", moment: str = "after") -> float | None:
         """A test metric; None where it was not measured or means nothing."""
-        value = self.record[moment].get(corpus, {}).get("test", {}).get(metric)
+        metrics = self.before if moment == "before" else self.after
+        value = metrics.get(corpus, {}).get("test", {}).get(metric)
         return value if value is not None and math.isfinite(value) else None
-
-    @property
-    def curve(self) -> list[tuple[float, float]]:
-        """(epoch, validation Spearman), in the order of training."""
-        return [tuple(point) for point in self.record.get("validation_curve", [])]
 
     @property
     def first_epoch(self) -> float | None:
         """Validation Spearman at the end of the first epoch."""
-        return next((value for epoch, value in self.curve if epoch >= 1), None)
+        return next((value for epoch, value in self.validation_curve if epoch >= 1), None)
 
     @property
     def epochs_to_90(self) -> float | None:
         """Epochs until an evaluation first reached 90% of the best validation Spearman of the run."""
-        if not self.curve:
+        if not self.validation_curve:
             return None
-        best = max(value for _, value in self.curve)
-        return next(epoch for epoch, value in self.curve if value >= 0.9 * best)
-
-    @property
-    def _study(self) -> dict:
-        return self.record.get("study", {})
+        best = max(value for _, value in self.validation_curve)
+        return next(epoch for epoch, value in self.validation_curve if value >= 0.9 * best)
 
 
 @dataclass(frozen=True)
@@ -107,7 +158,8 @@ class Study:
         return any(len(corpora) > 1 for corpora in trained.values())
 
     def row_of(self, result: Result) -> str:
-        return f"{result.method}, trained on {result.trained_on}" if self.crosses else result.method
+        name = result.method.name
+        return f"{name}, trained on {result.trained_on}" if self.crosses else name
 
     @cached_property
     def rows(self) -> dict[str, list[Result]]:
@@ -128,21 +180,6 @@ class Study:
     def tables(self, measure: str) -> list[Published]:
         return [table for table in self.published if table.measure == measure]
 
-    def published_rows(self, measure: str, method: str, columns: list[str] | None = None) -> list[list[str]]:
-        """Published rows for a method, in the columns of a table of ours."""
-        columns = columns or self.corpora
-        lines = []
-        for table in self.tables(measure):
-            for row in table.of(method):
-                numbers = [f"{row[c]:.2f}" if c in row else "" for c in columns]
-                known = [row[c] for c in columns if c in row]
-                mean = f"{statistics.mean(known):.2f}" if len(known) == len(columns) > 1 else ""
-                if known:
-                    lines.append(
-                        [f"published: {row['method']}, {row['encoder']} ({table.source})", *numbers, mean, "1"]
-                    )
-        return lines
-
     def overlap(self, corpus: str) -> float | None:
         """Spearman of the character overlap of the test pairs, which needs no model, from the audit kept beside."""
         file = self.folder.resolve().parent / "audit" / f"{corpus}.json"
@@ -158,28 +195,16 @@ def read_results(folder: str | Path) -> Study:
         InputError: no result there, or a file that is none.
     """
     folder = Path(folder)
-    results = [read_result(file) for file in sorted(folder.glob("*.json"))]
+    results = [Result.read(file) for file in sorted(folder.glob("*.json"))]
     if not results:
         raise InputError(f"{folder} holds no results (*.json). Run `python -m cosent.study recipes/studies/NAME.yaml`.")
     described = folder / STUDY_NAME
     study = yaml.safe_load(described.read_text(encoding="utf-8")) if described.is_file() else {}
-    order = {method: place for place, method in enumerate(study.get("methods", []))}
-    results.sort(key=lambda result: (order.get(result.method, len(order)), result.method, result.seed))
+    order = {name: place for place, name in enumerate(study.get("methods", []))}
+    results.sort(key=lambda result: (order.get(result.method.name, len(order)), result.method.name, result.seed))
     corpora = [",".join(map(str, c)) if isinstance(c, list) else str(c) for c in study.get("corpora", [])]
     wanted = [(m, c, s) for m in order for c in corpora for s in study.get("seeds", [])]
-    there = {(result.method, result.trained_on, result.seed) for result in results}
+    there = {(result.method.name, result.trained_on, result.seed) for result in results}
     missing = [f"{method} on {corpus}, seed {seed}" for method, corpus, seed in wanted
                if (method, corpus, seed) not in there]  # fmt: skip
     return Study(folder.resolve().name, folder, results, missing, published(folder))
-
-
-def read_result(file: Path) -> Result:
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        record["recipe"]["seed"], record["corpora"], record["after"], record["before"], record["train_seconds"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{file} is not the result of a run ({type(error).__name__}: {error}). Take it out of the folder, or run "
-            "its study again."
-        ) from error
-    return Result(file, record)

@@ -2,7 +2,6 @@
 
 import argparse
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from threading import Event
 
@@ -19,14 +19,12 @@ import yaml
 
 from cosent.errors import InputError
 from cosent.flags import as_words
-from cosent.run_record import SCORES_NAME, read_scores, save_scores
-from cosent.studies.definition import Run, made_by, work
+from cosent.run_record import RunSummary, read_record
+from cosent.run_scores import SCORES_NAME, read_scores, save_scores
+from cosent.studies.definition import Run, has_settings_of, work
 from cosent.studies.progress import Progress
-from cosent.studies.results import read_result
+from cosent.studies.results import Result, Speed
 
-# What a result keeps of run.json: enough to judge and repeat the run, not its whole log.
-KEPT = ("recipe", "corpora", "before", "after", "thresholds", "train_pairs", "train_seconds", "versions", "commit")
-KEPT += ("device", "threads", "processes", "footprint")
 STOPPED = 130  # exit status after Ctrl-C
 EARLIER = "earlier"  # folder beside results
 
@@ -85,9 +83,9 @@ def set_aside(results: Path, runs: list[Run]) -> None:
     """Moves results that the study would not make any more out of its report: other flags, methods or corpora."""
     current = {(run.method, run.corpus): run for run in runs}
     for file in sorted(results.glob("*.json")):
-        result = read_result(file)
+        result = Result.read(file)
         run = current.get((result.method, result.trained_on))
-        if run is None or not made_by(result.record, run):
+        if run is None or not has_settings_of(result, run):
             (results / EARLIER).mkdir(exist_ok=True)
             for part in (file, file.with_suffix(".npz")):
                 if part.is_file():
@@ -97,7 +95,7 @@ def set_aside(results: Path, runs: list[Run]) -> None:
 
 def describe(study: dict, runs: list[Run], file: Path) -> None:
     """Leaves beside the results what the study is, with its methods in order, for the report."""
-    methods = list(dict.fromkeys(run.method for run in runs))
+    methods = list(dict.fromkeys(run.method.name for run in runs))
     text = yaml.safe_dump(study | {"methods": methods}, allow_unicode=True, sort_keys=True)
     file.write_text(text, encoding="utf-8")
 
@@ -137,35 +135,25 @@ def launch(
 
 
 def keep(run: Run, output: Path, result_file: Path) -> None:
-    """Copies what a report needs, with the validation curve and the test scores; appears only when it is whole.
+    """Keeps what a report needs of a run, with the validation curve and the test scores.
 
     The model stays in the output folder, its checkpoints do not.
     """
-    record = json.loads((output / "run.json").read_text(encoding="utf-8"))
-    kept = {"study": {"method": run.method, "corpus": run.corpus, "seed": run.seed, "flags": run.flags}}
-    kept |= {key: record[key] for key in KEPT}
-    kept["speed"] = speed(record)
-    kept["validation_curve"] = [(e["epoch"], e["eval_spearman"]) for e in record["history"] if "eval_spearman" in e]
-    result_file.parent.mkdir(parents=True, exist_ok=True)
+    record = read_record(output)
+    if record is None:
+        raise InputError("it ended without a record")
     scores = {corpus: {"test": splits["test"]} for corpus, splits in read_scores(output / SCORES_NAME).items()
               if "test" in splits}  # fmt: skip
     save_scores(result_file.with_suffix(".npz"), scores)
-    partial = result_file.with_suffix(".partial")
-    partial.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    partial.replace(result_file)
+    Result(
+        **{f.name: getattr(record, f.name) for f in fields(RunSummary)},
+        file=result_file,
+        method=run.method,
+        trained_on=run.corpus,
+        seed=run.seed,
+        flags=run.flags,
+        speed=Speed.of(record),
+        validation_curve=[(e["epoch"], e["eval_spearman"]) for e in record.history if "eval_spearman" in e],
+    ).save()  # last: where it is, the run is not repeated
     for checkpoint in output.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
-
-
-def speed(record: dict) -> dict[str, float]:
-    """Pairs per second in training (without the evaluations between) and in scoring, from Trainer's own clock."""
-    seconds, pairs, epochs = 0.0, 0.0, 0.0
-    for entry in record["history"]:
-        epochs = max(epochs, entry.get("epoch", 0.0))
-        for key in entry:
-            if re.fullmatch(r"eval_(.+_)?runtime", key):
-                seconds += entry[key]
-                pairs += entry[key] * entry[key.replace("runtime", "samples_per_second")]
-    training = record["train_seconds"] - seconds
-    speeds = {"train_pairs_per_second": epochs * record["train_pairs"] / training} if training > 0 else {}
-    return speeds | ({"score_pairs_per_second": pairs / seconds} if seconds else {})

@@ -15,7 +15,8 @@ from cosent.compute.distributed import decided_by_main, rank
 from cosent.errors import InputError
 from cosent.files import write_atomically
 from cosent.modeling.lora import ADAPTER
-from cosent.run_record import RECORD_NAME, SCORES_NAME, UNFINISHED
+from cosent.run_record import RECORD_NAME, UNFINISHED
+from cosent.run_scores import SCORES_NAME
 
 logger = logging.getLogger(__name__)
 

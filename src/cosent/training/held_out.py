@@ -8,7 +8,8 @@ from cosent.data.corpus import Corpus
 from cosent.data.pairs import PairDataset
 from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.run_record import Scores
+from cosent.run_record import Metrics
+from cosent.run_scores import Scores
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.pair_trainer import PairTrainer
 
@@ -35,7 +36,7 @@ def validation_sets(held: Held, names: list[str]) -> PairDataset | dict[str, Pai
 
 def evaluate_splits(
     trainer: PairTrainer, held: Held, find_thresholds: list[str], kept: Scores, moment: str
-) -> tuple[dict, dict[str, float]]:
+) -> tuple[Metrics, dict[str, float]]:
     """Metrics by corpus and split, and the validation threshold of the corpora for which one is to be found.
 
     Accuracy and F1 of both splits are taken at the threshold that is most accurate on validation. For comparison with
@@ -60,7 +61,7 @@ def evaluate_splits(
     return metrics, thresholds
 
 
-def table(before: dict, after: dict, thresholds: dict[str, float]) -> str:
+def table(before: Metrics, after: Metrics, thresholds: dict[str, float]) -> str:
     """Spearman of every corpus and split before and after training, and accuracy at the validation threshold."""
     lines = [f"{'Spearman':<24}{'before':>8}{'after':>8}"]
     for name, splits in after.items():
