@@ -41,6 +41,6 @@ def set_training(modules: list[nn.Module], training: bool) -> None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Runs a block with random numbers that depend only on `seed`; the global random state stays as it was."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(range(torch.cuda.device_count())):  # all of them, named: else it warns
         torch.manual_seed(seed)
         yield

@@ -8,6 +8,7 @@ from transformers import TrainingArguments
 from cosent.errors import InputError
 from cosent.flags import option
 from cosent.pretraining.model import ARCHITECTURES
+from cosent.training.arguments import use_one_gpu
 
 
 @dataclass
@@ -61,5 +62,6 @@ class PretrainingArguments(TrainingArguments):
             raise InputError(f"--mask_ratio is a share between 0 and 1, got {self.mask_ratio}.")
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
         super().__post_init__()
+        use_one_gpu(self)
         self.dataloader_pin_memory = False
         self.disable_tqdm = self.disable_tqdm or self.max_minutes is not None  # a bar counts steps, which have no end

@@ -1,5 +1,6 @@
 """The dataclasses that recipes and flags fill. Each parameter is documented here and nowhere else."""
 
+import logging
 from dataclasses import asdict, dataclass
 
 from transformers import TrainingArguments
@@ -8,6 +9,8 @@ from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
 from cosent.losses import LOSSES, TOWERS
 from cosent.modeling.pooling import POOLINGS
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -140,8 +143,23 @@ class PairTrainingArguments(TrainingArguments):
         if self.data_seed is None:
             self.data_seed = self.seed
         super().__post_init__()
+        use_one_gpu(self)
         # Trainer would ask for pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
+
+
+def use_one_gpu(args: TrainingArguments) -> None:
+    """Keeps Trainer from `nn.DataParallel`, which it takes where one process sees several GPUs.
+
+    That would multiply the batch by their number without a word, and cached batches repeat the dropout of one alone.
+    """
+    if args.n_gpu > 1:
+        logger.warning(
+            "This process sees %d GPUs and trains on the first. To train on all of them: accelerate launch "
+            "--config_file recipes/accelerate/ddp.yaml -m cosent.train ...",
+            args.n_gpu,
+        )
+        args._n_gpu = 1
 
 
 def rows_per_device(args) -> int:

@@ -1,0 +1,42 @@
+"""Arguments of training on machines of other kinds."""
+
+import logging
+
+import pytest
+import torch
+
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.pretraining.arguments import PretrainingArguments
+from cosent.student.arguments import StudentTrainingArguments
+from cosent.training.arguments import PairTrainingArguments
+from cosent.training.objective import Objective
+from cosent.training.pair_trainer import PairTrainer
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [(PairTrainingArguments, {}), (StudentTrainingArguments, {}), (PretrainingArguments, {"max_steps": 1})],
+)
+def test_several_gpus_are_never_used_by_accident(kind, flags, tmp_path, monkeypatch, caplog):
+    """If this fails, plain python on a host with four GPUs trains on batches four times as large.
+
+    The GPUs are made up: TrainingArguments counts four, and has the CPU as its device.
+    """
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    with caplog.at_level(logging.WARNING):
+        args = kind(output_dir=str(tmp_path), **flags)
+    assert args.n_gpu == 1 and args.train_batch_size == args.per_device_train_batch_size
+    assert "sees 4 GPUs and trains on the first. To train on all of them: accelerate launch" in caplog.text
+
+
+def test_the_model_is_not_replicated(tiny_model, tmp_path, monkeypatch):
+    """If this fails, Trainer finds the other GPUs by itself."""
+    model = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model)))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    args = PairTrainingArguments(output_dir=str(tmp_path), eval_strategy="no")
+    objective = Objective(torch.nn.MSELoss(), "scores", compares_pairs=False)
+    trainer = PairTrainer(model=model, args=args, objective=objective)
+    assert trainer._wrap_model(model) is model
+    args._n_gpu = 4
+    assert isinstance(trainer._wrap_model(model), torch.nn.DataParallel), "Trainer would not have replicated it"
