@@ -5,16 +5,22 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import json
+import re
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pytest
 import torch
+import yaml
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
 from cosent.cli import parse
 from cosent.encoders import resolve
+from cosent.evaluation.significance import spearman
 from cosent.modeling.pooling import Pooling
+from cosent.run_scores import save_scores
 from cosent.schema import Manifest, sha256_of_file
 from cosent.student.model import Student
 from cosent.train import main
@@ -119,3 +125,41 @@ def tiny_student(tmp_path_factory) -> Path:
         torch.manual_seed(0)
         Student(RoFormerForMaskedLM(config), tokenizer, Pooling("linear_cls", 32)).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def make_study(tmp_path):
+    """Returns a function that leaves the results of a study, as `cosent.study` does, and gives back its folder."""
+
+    def make(noise: dict[str, float], corpora=("lcqmc",), seeds=(1, 2), name="made_up", keep_scores=True, rows=300):
+        folder = tmp_path / name
+        folder.mkdir()
+        for corpus in corpora:
+            labels = np.random.default_rng(len(corpus)).integers(0, 2, rows).astype(float)
+            before = np.random.default_rng(0).random(rows)
+            for method, spread in noise.items():
+                for seed in seeds:
+                    rng = np.random.default_rng([seed, len(method)])
+                    after = labels + spread * rng.normal(size=rows)
+                    test = {"spearman": spearman(after, labels), "accuracy": 0.8 + 0.01 * seed}
+                    record = {
+                        "study": {"method": method, "corpus": corpus, "seed": seed, "flags": {}},
+                        "recipe": {"seed": seed, "model_name_or_path": "mini", "pooling": "mean", "loss": method}
+                        | {"learning_rate": 5e-4, "num_train_epochs": 6.0, "per_device_train_batch_size": 32},
+                        "corpora": {corpus: {"folder": corpus, "manifest_sha256": ""}},
+                        "before": {corpus: {"test": {"spearman": 0.5}}},
+                        "after": {corpus: {"test": test | {"oracle_accuracy": 0.9}}},
+                        **{"train_seconds": 90, "device": "CPU", "commit": "c" * 40, "threads": 1, "versions": {}},
+                        "speed": {"train_pairs_per_second": 200.0, "score_pairs_per_second": 500.0},
+                        "validation_curve": [[1.0, 0.5], [2.0, 0.58], [3.0, 0.6]],
+                    }
+                    stem = re.sub(r"\W+", "-", f"{method}-{corpus}-{seed}")
+                    (folder / f"{stem}.json").write_text(json.dumps(record))
+                    if keep_scores:
+                        arrays = {"labels": labels, "before": before, "after": after, "distances": 1 - before}
+                        save_scores(folder / f"{stem}.npz", {corpus: {"test": arrays}})
+        asked = {"methods": list(noise), "corpora": list(corpora), "seeds": list(seeds)}
+        (folder / "study.yaml").write_text(yaml.safe_dump(asked))
+        return folder
+
+    return make

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from benchmarks import tables
+from benchmarks import students, tables
 from cosent.errors import InputError
+from cosent.run_record import Environment, Footprint, RunRecord, Written
 
 KILLS = {"kind": "kills", "kills": 10, "kills_while_saving": 5, "torn_checkpoints": 4, "runs": 3, "bit_equal": 2}
 KILLS |= {"device": "CPU", "commit": "abc"}
@@ -68,3 +69,54 @@ def test_a_block_without_a_result_is_an_error(repository):
     (repository / "results/new.json").write_text(json.dumps({"kind": "energy"}))
     with pytest.raises(InputError, match="of kind 'energy', and only exactness, .* speed, student have a table"):
         tables.fill("<!-- results:new -->\n<!-- end -->", repository / "results")
+
+
+def test_exactness_kills_and_scaling_are_shown(tmp_path):
+    """Fails if a block of the README shows another kind of result as if it were the speed table."""
+    cell = {"tower": {"loss": 1.2e-07, "gradient": 0.5}}
+    memory = {"plain": {"activations_mib": 12.34, "process_mib": 600.0}}
+    shared = {"device": "CPU", "commit": "abc"}
+    exact = {"kind": "exactness", "pairs": 32, "corpus": "stsb", "differences": {"2 x 16": cell}, "memory": memory}
+    (tmp_path / "exactness.json").write_text(json.dumps(exact | shared))
+    counts = {"kills": 10, "kills_while_saving": 5, "torn_checkpoints": 4, "runs": 3, "bit_equal": 2}
+    (tmp_path / "kills.json").write_text(json.dumps({"kind": "kills"} | counts | shared))
+    speeds = {"one process": 100.0, "two strangers": 160.0, "two processes, DDP": 144.0}
+    scaling = {"kind": "scaling", "corpus": "stsb", "pairs_per_second": speeds, "rounds": {"one process": [1, 2, 3]}}
+    (tmp_path / "scaling.json").write_text(json.dumps(scaling | shared))
+    text = "".join(f"<!-- results:{name} -->\n<!-- end -->\n" for name in ("exactness", "kills", "scaling"))
+    filled = tables.fill(text, tmp_path)
+    assert "| 2 x 16 | 1e-07 / 5e-01 |" in filled and "| plain | 12.3 | 600 |" in filled
+    assert "DDP reaches 90% of that, and 72% of twice one process. Medians of 3 turns" in filled
+    assert "10 times SIGKILL, 5 of them" in filled and "2 of 3 runs" in filled
+
+
+def test_a_teacher_and_its_students_are_shown(tmp_path):
+    """Fails if seeds are averaged wrongly, or a model that writes nothing is given the writing of another."""
+    samples = {"distinct": 0.9, "similar": 0.8, "overlap": 0.4, "judged": 0.85}
+    shared = {"recipe": {}, "environment": Environment({}, None, "CPU", 1), "seconds": 200.0, "history": []}
+    small, large = Footprint(3_000_000, 3_000_000, None, None), Footprint(4_000_000, 4_000_000, None, None)
+    one, two = (
+        RunRecord(**shared, train_seconds=60.0, footprint=small, written_after=Written(perplexity, samples),
+                  after={"lcqmc": {"test": {"spearman": value}}})
+        for value, perplexity in ((0.6, 10.0), (0.7, 12.0))
+    )  # fmt: skip
+    after = {"lcqmc": {"test": {"spearman": 0.5}}}
+    plain = RunRecord(**shared, train_seconds=120.0, footprint=large, after=after)
+    rows = [students.row("teacher", [plain], "lcqmc"), students.row("distilled", [one, two], "lcqmc")]
+    result = {"kind": "student", "corpus": "lcqmc", "train_pairs": 40000, "epochs": 2, "rows": rows}
+    (tmp_path / "student.json").write_text(json.dumps(result | {"device": "CPU", "commit": None}))
+    filled = tables.fill("<!-- results:student -->\n<!-- end -->\n", tmp_path)
+    assert "| teacher | 4.0 M | 50.00 |  |  |  |  |  | 2.0 |" in filled
+    assert "| distilled | 3.0 M | 65.00 ± 7.07 | 11.0 | 0.900 | 0.800 | 0.400 | 0.850 | 1.0 |" in filled
+    assert "40,000 training pairs, 2 epochs a stage" in filled
+
+
+def test_the_speed_of_writing_is_shown(tmp_path):
+    """Fails if seconds are not the medians, or the ratio is that of other rounds than was measured."""
+    seconds = {"ours": [1.0, 4.0, 2.0], "theirs": [20.0, 30.0, 10.0]}
+    row = {"layers": 4, "seconds": seconds, "ratio": 7.5, "equal": 0.97, "tokens_per_sentence": 9.53}
+    result = {"kind": "generation", "sources": 50, "samples": 20, "rows": [row], "device": "CPU", "threads": 2}
+    (tmp_path / "generation.json").write_text(json.dumps(result | {"commit": None}))
+    filled = tables.fill("<!-- results:generation -->\n<!-- end -->\n", tmp_path)
+    assert "| 4 layers | 9.5 | 2.00 | 20.00 | **7.5** | 97% |" in filled
+    assert "50 sources x 20 samples, medians of 3 turns; CPU, 2 threads" in filled
