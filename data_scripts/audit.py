@@ -24,12 +24,13 @@ Pair = tuple[str, str, float]
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m data_scripts.audit",
+        usage="python -m data_scripts.audit CORPUS [--json FILE]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("corpus", help="name of a folder below data/, or a prepared folder")
-    parser.add_argument("--json", type=Path, help="file to write the same report to")
+    parser.add_argument("corpus", metavar="CORPUS", help="name of a folder below data/, or a prepared folder")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="file to write the same report to")
     return parser.parse_args(argv)
 
 

@@ -26,11 +26,12 @@ MOST_HISTOGRAM_KEYS = 20  # more different labels than this are counted in ten b
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m data_scripts.prepare",
+        usage="python -m data_scripts.prepare NAME [--source FOLDER] [--flag value ...]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("name", help=f"one of {', '.join(CORPORA)}, or a name for pairs of your own")
+    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(CORPORA)}, or a name for pairs of your own")
     parser.add_argument("--source", help="folder (own pairs: or file) with the raw rows, or `hub`; demo needs none")
     parser.add_argument("--output", type=Path, help="folder to write, data/NAME by default")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier prepared folder")

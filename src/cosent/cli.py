@@ -87,12 +87,17 @@ def parse(argv: list[str], *argument_classes: type, program: str = "", descripti
 
 
 def parser(
-    argument_classes: tuple[type, ...], program: str, description: str | None = None, width: int | None = None
+    argument_classes: tuple[type, ...],
+    program: str,
+    description: str | None = None,
+    width: int | None = None,
+    library_flags: bool = True,
 ) -> argparse.ArgumentParser:
     """Parser that splits a command line into words by flag, as strings, and explains the flags, class by class.
 
     Args:
         width: characters of a line of `--help`; None for those of the terminal.
+        library_flags: whether it has the flags that transformers.TrainingArguments declares, too.
     """
     flags = flags_of(*argument_classes)
     names = "".join(f" {'[' * (not f.required)}{f.name.upper()}{' ...' * f.is_list}{']' * (not f.required)}"
@@ -108,6 +113,8 @@ def parser(
     found.add_argument("--config", metavar="RECIPE.yaml", help="YAML file that gives the defaults")
     groups = {}
     for flag in sorted(flags.values(), key=lambda flag: is_of_library(flag.owner)):  # ours first
+        if is_of_library(flag.owner) and not library_flags:
+            continue
         if flag.owner not in groups:
             first_line = (flag.owner.__doc__ or flag.owner.__name__).strip().splitlines()[0].rstrip(".")
             title = f"transformers.{flag.owner.__name__}" if is_of_library(flag.owner) else first_line
@@ -136,14 +143,16 @@ def add_flag(group, flag: Flag) -> None:
     if flag.default not in (None, "", []):
         default = flag.default if flag.is_list else [flag.default]
         words = (str(value).lower() if flag.kind is bool else f"{value}" for value in default)
-        help_text += f" (default: {' '.join(words)})".replace("%", "%%")
+        off = f"; off: --no_{flag.name}" if is_on(flag) else ""
+        help_text += f" (default: {' '.join(words)}{off})".replace("%", "%%")
     if flag.positional:
         group.add_argument(flag.name, nargs="*" if flag.is_list else "?", metavar=flag.name.upper(), help=help_text)
     elif flag.kind is bool:
         group.add_argument(f"--{flag.name}", nargs="?", const="true", metavar=shown, help=help_text)
         if is_on(flag):
-            group.add_argument(f"--no_{flag.name}", dest=flag.name, action="store_const", const="false",
-                               help=f"the same as --{flag.name} false")  # fmt: skip
+            group.add_argument(
+                f"--no_{flag.name}", dest=flag.name, action="store_const", const="false", help=argparse.SUPPRESS
+            )
     else:
         group.add_argument(f"--{flag.name}", nargs="+" if flag.is_list else None, metavar=shown, help=help_text)
 

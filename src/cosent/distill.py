@@ -1,6 +1,6 @@
 """Train a RoFormer-Sim student: on synonyms alone (stage 1), or on synonyms and a teacher (stage 2).
 
-accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill \
+accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill \\
     --config recipes/student/distill.yaml --corpus lcqmc --teacher runs/teacher --output_dir runs/student
 """
 
@@ -29,7 +29,7 @@ from cosent.student.data import Corruption, StudentCollator, StudentDataset, tra
 from cosent.student.decoding import Sampling
 from cosent.student.evaluation import StudentEvaluation, summary
 from cosent.student.model import Student
-from cosent.student.teacher import teacher_scores, teacher_vectors
+from cosent.student.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.student.trainer import StudentTrainer
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment, footprint, recipe
@@ -51,7 +51,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     rows, positive = training_rows(corpora, data_args, distill_args)
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
     with args.main_process_first(desc="teacher"):
-        targets = teacher_targets(teacher, rows, Path(distill_args.teacher_cache))
+        targets = teacher_targets(teacher, rows, Path(distill_args.teacher_cache or DEFAULT_CACHE))
     generation = model_args.generation
     corruption = Corruption.from_tokenizer(
         encoder.tokenizer, distill_args.corruption_share, distill_args.corruption_ratio

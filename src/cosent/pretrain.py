@@ -1,6 +1,6 @@
 """Pretrain a small encoder on plain text, or go on pretraining one on text of your own.
 
-accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.pretrain \
+accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.pretrain \\
     --config recipes/pretrain/mini.yaml --text corpus.txt.gz --output_dir runs/mini
 """
 

@@ -3,7 +3,7 @@
 cosent study recipes/studies/losses_stsb.yaml --parallel 2
 
 A run whose JSON under `results/<study>` shows the same settings is never repeated, so that a study continues
-where it stopped; a run that fails is listed at the end, and the others go on. `plan.py` says what a study may hold.
+where it stopped; a run that fails is listed at the end, and the others go on. See docs/studies.md.
 """
 
 import signal

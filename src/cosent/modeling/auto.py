@@ -22,6 +22,6 @@ def load_bi_encoder(model_name_or_path: str) -> SentenceEncoder:
     if is_cross_encoder(resolve(model_name_or_path)):
         raise InputError(
             f"{model_name_or_path} is a cross-encoder: it reads both sentences of a pair at once and has no vector of "
-            "one. Score pairs with `python -m cosent.similarity` or `evaluate`, or encode with a bi-encoder."
+            "one. Score pairs with `cosent similarity` or `evaluate`, or encode with a bi-encoder."
         )
     return SentenceEncoder.from_pretrained(model_name_or_path)

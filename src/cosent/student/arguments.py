@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
 from cosent.modeling.pooling import POOLINGS
-from cosent.student.teacher import DEFAULT_CACHE
 from cosent.training.arguments import PairTrainingArguments
 
 
@@ -46,7 +45,9 @@ class DistillArguments:
     scale: float = option(20.0, "Inverse temperature, without a teacher or with a cross-encoder.")
     corruption_share: float = option(0.5, "Share of the sources that are corrupted.")
     corruption_ratio: float = option(0.15, "Share of the words of a corrupted source that are hidden or replaced.")
-    teacher_cache: str = option(str(DEFAULT_CACHE), "Folder that keeps what teachers said.")
+    teacher_cache: str | None = option(
+        None, "Folder that keeps what teachers said; default: cosent/teachers in the user's cache."
+    )
     generation_sources: int = option(50, "Held-out sentences for which samples are measured; 0 for none.")
     generation_samples: int = option(20, "Samples for each of them.")
 

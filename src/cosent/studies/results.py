@@ -197,7 +197,7 @@ def read_results(folder: str | Path) -> Study:
     folder = Path(folder)
     results = [Result.read(file) for file in sorted(folder.glob("*.json"))]
     if not results:
-        raise InputError(f"{folder} holds no results (*.json). Run `python -m cosent.study recipes/studies/NAME.yaml`.")
+        raise InputError(f"{folder} holds no results (*.json). Run `cosent study recipes/studies/NAME.yaml`.")
     described = folder / STUDY_NAME
     study = yaml.safe_load(described.read_text(encoding="utf-8")) if described.is_file() else {}
     order = {name: place for place, name in enumerate(study.get("methods", []))}

@@ -64,7 +64,7 @@ def run_all(study: dict, results: Path, runs: list[Run], args: argparse.Namespac
             return STOPPED
     if failed:
         print(f"failed, and tried again by the same command: {', '.join(sorted(failed))}", file=sys.stderr)
-    print(f"figures and intervals: python -m cosent.report {results}", file=sys.stderr)
+    print(f"figures and intervals: cosent report {results}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -27,7 +27,7 @@ class ModelArguments:
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
     attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: what transformers takes.")
     packing: bool = option(True, "Pack several sentences into a row; false pads each to the longest of its batch.")
-    use_peft: bool = option(False, "Train a LoRA adapter, and heads that are fresh, instead of all weights.")
+    use_peft: bool = option(False, "Train a LoRA adapter and new heads instead of all weights.")
     lora_r: int = option(8, "Rank of the adapter.")
     lora_alpha: float = option(16.0, "The adapter's output is scaled by lora_alpha / lora_r.")
     lora_dropout: float = option(0.0, "Dropout before the adapter.")
@@ -49,7 +49,7 @@ class DataArguments:
     )
     eval_corpora: list[str] | None = option(
         None,
-        "Corpora to select on (mean validation Spearman), and to test beside those trained on; default: only those.",
+        "Corpora to select on (mean validation Spearman), and to test with those trained on; default: only those.",
     )
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
@@ -65,7 +65,7 @@ class LossArguments:
     floor: float | None = option(None, "cosine_floor: cosine below which a negative pair costs nothing more.")
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair costs nothing.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair costs nothing.")
-    cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines beside it.")
+    cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines next to it.")
     features: list[str] | None = option(
         None, "sbert: what the head reads, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )
@@ -109,7 +109,7 @@ class PairTrainingArguments(TrainingArguments):
         "Pairs of one loss over all devices, in parts of per_device_train_batch_size: the gradient of the large batch "
         "in the memory of a part, for one more forward pass. Default: one part per device, without caching.",
     )
-    local_comparisons: bool = option(False, "Several devices: compare the pairs of each with one another alone.")
+    local_comparisons: bool = option(False, "Several devices: compare pairs within each device only.")
     balanced_batches: bool = option(False, "Swap rows so that as few batches as possible hold one label only.")
     on_collapse: str | None = option(
         None, "What to do when the scores collapse on validation; default: not looked at.", ("warn", "stop", "rollback")

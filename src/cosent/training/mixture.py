@@ -25,7 +25,7 @@ def load_corpora(args: DataArguments) -> tuple[list[Corpus], list[Corpus]]:
         if "train" not in corpus.splits:
             raise InputError(
                 f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}: nothing to train on. "
-                "Train on another corpus and use this one with `python -m cosent.evaluate`."
+                "Train on another corpus and use this one with `cosent evaluate`."
             )
     for flag, corpora in (("--corpus", training), ("--eval_corpora", selecting)):
         for corpus in corpora:
