@@ -93,7 +93,7 @@ def averaged_layers(backbone: nn.Module, layers: tuple[int, ...], **arguments) -
     return torch.stack([states[layer] for layer in layers]).mean(dim=0)
 
 
-def flash_precision(backbone: nn.Module) -> AbstractContextManager:
+def flash_precision(backbone: Any) -> AbstractContextManager:
     """Autocast to bfloat16 where flash attention meets float32 weights, which it cannot compute with."""
     kind = backbone.device.type
     half = backbone.dtype != torch.float32 or torch.is_autocast_enabled(kind)

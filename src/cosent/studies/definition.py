@@ -140,7 +140,7 @@ def methods_of(study: dict, overrides: dict) -> dict[Method, tuple[str, dict]]:
         InputError: two recipes of one tower and one name.
     """
     variants = study.get("variants") or {"": {}}
-    distinct = {}
+    distinct: dict[str, str] = {}
     for name, flags in variants.items():
         distinct.setdefault(json.dumps(flags | overrides, sort_keys=True), name)
     merged = len(distinct) == 1 < len(variants)

@@ -44,9 +44,10 @@ class Speed:
                     seconds += entry[key]
                     pairs += entry[key] * entry[key.replace("runtime", "samples_per_second")]
         training = record.train_seconds - seconds
-        return cls(
-            epochs * record.train_pairs / training if training > 0 else None, pairs / seconds if seconds else None
-        )
+        trained = None
+        if record.train_pairs is not None and training > 0:
+            trained = epochs * record.train_pairs / training
+        return cls(trained, pairs / seconds if seconds else None)
 
 
 @dataclass(kw_only=True)
@@ -151,7 +152,7 @@ class Study:
     @cached_property
     def crosses(self) -> bool:
         """Whether a method was tested on one corpus after training on several ones, one after the other."""
-        trained = {}
+        trained: dict[tuple[Method, str], set[str]] = {}
         for result in self.results:
             for corpus in result.tested_on:
                 trained.setdefault((result.method, corpus), set()).add(result.trained_on)

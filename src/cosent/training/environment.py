@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -66,7 +67,7 @@ def recipe(args, *others) -> dict:
         args: `TrainingArguments`.
         others: the other argument dataclasses of the job.
     """
-    settings = {}
+    settings: dict[str, Any] = {}
     for arguments in others:
         settings |= asdict(arguments)
     return settings | args.to_sanitized_dict()
