@@ -16,15 +16,11 @@ import torch
 import yaml
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
-from cosent.cli import parse
 from cosent.encoders import resolve
 from cosent.evaluation.significance import spearman
 from cosent.modeling.pooling import Pooling
 from cosent.run_scores import save_scores
 from cosent.schema import Manifest, sha256_of_file
-from cosent.student.model import Student
-from cosent.train import main
-from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 SENTENCES = [
     "我喜欢北京",
@@ -90,6 +86,10 @@ def pairs() -> list[tuple[str, str, float]]:
 def train(tiny_model, tmp_path):
     """Returns a function that trains the tiny model on a prepared folder and gives back the output folder."""
 
+    from cosent.cli import parse  # not every test trains
+    from cosent.train import main
+    from cosent.training.arguments import TRAIN_ARGUMENTS
+
     def run(corpora, *flags, output="run"):
         corpora = map(str, corpora if isinstance(corpora, tuple) else (corpora,))
         arguments = [
@@ -97,7 +97,7 @@ def train(tiny_model, tmp_path):
             *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
             *("--learning_rate", "1e-3", "--num_train_epochs", "2", "--logging_steps", "1", *flags),
         ]
-        main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
+        main(*parse(arguments, *TRAIN_ARGUMENTS))
         return tmp_path / output
 
     return run
@@ -109,6 +109,8 @@ def tiny_student(tmp_path_factory) -> Path:
 
     Drawn with a deviation of 0.3: with the usual 0.02 every token is as likely as any other, and no test sees a leak.
     """
+    from cosent.student.model import Student
+
     folder = tmp_path_factory.mktemp("student")
     tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
     config = RoFormerConfig(

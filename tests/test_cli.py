@@ -14,7 +14,12 @@ from cosent import cli
 from cosent.cli import parse, parser, run
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, as_words, flags_of, option
-from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.training.arguments import (
+    TRAIN_ARGUMENTS,
+    DataArguments,
+    ModelArguments,
+    PairTrainingArguments,
+)
 
 
 @dataclass
@@ -154,7 +159,7 @@ def test_a_wrong_value_is_one_message(flags, message):
 
 def test_values_are_those_of_the_library():
     """Fails if a flag of TrainingArguments means something else here than in other programs that use transformers."""
-    classes = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+    classes = TRAIN_ARGUMENTS
     words = ["--corpus", "a", "b", "--output_dir", "x", "--use_cpu", "--learning_rate", "2e-5", "--bf16", "no"]
     words += ["--lr_scheduler_type", "cosine", "--lr_scheduler_kwargs", '{"num_cycles": 1}', "--warmup_steps", "0.1"]
     words += ["--optim", "adamw_torch", "--gradient_checkpointing", "--gradient_checkpointing_kwargs", "{}"]
@@ -177,7 +182,7 @@ def test_values_are_those_of_the_library():
 
 def test_every_flag_has_a_help_text():
     """Fails if `--help` stops with an error, as on a per cent sign, or leaves a flag of ours unexplained."""
-    classes = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+    classes = TRAIN_ARGUMENTS
     text = parser(classes, "train", width=1000).format_help()
     assert "--no_packing" in text and "(default: mini)" in text and "(default: all-linear)" in text
     for flag in flags_of(*classes).values():

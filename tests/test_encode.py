@@ -37,7 +37,7 @@ def job(tiny_model, path, tmp_path, **changes):
 
 
 def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, monkeypatch):
-    """If this fails, the command of the README gives other vectors than `encode`, or its JSON line cannot be read."""
+    """Fails if the command of the README gives other vectors than `encode`, or its JSON line cannot be read."""
     command = ["--model", str(tiny_model), "--input", str(sentences), "--output", str(tmp_path / "vectors.npy")]
     monkeypatch.setattr(sys, "argv", ["encode", *command, "--normalize", "--device", "cpu"])
     run(main, EncodeArguments)
@@ -67,7 +67,7 @@ def test_two_workers_write_what_one_writes(tiny_model, sentences, tmp_path):
 
 @pytest.mark.slow
 def test_a_dead_worker_is_an_error(tiny_model, sentences, tmp_path):
-    """If this fails, a worker killed for lack of memory leaves rows of zeros, or hangs the job."""
+    """Fails if a worker killed for lack of memory leaves rows of zeros, or hangs the job."""
     encoder = load_encoder(str(tiny_model), "float32", False, "cpu")
     task = ChunkTask(sentences, tmp_path / "vectors.npy", 4, False, False)
     with pytest.raises(InputError, match="workers died"):
@@ -76,7 +76,7 @@ def test_a_dead_worker_is_an_error(tiny_model, sentences, tmp_path):
 
 
 def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path):
-    """If this fails, a file larger than the memory cannot be encoded."""
+    """Fails if a file larger than the memory cannot be encoded."""
     encoder, peaks = SentenceEncoder.from_pretrained(str(tiny_model)), []
     for repetitions in (50, 50, 400):  # the first time, caches fill
         path = tmp_path / "long.txt"
@@ -92,7 +92,7 @@ def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path):
 
 
 def test_windows_files_are_read_as_they_are_meant(tiny_model, tmp_path):
-    """If this fails, a byte order mark or a carriage return becomes part of a sentence and moves its vector."""
+    """Fails if a byte order mark or a carriage return becomes part of a sentence and moves its vector."""
     path = tmp_path / "windows.txt"
     path.write_bytes("\ufeff怎么还款\r\n我喜欢北京".encode())
     main(job(tiny_model, path, tmp_path))
@@ -109,7 +109,7 @@ def test_windows_files_are_read_as_they_are_meant(tiny_model, tmp_path):
     ],
 )
 def test_lines_that_cannot_be_encoded_are_named(tiny_model, tmp_path, content, message):
-    """If this fails, a damaged line shifts every row below it, or gets the vector of another text."""
+    """Fails if a damaged line shifts every row below it, or gets the vector of another text."""
     path = tmp_path / "sentences.txt"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
@@ -117,7 +117,7 @@ def test_lines_that_cannot_be_encoded_are_named(tiny_model, tmp_path, content, m
 
 
 def test_empty_lines_may_be_kept(tiny_model, tmp_path, capsys):
-    """If this fails, rows and lines no longer match in a file that is known to hold empty lines."""
+    """Fails if rows and lines no longer match in a file that is known to hold empty lines."""
     path = tmp_path / "sentences.txt"
     path.write_text("好\n\n坏\n", encoding="utf-8")
     main(job(tiny_model, path, tmp_path, keep_empty_lines=True))
@@ -137,7 +137,7 @@ def test_empty_lines_may_be_kept(tiny_model, tmp_path, capsys):
     ],
 )
 def test_flags_that_cannot_work_are_refused_at_once(tiny_model, sentences, tmp_path, changes, message):
-    """If this fails, vectors of hours are overwritten, or an error comes after minutes of work."""
+    """Fails if vectors of hours are overwritten, or an error comes after minutes of work."""
     arguments = job(tiny_model, sentences, tmp_path)
     arguments.overwrite = bool(changes)
     (tmp_path / "vectors.npy").write_bytes(b"precious")

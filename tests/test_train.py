@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from cosent.data.corpus import load_corpus
+from cosent.data.pairs import PairDataset
 from cosent.errors import InputError
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.run_scores import read_scores
 from cosent.schema import Manifest
+from cosent.training.arguments import DataArguments
+from cosent.training.mixture import training_set
 from cosent.training.objective import loss_targets
 
 
@@ -55,10 +59,24 @@ def test_what_a_report_needs_is_kept(train, corpus, pairs):
     assert scores["test"].keys() == {"labels", "before", "after"}, "a cross-encoder has no vectors"
 
 
-def test_random_negatives_reach_the_training_pairs(train, corpus):
-    """Fails if the flag is accepted and trains on the same pairs."""
-    easy, own = train(corpus, "--random_negatives", "true", output="easy"), train(corpus, output="own")
-    assert (easy / "model.safetensors").read_bytes() != (own / "model.safetensors").read_bytes()
+def test_random_negatives_reach_the_training_pairs(corpus, tiny_model):
+    """Fails if the flag is accepted and trains on the same pairs, or draws anew what is no negative."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    own, easy = (
+        training_set(
+            [load_corpus(str(corpus))],
+            PairDataset,
+            encoder,
+            "cosent",
+            DataArguments(corpus=[str(corpus)], random_negatives=flag),
+        )
+        for flag in (False, True)
+    )
+    kept, moved = set(), set()
+    for (first, second, label), (same, drawn, _) in zip(own, easy, strict=True):
+        assert first.tolist() == same.tolist()
+        (kept if second.tolist() == drawn.tolist() else moved).add(label)
+    assert moved == {0.0} and 1.0 in kept
 
 
 @pytest.mark.parametrize(
@@ -75,7 +93,8 @@ def test_every_kind_of_loss_trains(train, corpus, tower, loss):
     folder = train(corpus, "--loss", loss, "--tower", tower)
     record = json.loads((folder / "run.json").read_text())
     assert any(entry.get("grad_norm", 0) > 0 for entry in record["history"])
-    assert record["after"] != record["before"]
+    before, after = (next(iter(record[moment].values()))["validation"]["spearman"] for moment in ("before", "after"))
+    assert before != after
 
 
 def test_gradient_checkpointing_changes_no_weight(train, corpus):
@@ -179,7 +198,7 @@ def test_auto_takes_the_newest_whole_checkpoint(train, corpus):
 def test_a_checkpoint_of_another_recipe_is_refused(train, corpus):
     """Fails if resuming with another head or pool ends in a state-dict error, or trains something mixed."""
     checkpoint = str(train(corpus, output="first") / "checkpoint-4")
-    with pytest.raises(InputError, match="saved by a run of another kind"):
+    with pytest.raises(InputError, match="started with other settings: loss cosent, not sbert"):
         train(corpus, "--resume_from_checkpoint", checkpoint, "--loss", "sbert", output="second")
 
 

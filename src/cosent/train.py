@@ -15,7 +15,13 @@ from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.modeling.bi_encoder import BiEncoder
 from cosent.run_record import CorpusRecord, RunRecord
 from cosent.run_scores import SCORES_NAME, Scores, save_scores
-from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.training.arguments import (
+    TRAIN_ARGUMENTS,
+    DataArguments,
+    LossArguments,
+    ModelArguments,
+    PairTrainingArguments,
+)
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.collapse_guard import CollapseGuard
 from cosent.training.environment import environment, footprint, recipe
@@ -97,7 +103,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 
 
-ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+ARGUMENTS = TRAIN_ARGUMENTS
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS)

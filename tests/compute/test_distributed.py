@@ -16,7 +16,9 @@ from cosent import distill
 from cosent.cli import parse
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.train import main
-from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.training.arguments import (
+    TRAIN_ARGUMENTS,
+)
 
 ROOT = Path(__file__).parents[2]
 # Linear in the gradient: Adam would make large steps out of rounding errors.
@@ -87,7 +89,7 @@ def flags(tiny_model, corpus, output: Path, batch: int, *further: str) -> list[s
 
 
 def one_process(arguments: list[str]) -> None:
-    main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
+    main(*parse(arguments, *TRAIN_ARGUMENTS))
 
 
 def one_student(arguments: list[str]) -> None:

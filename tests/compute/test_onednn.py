@@ -46,7 +46,7 @@ def rms(errors: torch.Tensor) -> float:
 @pytest.mark.parametrize("shape", [(512,), (7, 512), (3, 7, 512), (40, 25, 512), (0, 512)])
 @pytest.mark.parametrize("layout", ["contiguous", "expanded", "transposed"])
 def test_gradients_are_those_of_stock_but_for_rounding(calls, bias, shape, layout):
-    """If this fails, training on an AMD processor follows other gradients than elsewhere.
+    """Fails if training on an AMD processor follows other gradients than elsewhere.
 
     MKL adds up blocks of 192 terms, oneDNN longer runs: 1.4 to 1.7 times its rounding error for these shapes.
     """
@@ -70,7 +70,7 @@ def test_gradients_are_those_of_stock_but_for_rounding(calls, bias, shape, layou
 
 
 def test_a_frozen_embedding_below_and_a_layer_used_twice(calls):
-    """If this fails, the first layer computes a gradient that nobody needs, or a shared layer loses half of its own."""
+    """Fails if the first layer computes a gradient that nobody needs, or a shared layer loses half of its own."""
     torch.manual_seed(0)
     table, layer = nn.Embedding(10, 16), nn.Linear(16, 16)
     table.weight.requires_grad_(False)
@@ -87,7 +87,7 @@ def test_a_frozen_embedding_below_and_a_layer_used_twice(calls):
 
 
 def test_frozen_weights_pass_gradients_on(calls):
-    """If this fails, LoRA and frozen layers pay for gradients of weights that stay, or stop those below."""
+    """Fails if LoRA and frozen layers pay for gradients of weights that stay, or stop those below."""
     layer, inputs = nn.Linear(8, 8).requires_grad_(False), torch.randn(3, 8, requires_grad=True)
     with trainable_onednn_linears():
         layer(inputs).sum().backward()
@@ -96,7 +96,7 @@ def test_frozen_weights_pass_gradients_on(calls):
 
 
 def test_others_keep_their_own_products(calls):
-    """If this fails, autocast trains in float32, a float64 model in float32, or a subclass loses what it adds."""
+    """Fails if autocast trains in float32, a float64 model in float32, or a subclass loses what it adds."""
 
     class Doubled(nn.Linear):
         def forward(self, inputs):
@@ -114,7 +114,7 @@ def test_others_keep_their_own_products(calls):
 
 
 def test_lora_layers_reach_their_adapters(calls, tiny_model):
-    """If this fails, adapters of a LoRA run are skipped or do not learn."""
+    """Fails if adapters of a LoRA run are skipped or do not learn."""
     backbone = SentenceEncoder.from_pretrained(str(tiny_model)).backbone
     model = get_peft_model(backbone, LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
     ids = torch.arange(1, 9).reshape(1, 8)
@@ -128,7 +128,7 @@ def test_lora_layers_reach_their_adapters(calls, tiny_model):
 
 
 def test_the_model_is_as_before(tiny_model):
-    """If this fails, checkpoints, copies or optimizers see another model during or after a step."""
+    """Fails if checkpoints, copies or optimizers see another model during or after a step."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     keys, parameters = list(encoder.state_dict()), [id(parameter) for parameter in encoder.parameters()]
     with trainable_onednn_linears():
@@ -143,7 +143,7 @@ def test_the_model_is_as_before(tiny_model):
 
 
 def test_contexts_nest(calls):
-    """If this fails, encoding in the middle of a training step ends the run or leaves the step to MKL."""
+    """Fails if encoding in the middle of a training step ends the run or leaves the step to MKL."""
     layer = nn.Linear(8, 8)
     with trainable_onednn_linears():
         with onednn_linears(), torch.inference_mode():
@@ -154,7 +154,7 @@ def test_contexts_nest(calls):
 
 
 def test_without_the_operator_or_the_need_nothing_changes(calls, monkeypatch):
-    """If this fails, another PyTorch version or another processor does not train."""
+    """Fails if another PyTorch version or another processor does not train."""
     for name, value in (("beats_blas", lambda: False), ("AVAILABLE", False)):
         monkeypatch.setattr(onednn, name, value)
         with trainable_onednn_linears():
@@ -176,7 +176,7 @@ def test_a_replica_computes_with_its_own_weights(calls):
 
 
 def test_other_threads_keep_their_own_products(calls):
-    """If this fails, one thread's encoding turns another's training off its gradients."""
+    """Fails if one thread's encoding turns another's training off its gradients."""
     layer, inputs = nn.Linear(4, 4), torch.ones(1, 4)
     with onednn_linears(), ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: layer(inputs).sum().backward()).result()
@@ -184,7 +184,7 @@ def test_other_threads_keep_their_own_products(calls):
 
 
 def test_threads_leave_in_any_order(calls):
-    """If this fails, the first thread that is done takes the fast layers from the others, or leaves them behind."""
+    """Fails if the first thread that is done takes the fast layers from the others, or leaves them behind."""
     layer, inputs = nn.Linear(4, 4), torch.ones(1, 4)
     first, second = onednn_linears(), onednn_linears()
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two, torch.no_grad():
@@ -230,7 +230,7 @@ def losses(tiny_model, tmp_path):
 
 
 def test_twenty_steps_lose_as_stock_does(losses, calls, monkeypatch):
-    """If this fails, results of studies depend on the processor, or the same seed gives two models."""
+    """Fails if results of studies depend on the processor, or the same seed gives two models."""
     ours, weights = losses()
     assert len(ours) == 20 and len(calls) == 20 * 3 * 12
     again, same = losses()
@@ -241,7 +241,7 @@ def test_twenty_steps_lose_as_stock_does(losses, calls, monkeypatch):
 
 
 def test_gradient_checkpointing_gives_the_same_steps(losses, calls):
-    """If this fails, layers that run again in the backward pass meet another path than in the forward pass."""
+    """Fails if layers that run again in the backward pass meet another path than in the forward pass."""
     ours, products = losses()[0], len(calls)
     assert losses(checkpointing=True)[0] == pytest.approx(ours, abs=1e-5)
     assert len(calls) == products + products + 20 * 12, "each layer runs once more in a step"

@@ -57,7 +57,7 @@ def texts_of(thread: int) -> list[str]:
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_eight_threads_get_what_one_gets(task, training):
-    """If this fails, a web server's requests fail at random, or get the vector of a text that was cut, or dropout."""
+    """Fails if a web server's requests fail at random, or get the vector of a text that was cut, or dropout."""
     model, call = task
     model.train(training)
     alone = [call(thread) for thread in range(THREADS)]
@@ -68,7 +68,7 @@ def test_eight_threads_get_what_one_gets(task, training):
 
 
 def test_the_last_thread_turns_dropout_on_again():
-    """If this fails, the thread that is done first puts dropout into the vectors of the others."""
+    """Fails if the thread that is done first puts dropout into the vectors of the others."""
     model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout().eval())
     first, second = evaluating(model), evaluating(model)
     first.__enter__()
@@ -80,7 +80,7 @@ def test_the_last_thread_turns_dropout_on_again():
 
 
 def test_a_tokenizer_cuts_for_one_thread_at_a_time():
-    """If this fails, a sentence is cut because another thread's is too long, and nothing says so."""
+    """Fails if a sentence is cut because another thread's is too long, and nothing says so."""
     tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
 
     def longest(thread: int) -> int:
@@ -119,7 +119,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_forked_child_encodes(tiny_model):
-    """If this fails, a server that loads and tries its model before it forks its workers answers nothing."""
+    """Fails if a server that loads and tries its model before it forks its workers answers nothing."""
     command = [sys.executable, "-c", FORK, str(tiny_model)]
     process = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert process.stdout.split() == ["0", "0"], process.stderr

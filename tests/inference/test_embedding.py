@@ -24,7 +24,7 @@ def encoder(tiny_model) -> SentenceEncoder:
 
 
 def test_rows_come_back_in_the_order_given(encoder):
-    """If this fails, a user's vectors belong to other sentences, or a repeated sentence has two vectors."""
+    """Fails if a user's vectors belong to other sentences, or a repeated sentence has two vectors."""
     vectors = encoder.encode(SENTENCES, batch_size=2)
     alone = np.concatenate([encoder.encode([sentence]) for sentence in SENTENCES])
     np.testing.assert_allclose(vectors, alone, atol=1e-5)
@@ -34,7 +34,7 @@ def test_rows_come_back_in_the_order_given(encoder):
 
 
 def test_sentence_transformers_agrees_on_many_lengths(encoder, tmp_path):
-    """If this fails, moving to or from sentence-transformers changes vectors, e.g. of sentences that are too long."""
+    """Fails if moving to or from sentence-transformers changes vectors, e.g. of sentences that are too long."""
     from sentence_transformers import SentenceTransformer
 
     encoder.save_pretrained(tmp_path)
@@ -43,7 +43,7 @@ def test_sentence_transformers_agrees_on_many_lengths(encoder, tmp_path):
 
 
 def test_cut_sentences_are_counted_once_per_row(encoder, caplog):
-    """If this fails, a user does not learn that the ends of long sentences were never read."""
+    """Fails if a user does not learn that the ends of long sentences were never read."""
     with caplog.at_level(logging.WARNING):
         encoder.encode([*SENTENCES, SENTENCES[6]], batch_size=1)
     assert [r.getMessage() for r in caplog.records if "longer" in r.getMessage()] == [
@@ -53,7 +53,7 @@ def test_cut_sentences_are_counted_once_per_row(encoder, caplog):
 
 
 def test_no_sentences_give_no_rows(encoder):
-    """If this fails, an empty selection crashes a user's pipeline."""
+    """Fails if an empty selection crashes a user's pipeline."""
     assert encoder.encode([]).shape == (0, 32)
 
 
@@ -62,13 +62,13 @@ def test_no_sentences_give_no_rows(encoder):
     [("我喜欢北京", "list of sentences"), (["好", None], "None .* at position 1"), ([3.5], "3.5 .* position 0")],
 )
 def test_what_is_not_a_sentence_is_named(encoder, sentences, message):
-    """If this fails, NaN from a table is encoded as the word nan, or a string character by character."""
+    """Fails if NaN from a table is encoded as the word nan, or a string character by character."""
     with pytest.raises(InputError, match=message):
         encoder.encode(sentences)
 
 
 def test_training_mode_and_layers_are_left_as_they_were(encoder):
-    """If this fails, encoding during training switches dropout off, or leaves layers without gradients behind."""
+    """Fails if encoding during training switches dropout off, or leaves layers without gradients behind."""
     trained = copy.deepcopy(encoder).train()
     torch.manual_seed(0)
     trained.encode(["好"])
@@ -81,7 +81,7 @@ def test_training_mode_and_layers_are_left_as_they_were(encoder):
 
 @pytest.mark.parametrize("reorder", [False, True])
 def test_onednn_gives_the_same_numbers(reorder, monkeypatch):
-    """If this fails, the fast linear layers change vectors; 3e-5 is float32 noise over 512 products near 1."""
+    """Fails if the fast linear layers change vectors; 3e-5 is float32 noise over 512 products near 1."""
     torch.manual_seed(0)
     calls, linear = [], onednn.linear
     monkeypatch.setattr(onednn, "linear", lambda *args: calls.append(1) or linear(*args))
@@ -93,7 +93,7 @@ def test_onednn_gives_the_same_numbers(reorder, monkeypatch):
 
 
 def test_batches_keep_both_bounds():
-    """If this fails, a batch of long sentences outgrows the memory, or a sentence is left out."""
+    """Fails if a batch of long sentences outgrows the memory, or a sentence is left out."""
     lengths = np.array([50, 9, 9, 8, 3, 3, 3, 3])
     bounds = batch_bounds(lengths, batch_size=3, tokens=20)
     assert bounds == [(0, 1), (1, 3), (3, 5), (5, 8)]

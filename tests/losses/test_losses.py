@@ -58,7 +58,7 @@ def random_labels(kind: str, batch: int, generator: torch.Generator) -> torch.Te
 @pytest.mark.parametrize("batch", [1, 2, 64, 4096])
 @pytest.mark.parametrize("kind", ["binary", "nli", "graded", "distinct"])
 def test_cosent_equals_the_sum_over_all_pairs(kind, batch, spread, scale):
-    """If this fails, training minimises something else than CoSENT. Measured noise: loss 3e-7, gradient 4e-8."""
+    """Fails if training minimises something else than CoSENT. Measured noise: loss 3e-7, gradient 4e-8."""
     generator = torch.Generator().manual_seed(batch)
     scores = (torch.rand(batch, generator=generator) * 2 - 1) * spread
     labels = torch.tensor([1.0, 0.0]) if batch == 2 else random_labels(kind, batch, generator)
@@ -85,7 +85,7 @@ def test_cosent_on_paper():
 
 @pytest.mark.parametrize("labels", [[2.0], [1.0, 1.0, 1.0], []], ids=["one pair", "equal labels", "empty"])
 def test_cosent_without_an_ordered_pair_is_exactly_zero(labels):
-    """If this fails, a batch that teaches nothing moves the weights, or crashes backward."""
+    """Fails if a batch that teaches nothing moves the weights, or crashes backward."""
     labels = torch.tensor(labels)
     loss, gradient = loss_and_gradient(cosent_loss, torch.linspace(-0.5, 0.5, len(labels)), labels)
     assert loss.item() == 0
@@ -94,12 +94,12 @@ def test_cosent_without_an_ordered_pair_is_exactly_zero(labels):
 
 
 def test_has_ordered_pair_sees_any_difference():
-    """If this fails, the count of dead batches that the trainer reports is wrong."""
+    """Fails if the count of dead batches that the trainer reports is wrong."""
     assert has_ordered_pair(torch.tensor([1, 1, 0])) and has_ordered_pair(torch.tensor([False, True]))
 
 
 def test_cosent_depends_on_the_order_of_labels_only():
-    """If this fails, rescaling labels or shuffling a batch changes training; integer and bool labels count as well."""
+    """Fails if rescaling labels or shuffling a batch changes training; integer and bool labels count as well."""
     generator = torch.Generator().manual_seed(0)
     scores, labels = torch.randn(64, generator=generator), torch.randint(6, (64,), generator=generator)
     loss, gradient = loss_and_gradient(cosent_loss, scores, labels)
@@ -125,7 +125,7 @@ def test_cosent_survives_extreme_scores():
 
 @pytest.mark.parametrize("labels", [[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]], ids=["ordered", "equal"])
 def test_nan_scores_make_the_loss_nan(labels):
-    """If this fails, a model that has diverged trains on as if nothing had happened."""
+    """Fails if a model that has diverged trains on as if nothing had happened."""
     scores, labels = torch.tensor([0.1, math.nan, 0.2]), torch.tensor(labels)
     assert cosent_loss(scores, labels).isnan()
     assert all(loss(scores, labels).isnan() for loss in NAIVE)
@@ -133,7 +133,7 @@ def test_nan_scores_make_the_loss_nan(labels):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(dtype):
-    """If this fails, mixed-precision training loses the loss's digits, or fp16 overflows."""
+    """Fails if mixed-precision training loses the loss's digits, or fp16 overflows."""
     scores, labels = torch.randn(64, generator=torch.Generator().manual_seed(0)).to(dtype), torch.arange(64) % 2
     for loss in (cosent_loss, *NAIVE):
         result, gradient = loss_and_gradient(loss, scores, labels)
@@ -147,7 +147,7 @@ def test_half_precision_is_computed_in_float32(dtype):
 
 
 def test_cosent_and_angle_equal_sentence_transformers():
-    """If this fails, results cannot be compared with those of the most used library."""
+    """Fails if results cannot be compared with those of the most used library."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(5, (48,), generator=generator) / 4
     embeddings = torch.randn(48, 2, 32, generator=generator)
@@ -181,7 +181,7 @@ def test_angle_on_paper():
 
 
 def test_angle_of_a_zero_vector_has_a_finite_gradient():
-    """If this fails, one dead sentence vector turns all weights into NaN or throws them far away."""
+    """Fails if one dead sentence vector turns all weights into NaN or throws them far away."""
     embeddings = torch.randn(4, 2, 6, generator=torch.Generator().manual_seed(0))
     embeddings[0, 0] = 0
     _, gradient = loss_and_gradient(angle_loss, embeddings, torch.tensor([1.0, 0.0, 1.0, 0.0]))
@@ -189,7 +189,7 @@ def test_angle_of_a_zero_vector_has_a_finite_gradient():
 
 
 def test_gradients_are_those_of_the_formulas():
-    """If this fails, backward disagrees with forward (finite differences in float64)."""
+    """Fails if backward disagrees with forward (finite differences in float64)."""
     generator = torch.Generator().manual_seed(0)
     scores = (torch.rand(12, generator=generator, dtype=torch.float64) * 1.6 - 0.8).requires_grad_()
     labels = torch.randint(4, (12,), generator=generator) / 3
@@ -218,7 +218,7 @@ def test_naive_losses_on_paper(loss, expected, expected_gradient):
 
 
 def test_cosine_mse_differs_from_the_source_by_a_constant():
-    """If this fails, what the docstring says about graded labels is wrong."""
+    """Fails if what the docstring says about graded labels is wrong."""
     c, t = torch.tensor([0.8, -0.3, 0.4]).double(), torch.tensor([1.0, 0.0, 0.25]).double()
     source, source_gradient = loss_and_gradient(lambda c: (t * (1 - c) ** 2 + (1 - t) * (1 + c) ** 2).mean(), c)
     loss, gradient = loss_and_gradient(cosine_mse_loss, c, t)
@@ -228,7 +228,7 @@ def test_cosine_mse_differs_from_the_source_by_a_constant():
 
 @pytest.mark.parametrize("features", [("u", "v", "|u-v|"), ("|u-v|",), ("u*v", "u")])
 def test_head_concatenates_the_features_it_names(features):
-    """If this fails, the Sentence-BERT baseline reads other features than its recipe says."""
+    """Fails if the Sentence-BERT baseline reads other features than its recipe says."""
     head = SentenceBertHead(2, 3, features, seed=1)
     u, v = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 5.0])
     by_hand = {"u": [1.0, -2.0], "v": [3.0, 5.0], "|u-v|": [2.0, 7.0], "u*v": [3.0, -10.0]}
@@ -239,7 +239,7 @@ def test_head_concatenates_the_features_it_names(features):
 
 
 def test_head_weights_come_from_the_seed_alone():
-    """If this fails, two runs of one seed differ, or a head shifts the dropout of the run."""
+    """Fails if two runs of one seed differ, or a head shifts the dropout of the run."""
     torch.manual_seed(0)
     before = torch.get_rng_state()
     heads = [SentenceBertHead(8, 2, seed=seed) for seed in (3, 3, 4)]
@@ -250,7 +250,7 @@ def test_head_weights_come_from_the_seed_alone():
 
 
 def test_head_keeps_float32_under_autocast():
-    """If this fails, bf16 training rounds two close logits to the same number."""
+    """Fails if bf16 training rounds two close logits to the same number."""
     head, embeddings = SentenceBertHead(8, 2), torch.randn(4, 2, 8, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(head(embeddings), head(embeddings.float()))
@@ -289,7 +289,7 @@ def test_joint_cross_entropy_keeps_the_tasks_apart():
 
 
 def test_table_of_losses_holds_its_promises():
-    """If this fails, a recipe's loss name runs another loss, or the trainer feeds it the wrong thing."""
+    """Fails if a recipe's loss name runs another loss, or the trainer feeds it the wrong thing."""
     inputs = {"scores": torch.rand(6), "embeddings": torch.randn(6, 2, 4), "logits": torch.randn(6, 5)}
     other_names = {"sbert": "cross_entropy_loss", "sbert_joint": "joint_cross_entropy_loss"}
     other_names |= {"ce": "cross_entropy_loss", "ce3": "cross_entropy_loss", "bce": "binary_cross_entropy_loss"}
@@ -323,14 +323,14 @@ def test_table_of_losses_holds_its_promises():
     ],
 )
 def test_bad_input_is_refused(call, words):
-    """If this fails, a mistake in data or code trains something else without a word."""
+    """Fails if a mistake in data or code trains something else without a word."""
     with pytest.raises(ValueError, match=words):
         call()
 
 
 @pytest.mark.parametrize("loss", [*NAIVE, *ON_LOGITS])
 def test_mean_losses_refuse_labels_that_were_not_scaled(loss):
-    """If this fails, STS-B labels of 0..5 train a baseline that is worse than it should be."""
+    """Fails if STS-B labels of 0..5 train a baseline that is worse than it should be."""
     with pytest.raises(ValueError, match=r"within 0\.\.1, got 5.0 in row 1 of the batch \(1 of 2"):
         loss(torch.rand(2), torch.tensor([0.0, 5.0]))
     with pytest.raises(ValueError, match="got nan"):

@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,33 +12,19 @@ from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.modeling import lora
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.train import main
-from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果"], ["我不喜欢北京", "如何还款", "推荐一辆红车"]
 
 
 @pytest.fixture
-def train(tiny_model, make_corpus, pairs, tmp_path):
-    """Returns a function that trains with LoRA on `pairs` and gives back the output folder."""
+def train(train, make_corpus, pairs):
+    """As the fixture of all tests, with LoRA on a corpus of its own: `train(*flags, output="run")`."""
     corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
-
-    def run(*flags, output="run"):
-        arguments = [
-            *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
-            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
-            *("--learning_rate", "1e-2", "--num_train_epochs", "2", "--logging_steps", "1", "--use_peft", "true"),
-            *flags,
-        ]
-        main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
-        return tmp_path / output
-
-    return run
+    return partial(train, corpus, "--use_peft", "true", "--learning_rate", "1e-2")
 
 
 def bi_encoder(tiny_model, *targets, r=2, head=None):
@@ -49,7 +36,7 @@ def test_only_the_adapter_and_fresh_parts_are_trained(tiny_model):
     """Fails if frozen weights move, or the pool that starts at random stays random."""
     model, adapter = bi_encoder(tiny_model, "query", "value")
     trained = {name.split(".")[-2] if "lora" not in name else name.split(".")[-3] for name in adapter.trained}
-    assert trained == {"lora_A", "lora_B", "linear"} or trained == {"lora_A", "lora_B", "dense"}, trained
+    assert trained == {"lora_A", "lora_B", "linear"}
     assert sum("lora" in name for name in adapter.trained) == 2 * 2 * 2  # layers x targets x (A, B)
     assert all(".query." in name or ".value." in name for name in adapter.trained if "lora" in name)
 

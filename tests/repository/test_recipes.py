@@ -11,7 +11,9 @@ from cosent.cli import parse
 from cosent.losses import LOSSES
 from cosent.schema import Manifest
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
-from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.training.arguments import (
+    TRAIN_ARGUMENTS,
+)
 from cosent.training.objective import build_objective
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +31,7 @@ def test_recipes_are_found():
 def test_a_recipe_is_what_its_loss_takes(recipe, tmp_path):
     """Fails if a shipped recipe stops with an error before the first step."""
     arguments = ["--config", str(recipe), "--corpus", "stsb", "--output_dir", str(tmp_path), "--use_cpu", "true"]
-    model_args, _, loss_args, _ = parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+    model_args, _, loss_args, _ = parse(arguments, *TRAIN_ARGUMENTS)
     assert model_args.tower == recipe.parent.name
     kinds = {"sbert_joint": {"binary": 1.0, "nli": 2.0}, "ce3": {"nli": 2.0}}.get(loss_args.loss, {"binary": 1.0})
     manifests = [Manifest(kind, kind, 0.0, highest, {"bi_encoder": 64}, {}) for kind, highest in kinds.items()]

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from dataclasses import fields
+from functools import partial
 
 import pytest
 
@@ -156,23 +157,10 @@ def test_training_that_was_over_is_not_continued(tmp_path):
 
 
 @pytest.fixture
-def train(tiny_model, make_corpus, pairs, tmp_path):
-    from cosent.cli import parse
-    from cosent.train import main
-    from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
-
+def train(train, make_corpus, pairs):
+    """As the fixture of all tests, on a corpus of its own: `train(*flags, output="run")`."""
     corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
-
-    def run(*flags, output="run"):
-        arguments = [
-            *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
-            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
-            *("--max_length", "8", "--learning_rate", "1e-3", "--num_train_epochs", "2", *flags),
-        ]
-        main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
-        return tmp_path / output
-
-    return run
+    return partial(train, corpus, "--max_length", "8")
 
 
 def test_auto_from_start_to_end(train, capsys, caplog):

@@ -6,11 +6,8 @@ import logging
 import numpy as np
 import pytest
 
-from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.evaluation.embedding_space import spread
-from cosent.train import main
-from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 
 def test_spread_by_hand():
@@ -29,20 +26,16 @@ def test_spread_by_hand():
 
 
 @pytest.fixture
-def train(tiny_model, make_corpus, pairs, tmp_path):
+def train(train, make_corpus, pairs):
     """Trains well for an epoch, then at a learning rate that grows until all embeddings point one way."""
     corpus = make_corpus({"train": pairs, "validation": pairs})
 
     def run(*flags, output="run"):
-        arguments = [
-            *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
-            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "8"),
-            *("--learning_rate", "0.1", "--warmup_steps", "60", "--lr_scheduler_type", "constant_with_warmup"),
-            *("--num_train_epochs", "8", "--logging_steps", "4", "--dropout", "0", *flags),
-            *(("--collapse_drop", "0.2") if "--on_collapse" in flags else ()),
-        ]
-        main(*parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments))
-        return json.loads((tmp_path / output / "run.json").read_text())["history"]
+        drop = ("--collapse_drop", "0.2") if "--on_collapse" in flags else ()
+        schedule = ("--learning_rate", "0.1", "--warmup_steps", "60", "--lr_scheduler_type", "constant_with_warmup")
+        length = ("--per_device_train_batch_size", "8", "--num_train_epochs", "8", "--logging_steps", "4")
+        folder = train(corpus, *schedule, *length, "--dropout", "0", *flags, *drop, output=output)
+        return json.loads((folder / "run.json").read_text())["history"]
 
     return run
 

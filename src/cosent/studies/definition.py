@@ -19,10 +19,9 @@ from cosent.flags import flags_of, nearest, read_recipe, value_of
 from cosent.schema import Manifest
 from cosent.studies.method import Method
 from cosent.studies.results import Result
-from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
+from cosent.training.arguments import TRAIN_ARGUMENTS
 
 REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")
-ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
 # What a study sets for every run itself.
 RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
 
@@ -90,7 +89,7 @@ def read_yaml(text: str, where: str):
 
 
 def check_flags(flags: dict, where: str) -> None:
-    known = flags_of(*ARGUMENTS)
+    known = flags_of(*TRAIN_ARGUMENTS)
     for key, value in flags.items():
         if key in RESERVED:
             raise InputError(f"{where}: {key} is set by the study for every run. Take it out.")

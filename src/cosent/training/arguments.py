@@ -176,3 +176,6 @@ def rows_per_device(args) -> int:
             f"got {args.cached_batch_size}."
         )
     return args.cached_batch_size // args.world_size
+
+
+TRAIN_ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)  # of `cosent.train`
