@@ -19,7 +19,7 @@ from cosent.flags import flags_of, nearest, read_recipe, value_of
 from cosent.schema import Manifest
 from cosent.studies.method import Method
 from cosent.studies.results import Result
-from cosent.training.arguments import TRAIN_ARGUMENTS
+from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
 
 REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")
 # What a study sets for every run itself.
