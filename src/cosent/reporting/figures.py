@@ -69,7 +69,10 @@ def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]],
         xs = [x for _, points, _ in series for x in points]
         if min(xs) < max(xs):
             axes.set_xlim(min(xs), max(xs))
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))  # there is no epoch 1.5 on an axis
+            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))  # there is no epoch 1.5 on an axis
+        else:
+            axes.set_xlim(xs[0] - 0.5, xs[0] + 0.5)
+            axes.set_xticks(xs[:1], [f"{xs[0]:g}"])
         axes.set_xlabel(x_name, loc="right")
         figure.text(0, 1 - 32 / figure.bbox.height, y_name, color=FAINT)
         for place, (label, points, runs) in enumerate(series):
