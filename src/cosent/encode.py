@@ -5,7 +5,6 @@ accelerate launch -q --config_file recipes/accelerate/ddp.yaml -m cosent.encode 
 """
 
 import json
-import logging
 import re
 import sys
 import time
@@ -16,8 +15,6 @@ from pathlib import Path
 from cosent.cli import run
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1
-
-logger = logging.getLogger("cosent.encode")
 
 
 @dataclass
@@ -42,6 +39,7 @@ def main(args: EncodeArguments) -> None:
     from tqdm.auto import tqdm
 
     from cosent.compute.distributed import rank, world_size
+    from cosent.data.tokenization import warn_truncated
     from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
 
     start = time.time()
@@ -58,9 +56,7 @@ def main(args: EncodeArguments) -> None:
     if rank() > 0:
         return
     seconds = time.time() - start
-    if truncated:
-        logger.warning("%d of %d sentences are longer than the model's %d tokens; what is beyond them was not read.",
-                       truncated, rows, encoder.max_length)  # fmt: skip
+    warn_truncated(truncated, rows, "sentences", encoder.max_length)
     result = {"output": args.output, "rows": rows, "dim": encoder.pooling.hidden_size, "truncated": truncated}
     print(json.dumps(result | {"seconds": round(seconds, 3), "sentences_per_second": round(rows / seconds, 1)}))
 
