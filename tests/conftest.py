@@ -7,6 +7,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import json
 import re
+from contextlib import contextmanager
 from pathlib import Path
 
 import datasets
@@ -165,3 +166,20 @@ def make_study(tmp_path):
         return folder
 
     return make
+
+
+@pytest.fixture
+def small_files():
+    """A context in which no file of this process can be larger than 64 KiB, as on a disk that is full."""
+    import resource  # not on Windows
+
+    @contextmanager
+    def bounded():
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return bounded()

@@ -1,8 +1,12 @@
 """A recipe gives the defaults, flags win, and nothing unknown is swallowed."""
 
 import logging
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -305,3 +309,35 @@ def test_the_public_names():
         assert getattr(cosent, name).__module__.startswith("cosent.")
     with pytest.raises(ImportError, match="cannot import name 'SentenceEncodr'"):
         from cosent import SentenceEncodr  # noqa: F401
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGTERM")
+def test_sigterm_ends_a_job_as_ctrl_c_does(monkeypatch, capsys):
+    """Fails if `docker stop`, `timeout` or Slurm leaves partial files and child processes behind."""
+    monkeypatch.setattr(sys, "argv", ["job"])
+    before, cleaned = signal.getsignal(signal.SIGTERM), []
+
+    def job():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            cleaned.append(True)
+
+    with pytest.raises(SystemExit, match="130"):
+        run(job)
+    assert cleaned and capsys.readouterr().err == "stopped\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("lines", [1, 10_000], ids=["at the end", "in the middle"])
+def test_a_full_disk_behind_stdout_is_said(lines):
+    """Fails if the results of `cosent generate ... > file` end in the middle, with a traceback or without a word."""
+    code = f"from cosent.cli import run\ndef job():\n    for _ in range({lines}): print('x' * 70)\nrun(job)"
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        process = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert process.returncode == 2
+    assert re.fullmatch(
+        r"error: .*No space left on device: what was being .* Make room and try again.\n", process.stderr
+    )

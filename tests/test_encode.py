@@ -2,11 +2,16 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 import tracemalloc
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -73,6 +78,63 @@ def test_a_dead_worker_is_an_error(tiny_model, sentences, tmp_path):
     with pytest.raises(InputError, match="workers died"):
         encode_file(encoder, task, read_chunks(sentences), die, workers=2)
     assert os.listdir(tmp_path) == ["sentences.txt"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows bounds no file")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_said_before_anything_is_computed(tiny_model, tmp_path, small_files, workers):
+    """If this fails, encode dies of SIGBUS when the disk is full, after hours and without a word."""
+    path = tmp_path / "sentences.txt"
+    path.write_text("好\n" * 2000, encoding="utf-8")
+    encoder, done = load_encoder(str(tiny_model), "float32", False, "cpu"), []
+    task = ChunkTask(path, tmp_path / "vectors.npy", 4, False, False)
+    with small_files, pytest.raises(InputError, match=r"it takes 0\.2 MiB; .* MiB are free in"):
+        encode_file(encoder, task, read_chunks(path), die, workers, done.append)
+    assert os.listdir(tmp_path) == ["sentences.txt"] and not done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "workers"), [("SIGTERM", 1), ("SIGTERM", 2), ("SIGKILL", 2)])
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_nothing_outlives_a_job_that_is_stopped(tiny_model, tmp_path, how, workers):
+    """If this fails, workers compute on after `docker stop`, and write into the file of the next run."""
+    path = tmp_path / "sentences.txt"
+    path.write_text("".join(f"第{number}个问题\n" for number in range(400_000)), encoding="utf-8")  # minutes of work
+    command = ["--model", str(tiny_model), "--input", str(path), "--output", str(tmp_path / "vectors.npy")]
+    command += ["--device", "cpu", "--batch_size", "8", "--workers", str(workers)]
+    process = subprocess.Popen([sys.executable, "-m", "cosent.encode", *command], stderr=subprocess.PIPE, text=True)
+    started = []
+    try:
+        assert wait_until(lambda: written(tmp_path) or process.poll() is not None) and process.poll() is None
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert len(started) >= workers - 1
+        process.send_signal(signal.Signals[how])
+        errors = process.communicate(timeout=120)[1]
+        assert wait_until(lambda: not any(map(alive, started)))
+        if how == "SIGTERM":
+            assert process.returncode == 130 and errors.endswith("stopped\n") and "Traceback" not in errors
+            assert os.listdir(tmp_path) == ["sentences.txt"]
+    finally:
+        process.kill()
+        process.communicate()
+        for child in filter(psutil.Process.is_running, started):
+            child.kill()
+
+
+def written(folder: Path) -> bool:
+    """Whether a row is on its way to the output."""
+    return any(np.load(partial, mmap_mode="r").any() for partial in folder.glob("*.partial") if partial.stat().st_size)
+
+
+def wait_until(condition, seconds: float = 120.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path):

@@ -1,6 +1,7 @@
 """Figures say where they come from, and files of predictions read back as they were."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -130,3 +131,12 @@ def test_a_batch_of_nothing_is_refused(evaluate, corpus):
     """Fails if --batch_size 0 ends in a stack trace."""
     with pytest.raises(InputError, match="--batch_size must be at least 1, got 0"):
         evaluate(corpus, "--batch_size", "0")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows bounds no file")
+def test_a_full_disk_leaves_no_half_of_the_predictions(tmp_path, small_files):
+    """Fails if rows are missing at the end of a file, and nothing says so but a traceback."""
+    rows = [{"sentence1": "好", "sentence2": "好", "label": 1.0}] * 5000
+    with small_files, pytest.raises(InputError, match=r"out.tsv could not be written .* MiB are free"):
+        write_predictions(str(tmp_path / "out.tsv"), rows, np.ones(5000, dtype=np.float32), None)
+    assert not list(tmp_path.iterdir())

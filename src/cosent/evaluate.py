@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from cosent.cli import run
-from cosent.errors import InputError
+from cosent.errors import InputError, writing
+from cosent.files import partial_file
 from cosent.flags import REQUIRED, option, refuse_below_1
 from cosent.run_record import read_record
 from cosent.schema import SPLITS
@@ -120,14 +121,11 @@ def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | No
     Tabs and line breaks inside a sentence become spaces: every line has six fields, and nothing is quoted.
     """
     predictions = [""] * len(scores) if threshold is None else (scores.astype(np.float64) >= threshold).astype(int)
-    try:
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            print(*PREDICTION_COLUMNS, sep="\t", file=file)
-            for index, (row, prediction, value) in enumerate(zip(rows, predictions, scores, strict=True)):
-                sentences = [re.sub(r"[\t\r\n]+", " ", row[name]) for name in ("sentence1", "sentence2")]
-                print(index, *sentences, f"{row['label']:g}", prediction, f"{value:.6f}", sep="\t", file=file)
-    except OSError as error:
-        raise InputError(f"--predictions cannot be written: {error}. Name a file in a folder that exists.") from error
+    with writing(path), partial_file(path) as partial, open(partial, "w", encoding="utf-8", newline="\n") as file:
+        print(*PREDICTION_COLUMNS, sep="\t", file=file)
+        for index, (row, prediction, value) in enumerate(zip(rows, predictions, scores, strict=True)):
+            sentences = [re.sub(r"[\t\r\n]+", " ", row[name]) for name in ("sentence1", "sentence2")]
+            print(index, *sentences, f"{row['label']:g}", prediction, f"{value:.6f}", sep="\t", file=file)
 
 
 def table(result: dict, metrics: dict) -> str:

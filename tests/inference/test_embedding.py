@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from tokenizers.processors import TemplateProcessing
 from torch import nn
 
 from cosent.compute import onednn
 from cosent.errors import InputError
 from cosent.inference.batches import batch_bounds
-from cosent.inference.embedding import quantized, tokenize
+from cosent.inference.embedding import embed, quantized, tokenize
 from cosent.modeling.bi_encoder import SentenceEncoder
 
 SENTENCES = ["怎么还款", "我喜欢北京", "好", "", "怎么还款", "推荐一辆红车给我的朋友", "今天天气很好" * 9, "好"]
@@ -108,3 +109,18 @@ def test_int8_ranks_like_float32(encoder):
     assert spearmanr((exact @ exact.T)[upper], (fast @ fast.T)[upper]).statistic > 0.99
     assert np.abs(exact - fast).max() > 1e-6, "nothing was quantised"
     assert all(type(module) is not nn.Linear for module in quantized(encoder).modules())
+
+
+@pytest.mark.parametrize("sentences", [[""], ["好", "", "怎么还款"]], ids=["alone", "among others"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_sentence_without_a_token_has_zeros(encoder, sentences, normalize):
+    """If this fails, an empty sentence stops a job whose tokenizer has no [CLS], or puts NaN in an index."""
+    bare = copy.deepcopy(encoder)
+    bare.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    settled = []
+    vectors, _ = embed(bare, sentences, 8, normalize, settled.append)
+    assert np.isfinite(vectors).all() and sum(settled) == len(sentences)
+    for sentence, vector in zip(sentences, vectors, strict=True):
+        assert (np.abs(vector).sum() == 0) == (sentence == "")
+        np.testing.assert_allclose(bare.encode([sentence], normalize=normalize)[0], vector, atol=1e-6)
+    assert bare.similarity("", "好") == 0

@@ -1,11 +1,13 @@
 """A cross-encoder must score as the stock classifier does, packed or not, here or served by sentence-transformers."""
 
+import copy
 import logging
 
 import numpy as np
 import pytest
 import sentence_transformers
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import AlbertConfig, AlbertModel, AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from cosent.compute.packed_backbone import POSITIONS, packed_forward
@@ -192,3 +194,12 @@ def test_what_is_no_pair(encoder):
         CrossEncoder.from_pretrained("mini", dropout=1.5)
     with pytest.raises(InputError, match="neither a model folder here nor"):
         CrossEncoder.from_pretrained("no-such-model")
+
+
+def test_a_pair_without_a_token_is_named(encoder):
+    """If this fails, two empty sentences end in a ZeroDivisionError, or in a NaN among the scores."""
+    bare = copy.deepcopy(encoder)
+    bare.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    for pairs, position in (([""], 0), (["好", ""], 1)):
+        with pytest.raises(InputError, match=f"position {position}: both sentences are empty"):
+            bare.similarity(pairs, pairs)

@@ -52,7 +52,8 @@ def embed(
         progress: called after each batch with the number of `sentences` that it settled, repeated ones included.
 
     Returns:
-        float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut.
+        float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut. A
+        sentence without a token, which only some tokenizers leave so, has a vector of zeros.
 
     Raises:
         InputError: an item is not a string.
@@ -100,10 +101,11 @@ def embed_tokens(
 ) -> np.ndarray:
     """Runs the encoder over tokenised sentences; shape `(sentences, hidden)`, float32, in the order they were given."""
     device, lengths, order = encoder.backbone.device, tokenized.lengths, tokenized.order
-    vectors = torch.empty((len(lengths), encoder.pooling.hidden_size), device=device)
+    some = np.count_nonzero(lengths)  # a sentence without a token, and they come last, keeps a vector of zeros
+    vectors = torch.zeros((len(lengths), encoder.pooling.hidden_size), device=device)
     ends = lengths.cumsum()
     with onednn_linears(reorder=len(tokenized.ids) >= REORDER_TOKENS):
-        for start, stop in device_batches(lengths, batch_size, device):
+        for start, stop in device_batches(lengths[:some], batch_size, device):
             mask = np.arange(lengths[start]) < lengths[start:stop, None]  # (sentences, longest)
             ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)
             ids[mask] = tokenized.ids[ends[start] - lengths[start] : ends[stop - 1]]
@@ -111,6 +113,8 @@ def embed_tokens(
             vectors[start:stop] = scale_to_length_1(batch.float(), dim=-1) if normalize else batch
             if progress is not None:
                 progress(int(copies[order[start:stop]].sum()))
+    if progress is not None:
+        progress(int(copies[order[some:]].sum()))
     restored = np.empty(vectors.shape, dtype=np.float32)
     restored[order] = vectors.cpu().numpy()  # the one wait for the device
     return restored

@@ -10,6 +10,7 @@ from cosent.compute.contexts import evaluating
 from cosent.compute.onednn import onednn_linears
 from cosent.data.collators import JoinedPairCollator
 from cosent.data.tokenization import tokenize_joined
+from cosent.errors import InputError
 from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, check_pairs, device_batches
 
 
@@ -32,7 +33,7 @@ def score_pairs(
         float32 array of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
 
     Raises:
-        InputError: an item is not a string, or the lists differ in length.
+        InputError: an item is not a string, the lists differ in length, or a pair has no token.
     """
     check_pairs(sentences1, sentences2)
     scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
@@ -41,6 +42,12 @@ def score_pairs(
             chunk = slice(start, start + CHUNK_SEQUENCES)
             columns = {"sentence1": sentences1[chunk], "sentence2": sentences2[chunk]}
             pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length)
+            empty = [row for row, ids in enumerate(pairs["input_ids"], start) if not ids]
+            if empty:
+                raise InputError(
+                    f"Expected a token in every pair, got none in the one at position {empty[0]}: both sentences are "
+                    "empty, and this tokenizer has no [CLS]. It would have no score. Drop it."
+                )
             scores[chunk] = score_tokens(encoder, pairs, batch_size, progress)
             truncated += sum(pairs["truncated"])
     return scores, truncated

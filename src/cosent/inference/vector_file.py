@@ -2,19 +2,22 @@
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.lib.format import open_memmap
+from numpy.lib.format import open_memmap, write_array_header_1_0
 from torch import nn
 
-from cosent.compute.distributed import gather_object, rank, wait_for_everyone, world_size
-from cosent.errors import InputError
+from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
+from cosent.compute.processes import end_with_parent
+from cosent.errors import InputError, writing
+from cosent.files import partial_file
 from cosent.inference.embedding import embed
 
 CHUNK_LINES = 4096  # read, sorted, encoded and written at a time
@@ -91,10 +94,28 @@ def encode_chunk(
         file.seek(chunk.offset)
         sentences = read_lines(file, task.input_path, chunk.first, chunk.rows, task.keep_empty_lines)
     vectors, truncated = embed(encoder, sentences, task.batch_size, task.normalize, progress)
-    output = open_memmap(task.output_path, mode="r+")
-    output[chunk.first : chunk.first + chunk.rows] = vectors
-    output.flush()
+    start = open_memmap(task.output_path, mode="r").offset
+    with writing(task.output_path), open(task.output_path, "r+b") as output:
+        output.seek(start + chunk.first * vectors[0].nbytes)  # not into a memory map: there, a full disk is a SIGBUS
+        output.write(vectors)
     return truncated
+
+
+def reserve(path: Path, rows: int, columns: int) -> Path:
+    """Makes a `.npy` file of zeros whose whole size the file system sets aside.
+
+    Raises:
+        InputError: it does not fit.
+    """
+    header = {"descr": "<f4", "fortran_order": False, "shape": (rows, columns)}
+    with writing(path, needed=4 * rows * columns), open(path, "wb", buffering=0) as file:
+        write_array_header_1_0(file, header)
+        if sys.platform == "linux":
+            os.posix_fallocate(file.fileno(), file.tell(), 4 * rows * columns)
+        else:
+            for row in range(0, rows, CHUNK_LINES):
+                file.write(bytes(4 * columns * min(CHUNK_LINES, rows - row)))
+    return path
 
 
 def encode_file(
@@ -107,8 +128,8 @@ def encode_file(
 ) -> int:
     """Encodes all chunks of a file to `task.output_path`, which appears when it is complete.
 
-    Until then the rows stand in `<output>.partial`, which is removed if anything fails. Of several processes that were
-    launched together each takes every world_size-th chunk; they need a file system that all of them see.
+    Until then the rows are in a partial file next to it, see `partial_file`. Of several processes that were launched
+    together each takes every world_size-th chunk; they need a file system that all of them see.
 
     Args:
         encoder: a `SentenceEncoder`.
@@ -121,41 +142,33 @@ def encode_file(
         How many sentences were cut to the encoder's maximum, by all processes.
 
     Raises:
-        InputError: a worker died, or this process does not see the file that the first one made.
+        InputError: the output does not fit on the disk, a worker died, or this process does not see the file that the
+            first one made.
     """
-    partial = task.output_path.with_name(task.output_path.name + ".partial")
-    writing = replace(task, output_path=partial)
-    rows = chunks[-1].first + chunks[-1].rows
+    rows, columns = chunks[-1].first + chunks[-1].rows, encoder.pooling.hidden_size
     own = chunks[rank() :: world_size()]
-    try:
-        if rank() == 0:
-            open_memmap(partial, mode="w+", dtype=np.float32, shape=(rows, encoder.pooling.hidden_size)).flush()
-        wait_for_everyone()
-        if not partial.exists():
+    with partial_file(task.output_path) if rank() == 0 else nullcontext() as partial:
+        partial_task = replace(task, output_path=decided_by_main(lambda: reserve(partial, rows, columns)))
+        if not partial_task.output_path.exists():
             raise InputError(
-                f"{partial}, made by process 0, is not here: its rows would be missing. Machines that encode together "
-                "need an --output on a file system that all of them see."
+                f"{partial_task.output_path}, made by process 0, is not here: its rows would be missing. Machines that "
+                "encode together need an --output on a file system that all of them see."
             )
         if workers == 1:
-            truncated = sum(encode_chunk(encoder, writing, chunk, progress) for chunk in own)
+            truncated = sum(encode_chunk(encoder, partial_task, chunk, progress) for chunk in own)
         else:
-            truncated = sum(encode_in_workers(load, writing, own, workers, progress))
-        truncated = sum(gather_object(truncated))  # from here on, all rows are written
-        if rank() == 0:
-            os.replace(partial, task.output_path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return truncated
+            truncated = sum(encode_in_workers(load, partial_task, own, workers, progress))
+        return sum(gather_object(truncated))  # from here on, all rows are written
 
 
 def encode_in_workers(
     load: Callable, task: ChunkTask, chunks: list[Chunk], workers: int, progress: Callable[[int], None] | None
 ) -> Iterator[int]:
-    """Yields the number of cut sentences of each chunk as it is done."""
+    """Yields the number of cut sentences of each chunk as it is done; ends the workers whatever happens."""
     threads = max(1, torch.get_num_threads() // workers)
-    context = multiprocessing.get_context("spawn")  # a fork would inherit locked thread pools
-    with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(load, threads)) as pool:
+    context = multiprocessing.get_context("spawn")  # a fork would have one thread, see `survive_forks`
+    others = multiprocessing.active_children()
+    with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(load, threads, os.getpid())) as pool:
         done = {pool.submit(work, task, chunk): chunk for chunk in chunks}
         try:
             for future in as_completed(done):
@@ -167,12 +180,15 @@ def encode_in_workers(
                 f"One of {workers} workers died before its rows were written, most likely for lack of memory: each "
                 "holds the whole model. Nothing was kept. Try fewer --workers or a smaller --batch_size."
             ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
+        except BaseException:  # Ctrl-C, or a chunk that failed: do not wait for those under way
+            for process in set(multiprocessing.active_children()) - set(others):
+                process.terminate()
+            raise
 
 
-def start_worker(load: Callable, threads: int) -> None:
+def start_worker(load: Callable, threads: int, parent: int) -> None:
     global worker_encoder
+    end_with_parent(parent)
     torch.set_num_threads(threads)
     worker_encoder = load()
 
