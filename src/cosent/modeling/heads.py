@@ -31,7 +31,7 @@ def keep_in_full_precision(head: nn.Module) -> None:
 
 
 def _leave_autocast(head: nn.Module, inputs: tuple) -> tuple:
-    weight = next(head.parameters())
+    weight = next(head.parameters(), torch.empty(0))  # int8 layers have none: they read float32, on the CPU
     context = torch.autocast(weight.device.type, enabled=False)
     context.__enter__()
     vars(_local).setdefault("entered", []).append(context)
