@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cosent import distill
+from cosent import cli, distill
 from cosent.cli import parse
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.train import main
@@ -266,15 +266,17 @@ def test_processes_that_do_not_know_of_each_other_stop(tiny_model, corpus, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_jobs_for_one_process_stop_too(monkeypatch, capsys):
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize(
+    "words", [["report", "x"], ["study", "x"], ["similarity", "--model", "x"], ["generate", "--model", "x"]]
+)
+def test_jobs_for_one_process_stop_too(words, monkeypatch, capsys):
     """Fails if a report or a study runs twice at once when it is launched like a training job."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    from cosent import report, similarity, study
-    from cosent.errors import InputError
-
-    for job in (report, similarity, study):
-        with pytest.raises(InputError, match="2 processes were launched, and this job sees 1"):
-            job.main(None)
+    monkeypatch.setattr(sys, "argv", ["cosent", *words])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert "error: 2 processes were launched, and this job sees 1" in capsys.readouterr().err
 
 
 def test_gathering_alone_changes_nothing():
