@@ -25,8 +25,8 @@ from cosent.training.arguments import (
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.collapse_guard import CollapseGuard
 from cosent.training.environment import environment, footprint, recipe
-from cosent.training.held_out import evaluate_splits, keep_distances, select_on_validation, table, validation_sets
-from cosent.training.mixture import check_corpus_weights, load_corpora, tokenised, training_set
+from cosent.training.held_out import evaluate_splits, keep_distances, select_on_validation, table
+from cosent.training.mixture import load_mixture
 from cosent.training.objective import build_objective
 from cosent.training.pair_trainer import PairTrainer
 from cosent.training.towers import TOWERS, adapter, build_model
@@ -39,34 +39,25 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     if has_finished(args):
         return
     checkpoint, here = find_checkpoint(args), environment()
-    corpora, selecting = load_corpora(data_args)
-    everything = {corpus.manifest.name: corpus for corpus in [*corpora, *selecting]}
-    select_on_validation(selecting, args)
-    manifests = [corpus.manifest for corpus in corpora]
-    tower = TOWERS[model_args.tower]
+    mixture = load_mixture(data_args, loss_args.loss)
+    select_on_validation(mixture.selecting, args)
+    tower, manifests = TOWERS[model_args.tower], mixture.training_manifests
     objective = build_objective(loss_args.loss, loss_args.parameters(), manifests, model_args.tower)
 
     set_seed(args.seed)
-    lengths = [corpus.manifest.max_length[model_args.tower] for corpus in everything.values()]
-    max_length = max(lengths) if model_args.max_length is None else model_args.max_length
+    max_length = mixture.max_length(model_args.tower)
     model = build_model(model_args, loss_args.features, objective, max_length, args.seed)
     encoder = model.encoder if isinstance(model, BiEncoder) else model
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
-        train = training_set(corpora, tower.dataset, encoder, loss_args.loss, data_args)
-        held = {
-            name: {
-                split: tokenised(corpus, split, tower.dataset, encoder) for split in corpus.splits if split != "train"
-            }
-            for name, corpus in everything.items()
-        }
+        data = mixture.tokenise(tower.dataset, encoder, loss_args.loss, data_args)
     trainer = PairTrainer(
         model=model,
         args=args,
         objective=objective,
-        corpus_weights=check_corpus_weights(data_args.corpus_weights, len(corpora), loss_args.loss),
+        corpus_weights=mixture.weights,
         adapter=adapter(model_args, model, args.seed),
-        train_dataset=train,
-        eval_dataset=validation_sets(held, [corpus.manifest.name for corpus in selecting]),
+        train_dataset=data.train,
+        eval_dataset=data.validation,
         data_collator=tower.collator.from_tokenizer(encoder.tokenizer),
         compute_metrics=lambda p: SimilarityMetrics().compute(predictions=p.predictions, references=p.label_ids),
     )
@@ -75,12 +66,11 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
 
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, loss_args))
     scores: Scores = {}
-    before, _ = evaluate_splits(trainer, held, [], scores, "before")
+    before, _ = evaluate_splits(trainer, data.held_out, [], scores, "before")
     if isinstance(model, BiEncoder) and trainer.is_world_process_zero():
-        keep_distances(encoder, everything, scores)
+        keep_distances(encoder, mixture.corpora, scores)
     result = trainer.train(resume_from_checkpoint=checkpoint)
-    binary = [name for name, corpus in everything.items() if corpus.manifest.label_kind == "binary"]
-    after, thresholds = evaluate_splits(trainer, held, binary, scores, "after")
+    after, thresholds = evaluate_splits(trainer, data.held_out, mixture.binary, scores, "after")
     trainer.save_model()
     if trainer.is_world_process_zero():
         record = RunRecord(
@@ -88,8 +78,8 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             environment=here,
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
-            corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in everything.items()},
-            train_pairs=len(train),
+            corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in mixture.corpora.items()},
+            train_pairs=len(data.train),
             before=before,
             after=after,
             thresholds=thresholds,

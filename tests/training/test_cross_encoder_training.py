@@ -124,7 +124,7 @@ def test_truncated_pairs_are_counted_as_pairs(train, make_corpus, pairs, caplog)
     [
         (("--loss", "angle"), "--loss angle is for the bi_encoder: a cross-encoder gives a logit"),
         (("--loss", "ce", "--tower", "bi_encoder"), "--loss ce is for the cross_encoder: a bi-encoder gives a cosine"),
-        (("--loss", "ce3"), "similar has binary labels, not nli ones. Use --loss ce, bce or cosent"),
+        (("--loss", "ce3"), "needs nli labels, and similar has binary labels.* Use --loss ce, bce or cosent"),
         (("--pooling", "mean"), "--pooling does nothing for --tower cross_encoder"),
         (("--features", "u"), "--features does nothing for --tower cross_encoder"),
         (("--tower", "bi_encoder", "--segment_ids", "zero"), "--segment_ids does nothing for --tower bi_encoder"),
@@ -144,7 +144,9 @@ def test_flags_that_make_no_sense(train, similar, flags, words):
 def test_grades_are_no_two_classes():
     """Fails if a graded corpus is cut into classes for `ce` without a word, or losses that can use grades refuse it."""
     graded = [Manifest("stsb", "graded", 0.0, 5.0, {}, {})]
-    with pytest.raises(InputError, match="stsb has graded labels, not binary ones. Use --loss cosent, bce or mse"):
+    with pytest.raises(
+        InputError, match="needs binary labels, and stsb has graded labels.* Use --loss cosent, bce or mse"
+    ):
         build_objective("ce", {}, graded, "cross_encoder")
     for loss in ("cosent", "bce", "mse"):
         assert build_objective(loss, {}, graded, "cross_encoder").classes == 1

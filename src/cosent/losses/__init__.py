@@ -1,6 +1,6 @@
 """The losses of this project by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from cosent.losses.classification import (
     joint_cross_entropy_loss,
     mse_loss,
 )
-from cosent.losses.cosent import angle_loss, cosent_loss
+from cosent.losses.cosent import LOGIT_SCALE, angle_loss, cosent_loss
 from cosent.losses.cosine import (
     cosine_floor_loss,
     cosine_hinge_loss,
@@ -33,6 +33,7 @@ class Loss(NamedTuple):
             the mean of the losses of its parts.
         towers: the models it can train.
         classes: logits of a cross-encoder that it trains; a bi-encoder's head is fitted to the labels.
+        tower_defaults: by tower, hyper-parameters whose default differs there from that of `function`.
     """
 
     function: Callable[..., Tensor]
@@ -40,10 +41,17 @@ class Loss(NamedTuple):
     compares_pairs: bool = False
     towers: tuple[str, ...] = ("bi_encoder",)
     classes: int = 1
+    tower_defaults: Mapping[str, Mapping[str, float]] = {}
 
 
 LOSSES = {
-    "cosent": Loss(cosent_loss, "scores", compares_pairs=True, towers=TOWERS),
+    "cosent": Loss(
+        cosent_loss,
+        "scores",
+        compares_pairs=True,
+        towers=TOWERS,
+        tower_defaults={"cross_encoder": {"scale": LOGIT_SCALE}},
+    ),
     "cosine_linear": Loss(cosine_linear_loss, "scores"),
     "cosine_squared": Loss(cosine_squared_loss, "scores"),
     "cosine_floor": Loss(cosine_floor_loss, "scores"),

@@ -15,8 +15,12 @@ from cosent.losses.checks import (
     refuse,
 )
 
+# Inverse temperature. The source multiplies cosines, which lie within -1 and 1, by 20 (kexue.fm 8847, eq. 6); the logit
+# of a cross-encoder has no bounds and finds its own scale (kexue.fm 9341).
+COSINE_SCALE, LOGIT_SCALE = 20.0, 1.0
 
-def cosent_loss(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
+
+def cosent_loss(scores: Tensor, labels: Tensor, scale: float = COSINE_SCALE) -> Tensor:
     """Ranks the pairs of a batch against one another: a pair with a higher label shall have a higher score.
 
     `log(1 + sum over all i, j with labels[i] > labels[j] of exp(scale * (scores[j] - scores[i])))`
@@ -27,7 +31,7 @@ def cosent_loss(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
 
     Args:
         scores, labels: as above; labels are any numbers that rise with similarity.
-        scale: inverse temperature: 20 for cosines, 1 for the logit of a cross-encoder.
+        scale: inverse temperature, `LOGIT_SCALE` for the logit of a cross-encoder.
 
     Raises:
         ValueError: shapes that differ, scores that are not floating, a NaN label.

@@ -1,4 +1,4 @@
-"""What training never sees: validation and test sets, their metrics and thresholds, and the table of both."""
+"""Evaluate on the validation and test splits: metrics, thresholds, and the table of both."""
 
 import logging
 
@@ -15,7 +15,7 @@ from cosent.training.pair_trainer import PairTrainer
 
 logger = logging.getLogger(__name__)
 
-Held = dict[str, dict[str, PairDataset]]  # by corpus and split
+HeldOut = dict[str, dict[str, PairDataset]]  # by corpus and split
 
 
 def can_rank(labels: np.ndarray) -> bool:
@@ -23,7 +23,7 @@ def can_rank(labels: np.ndarray) -> bool:
     return len(np.unique(labels)) > 1
 
 
-def validation_sets(held: Held, names: list[str]) -> PairDataset | dict[str, PairDataset] | None:
+def validation_sets(held: HeldOut, names: list[str]) -> PairDataset | dict[str, PairDataset] | None:
     """What Trainer evaluates on: one set, or a dict whose mean Spearman selects the best epoch.
 
     Args:
@@ -35,7 +35,7 @@ def validation_sets(held: Held, names: list[str]) -> PairDataset | dict[str, Pai
 
 
 def evaluate_splits(
-    trainer: PairTrainer, held: Held, find_thresholds: list[str], kept: Scores, moment: str
+    trainer: PairTrainer, held: HeldOut, find_thresholds: list[str], kept: Scores, moment: str
 ) -> tuple[Metrics, dict[str, float]]:
     """Metrics by corpus and split, and the validation threshold of the corpora for which one is to be found.
 
@@ -76,18 +76,27 @@ def table(before: Metrics, after: Metrics, thresholds: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
+def corpora_that_rank(corpora: list[Corpus]) -> list[Corpus]:
+    """Those whose validation split can rank models: it has two different labels."""
+    return [c for c in corpora if "validation" in c.splits and can_rank(c.labels("validation"))]
+
+
 def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
-    """Turns selection off, and says so, where there is nothing to select on or nobody asked for evaluation."""
-    usable = [c for c in corpora if "validation" in c.splits and can_rank(c.labels("validation"))]
+    """Keeps the best epoch where validation can tell it, else the last one; says which corpora select nothing."""
+    usable = corpora_that_rank(corpora)
     idle = ", ".join(str(corpus.folder) for corpus in corpora if corpus not in usable)
-    if args.eval_strategy != "no" and usable:
-        if idle:
-            logger.warning("%s selects nothing: it has no validation split with two different labels.", idle)
-        return
     if not usable:
         logger.warning(
             "%s has no validation split with two different labels: the last epoch is kept, best or not.", idle
         )
+    elif idle and args.eval_strategy != "no":
+        logger.warning("%s selects nothing: it has no validation split with two different labels.", idle)
+    if not usable or args.eval_strategy == "no":
+        disable_selection(args)
+
+
+def disable_selection(args: PairTrainingArguments) -> None:
+    """Trains without evaluations and keeps the last epoch."""
     args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
 
 

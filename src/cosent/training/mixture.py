@@ -1,4 +1,6 @@
-"""Training sets of one or several corpora, tokenised, with the targets of the loss."""
+"""The corpora of a run: loaded and checked, then tokenised with the targets of the loss."""
+
+from dataclasses import dataclass
 
 from torch.utils.data import ConcatDataset
 
@@ -6,16 +8,79 @@ from cosent.data.corpus import Corpus, labels_of, load_corpus, random_negatives,
 from cosent.data.pairs import PairDataset
 from cosent.data.tokenization import warn_truncated
 from cosent.errors import InputError
+from cosent.modeling.loading import TextModel
+from cosent.schema import Manifest
 from cosent.training.arguments import DataArguments
+from cosent.training.held_out import HeldOut, validation_sets
 from cosent.training.objective import loss_targets
 
 
-def load_corpora(args: DataArguments) -> tuple[list[Corpus], list[Corpus]]:
-    """The corpora to train on, and those that select the best epoch and are tested.
+@dataclass(frozen=True)
+class TokenisedMixture:
+    """What a trainer reads.
+
+    Args:
+        train: training pairs with the targets of the loss; several corpora are drawn from in turn.
+        held_out: validation and test pairs, by corpus and split.
+        validation: what Trainer evaluates on, see `validation_sets`.
+    """
+
+    train: PairDataset | ConcatDataset
+    held_out: HeldOut
+    validation: PairDataset | dict[str, PairDataset] | None
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The corpora of a run.
+
+    Args:
+        training: corpora to train on.
+        selecting: corpora that select the best epoch and are tested.
+        weights: share of the batches of each training corpus; None for equal shares.
+    """
+
+    training: list[Corpus]
+    selecting: list[Corpus]
+    weights: list[float] | None
+
+    @property
+    def corpora(self) -> dict[str, Corpus]:
+        """All of them by name."""
+        return {corpus.manifest.name: corpus for corpus in [*self.training, *self.selecting]}
+
+    @property
+    def training_manifests(self) -> list[Manifest]:
+        return [corpus.manifest for corpus in self.training]
+
+    @property
+    def binary(self) -> list[str]:
+        """Names of the corpora with labels of 0 and 1, for which a threshold means something."""
+        return [name for name, corpus in self.corpora.items() if corpus.manifest.label_kind == "binary"]
+
+    def max_length(self, tower: str) -> int:
+        """Tokens that the corpus with the longest texts needs."""
+        return max(corpus.manifest.max_length[tower] for corpus in self.corpora.values())
+
+    def tokenise(
+        self, dataset: type[PairDataset], encoder: TextModel, loss: str, args: DataArguments
+    ) -> TokenisedMixture:
+        """Tokenises every split through the cache on disk; warns of text that is cut off."""
+        train = training_set(self.training, dataset, encoder, loss, args)
+        held_out = {
+            name: {split: tokenised(corpus, split, dataset, encoder) for split in corpus.splits if split != "train"}
+            for name, corpus in self.corpora.items()
+        }
+        names = [corpus.manifest.name for corpus in self.selecting]
+        return TokenisedMixture(train, held_out, validation_sets(held_out, names))
+
+
+def load_mixture(args: DataArguments, loss: str) -> Mixture:
+    """Loads the corpora that the arguments name.
 
     Raises:
-        InputError: a training corpus without training pairs, or two corpora of one name, whose results would overwrite
-            each other.
+        InputError: a training corpus without training pairs, two corpora of one name, whose results would overwrite
+            each other, or weights that do not fit.
     """
     training, selecting = (
         [load_corpus(name, args.data_dir) for name in names]
@@ -36,7 +101,8 @@ def load_corpora(args: DataArguments) -> tuple[list[Corpus], list[Corpus]]:
                     f"{flag} names {name} more than once, and results are kept by name. "
                     "Name each corpus once, or prepare one of them under another name."
                 )
-    return training, selecting
+    check_corpus_weights(args.corpus_weights, len(training), loss)
+    return Mixture(training, selecting, args.corpus_weights)
 
 
 def training_set(
@@ -67,18 +133,17 @@ def tokenised(corpus: Corpus, split: str, dataset: type[PairDataset], encoder, r
     return data
 
 
-def check_corpus_weights(given: list[float] | None, corpora: int, loss: str) -> list[float] | None:
+def check_corpus_weights(given: list[float] | None, corpora: int, loss: str) -> None:
     """Checks `--corpus_weights`, the share of the batches of each corpus.
 
     Raises:
         InputError: not one positive number per corpus, or a loss that has shares of its own.
     """
     if given is None:
-        return None
+        return
     if loss == "sbert_joint":
         raise InputError("--loss sbert_joint draws similarity pairs and NLI pairs 1:1. Leave --corpus_weights out.")
     if len(given) != corpora or corpora < 2 or not all(0 < value < float("inf") for value in given):
         raise InputError(
             f"--corpus_weights takes a positive number for each of several corpora, as 2 1; got {given} for {corpora}."
         )
-    return given

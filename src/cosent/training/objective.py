@@ -51,10 +51,14 @@ class Objective:
             raise InputError(f"--features {' '.join(names)}: {error}") from error
 
 
-# The one kind of label that a classifier of pairs can learn, and what to use for the others.
-LABEL_KIND_OF = {
-    "ce": ("binary", "makes one class of each label, and grades in order are no two classes", "cosent, bce or mse"),
-    "ce3": ("nli", "learns contradiction, neutral and entailment", "ce, bce or cosent"),
+# The one kind of label that a classifier of pairs can learn, and why it learns no other.
+LABEL_KINDS = {
+    "ce": (
+        "binary",
+        "It makes one class of each label, and the grades of an ordered scale are not separate classes. "
+        "Use --loss cosent, bce or mse.",
+    ),
+    "ce3": ("nli", "It learns contradiction, neutral and entailment. Use --loss ce, bce or cosent."),
 }
 WHY_NOT = {
     "bi_encoder": "a bi-encoder gives a cosine for a pair and no logit",
@@ -77,15 +81,31 @@ def build_objective(
         InputError: a loss of the other tower, a parameter that this loss does not have, a scale that is not above 0,
             or corpora that it cannot learn from, alone or together.
     """
+    check_tower(name, tower)
     chosen = LOSSES[name]
-    if tower not in chosen.towers:
+    given = {key: value for key, value in parameters.items() if value is not None}
+    check_parameters(name, given)
+    check_labels(name, manifests)
+    loss = partial(chosen.function, **{**chosen.tower_defaults.get(tower, {}), **given})
+    classes = chosen.classes if tower == "cross_encoder" else 0
+    if tower == "bi_encoder" and chosen.reads == "logits":
+        classes = 5 if name == "sbert_joint" else int(manifests[0].label_max - manifests[0].label_min) + 1
+    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias=name != "sbert_joint")
+
+
+def check_tower(name: str, tower: str) -> None:
+    """Refuses a loss that reads what this tower does not give."""
+    towers = LOSSES[name].towers
+    if tower not in towers:
         fitting = ", ".join(other for other, loss in LOSSES.items() if tower in loss.towers)
         raise InputError(
-            f"--loss {name} is for the {chosen.towers[0]}: {WHY_NOT[tower]}. Choose one of {fitting}, or "
-            f"--tower {chosen.towers[0]}."
+            f"--loss {name} is for the {towers[0]}: {WHY_NOT[tower]}. Choose one of {fitting}, or --tower {towers[0]}."
         )
-    given = {key: value for key, value in parameters.items() if value is not None}
-    accepted = list(inspect.signature(chosen.function).parameters)[2:]
+
+
+def check_parameters(name: str, given: dict[str, float]) -> None:
+    """Refuses parameters that a loss does not have, and a scale that is not positive."""
+    accepted = list(inspect.signature(LOSSES[name].function).parameters)[2:]
     for key in given:
         if key not in accepted:
             raise InputError(
@@ -94,14 +114,15 @@ def build_objective(
             )
     if given.get("scale", 1.0) <= 0:
         raise InputError(f"--scale must be above 0, got {given['scale']:g}: scores would not count, or backwards.")
-    if tower == "cross_encoder" and name == "cosent":
-        given.setdefault("scale", 1.0)  # a logit has no bounds: kexue.fm 9341
+
+
+def check_labels(name: str, manifests: list[Manifest]) -> None:
+    """Refuses corpora that a loss cannot learn from, alone or together."""
     for manifest in manifests:
-        kind, reason, instead = LABEL_KIND_OF.get(name, (manifest.label_kind, "", ""))
+        kind, why = LABEL_KINDS.get(name, (manifest.label_kind, ""))
         if manifest.label_kind != kind:
             raise InputError(
-                f"--loss {name} {reason}; {manifest.name} has {manifest.label_kind} labels, not {kind} ones. "
-                f"Use --loss {instead}."
+                f"--loss {name} needs {kind} labels, and {manifest.name} has {manifest.label_kind} labels. {why}"
             )
     kinds = [manifest.label_kind for manifest in manifests]
     if name == "sbert_joint" and not ("nli" in kinds and set(kinds) > {"nli"}):
@@ -114,11 +135,6 @@ def build_objective(
             "--loss sbert makes one class of every label, and the labels of several corpora mean different things. "
             "Use --loss sbert_joint (similarity and NLI pairs), --loss cosent, or one corpus."
         )
-    classes = chosen.classes if tower == "cross_encoder" else 0
-    if tower == "bi_encoder" and chosen.reads == "logits":
-        classes = 5 if name == "sbert_joint" else int(manifests[0].label_max - manifests[0].label_min) + 1
-    loss = partial(chosen.function, **given)
-    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias=name != "sbert_joint")
 
 
 def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarray:

@@ -36,6 +36,9 @@ def build_model(
 ) -> nn.Module:
     """The model that a trainer wraps, with the head that its objective needs.
 
+    Args:
+        max_length: tokens that the corpora need, unless `args` say otherwise.
+
     Raises:
         InputError: a flag of the other tower.
     """
@@ -47,7 +50,11 @@ def build_model(
             raise InputError(f"--{flag} does nothing for --tower {args.tower}, got {value}. Leave it out.")
     if args.load_in_4bit and not args.use_peft:
         raise InputError("--load_in_4bit keeps the weights frozen: add --use_peft true, or leave it out.")
-    same = {"max_length": max_length, "dropout": args.dropout, "attn_implementation": args.attn_implementation}
+    same = {
+        "max_length": max_length if args.max_length is None else args.max_length,
+        "dropout": args.dropout,
+        "attn_implementation": args.attn_implementation,
+    }
     same["quantization_config"] = lora.four_bit_config() if args.load_in_4bit else None
     if args.tower == "cross_encoder":
         encoder = model = CrossEncoder.from_pretrained(
