@@ -18,10 +18,8 @@ from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.run_scores import read_scores
-from cosent.schema import Manifest
 from cosent.training.arguments import DataArguments
 from cosent.training.mixture import training_set
-from cosent.training.objective import loss_targets
 
 
 @pytest.fixture
@@ -217,19 +215,6 @@ def test_a_validation_split_of_one_label_selects_nothing(train, make_corpus, pai
         record = json.loads((train(make_corpus(rows)) / "run.json").read_text())
     assert "no validation split with two different labels" in caplog.text
     assert record["thresholds"] == {}
-
-
-def test_labels_of_any_range_are_scaled_into_0_to_1(make_corpus):
-    """Fails if a label leaves 0..1 by a rounding error and stops a run in the middle of an epoch."""
-    manifest = Manifest("odd", "graded", -0.3, 0.6, {"bi_encoder": 32}, {})
-    targets = loss_targets("cosine_squared", np.array([-0.3, 0.6, 0.1], dtype=np.float32), manifest)
-    assert targets.min() == 0 and targets.max() == 1 and targets.dtype == np.float32
-
-
-def test_classes_count_from_0():
-    """Fails if labels 1..5 become classes 1..5 of a head that has 0..4."""
-    manifest = Manifest("odd", "graded", 1.0, 5.0, {"bi_encoder": 32}, {})
-    assert loss_targets("sbert", np.array([1, 3, 5], dtype=np.float32), manifest).tolist() == [0, 2, 4]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill
     --config recipes/student/distill.yaml --corpus lcqmc --teacher runs/teacher --output_dir runs/student
 """
 
-import logging
 import time
 from functools import partial
 from pathlib import Path
@@ -33,8 +32,7 @@ from cosent.student.teacher import DEFAULT_CACHE, teacher_scores, teacher_vector
 from cosent.student.trainer import StudentTrainer
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment, footprint, recipe
-
-logger = logging.getLogger("cosent.distill")
+from cosent.training.held_out import select_on_validation
 
 
 def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_args: DistillArguments, args):
@@ -46,6 +44,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         {name: load_corpus(name, data_args.data_dir) for name in names}
         for names in (data_args.corpus, data_args.eval_corpora or data_args.corpus)
     )
+    select_on_validation(list(measured.values()), args)
     set_seed(args.seed)
     model, encoder = build(model_args, max(c.manifest.max_length["bi_encoder"] for c in corpora.values()), args.seed)
     rows, positive = training_rows(corpora, data_args, distill_args)
@@ -58,33 +57,24 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     )
     judge = load_model(distill_args.judge).to(args.device) if distill_args.judge else teacher
     sampling = Sampling(num_samples=distill_args.generation_samples)
-    held = StudentEvaluation(
+    held_out = StudentEvaluation(
         encoder, list(measured.values()), generation, judge, distill_args.generation_sources, sampling
     )
-    if not held.validation:
-        logger.warning("No corpus has a validation split with two different labels: the last epoch is kept.")
-        args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
-    pairs = PairDataset(rows, encoder.tokenizer, encoder.max_length, positive.astype(np.float32))
-    warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, flag="--max_length")
-    batch = args.cached_batch_size or args.train_batch_size * args.world_size
-    if args.dataloader_drop_last and len(pairs) < batch:
-        raise InputError(
-            f"{len(pairs)} pairs fill no batch of {batch}: no step would be taken. Lower --per_device_train_batch_size."
-        )
+    pairs = tokenised_pairs(rows, positive, encoder, args)
     trainer = StudentTrainer(
         model=model,
         args=args,
         similarity_loss=similarity_loss(distill_args, targets),
         generation_weight=distill_args.generation_weight,
-        validate=held.validate,
+        validate=held_out.validate,
         train_dataset=StudentDataset(pairs, targets),
-        eval_dataset=list(held.validation),
+        eval_dataset=list(held_out.validation),
         data_collator=StudentCollator(encoder.tokenizer.pad_token_id, corruption if generation else None, generation),
     )
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, distill_args))
-    before, written_before = held.report()
+    before, written_before = held_out.report()
     result = trainer.train(resume_from_checkpoint=checkpoint)
-    after, written_after = held.report()
+    after, written_after = held_out.report()
     trainer.save_model()
     if trainer.is_world_process_zero():
         record = RunRecord(
@@ -125,6 +115,24 @@ def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student |
         model = BiEncoder(encoder)
     encoder.packing = args.packing
     return model, encoder
+
+
+def tokenised_pairs(
+    rows: datasets.Dataset, positive: np.ndarray, encoder: SentenceEncoder, args: StudentTrainingArguments
+) -> PairDataset:
+    """Training pairs, labelled 1 for synonyms.
+
+    Raises:
+        InputError: fewer pairs than a batch has.
+    """
+    pairs = PairDataset(rows, encoder.tokenizer, encoder.max_length, positive.astype(np.float32))
+    warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, flag="--max_length")
+    batch = args.cached_batch_size or args.train_batch_size * args.world_size
+    if args.dataloader_drop_last and len(pairs) < batch:
+        raise InputError(
+            f"{len(pairs)} pairs fill no batch of {batch}: no step would be taken. Lower --per_device_train_batch_size."
+        )
+    return pairs
 
 
 def teacher_targets(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, cache: Path):

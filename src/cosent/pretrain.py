@@ -45,22 +45,10 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     without_dropout(model)
     if args.device.type == "cpu":
         model.set_attn_implementation("eager")  # 1.3 times as fast there, with a mask and bfloat16
-    batches = (JoinedBatches if text_args.pairs else NeighbourBatches)(
-        texts.read,
-        tokenizer,
-        text_args.piece_length,
-        args.batch_tokens,
-        args.mask_ratio,
-        text_args.shuffle_buffer,
-        positions=POSITIONS[model.config.model_type] != "relative",
-        seed=args.seed,
-        rank=args.process_index,
-        world=args.world_size,
-    )
     trainer = PretrainTrainer(
         model=Pretraining(model, tokenizer),
         args=args,
-        train_dataset=batches,
+        train_dataset=packed_batches(texts, tokenizer, model.config.model_type, text_args, args),
         neighbour_weight=args.neighbour_weight,
         max_minutes=args.max_minutes,
     )
@@ -114,6 +102,25 @@ def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, see
     logger.info("learning a vocabulary of %d entries from the text", args.vocabulary_size)
     tokenizer = learn_tokenizer(texts.read(), args.vocabulary_size)
     return fresh_model(args.architecture or "bert", len(tokenizer), args.layers, args.width, seed=seed), tokenizer
+
+
+def packed_batches(
+    texts: Texts, tokenizer, model_type: str, text_args: TextArguments, args: PretrainingArguments
+) -> NeighbourBatches:
+    """Endless batches of this process: of neighbouring pieces of text, or of pairs."""
+    batches = JoinedBatches if isinstance(texts, Pairs) else NeighbourBatches
+    return batches(
+        texts.read,
+        tokenizer,
+        text_args.piece_length,
+        args.batch_tokens,
+        args.mask_ratio,
+        text_args.shuffle_buffer,
+        positions=POSITIONS[model_type] != "relative",
+        seed=args.seed,
+        rank=args.process_index,
+        world=args.world_size,
+    )
 
 
 def without_dropout(model: torch.nn.Module) -> None:

@@ -1,17 +1,13 @@
 """What the trainer sees is what the prepared corpus says."""
 
-import shutil
-
-import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from cosent.data.collators import JoinedPairCollator, PairCollator
-from cosent.data.corpus import load_corpus, random_negatives, random_subset
+from cosent.data.collators import JoinedPairCollator
+from cosent.data.corpus import load_corpus
 from cosent.data.pairs import JoinedPairDataset, PairDataset
 from cosent.errors import InputError
-from cosent.schema import COLUMNS
 
 
 @pytest.fixture
@@ -29,25 +25,6 @@ def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
         assert tokenizer.decode(first, skip_special_tokens=True).replace(" ", "") == pairs[index][0]
         assert tokenizer.decode(second, skip_special_tokens=True).replace(" ", "") == pairs[index][1]
         assert label == pairs[index][2]
-
-
-def test_collator_gives_the_tensors_of_its_docstring():
-    """Fails if padding, mask or pair order are not what the collator says."""
-    batch = PairCollator(0)([([2, 3], [2, 7, 3], 1.0)])
-    assert batch["input_ids"].tolist() == [[[2, 3, 0], [2, 7, 3]]]
-    assert batch["attention_mask"].tolist() == [[[1, 1, 0], [1, 1, 1]]]
-    assert batch["labels"].tolist() == [1.0]
-
-
-def test_joined_collator_gives_the_tensors_of_its_docstring():
-    """Fails if segments do not begin where the second sentence does, or padding is numbered as a segment."""
-    pairs = [([2, 3, 7, 3], 2, 1.0), ([2, 3, 3], 2, 0.0)]
-    batch = JoinedPairCollator(0, True)(pairs)
-    assert batch["input_ids"].tolist() == [[2, 3, 7, 3], [2, 3, 3, 0]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
-    assert batch["labels"].tolist() == [1.0, 0.0]
-    assert "token_type_ids" not in JoinedPairCollator(0, False)(pairs)
 
 
 def test_joined_pairs_are_what_the_tokenizer_gives(make_corpus, pairs, tokenizer):
@@ -99,70 +76,3 @@ def test_another_tokenizer_or_length_is_not_served_from_the_cache(make_corpus, t
     rows = load_corpus(make_corpus({"train": [("好" * 20, "好", 1.0)]})).split("train")
     assert len(PairDataset(rows, tokenizer, 8)[0][0]) == 8
     assert len(PairDataset(rows, tokenizer, 16)[0][0]) == 16
-
-
-def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):
-    """Fails if --limit_train differs between runs, or takes the first rows of a sorted file."""
-    rows = load_corpus(make_corpus({"train": pairs})).split("train")
-    some = random_subset(rows, 10)
-    assert some["sentence1"][:] == random_subset(rows, 10)["sentence1"][:]
-    assert len(some) == 10 and len(set(some["sentence1"][:])) > 2
-    data = PairDataset(some, tokenizer, 32)
-    np.testing.assert_array_equal([row[2] for row in data], some["label"][:])
-    assert random_subset(rows, 10**6) is rows
-
-
-def test_a_missing_corpus_says_how_to_prepare_it(tmp_path):
-    """Fails if a user without data is left with a stack trace."""
-    with pytest.raises(InputError, match=r"python -m data_scripts\.prepare lcqmc"):
-        load_corpus("lcqmc", str(tmp_path))
-
-
-def test_raw_files_are_refused(tmp_path):
-    """Fails if a raw file or folder is read as if it were prepared."""
-    (tmp_path / "raw.tsv").write_text("好\t坏\t0\n")
-    with pytest.raises(InputError, match="not a prepared corpus|no prepared corpus"):
-        load_corpus(str(tmp_path))
-    with pytest.raises(InputError, match="no prepared corpus"):
-        load_corpus(str(tmp_path / "raw.tsv"))
-
-
-def test_a_split_that_is_not_there(make_corpus, pairs):
-    """Fails if a missing split is not named together with those that exist."""
-    with pytest.raises(InputError, match="has no test split, only train"):
-        load_corpus(make_corpus({"train": pairs})).split("test")
-
-
-def test_random_negatives(make_corpus):
-    """Fails if an easy negative is hard, similar or the first sentence again, or if positives, labels or rows move."""
-    first = [f"问题{i}" for i in range(40)]
-    rows = [(a, f"{a}相同", 1.0) for a in first] + [(a, f"{a}不同", 0.0) for a in first]
-    corpus = load_corpus(str(make_corpus({"train": rows})))
-    easy = random_negatives(corpus.split("train"), corpus.manifest)
-    assert easy.column_names == list(COLUMNS)
-    assert easy["sentence1"][:] == [a for a, _, _ in rows] and easy["label"][:] == [label for _, _, label in rows]
-    assert easy["sentence2"][:40] == [b for _, b, _ in rows[:40]]
-    drawn = easy["sentence2"][40:]
-    assert all(new not in (a, f"{a}不同", f"{a}相同") for a, new in zip(first, drawn, strict=True))
-    assert len(set(drawn)) > 20
-    again = random_negatives(corpus.split("train"), corpus.manifest)
-    assert again["sentence2"][:] == easy["sentence2"][:] and again._fingerprint == easy._fingerprint
-    assert random_negatives(corpus.split("train"), corpus.manifest, seed=1)["sentence2"][40:] != drawn
-
-
-def test_random_negatives_need_binary_labels_and_sentences(make_corpus):
-    """Fails if pairs are replaced whose label says nothing about being negative, or the search for a sentence hangs."""
-    graded = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0)]}, "graded", name="graded")))
-    with pytest.raises(InputError, match="graded labels"):
-        random_negatives(graded.split("train"), graded.manifest)
-    few = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", 1.0)]}, name="few")))
-    with pytest.raises(InputError, match="2 different sentences are too few"):
-        random_negatives(few.split("train"), few.manifest)
-
-
-def test_a_file_that_was_changed_after_it_was_prepared(make_corpus):
-    """Fails if rows come in or go out behind the manifest, which run.json names as what was trained on."""
-    folder = make_corpus({"train": [("好", "坏", 0.0)] * 4})
-    shutil.copy(make_corpus({"train": [("好", "坏", 0.0)] * 3}, name="other") / "train.parquet", folder)
-    with pytest.raises(InputError, match="has 3 rows and its manifest says 4"):
-        load_corpus(str(folder))

@@ -11,8 +11,6 @@ from tokenizers.processors import TemplateProcessing
 from torch import nn
 
 from cosent.compute import onednn
-from cosent.errors import InputError
-from cosent.inference.batches import batch_bounds
 from cosent.inference.embedding import embed, quantized, tokenize
 from cosent.modeling.bi_encoder import SentenceEncoder
 
@@ -58,16 +56,6 @@ def test_no_sentences_give_no_rows(encoder):
     assert encoder.encode([]).shape == (0, 32)
 
 
-@pytest.mark.parametrize(
-    ("sentences", "message"),
-    [("我喜欢北京", "list of sentences"), (["好", None], "None .* at position 1"), ([3.5], "3.5 .* position 0")],
-)
-def test_what_is_not_a_sentence_is_named(encoder, sentences, message):
-    """Fails if NaN from a table is encoded as the word nan, or a string character by character."""
-    with pytest.raises(InputError, match=message):
-        encoder.encode(sentences)
-
-
 def test_training_mode_and_layers_are_left_as_they_were(encoder):
     """Fails if encoding during training switches dropout off, or leaves layers without gradients behind."""
     trained = copy.deepcopy(encoder).train()
@@ -91,13 +79,6 @@ def test_onednn_gives_the_same_numbers(reorder, monkeypatch):
         with torch.inference_mode(), onednn.onednn_linears(reorder):
             torch.testing.assert_close(layer(inputs), onednn.stock_forward(layer, inputs), atol=3e-5, rtol=0)
     assert len(calls) == 2, "the layers were left as they are: nothing was compared"
-
-
-def test_batches_keep_both_bounds():
-    """Fails if a batch of long sentences outgrows the memory, or a sentence is left out."""
-    lengths = np.array([50, 9, 9, 8, 3, 3, 3, 3])
-    bounds = batch_bounds(lengths, batch_size=3, tokens=20)
-    assert bounds == [(0, 1), (1, 3), (3, 5), (5, 8)]
 
 
 def test_int8_ranks_like_float32(encoder):

@@ -14,8 +14,7 @@ from cosent.compute.packed_backbone import POSITIONS, packed_forward
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.modeling import cross_encoder
-from cosent.modeling.auto import load_bi_encoder, load_model
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.auto import load_model
 from cosent.modeling.cross_encoder import CrossEncoder
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
@@ -91,17 +90,6 @@ def test_zero_segments_change_the_scores_and_stay(tiny_model, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path).model_input_names == ["input_ids", "attention_mask"]
 
 
-def test_scores_do_not_depend_on_the_batch(encoder):
-    """Fails if pairs come back in another order, or a pair sees the others of its batch."""
-    together = encoder.similarity(FIRST, SECOND)
-    np.testing.assert_allclose(together, encoder.similarity(FIRST, SECOND, batch_size=2), atol=1e-6)
-    alone = [encoder.similarity(a, b) for a, b in zip(FIRST, SECOND, strict=True)]
-    np.testing.assert_allclose(together, alone, atol=1e-6)
-    encoder.packing = False
-    np.testing.assert_allclose(together, encoder.similarity(FIRST, SECOND), atol=1e-6)
-    assert encoder.training and len(set(together.tolist())) == 6
-
-
 def test_the_head_keeps_float32_under_autocast(encoder):
     """Fails if bf16 training or evaluation rounds logits until pairs tie that the model tells apart."""
     inputs = encoder.tokenizer(FIRST, SECOND, padding=True, return_tensors="pt")
@@ -159,41 +147,6 @@ def test_a_head_of_another_size_is_replaced_aloud(encoder, tmp_path, caplog):
     assert "has no head of 3 logit(s)" in caplog.text
     with pytest.raises(InputError, match="saved by a run of another kind, not by a cross-encoder of 3"):
         wider.load_weights(tmp_path)
-
-
-def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
-    """Fails if evaluate takes a cross-encoder for a bi-encoder, or a folder keeps pieces of both."""
-    bi_encoder = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls"))
-    bi_encoder.save_pretrained(tmp_path)
-    assert isinstance(load_model(str(tmp_path)), SentenceEncoder)
-    with pytest.raises(InputError, match="saved by a run of another kind"):
-        encoder.load_weights(tmp_path)
-    encoder.save_pretrained(tmp_path)
-    assert isinstance(load_model(str(tmp_path)), CrossEncoder)
-    assert not list(tmp_path.rglob("modules.json")) and not list(tmp_path.rglob("2_Dense"))
-    with pytest.raises(InputError, match="saved by a cross-encoder run"):
-        bi_encoder.load_weights(tmp_path)
-    with pytest.raises(InputError, match="is a cross-encoder: it reads both sentences of a pair at once"):
-        load_bi_encoder(str(tmp_path))
-
-
-def test_too_long_pairs_are_reported(encoder, caplog):
-    """Fails if the end of a pair is not read and nobody is told."""
-    encoder.max_length = 12
-    with caplog.at_level(logging.WARNING):
-        encoder.similarity(["好" * 9, "好"], ["坏", "坏"])
-    assert "1 of 2 pairs are longer than 12 tokens" in caplog.text
-
-
-def test_what_is_no_pair(encoder):
-    """Fails if columns of different length are zipped to the shorter one, or a dropout of 1.5 ends in a stack trace."""
-    with pytest.raises(InputError, match="row by row, got 2 and 1"):
-        encoder.similarity(["好", "坏"], ["好"])
-    assert encoder.similarity([], []).shape == (0,)
-    with pytest.raises(InputError, match="--dropout is a probability"):
-        CrossEncoder.from_pretrained("mini", dropout=1.5)
-    with pytest.raises(InputError, match="neither a model folder here nor"):
-        CrossEncoder.from_pretrained("no-such-model")
 
 
 def test_a_pair_without_a_token_is_named(encoder):

@@ -9,10 +9,7 @@ import sentence_transformers
 
 from cosent.errors import InputError
 from cosent.evaluation.metrics import find_threshold
-from cosent.losses import LOSSES
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.schema import Manifest
-from cosent.training.objective import build_objective
 
 CROSS_ENCODER = ("--tower", "cross_encoder", "--num_train_epochs", "1")
 
@@ -139,25 +136,3 @@ def test_flags_that_make_no_sense(train, similar, flags, words):
     """Fails if a wrong value is ignored, or ends in a stack trace."""
     with pytest.raises(InputError, match=words):
         train(similar, *CROSS_ENCODER, *flags)
-
-
-def test_grades_are_no_two_classes():
-    """Fails if a graded corpus is cut into classes for `ce` without a word, or losses that can use grades refuse it."""
-    graded = [Manifest("stsb", "graded", 0.0, 5.0, {}, {})]
-    with pytest.raises(
-        InputError, match="needs binary labels, and stsb has graded labels.* Use --loss cosent, bce or mse"
-    ):
-        build_objective("ce", {}, graded, "cross_encoder")
-    for loss in ("cosent", "bce", "mse"):
-        assert build_objective(loss, {}, graded, "cross_encoder").classes == 1
-
-
-def test_every_loss_says_how_many_logits_it_needs():
-    """Fails if a head of another size than the loss reads is built: scale is 1 on logits and 20 on cosines."""
-    binary = [Manifest("lcqmc", "binary", 0.0, 1.0, {}, {})]
-    fitting = {name for name, loss in LOSSES.items() if "cross_encoder" in loss.towers} - {"ce3"}
-    classes = {name: build_objective(name, {}, binary, "cross_encoder").classes for name in fitting}
-    assert classes == {"ce": 2, "bce": 1, "mse": 1, "cosent": 1}
-    assert build_objective("cosent", {}, binary, "cross_encoder").loss.keywords == {"scale": 1.0}
-    assert build_objective("cosent", {}, binary).loss.keywords == {}
-    assert build_objective("cosent", {"scale": 5.0}, binary, "cross_encoder").loss.keywords == {"scale": 5.0}

@@ -15,8 +15,8 @@ from cosent.losses.checks import (
     refuse,
 )
 
-# Inverse temperature. The source multiplies cosines, which lie within -1 and 1, by 20 (kexue.fm 8847, eq. 6); the logit
-# of a cross-encoder has no bounds and finds its own scale (kexue.fm 9341).
+# Inverse temperature. kexue.fm 8847 multiplies cosines, which lie within -1 and 1, by 20; the logit of a cross-encoder
+# has no bounds and finds its own scale (kexue.fm 9341).
 COSINE_SCALE, LOGIT_SCALE = 20.0, 1.0
 
 
@@ -90,7 +90,7 @@ def has_ordered_pair(labels: Tensor) -> Tensor:
     return (labels != labels[:1]).any()
 
 
-def angle_loss(embeddings: Tensor, labels: Tensor, scale: float = 20.0, cosine_weight: float = 1.0) -> Tensor:
+def angle_loss(embeddings: Tensor, labels: Tensor, scale: float = COSINE_SCALE, cosine_weight: float = 1.0) -> Tensor:
     """`cosent_loss(|cos + sin|, labels, scale) + cosine_weight * cosent_loss(cos, labels, scale)`.
 
     The halves of an embedding are the real and imaginary part of a complex vector. With u, v of length 1,

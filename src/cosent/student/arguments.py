@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
+from cosent.losses.cosent import COSINE_SCALE
 from cosent.modeling.pooling import POOLINGS
 from cosent.training.arguments import PairTrainingArguments
 
@@ -42,7 +43,7 @@ class DistillArguments:
     synonyms_only: bool = option(False, "Leave pairs that are no synonyms out of the similarity term too.")
     similarity_weight: float | None = option(None, "Weight of the similarity loss; default 100 for vectors, else 1.")
     generation_weight: float = option(1.0, "Weight of the generation loss.")
-    scale: float = option(20.0, "Inverse temperature, without a teacher or with a cross-encoder.")
+    scale: float = option(COSINE_SCALE, "Inverse temperature, without a teacher or with a cross-encoder.")
     corruption_share: float = option(0.5, "Share of the sources that are corrupted.")
     corruption_ratio: float = option(0.15, "Share of the words of a corrupted source that are hidden or replaced.")
     teacher_cache: str | None = option(

@@ -21,6 +21,7 @@ from cosent.student.candidates import distinct, rank_candidates
 from cosent.student.data import StudentCollator, positive_from
 from cosent.student.decoding import Sampling, write_targets
 from cosent.student.model import Student
+from cosent.training.held_out import corpora_that_rank
 
 SIMILAR_FROM = 0.8  # cosine
 TOP = 5
@@ -119,8 +120,7 @@ class StudentEvaluation:
         sampling: Sampling,
     ):
         self.encoder, self.corpora, self.judge, self.sampling = encoder, corpora, judge, sampling
-        self.validation = [corpus for corpus in corpora if "validation" in corpus.splits]
-        self.validation = [corpus for corpus in self.validation if len(np.unique(corpus.labels("validation"))) > 1]
+        self.validation = corpora_that_rank(corpora)
         self.synonyms, self.sources = [], []
         if generation:
             for corpus in self.validation:

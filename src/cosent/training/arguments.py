@@ -8,6 +8,7 @@ from transformers import TrainingArguments
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
 from cosent.losses import LOSSES, TOWERS
+from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.modeling.pooling import POOLINGS
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,9 @@ class LossArguments:
     """What is optimised. Values that a loss does not have are refused when given for it."""
 
     loss: str = option("cosent", "Name of the loss.", LOSSES)
-    scale: float | None = option(None, "cosent, angle: inverse temperature of the scores; default 20, for logits 1.")
+    scale: float | None = option(
+        None, f"cosent, angle: inverse temperature; default {COSINE_SCALE:g}, for logits {LOGIT_SCALE:g}."
+    )
     floor: float | None = option(None, "cosine_floor: cosine below which a negative pair costs nothing more.")
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair costs nothing.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair costs nothing.")

@@ -50,11 +50,8 @@ def build_model(
             raise InputError(f"--{flag} does nothing for --tower {args.tower}, got {value}. Leave it out.")
     if args.load_in_4bit and not args.use_peft:
         raise InputError("--load_in_4bit keeps the weights frozen: add --use_peft true, or leave it out.")
-    same = {
-        "max_length": max_length if args.max_length is None else args.max_length,
-        "dropout": args.dropout,
-        "attn_implementation": args.attn_implementation,
-    }
+    max_length = max_length if args.max_length is None else args.max_length
+    same = {"max_length": max_length, "dropout": args.dropout, "attn_implementation": args.attn_implementation}
     same["quantization_config"] = lora.four_bit_config() if args.load_in_4bit else None
     if args.tower == "cross_encoder":
         encoder = model = CrossEncoder.from_pretrained(

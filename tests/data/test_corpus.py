@@ -1,0 +1,84 @@
+"""A prepared corpus is what its manifest says."""
+
+import shutil
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from cosent.data.corpus import load_corpus, random_negatives, random_subset
+from cosent.data.pairs import PairDataset
+from cosent.errors import InputError
+from cosent.schema import COLUMNS
+
+
+@pytest.fixture
+def tokenizer(tiny_model):
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):
+    """Fails if --limit_train differs between runs, or takes the first rows of a sorted file."""
+    rows = load_corpus(make_corpus({"train": pairs})).split("train")
+    some = random_subset(rows, 10)
+    assert some["sentence1"][:] == random_subset(rows, 10)["sentence1"][:]
+    assert len(some) == 10 and len(set(some["sentence1"][:])) > 2
+    data = PairDataset(some, tokenizer, 32)
+    np.testing.assert_array_equal([row[2] for row in data], some["label"][:])
+    assert random_subset(rows, 10**6) is rows
+
+
+def test_a_missing_corpus_says_how_to_prepare_it(tmp_path):
+    """Fails if a user without data is left with a stack trace."""
+    with pytest.raises(InputError, match=r"python -m data_scripts\.prepare lcqmc"):
+        load_corpus("lcqmc", str(tmp_path))
+
+
+def test_raw_files_are_refused(tmp_path):
+    """Fails if a raw file or folder is read as if it were prepared."""
+    (tmp_path / "raw.tsv").write_text("好\t坏\t0\n")
+    with pytest.raises(InputError, match="not a prepared corpus|no prepared corpus"):
+        load_corpus(str(tmp_path))
+    with pytest.raises(InputError, match="no prepared corpus"):
+        load_corpus(str(tmp_path / "raw.tsv"))
+
+
+def test_a_split_that_is_not_there(make_corpus, pairs):
+    """Fails if a missing split is not named together with those that exist."""
+    with pytest.raises(InputError, match="has no test split, only train"):
+        load_corpus(make_corpus({"train": pairs})).split("test")
+
+
+def test_random_negatives(make_corpus):
+    """Fails if an easy negative is hard, similar or the first sentence again, or if positives, labels or rows move."""
+    first = [f"问题{i}" for i in range(40)]
+    rows = [(a, f"{a}相同", 1.0) for a in first] + [(a, f"{a}不同", 0.0) for a in first]
+    corpus = load_corpus(str(make_corpus({"train": rows})))
+    easy = random_negatives(corpus.split("train"), corpus.manifest)
+    assert easy.column_names == list(COLUMNS)
+    assert easy["sentence1"][:] == [a for a, _, _ in rows] and easy["label"][:] == [label for _, _, label in rows]
+    assert easy["sentence2"][:40] == [b for _, b, _ in rows[:40]]
+    drawn = easy["sentence2"][40:]
+    assert all(new not in (a, f"{a}不同", f"{a}相同") for a, new in zip(first, drawn, strict=True))
+    assert len(set(drawn)) > 20
+    again = random_negatives(corpus.split("train"), corpus.manifest)
+    assert again["sentence2"][:] == easy["sentence2"][:] and again._fingerprint == easy._fingerprint
+    assert random_negatives(corpus.split("train"), corpus.manifest, seed=1)["sentence2"][40:] != drawn
+
+
+def test_random_negatives_need_binary_labels_and_sentences(make_corpus):
+    """Fails if pairs are replaced whose label says nothing about being negative, or the search for a sentence hangs."""
+    graded = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0)]}, "graded", name="graded")))
+    with pytest.raises(InputError, match="graded labels"):
+        random_negatives(graded.split("train"), graded.manifest)
+    few = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", 1.0)]}, name="few")))
+    with pytest.raises(InputError, match="2 different sentences are too few"):
+        random_negatives(few.split("train"), few.manifest)
+
+
+def test_a_file_that_was_changed_after_it_was_prepared(make_corpus):
+    """Fails if rows come in or go out behind the manifest, which run.json names as what was trained on."""
+    folder = make_corpus({"train": [("好", "坏", 0.0)] * 4})
+    shutil.copy(make_corpus({"train": [("好", "坏", 0.0)] * 3}, name="other") / "train.parquet", folder)
+    with pytest.raises(InputError, match="has 3 rows and its manifest says 4"):
+        load_corpus(str(folder))

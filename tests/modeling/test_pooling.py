@@ -1,0 +1,64 @@
+"""Poolings against values on paper; padding never enters one."""
+
+import math
+
+import pytest
+import torch
+
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.pooling import POOLINGS, Pooling
+
+TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
+
+
+def test_a_batch_without_padding_is_refused():
+    """Fails if sentences that flash attention reads in one row are pooled to a single vector."""
+    with pytest.raises(ValueError, match=r"unpad_inputs = False"):
+        Pooling("attention", 8)({"token_embeddings": torch.zeros(1, 5, 8)})
+
+
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_padding_never_enters_a_pool(mode):
+    """Fails if a sentence's vector depends on what else is in its batch (bojone/CoSENT#2: mean over padding)."""
+    pooling = Pooling(mode, 8)
+    tokens = torch.randn(1, 3, 8)
+    padded = torch.cat([tokens, torch.full((1, 2, 8), 1e4)], dim=1)
+    alone = pooling.pool(tokens, torch.ones(1, 3, dtype=torch.long))
+    together = pooling.pool(padded, torch.tensor([[1, 1, 1, 0, 0]]))
+    torch.testing.assert_close(alone, together)
+
+
+def test_pools_on_paper():
+    """Fails if a pool computes something else than its name: tokens (1, 4), (3, 0) and one padding token."""
+    tokens = torch.tensor([[[1.0, 4.0], [3.0, 0.0], [9.0, 9.0]]])
+    mask = torch.tensor([[1, 1, 0]])
+    assert Pooling("cls", 2).pool(tokens, mask).tolist() == [[1.0, 4.0]]
+    assert Pooling("mean", 2).pool(tokens, mask).tolist() == [[2.0, 2.0]]
+    assert Pooling("max", 2).pool(tokens, mask).tolist() == [[3.0, 4.0]]
+    attention = Pooling("attention", 2)
+    with torch.no_grad():  # scores -ln 3 and 0, so weights 1/4 and 3/4: 1/4 (1, 4) + 3/4 (3, 0)
+        attention.linear.weight.copy_(torch.tensor([[0.0, -math.log(3.0) / 4]]))
+    torch.testing.assert_close(attention.pool(tokens, mask), torch.tensor([[2.5, 1.0]]))
+
+
+def test_first_last_mean_averages_two_layers(tiny_model):
+    """Fails if the pool reads the embeddings or one layer only."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling="first_last_mean").eval()
+    inputs = encoder.tokenizer(TEXTS[0], return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        layers = encoder.backbone(**inputs, output_hidden_states=True).hidden_states
+        expected = ((layers[1] + layers[-1]) / 2).mean(dim=1)
+        torch.testing.assert_close(encoder(**inputs), expected)
+
+
+def test_fresh_pool_weights_depend_on_the_seed_alone(tiny_model):
+    """Fails if two runs with one seed start from different weights, or if loading disturbs the run's random state."""
+    torch.manual_seed(1)
+    first = SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls", seed=3)
+    drawn = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.rand(1) == drawn
+    second = SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls", seed=3)
+    other = SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls", seed=4)
+    assert torch.equal(first.pooling.linear.weight, second.pooling.linear.weight)
+    assert not torch.equal(first.pooling.linear.weight, other.pooling.linear.weight)

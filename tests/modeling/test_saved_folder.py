@@ -1,0 +1,116 @@
+"""A saved folder must mean the same vectors to us, to sentence-transformers and to AutoModel."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from cosent.errors import InputError
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.pooling import POOLINGS
+
+TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "linear_cls"])
+def test_sentence_transformers_gives_the_same_vectors(tiny_model, tmp_path, pooling):
+    """Fails if a served model answers differently from the one that was measured, also for too long sentences."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=16)
+    encoder.save_pretrained(tmp_path)
+    served = SentenceTransformer(str(tmp_path), device="cpu")
+    assert served.max_seq_length == 16 < len(TEXTS[1])
+    np.testing.assert_allclose(served.encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
+    assert np.std(encoder.encode(TEXTS), axis=0).max() > 1e-3, "all vectors are alike: nothing was compared"
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_reloading_gives_the_same_vectors(tiny_model, tmp_path, pooling):
+    """Fails if saving loses the pool, its weights or the maximum length."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=16, seed=7)
+    encoder.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(str(tmp_path))
+    assert (again.pooling.mode, again.max_length) == (pooling, 16)
+    np.testing.assert_array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_sentence_transformers_and_we_read_what_the_other_saved(tiny_model, tmp_path, pooling):
+    """Fails if a folder means another pooling after sentence-transformers loaded it and saved it again."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=16, seed=7)
+    encoder.save_pretrained(tmp_path / "ours")
+    trust = {"trust_remote_code": pooling == "attention"}  # for the class that modules.json names
+    served = SentenceTransformer(str(tmp_path / "ours"), device="cpu", **trust)
+    served.save(str(tmp_path / "theirs"))
+    again = SentenceTransformer(str(tmp_path / "theirs"), device="cpu", **trust)
+    ours = SentenceEncoder.from_pretrained(str(tmp_path / "theirs"))
+    assert (ours.pooling.mode, ours.max_length, served.max_seq_length) == (pooling, 16, 16)
+    assert again.get_embedding_dimension() == encoder.pooling.hidden_size
+    expected = encoder.encode(TEXTS)
+    assert np.std(expected, axis=0).max() > 1e-3, "all vectors are alike: nothing was compared"
+    for vectors in (served.encode(TEXTS), again.encode(TEXTS), ours.encode(TEXTS)):
+        np.testing.assert_allclose(vectors, expected, atol=1e-6)
+
+
+def test_only_attention_needs_this_package_in_sentence_transformers(tiny_model, tmp_path):
+    """Fails if a server without this package pools in another way in silence, or refuses what it could compute."""
+    for pooling in POOLINGS:
+        SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling).save_pretrained(tmp_path / pooling)
+        modules = json.loads((tmp_path / pooling / "modules.json").read_text(encoding="utf-8"))
+        foreign = [module["type"] for module in modules if not module["type"].startswith("sentence_transformers.")]
+        assert foreign == (["cosent.modeling.pooling.Pooling"] if pooling == "attention" else [])
+    with pytest.raises(ValueError, match=r"cosent\.modeling\.pooling\.Pooling"):
+        SentenceTransformer(str(tmp_path / "attention"), device="cpu")
+
+
+def test_another_pooling_in_the_same_folder_leaves_nothing_behind(tiny_model, tmp_path):
+    """Fails if TEI or sentence-transformers finds files of the pooling that a folder had before."""
+    for pooling in ("first_last_mean", "linear_cls", "mean"):
+        SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling).save_pretrained(tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["1_Pooling"]
+    assert not (tmp_path / "sentence_bert_config.json").exists()
+
+
+def test_weighted_layers_of_others_are_refused(tiny_model, tmp_path):
+    """Fails if a folder that weights the layers otherwise is read as first_last_mean."""
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling="first_last_mean").save_pretrained(tmp_path)
+    file = tmp_path / "1_WeightedLayerPooling" / "model.safetensors"
+    weights = load_file(file)["layer_weights"]
+    assert weights.tolist() == [1.0, 1.0]
+    save_file({"layer_weights": weights + torch.tensor([1.0, 0.0])}, file)
+    with pytest.raises(InputError, match="pooling mean of weighted layers"):
+        SentenceEncoder.from_pretrained(str(tmp_path))
+
+
+def test_auto_model_reads_the_backbone(tiny_model, tmp_path):
+    """Fails if the tuned weights are not where transformers looks for them."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls")
+    with torch.no_grad():
+        next(encoder.backbone.parameters()).mul_(2.0)
+    encoder.save_pretrained(tmp_path)
+    inputs = AutoTokenizer.from_pretrained(tmp_path)(TEXTS[0], return_tensors="pt")
+    with torch.no_grad():
+        expected = AutoModel.from_pretrained(tmp_path)(**inputs).last_hidden_state[:, 0].numpy()
+    np.testing.assert_allclose(encoder.encode(TEXTS[:1]), expected, atol=1e-5)
+
+
+def test_the_maximum_length_of_older_folders(tiny_model, tmp_path):
+    """Fails if a folder of an older sentence-transformers, which says it in a file of its own, is read otherwise."""
+    folder = tmp_path / "older"
+    shutil.copytree(tiny_model, folder)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 8, "do_lower_case": false}')
+    assert SentenceEncoder.from_pretrained(str(folder)).max_length == 8
+    assert SentenceEncoder.from_pretrained(str(folder), max_length=20).max_length == 20
+
+
+def test_a_pool_of_others_that_we_do_not_compute(tiny_model, tmp_path):
+    """Fails if a sentence-transformers folder with another pool is read as if it were mean pooling."""
+    SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path)
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "lasttoken"}')
+    with pytest.raises(InputError, match="lasttoken, which this project does not compute"):
+        SentenceEncoder.from_pretrained(str(tmp_path))
+    assert SentenceEncoder.from_pretrained(str(tmp_path), pooling="cls").pooling.mode == "cls"
