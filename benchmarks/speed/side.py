@@ -6,7 +6,6 @@
 import argparse
 import json
 import os
-import resource
 import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,6 +15,7 @@ import torch
 from transformers import set_seed
 
 from benchmarks.speed import encode, loss_kernel, read_pairs, train_bi_encoder, train_cross_encoder
+from cosent.compute.processes import peak_memory_mib
 
 TASKS = {
     "train": train_bi_encoder.measure,
@@ -39,7 +39,7 @@ def main() -> None:
         args.count = int(line)  # steps, sentences or pairs, as the task counts
         set_seed(1)
         result = TASKS[args.task](args)
-        result["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        result["peak_mib"] = peak_memory_mib()
         if torch.cuda.is_available():
             result["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
         print(json.dumps(result), file=stdout, flush=True)

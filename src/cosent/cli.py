@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cosent import __version__
+from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
 from cosent.errors import InputError, messages_for_users
 from cosent.flags import Flag, flags_of, is_on, nearest, read_values, value_of
+from cosent.run_status import failures_told
 
 JOBS = {
     "train": "fine-tune an encoder on labelled pairs",
@@ -173,8 +175,10 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
         shares_work: whether processes that are launched together share out the work; False refuses them.
     """
     module = sys.modules[job.__module__]
-    with messages_for_users():
+    with messages_for_users(), failures_told():
         configure_logging()
+        if PARENT_VARIABLE in os.environ:
+            end_with_parent()
         program = module.__spec__.name.replace(".", " ") if module.__spec__ else Path(sys.argv[0]).name
         arguments = parse(sys.argv[1:], *argument_classes, program=program, description=module.__doc__)
         check_world_size(processes_that_met() if shares_work else 1)

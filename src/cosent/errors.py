@@ -38,11 +38,13 @@ def writing(path: str | Path, needed: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def messages_for_users() -> Iterator[None]:
-    """Ends a job with one line on stderr: exit status 2 where the user's input is wrong, 130 after Ctrl-C.
+    """Ends a job with one line on stderr: exit status 2 where the user's input is wrong, 130 after SIGINT or SIGTERM.
 
-    SIGTERM (of `docker stop`, `timeout`, Slurm) is a Ctrl-C here: partial files and child processes go.
+    SIGTERM (of `docker stop`, `timeout`, Slurm) is a Ctrl-C here: partial files and child processes go. SIGINT is asked
+    for too, since a process that a shell script starts in the background (`make test &`) would ignore it.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    earlier = {number: signal.signal(number, signal.default_int_handler) for number in signals}
     try:
         yield
         sys.stdout.flush()
@@ -59,4 +61,5 @@ def messages_for_users() -> Iterator[None]:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

@@ -6,7 +6,6 @@ A run whose JSON under `results/<study>` shows the same settings is never repeat
 where it stopped; a run that fails is listed at the end, and the others go on. See docs/studies.md.
 """
 
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +34,7 @@ class StudyArguments:
 
 def main(args: StudyArguments) -> int:
     from cosent.studies.definition import expand, read_study, settings_of
-    from cosent.studies.runner import alone, run_all
+    from cosent.studies.runner import Place, run_all, study_lock
 
     study, name = read_study(args.study), Path(args.study).stem
     overrides = settings_of(args.set or [], args.study)
@@ -46,8 +45,9 @@ def main(args: StudyArguments) -> int:
     results = Path(args.results, name)
     runs = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
     results.mkdir(parents=True, exist_ok=True)
-    with alone(results):
-        return run_all(study, results, runs, args)
+    place = Place(args.accelerate_config, args.data_dir, args.runs, args.parallel)
+    with study_lock(results):
+        return run_all(study, results, runs, place)
 
 
 def file_name(value) -> str:
@@ -58,5 +58,4 @@ def file_name(value) -> str:
 ARGUMENTS = (StudyArguments,)
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     run(main, *ARGUMENTS, shares_work=False)

@@ -91,7 +91,7 @@ def test_one_study_at_a_time(run_study):
     """Fails if a second process trains in the folders of the first."""
     run, results = run_study
     results.mkdir(parents=True)
-    with runner.alone(results), pytest.raises(InputError, match="another process runs this study"):
+    with runner.study_lock(results), pytest.raises(InputError, match="another process runs this study"):
         run()
     assert run()[0] == 0
 

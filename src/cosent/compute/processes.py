@@ -43,7 +43,7 @@ def _end_with(followed: psutil.Process, every: float) -> None:
 
 
 def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:
-    """Ends a process and all that it has started: asks first, and kills what is left after `patience` seconds.
+    """Ends a running process and all that it has started: asks first, and kills what is left after `patience` seconds.
 
     On Windows nothing can be asked, and all are killed at once.
     """

@@ -1,46 +1,62 @@
 """Run the trainings of a study one by one or in parallel and keep their results."""
 
-import argparse
-import fcntl
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import fields
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Event
 
 import yaml
+from filelock import FileLock, Timeout
 
+from cosent.compute.processes import PARENT_VARIABLE, end_tree
 from cosent.errors import InputError
 from cosent.flags import as_words
 from cosent.run_record import RunSummary, read_record
 from cosent.run_scores import SCORES_NAME, read_scores, save_scores
+from cosent.run_status import STATUS_VARIABLE, clear_status, read_failure, read_progress
 from cosent.studies.definition import Run, has_settings_of, work
 from cosent.studies.progress import Progress
 from cosent.studies.results import Result, Speed
 
 STOPPED = 130  # exit status after Ctrl-C
-EARLIER = "earlier"  # folder beside results
+EARLIER = "earlier"  # folder next to the results
 
 
-def run_all(study: dict, results: Path, runs: list[Run], args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Place:
+    """Where the runs of a study take place.
+
+    Args:
+        accelerate_config: file for `accelerate launch`.
+        data_dir: folder of the prepared corpora.
+        runs: folder for models and logs.
+        parallel: how many runs share the machine.
+    """
+
+    accelerate_config: str
+    data_dir: str
+    runs: str
+    parallel: int
+
+
+def run_all(study: dict, results: Path, runs: list[Run], place: Place) -> int:
     name = results.name
     set_aside(results, runs)
     todo = [run for run in runs if not (results / f"{run.name}.json").is_file()]
     describe(study, runs, results / "study.yaml")
     print(f"{name}: {len(runs)} runs, {len(runs) - len(todo)} already finished", file=sys.stderr)
 
-    progress, stop = Progress({run: work(run, args.data_dir) for run in todo}), Event()
+    progress, stop = Progress({run: work(run, place.data_dir) for run in todo}), Event()
 
     def execute(run: Run) -> str | None:
-        output = Path(args.runs, name, run.name)
-        error = launch(run, output, args, lambda share: progress.advance(run, share), stop)
+        output = Path(place.runs, name, run.name)
+        error = launch(run, output, place, lambda share: progress.advance(run, share), stop)
         if error is None:
             try:
                 keep(run, output, results / f"{run.name}.json")
@@ -50,7 +66,7 @@ def run_all(study: dict, results: Path, runs: list[Run], args: argparse.Namespac
         return error
 
     failed = {}
-    with ThreadPoolExecutor(args.parallel) as pool, progress:
+    with ThreadPoolExecutor(place.parallel) as pool, progress:
         waiting = {pool.submit(execute, run): run for run in todo}
         try:
             for future in as_completed(waiting):
@@ -69,14 +85,21 @@ def run_all(study: dict, results: Path, runs: list[Run], args: argparse.Namespac
 
 
 @contextmanager
-def alone(results: Path) -> Iterator[None]:
-    """Makes sure that no other process runs the same study: both would train in the same folders."""
-    with open(results / ".lock", "w", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however it ends
-        except BlockingIOError as error:
-            raise InputError(f"{results}: another process runs this study now. Wait for it, or stop it.") from error
+def study_lock(results: Path) -> Iterator[None]:
+    """Makes sure that no other process runs the same study: both would train in the same folders.
+
+    Raises:
+        InputError: one does.
+    """
+    lock = FileLock(results / ".lock")  # gone with the process, however it ends
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise InputError(f"{results}: another process runs this study now. Wait for it, or stop it.") from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def set_aside(results: Path, runs: list[Run]) -> None:
@@ -100,38 +123,36 @@ def describe(study: dict, runs: list[Run], file: Path) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-def launch(
-    run: Run, output: Path, args: argparse.Namespace, advance: Callable[[float], None], stop: Event
-) -> str | None:
-    """Trains in a process of its own until it ends or is to stop; returns the line that tells of a failure.
+def launch(run: Run, output: Path, place: Place, advance: Callable[[float], None], stop: Event) -> str | None:
+    """Trains in a process of its own until it ends or is to stop; returns why it failed, or None.
 
     It gets an equal share of the cores, unless OMP_NUM_THREADS says otherwise: more threads than cores are free wait
-    for one another, and train several times slower.
+    for one another, and train several times slower. It ends with this process, even if that is killed.
     """
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", args.accelerate_config]
-    command += ["-m", "cosent.train", "--config", run.recipe, "--corpus", *run.corpora, "--data_dir", args.data_dir]
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", place.accelerate_config]
+    command += ["-m", "cosent.train", "--config", run.recipe, "--corpus", *run.corpora, "--data_dir", place.data_dir]
     command += ["--output_dir", str(output), "--overwrite_output_dir", "true", "--seed", str(run.seed)]
     command += ["--disable_tqdm", "true", "--save_total_limit", "1"]
     command += as_words(run.flags)
-    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // args.parallel))} | os.environ
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // place.parallel))} | os.environ
+    environment |= {STATUS_VARIABLE: str(output), PARENT_VARIABLE: str(os.getpid())}
     output.mkdir(parents=True, exist_ok=True)
+    clear_status(output)
     log_file = output / "log.txt"
-    epochs = float(run.settings.get("num_train_epochs", 3))
     with open(log_file, "w", encoding="utf-8") as log:
+        # In a session of its own, Ctrl-C in the terminal reaches this process only, which then ends the run.
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        while process.poll() is None:
-            if stop.is_set():
-                os.killpg(process.pid, signal.SIGTERM)  # the launcher and what it launched
-            try:
-                process.wait(timeout=2)
-            except subprocess.TimeoutExpired:
-                seen = re.findall(r"^epoch (\S+)  step", log_file.read_text(encoding="utf-8", errors="replace"), re.M)
-                advance(min(1.0, float(seen[-1]) / epochs) if seen else 0.0)
+        while not stop.is_set() and process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=1)
+            progress = read_progress(output)
+            advance(progress.share if progress is not None else 0.0)
+        if process.poll() is None:
+            end_tree(process)
     if process.returncode == 0:
         return None
-    lines = log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if "rror: " in line]
-    return f"{errors[0] if errors else f'exit status {process.returncode}'} (all of it in {log_file})"
+    failure = read_failure(output) or f"exit status {process.returncode}"
+    return f"{failure} (all of its output is in {log_file})"
 
 
 def keep(run: Run, output: Path, result_file: Path) -> None:

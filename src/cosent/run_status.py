@@ -1,0 +1,79 @@
+"""What a run tells the process that launched it: how far it is, and why it failed. Files, so that log lines stay free.
+
+The launcher names a folder in the environment; a run that nobody launched writes nothing.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cosent.errors import InputError
+from cosent.files import write_atomically
+
+STATUS_VARIABLE = "COSENT_STATUS_DIR"  # environment variable with the folder for the files
+PROGRESS_NAME = "progress.json"
+FAILURE_NAME = "failure.json"
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """Optimizer steps that were taken, of how many, and epochs."""
+
+    step: int
+    steps: int
+    epoch: float
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.step / self.steps) if self.steps else 0.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The exception that ended a run."""
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message if self.kind == InputError.__name__ else f"{self.kind}: {self.message}"
+
+
+def clear_status(folder: Path) -> None:
+    """Removes what an earlier run has told."""
+    for name in (PROGRESS_NAME, FAILURE_NAME):
+        (folder / name).unlink(missing_ok=True)
+
+
+def tell_progress(progress: TrainingProgress) -> None:
+    write_atomically(Path(os.environ[STATUS_VARIABLE], PROGRESS_NAME), json.dumps(asdict(progress)))
+
+
+def read_progress(folder: Path) -> TrainingProgress | None:
+    """How far the run is; None before its first step."""
+    try:
+        return TrainingProgress(**json.loads((folder / PROGRESS_NAME).read_text(encoding="utf-8")))
+    except OSError:  # not there yet, or on Windows replaced at this moment
+        return None
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """Tells the launcher of the exception that ends the block. Of several processes, the first that fails tells."""
+    try:
+        yield
+    except Exception as error:
+        folder = os.environ.get(STATUS_VARIABLE)
+        if folder is not None and not Path(folder, FAILURE_NAME).exists():
+            failure = Failure(type(error).__name__, str(error))
+            write_atomically(Path(folder, FAILURE_NAME), json.dumps(asdict(failure), ensure_ascii=False))
+        raise
+
+
+def read_failure(folder: Path) -> Failure | None:
+    """Why the run failed; None where it had no time to tell."""
+    file = folder / FAILURE_NAME
+    return Failure(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
