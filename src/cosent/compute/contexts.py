@@ -1,4 +1,4 @@
-"""Contexts of a computation: evaluation mode, and random numbers of its own."""
+"""Context managers: evaluation mode, and a fixed random seed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,14 +8,14 @@ from torch import nn
 
 from cosent.compute.threads import modes, survive_forks
 
-_evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # threads inside, modules that were in training mode
+_evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threads inside, modules to put back in train
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Runs a block in evaluation mode (without dropout); afterwards every module is in the mode it was in before.
+    """Runs a block in evaluation mode (without dropout) and then restores the mode of every module.
 
-    Of several threads inside, the last one restores the modes. A model in evaluation mode is never touched.
+    With several threads inside, the last one to leave restores the modes. A model in evaluation mode is never touched.
     """
     survive_forks()
     with modes:
@@ -40,7 +40,7 @@ def set_training(modules: list[nn.Module], training: bool) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Runs a block with random numbers that depend only on `seed`; the global random state stays as it was."""
-    with torch.random.fork_rng(range(torch.cuda.device_count())):  # all of them, named: else it warns
+    """Runs a block with random numbers that depend only on `seed`; the global random state is restored."""
+    with torch.random.fork_rng(range(torch.cuda.device_count())):  # without the list, it warns about several devices
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""Several processes as one: gathering with gradients, waiting for one another, decisions that one of them takes."""
+"""Distributed helpers: gather with gradients, wait for all ranks, decide on rank 0."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ Result = TypeVar("Result")
 
 
 def world_size() -> int:
-    """Processes that train or compute together; 1 without `torch.distributed`."""
+    """Number of processes; 1 without `torch.distributed`."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Number of this process from 0."""
+    """Rank of this process, from 0."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def gather(values: Tensor) -> Tensor:
-    """The rows of all ranks in the order of the ranks, with gradients: (batch, ...) -> (world_size * batch, ...).
+    """Gathers the rows of all ranks, in rank order, with gradients: (batch, ...) -> (world_size * batch, ...).
 
-    The gradient that a rank's rows get is the sum over all ranks of the gradients of their losses, as if there were one
-    process. DistributedDataParallel then averages over ranks: a loss of the gathered rows that every rank computes in
-    full comes out exactly as in one process with all rows, since the two factors of world_size cancel.
+    The gradient of a rank's rows is the sum over all ranks of the gradients of their losses, as in a single process.
+    DistributedDataParallel then averages over ranks: a loss of the gathered rows that every rank computes in full comes
+    out exactly as in one process with all rows, since the two factors of world_size cancel.
 
     Args:
-        values: as many rows on every rank. With one process it is returned as it is.
+        values: the same number of rows on every rank. A single process returns it unchanged.
     """
     return values if world_size() == 1 else _Gather.apply(values)
 
 
 def gather_pairs(values: Tensor, pairs: int, real_pairs: int | None = None, local: bool = False) -> Tensor:
-    """The rows that one loss compares: those of all ranks, without the repeated pairs of an uneven last batch.
+    """Gathers the rows that a loss compares, without the repeated pairs of an uneven last batch.
 
     Args:
-        values: a whole number of rows for each of this rank's pairs.
+        values: the same number of rows for each of this rank's pairs.
         pairs: how many pairs this rank has, the same on every rank.
-        real_pairs: how many pairs of the global batch count, the first ones in the order of the ranks; None for all.
+        real_pairs: how many pairs of the global batch count, the first ones in rank order; None for all.
         local: take only this rank's own pairs.
     """
     rows = len(values) // pairs  # of each pair
@@ -59,7 +59,7 @@ def gather_pairs(values: Tensor, pairs: int, real_pairs: int | None = None, loca
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values: Tensor) -> Tensor:
-        values = values.contiguous()  # shapes and strides have to agree over ranks
+        values = values.contiguous()  # shapes and strides must agree across ranks
         gathered = [torch.empty_like(values) for _ in range(dist.get_world_size())]
         dist.all_gather(gathered, values)
         ctx.rows = len(values)
@@ -87,7 +87,7 @@ def without_sync(accelerator: Accelerator, model: nn.Module) -> Iterator[None]:
 
 
 def gather_object(value: Result) -> list[Result]:
-    """A picklable value of every rank, in the order of the ranks."""
+    """Gathers a picklable value from every rank, in rank order."""
     values = [value] * world_size()
     if len(values) > 1:
         dist.all_gather_object(values, value)
@@ -100,9 +100,9 @@ def wait_for_everyone() -> None:
 
 
 def decided_by_main(decide: Callable[[], Result]) -> Result:
-    """Calls `decide` on rank 0 alone; every rank returns its result, or raises the `InputError` that it raised.
+    """Calls `decide` on rank 0 only; every rank returns its result, or raises the `InputError` that it raised.
 
-    For whatever looks at files that rank 0 writes or removes: ranks that look for themselves may see different ones.
+    For decisions about files that rank 0 writes or removes: ranks that look for themselves may see different files.
     """
     outcome: list[Any] = [None, None]  # result, error
     if rank() == 0:

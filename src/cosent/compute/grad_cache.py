@@ -1,8 +1,9 @@
-"""One loss over a large batch in the memory of a small one: the same gradient, one more forward pass.
+"""Gradient caching: the exact gradient of a large batch in the memory of a small one, for one more forward pass.
 
-1. Every part of the batch runs forward without a graph, and what the loss reads of it is kept: a few numbers per pair.
-2. The loss is computed over all parts together, back to the kept tensors alone: that is the cache of gradients.
-3. Every part runs forward again, with a graph and the dropout of the first time, and backward from its own cache.
+1. Every part of the batch runs forward without a graph. Only the tensors that the loss reads are kept: a few numbers
+   per pair.
+2. The loss of all parts together is differentiated with respect to the kept tensors: these gradients are the cache.
+3. Every part runs forward again, with a graph and the same dropout masks, and backward from its cached gradients.
 
 Source: https://arxiv.org/abs/2101.06983 (there for contrastive losses; exact for any loss of the kept tensors).
 """
@@ -21,16 +22,16 @@ def backward_in_parts(
     backward: Callable[[Tensor], None] = Tensor.backward,
     without_sync: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Tensor:
-    """Adds to the weights' gradients what `loss(forward(whole batch))` would, with the graph of one part at a time.
+    """Backpropagates `loss(forward(full batch))` with the graph of only one part in memory at a time.
 
-    With dropout it equals the same parts run with their graphs kept: every part draws its masks once. The random state
-    ends as it does after one pass over the parts.
+    With dropout, the result equals running the same parts with all graphs kept: every part draws its masks once. The
+    random state ends as it does after one pass over the parts.
 
     Args:
         forward: a part -> tensors by name, `(rows of the part, ...)` each. Called twice per part, so nothing but the
-            random state may differ between the calls. In DistributedDataParallel it has to call the wrapped model.
+            random state may differ between the calls. In DistributedDataParallel it must call the wrapped model.
         parts: at least one.
-        loss: those tensors of all parts, one below the other -> scalar. What it does not read may be left out.
+        loss: those tensors of all parts, concatenated -> scalar. Tensors that it does not read may be omitted.
         backward: a scalar -> backward, e.g. `accelerator.backward`.
         without_sync: context for all parts but the last, e.g. the `no_sync` of DistributedDataParallel.
 
@@ -58,14 +59,14 @@ def backward_in_parts(
         with without_sync() if number < len(parts) - 1 else nullcontext():
             set_random_state(state)
             tensors = forward(part)
-            # The gradient of this sum with respect to a tensor is its cached gradient.
+            # The gradient of this sum with respect to each tensor is its cached gradient.
             backward(sum((tensors[name] * gradient[number]).sum() for name, gradient in cached.items()))
     set_random_state(after)
     return value.detach()
 
 
 def random_state() -> tuple[Tensor, Tensor | None]:
-    """What dropout draws from: the generator of the CPU, and that of the accelerator where there is one."""
+    """States of the generators that dropout draws from: the CPU's, and the accelerator's where there is one."""
     return torch.get_rng_state(), accelerator().get_rng_state() if torch.accelerator.is_available() else None
 
 
@@ -77,7 +78,7 @@ def set_random_state(state: tuple[Tensor, Tensor | None]) -> None:
 
 
 def accelerator():
-    """The module of this machine's accelerator, e.g. `torch.cuda`."""
+    """Module of this machine's accelerator, e.g. `torch.cuda`."""
     return torch.get_device_module(torch.accelerator.current_accelerator())
 
 

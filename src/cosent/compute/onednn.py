@@ -1,7 +1,7 @@
-"""Linear layers on a CPU through oneDNN: same numbers, up to twice as fast as the BLAS behind PyTorch.
+"""Run linear layers on a CPU through oneDNN: up to twice as fast as the BLAS behind PyTorch.
 
 PyTorch sends a float32 `nn.Linear` to MKL, which keeps to AVX2 on AMD processors. oneDNN, part of the same wheel, uses
-AVX-512 there: 490 instead of 215 GFLOP/s on two cores of a Zen 5, for the shapes of 4 x 256 and 12 x 768 encoders.
+AVX-512 there: 490 rather than 215 GFLOP/s on two cores of a Zen 5, for the shapes of 4 x 256 and 12 x 768 encoders.
 """
 
 import os
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-# The operator is private to PyTorch, so another version may not have it: layers then stay as they are.
+# The operator is private to PyTorch, so another version may lack it: layers are then left as they are.
 AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -35,10 +35,10 @@ def bound_caches() -> None:
 def onednn_linears(reorder: bool = False) -> Iterator[None]:
     """Runs the float32 CPU `nn.Linear` layers that this thread calls through oneDNN; for code without gradients.
 
-    Layers of subclasses, of other types or on other devices stay as they are, and so does everything under autocast.
+    Subclasses, other dtypes and other devices are left as they are, and so is everything under autocast.
 
     Args:
-        reorder: lay the weights out for oneDNN first. A copy of them (0.1 s for 12 x 768), 10% faster from then on.
+        reorder: copy the weights into the layout of oneDNN first (0.1 s for 12 x 768): 10% faster from then on.
     """
     weights = {}
 
@@ -57,9 +57,9 @@ def onednn_linears(reorder: bool = False) -> Iterator[None]:
 
 @contextmanager
 def trainable_onednn_linears() -> Iterator[None]:
-    """As `onednn_linears`, with gradients, where that is faster; backward passes belong inside too.
+    """As `onednn_linears`, with gradients, where that is faster; backward passes must run inside too.
 
-    What a layer may do is looked up whenever it runs: autocast begins, and FSDP gathers weights, after the entry here.
+    Each layer is checked whenever it runs: autocast begins, and FSDP gathers weights, after this context is entered.
     """
     with run_linears(trainable_linear) if AVAILABLE and beats_blas() else nullcontext():
         yield
@@ -67,16 +67,16 @@ def trainable_onednn_linears() -> Iterator[None]:
 
 @cache
 def beats_blas() -> bool:
-    """Whether MKL wastes AVX-512 here. By vendor, not by stopwatch: the same seed has to give the same bits."""
+    """Whether MKL leaves AVX-512 unused here. By vendor, not by timing: the same seed must return the same bits."""
     cpuinfo = Path("/proc/cpuinfo")
     amd = cpuinfo.is_file() and "AuthenticAMD" in cpuinfo.read_text(encoding="utf-8")
     return amd and torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkl.is_available()
 
 
 class OneDNNLinear(torch.autograd.Function):
-    """`inputs @ weight.T + bias`, all three products of it and its gradients through oneDNN.
+    """Linear layer whose three matrix products (output and both gradients) run through oneDNN.
 
-    oneDNN reads transposed views as fast as copies laid out for it: nothing is transposed beforehand. It adds up longer
+    oneDNN reads transposed views as fast as copies laid out for it, so nothing is transposed beforehand. It sums longer
     runs than the 192 terms of MKL, at 1.4 to 2.2 times its rounding error in a product. Gradients of the 4 x 256
     encoder are off from float64 by 2.8e-6 of their norm, MKL's by 2.6e-6; blocks of 192 give 2.7e-6, 7% slower.
     """
@@ -112,16 +112,16 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    strided = type(tensor) in (torch.Tensor, nn.Parameter)  # quantised and sharded tensors are classes of their own
+    strided = type(tensor) in (torch.Tensor, nn.Parameter)  # quantised and sharded tensors have classes of their own
     return strided and tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
 stock_forward = nn.Linear.forward
-chosen: ContextVar[Callable | None] = ContextVar("chosen", default=None)  # how the running thread computes a layer
+chosen: ContextVar[Callable | None] = ContextVar("chosen", default=None)  # how the current thread computes a layer
 lock, users = Lock(), 0
 
 
-def forward(layer: nn.Linear, input: torch.Tensor) -> torch.Tensor:  # the names of what it replaces
+def forward(layer: nn.Linear, input: torch.Tensor) -> torch.Tensor:  # same parameter names as the original
     run = None if torch.compiler.is_compiling() else chosen.get()
     return stock_forward(layer, input) if run is None or type(layer) is not nn.Linear else run(layer, input)
 
@@ -130,8 +130,8 @@ def forward(layer: nn.Linear, input: torch.Tensor) -> torch.Tensor:  # the names
 def run_linears(run: Callable[[nn.Linear, torch.Tensor], torch.Tensor]) -> Iterator[None]:
     """Computes the `nn.Linear` layers that this thread calls with `run(layer, inputs)`; hooks run, contexts may nest.
 
-    The class is changed while any thread is inside, no layer ever is: it may be shared, copied, saved and replicated.
-    A `TorchFunctionMode` needs no change at all, but is asked at every operation: 8% slower for one short sentence.
+    The class is patched while any thread is inside, and layers never are: they may be shared, copied, saved and
+    replicated. A `TorchFunctionMode` would need no patch, but runs at every operation: 8% slower for a short sentence.
     """
     global users
     bound_caches()

@@ -1,4 +1,4 @@
-"""Running a transformers encoder without padding: what each architecture needs so that no number changes."""
+"""Run a transformers encoder on packed rows, without padding and with unchanged results."""
 
 import logging
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +13,7 @@ from cosent.compute.packing import Plan, block_mask, pack, plan_rows, token_coun
 
 logger = logging.getLogger(__name__)
 
-# Where the positions of an architecture start; what is not here was not verified to be exact, and is padded.
+# First position of each architecture. Architectures not listed were not verified to be exact, and are padded.
 POSITIONS = {
     "albert": "zero",
     "bert": "zero",
@@ -25,13 +25,13 @@ POSITIONS = {
     "xlm-roberta": "after_padding_id",
     "roformer": "relative",
 }
-# Architectures that number positions from the padding token's id on, so that as many fewer tokens have one.
+# Architectures that number positions from pad_token_id + 1, which leaves fewer positions for tokens.
 NUMBERED_FROM_PADDING = (
     *(name for name, start in POSITIONS.items() if start == "after_padding_id"),
     *("data2vec-text", "longformer", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl", "xmod"),
 )
 FLASH = ("flash_attention_2", "flash_attention_3")
-NO_LIMIT = 2**20  # tokens, of architectures with relative positions
+NO_LIMIT = 2**20  # tokens, for architectures with relative positions
 
 
 def packed_forward(
@@ -43,10 +43,10 @@ def packed_forward(
         backbone: a transformers encoder without its head (`model.base_model` of a cross-encoder).
         inputs: `input_ids`, `attention_mask` and perhaps `token_type_ids`, each of shape `(sentences, tokens)`, padded
             on the right.
-        layers: which `hidden_states` to average; (-1,) is the output.
+        layers: indices of the `hidden_states` to average; (-1,) is the output.
 
     Returns:
-        `torch.Tensor` of shape `(sentences, longest, hidden)`. Where `attention_mask` is 0 its values mean nothing; a
+        `torch.Tensor` of shape `(sentences, longest, hidden)`. Where `attention_mask` is 0 its values are arbitrary; a
         head that reads [CLS] finds it at `[:, 0]`, as in a padded batch.
 
     Raises:
@@ -81,7 +81,7 @@ def packed_forward(
 def padded_forward(
     backbone: nn.Module, inputs: dict[str, torch.Tensor], layers: tuple[int, ...] = (-1,)
 ) -> torch.Tensor:
-    """As `packed_forward`, on the padded batch as it is: shape `(sentences, tokens, hidden)`."""
+    """Runs a backbone on the padded batch; returns shape `(sentences, tokens, hidden)`."""
     return averaged_layers(backbone, layers, **inputs)
 
 
@@ -94,7 +94,7 @@ def averaged_layers(backbone: nn.Module, layers: tuple[int, ...], **arguments) -
 
 
 def flash_precision(backbone: Any) -> AbstractContextManager:
-    """Autocast to bfloat16 where flash attention meets float32 weights, which it cannot compute with."""
+    """Autocast to bfloat16 where flash attention meets float32 weights, which it does not support."""
     kind = backbone.device.type
     half = backbone.dtype != torch.float32 or torch.is_autocast_enabled(kind)
     if backbone.config._attn_implementation not in FLASH or half:
@@ -109,7 +109,7 @@ def say_flash_computes_in_half() -> None:
 
 
 def position_ids(input_ids: torch.Tensor, config) -> torch.Tensor:
-    """The positions that a backbone would give to padded sentences, shape `(sentences, tokens)`."""
+    """Position ids that a backbone would assign to padded sentences, shape `(sentences, tokens)`."""
     if POSITIONS[config.model_type] == "zero":
         return torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     filled = input_ids.ne(config.pad_token_id)
@@ -117,7 +117,7 @@ def position_ids(input_ids: torch.Tensor, config) -> torch.Tensor:
 
 
 def max_tokens(config) -> int:
-    """The longest sentence that has a position for every token, special tokens counted."""
+    """Length in tokens of the longest sentence that a backbone has positions for, special tokens included."""
     positions = getattr(config, "max_position_embeddings", None) or -1
     if positions < 0:
         return NO_LIMIT
@@ -125,7 +125,7 @@ def max_tokens(config) -> int:
 
 
 def flash_arguments(plan: Plan, device: torch.device) -> dict[str, torch.Tensor | int]:
-    """What transformers' variable-length flash attention wants for sentences in one row, instead of a mask.
+    """Arguments of transformers' variable-length flash attention, which replace a mask for sentences in one row.
 
     `cu_seq_lens_*` (int32, shape `(sentences + 1,)`) are the bounds of the sentences, `max_length_*` the longest.
     """
@@ -135,7 +135,7 @@ def flash_arguments(plan: Plan, device: torch.device) -> dict[str, torch.Tensor 
 
 
 def packing_obstacle(config) -> str | None:
-    """Why a backbone would not give the same numbers on packed rows; None where it does."""
+    """Reason why a backbone would compute other numbers on packed rows; None if it does not."""
     if config.model_type not in POSITIONS:
         return "this architecture was not verified"
     if getattr(config, "is_decoder", False):  # ALBERT has no such field
@@ -148,7 +148,7 @@ def packing_obstacle(config) -> str | None:
 
 @cache
 def warn_of_padding(model_type: str, obstacle: str) -> None:
-    """Says once per process and reason that batches stay padded."""
+    """Warns once per process and reason that batches stay padded."""
     logger.warning(
         "Batches of %s are padded, not packed: %s. With short sentences of mixed lengths, more than half of the "
         "computation is spent on padding.",

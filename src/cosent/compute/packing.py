@@ -1,14 +1,14 @@
-"""Several short sentences in one row of tokens: no padding, same numbers.
+"""Pack several short sentences into one row of tokens: no padding, same results.
 
-The sentences of a batch are laid into rows first-fit by length. A block-diagonal mask keeps them apart, positions start
-again at every sentence, and an index reads each sentence back, so that whatever follows the backbone (a pool, a head)
-sees the padded shape. For lengths 3, 2 and 2 in rows of 4 tokens:
+The sentences of a batch are laid into rows first-fit by length. A block-diagonal mask keeps them apart, positions
+restart at every sentence, and an index reads each sentence back, so that the pooling or head after the backbone sees
+the padded shape. For lengths 3, 2 and 2 in rows of 4 tokens:
 
     input_ids [[7, 8, 9],      packed [[7, 8, 9, 0],    segments [[1, 1, 1, 0],    positions [[0, 1, 2, 0],
                [5, 6, 0],              [5, 6, 3, 4]]              [2, 2, 3, 3]]               [0, 1, 0, 1]]
                [3, 4, 0]]
-    slots [[0, 1, 2],          the place of each token in the flattened rows; where a sentence is over,
-           [4, 5, 5],          its last token stands again, which the attention mask hides from every pool
+    slots [[0, 1, 2],          the place of each token in the flattened rows; after the end of a sentence,
+           [4, 5, 5],          its last token is repeated, which the attention mask hides from the pooling
            [6, 7, 7]]
 """
 
@@ -21,14 +21,14 @@ import torch
 from cosent.errors import InputError
 
 Count = TypeVar("Count", int, np.ndarray)
-MIN_SAVING = 0.05  # of the FLOPs of the padded batch; below it, measured, packing costs what it saves
-WIDTH_STEP = 8  # tokens: rows fitted to the token would save 1-2%, and kernels on a GPU want multiples of 8
-MIN_WIDTH = 48  # tokens: rows of sentences shorter than this are tried up to twice as wide
+MIN_SAVING = 0.05  # of the FLOPs of the padded batch; below it, packing was measured to cost as much as it saves
+WIDTH_STEP = 8  # tokens: exact widths would save another 1-2%, but GPU kernels want multiples of 8
+MIN_WIDTH = 48  # tokens: if all sentences are shorter than this, rows of up to twice this width are tried
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where each sentence goes: `row` and `start` within it, `lengths` in tokens (arrays of shape `(sentences,)`)."""
+    """Place of each sentence: its `row`, its `start` there, its `lengths` in tokens; arrays `(sentences,)`."""
 
     lengths: np.ndarray
     row: np.ndarray
@@ -45,7 +45,7 @@ class Packed:
     """A packed batch.
 
     Args:
-        tensors: by name, what was packed; each of shape `(rows, width)`.
+        tensors: the packed tensors by name, each of shape `(rows, width)`.
         segments: shape `(rows, width)`, the number of the sentence from 1, and 0 where a row has no token.
         slots: shape `(sentences, longest)`, the place of each token in the flattened rows.
     """
@@ -56,7 +56,7 @@ class Packed:
 
 
 def token_counts(attention_mask: torch.Tensor) -> np.ndarray:
-    """Tokens of each sentence, shape `(sentences,)`; the one thing that packing needs on the CPU.
+    """Tokens of each sentence, shape `(sentences,)`: the only data that packing needs on the CPU.
 
     Raises:
         InputError: a row is not ones followed by zeros.
@@ -72,7 +72,7 @@ def token_counts(attention_mask: torch.Tensor) -> np.ndarray:
 
 
 def plan_rows(lengths: np.ndarray, width: int) -> Plan:
-    """Lays sentences into rows of `width` tokens, longest first, each into the first row with room for it.
+    """Assigns sentences to rows of `width` tokens, longest first, each to the first row with room for it.
 
     Args:
         lengths: tokens of each sentence, shape `(sentences,)`; none is split.
@@ -96,12 +96,12 @@ def plan_rows(lengths: np.ndarray, width: int) -> Plan:
 
 
 def cheapest_plan(lengths: np.ndarray, hidden_size: int, max_width: int) -> Plan:
-    """Plans rows as wide as makes a layer cheapest: wider rows leave less empty, and cost more in attention.
+    """Plans rows of the cheapest width: wider rows leave fewer places empty, but cost more in attention.
 
-    Widths are tried in the order of their bound, where every row is full, until no bound beats the best plan.
+    Widths are tried in the order of their lower bound (every row full), until no bound beats the best plan.
 
     Args:
-        max_width: tokens; the longest row that the backbone takes, at least the longest sentence.
+        max_width: tokens; the longest row that the backbone accepts, at least the longest sentence.
     """
     longest, total = int(lengths.max()), int(lengths.sum())
     widths = np.arange(longest + -longest % WIDTH_STEP, 2 * max(longest, MIN_WIDTH) + 1, WIDTH_STEP)
@@ -116,16 +116,16 @@ def cheapest_plan(lengths: np.ndarray, hidden_size: int, max_width: int) -> Plan
         cost = flops(plan.rows, plan.width, hidden_size)
         if cost < lowest:
             best, lowest = plan, cost
-    assert best is not None  # every cost is below infinity
+    assert best is not None  # every cost is finite
     return best
 
 
 def worthwhile_plan(lengths: np.ndarray, tokens: int, hidden_size: int, max_width: int) -> Plan | None:
-    """The cheapest rows, or None where they save less than `MIN_SAVING` of a batch padded to `tokens`."""
+    """The cheapest plan, or None if it saves less than `MIN_SAVING` of a batch padded to `tokens`."""
     longest = int(lengths.max())
     allowed = (1 - MIN_SAVING) * flops(len(lengths), tokens, hidden_size)
     if flops(1, longest, hidden_size) / longest * lengths.sum() > allowed:
-        return None  # rows without an empty place would not save enough either
+        return None  # even rows without an empty place would not save enough
     plan = cheapest_plan(lengths, hidden_size, max_width)
     return plan if flops(plan.rows, plan.width, hidden_size) <= allowed else None
 
@@ -145,7 +145,7 @@ def pack(tensors: dict[str, torch.Tensor], plan: Plan, fill: dict[str, int] | No
     Args:
         tensors: by name (`input_ids`, `token_type_ids`, `labels`, ...), each of shape `(sentences, tokens)`, padded on
             the right.
-        fill: by name, what stands where a row has no token; default 0. Masked-language labels want -100.
+        fill: by name, the value where a row has no token; default 0. Labels of masked language modelling need -100.
     """
     fill = fill or {}
     example = next(iter(tensors.values()))
@@ -170,7 +170,9 @@ def unpack(hidden: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 
 
 def block_mask(segments: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Lets every token attend to its own sentence alone, and empty places to each other, so that no softmax is empty.
+    """Attention mask of packed rows: tokens see only their own sentence.
+
+    Empty places see each other, so that no softmax is empty.
 
     Args:
         segments: shape `(rows, width)`, see `Packed`.

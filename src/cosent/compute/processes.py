@@ -1,4 +1,4 @@
-"""Child processes on every platform: end with the parent, end a whole tree, measure the peak memory of this one."""
+"""Portable process helpers: end with the parent, end a process tree, measure peak memory."""
 
 import os
 import re
@@ -11,24 +11,24 @@ from pathlib import Path
 
 import psutil
 
-PARENT_VARIABLE = "COSENT_PARENT"  # environment variable of a launched job: the process that it must not outlive
+PARENT_VARIABLE = "COSENT_PARENT"  # environment variable of a launched job: id of the process that it must not outlive
 ORPHANED = 1  # exit status of a process whose parent has gone
 
 
 def end_with_parent(parent: int | None = None, every: float = 1.0) -> None:
-    """Ends this process, at once and without cleaning up, soon after another one has ended, however that ended.
+    """Ends this process, without cleaning up, soon after another one has ended for whatever reason.
 
-    SIGKILL leaves a process no time to stop its children, and only Linux can ask the kernel to. So a daemon thread of
-    the child looks for the parent.
+    SIGKILL leaves a process no time to stop its children, and only Linux can have the kernel do it. So a daemon thread
+    of the child polls the parent.
 
     Args:
         parent: process id; default: `PARENT_VARIABLE` of the environment, else the parent of this process.
-        every: seconds between two looks.
+        every: seconds between two polls.
     """
     if parent is None:
         parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
     try:
-        followed = psutil.Process(parent)  # knows when it was started: a new process of the same number is another
+        followed = psutil.Process(parent)  # compares start times too: a reused process id is another process
     except psutil.NoSuchProcess:
         os._exit(ORPHANED)
     threading.Thread(target=_end_with, args=(followed, every), name="end_with_parent", daemon=True).start()
@@ -36,16 +36,16 @@ def end_with_parent(parent: int | None = None, every: float = 1.0) -> None:
 
 def _end_with(followed: psutil.Process, every: float) -> None:
     with suppress(psutil.NoSuchProcess):
-        # A zombie has ended too; it only waits for its own parent to ask how.
+        # A zombie has ended too; it only waits for its parent to read its exit status.
         while followed.is_running() and followed.status() != psutil.STATUS_ZOMBIE:
             time.sleep(every)
     os._exit(ORPHANED)
 
 
 def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:
-    """Ends a running process and all that it has started: asks first, and kills what is left after `patience` seconds.
+    """Ends a running process and all its descendants: terminates them, and kills those left after `patience` seconds.
 
-    On Windows nothing can be asked, and all are killed at once.
+    Windows cannot ask a process to end, so all are killed at once.
     """
     try:
         started = psutil.Process(process.pid).children(recursive=True)
@@ -66,11 +66,11 @@ def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:
 
 
 def peak_memory_mib() -> float:
-    """The most resident memory that this process has had, in MiB."""
+    """Peak resident memory of this process, in MiB."""
     if sys.platform == "win32":
         return psutil.Process().memory_info().peak_wset / 2**20
     if sys.platform == "linux":
-        # Not `ru_maxrss`: a child begins with that of the process which started it.
+        # Not `ru_maxrss`: a child inherits that of the process which started it.
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) / 2**10
     import resource  # not on Windows

@@ -1,4 +1,4 @@
-"""One model in many threads, and in processes forked from the one that used it: what they share, kept in order."""
+"""Locks that let threads share a model and a tokenizer, and let a process that used them fork."""
 
 import os
 import sys
@@ -7,14 +7,14 @@ from threading import RLock
 
 import torch
 
-modes, _tokenizers = RLock(), RLock()  # of models (see `contexts.evaluating`), and of tokenizers
+modes, _tokenizers = RLock(), RLock()  # for the modes of models (see `contexts.evaluating`), and for tokenizers
 
 
 def run_tokenizer(tokenizer, *texts: str | list[str], **options):
     """Calls a tokenizer, one thread at a time.
 
-    Each call leaves its truncation in the tokenizer. Another thread in the middle of a call would cut sentences that
-    fit, or keep those that do not, without an error: 206 of 800 calls in four threads (tokenizers 0.23).
+    Each call stores its truncation in the tokenizer. Another thread in the middle of a call would silently cut
+    sentences that fit, or keep those that do not: 206 of 800 calls in four threads (tokenizers 0.23).
     """
     with _tokenizers:
         return tokenizer(*texts, **options)
@@ -22,10 +22,10 @@ def run_tokenizer(tokenizer, *texts: str | list[str], **options):
 
 @cache
 def survive_forks() -> None:
-    """Lets a child that is forked from now on compute, on one thread.
+    """Makes processes forked from now on able to compute, on one thread.
 
-    OpenMP's threads are not copied into a child, and it would wait for them for ever. A fork waits for the locks, which
-    a thread that is not copied either would never release.
+    OpenMP's threads are not copied into a child, which would wait for them forever. A fork waits for the locks too: the
+    thread that holds one is not copied either, and would never release it.
     """
     if sys.platform != "win32":
         for lock in (modes, _tokenizers):

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def alignment(u: np.ndarray, v: np.ndarray) -> float:
-    """`mean of |u / |u| - v / |v||^2` over positive pairs of sentences: 0 = the same direction, 4 = opposite.
+    """Alignment, `mean of |u / |u| - v / |v||^2` over positive pairs: 0 = the same direction, 4 = opposite.
 
     Args:
         u, v: embeddings of shape `(pairs, hidden)`; row i of u and row i of v mean the same.
@@ -21,8 +21,9 @@ def alignment(u: np.ndarray, v: np.ndarray) -> float:
 
 
 def uniformity(embeddings: np.ndarray, t: float = 2.0) -> float:
-    """`log of the mean over i < j of exp(-t * |e_i / |e_i| - e_j / |e_j||^2)`: 0 = collapsed, lower = more spread out.
+    """Uniformity, `log of the mean over i < j of exp(-t * |e_i / |e_i| - e_j / |e_j||^2)`.
 
+    0 = collapsed, lower = more spread out.
     Blocks of rows keep memory at 512 x sentences numbers. Needs two sentences.
 
     Args:
@@ -34,7 +35,7 @@ def uniformity(embeddings: np.ndarray, t: float = 2.0) -> float:
     units = _unit(embeddings)
     count = len(units)
     if count < 2:
-        raise ValueError(f"Expected at least two embeddings, got {count}. A mean over no pair would be NaN. Pass more.")
+        raise ValueError(f"Expected at least two embeddings, got {count}. A mean of nothing would be NaN. Pass more.")
     total = 0.0
     for start in range(0, count, 512):
         block = units[start : start + 512] @ units[start:].T  # (<= 512, rest); |a - b|^2 = 2 - 2 a.b
@@ -55,7 +56,7 @@ def _unit(embeddings: np.ndarray) -> np.ndarray:
 
 
 def spread(embeddings: np.ndarray) -> dict[str, float]:
-    """How far embeddings of sentences `(sentences, hidden)` spread: mean cosine, uniformity, effective rank.
+    """Mean cosine, uniformity and effective rank of sentence embeddings `(sentences, hidden)`.
 
     The effective rank is the exponential of the entropy of the singular values, scaled to sum to 1.
 
@@ -63,7 +64,7 @@ def spread(embeddings: np.ndarray) -> dict[str, float]:
     """
     units = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     count = len(units)
-    total = np.square(units.sum(axis=0)).sum()  # of all cosines, those with themselves included
+    total = np.square(units.sum(axis=0)).sum()  # sum of all cosines, including those of a sentence with itself
     shares = np.linalg.svd(units, compute_uv=False)
     shares = shares[shares > 0] / shares.sum()
     return {

@@ -1,4 +1,4 @@
-"""How good scores are: rank correlations, accuracy at a threshold, the threshold itself, alignment and uniformity.
+"""Metrics of similarity scores: rank correlations, average precision, and accuracy and F1 at a threshold.
 
 `scores` (`numpy.ndarray` of shape `(pairs,)`) are similarities, any real number, higher = more similar; `labels` (same
 shape) are the gold labels. Everything is computed in float64 and returned as a fraction (0.6812, not 68.12).
@@ -13,7 +13,7 @@ from scipy import stats
 
 
 class SimilarityMetrics(evaluate.Metric):
-    """Spearman, Pearson and Kendall's tau-b of scores against labels; for binary labels also how well they separate.
+    """Spearman, Pearson and Kendall's tau-b of scores against labels; for binary labels also classification metrics.
 
     `SimilarityMetrics().compute(predictions=scores, references=labels, threshold=None)` returns a dict of floats:
     `spearman`, `pearson`, `kendall` always; `average_precision` for labels of 0 and 1; with a `threshold` for such
@@ -37,7 +37,7 @@ class SimilarityMetrics(evaluate.Metric):
         )
 
     def add_batch(self, *, predictions=None, references=None, **kwargs):
-        """Adds rows to what `compute` will read."""  # evaluate appends to the docstring: it must be there
+        """Adds rows for `compute`."""  # evaluate appends to this docstring, so it must exist
         scores, labels = _check(predictions, references)
         super().add_batch(predictions=scores, references=labels, **kwargs)
 
@@ -52,7 +52,7 @@ class SimilarityMetrics(evaluate.Metric):
 
 
 def correlations(scores, labels) -> dict[str, float]:
-    """`spearman`, `pearson` and `kendall` (tau-b: ties count neither way) of scores against labels.
+    """Correlations of scores with labels: `spearman`, `pearson` and `kendall` (tau-b: ties count neither way).
 
     Constant scores or labels (a single row too) have no correlation: all three are NaN, with one warning.
     O(n log n): 20,000 rows take tens of milliseconds.
@@ -62,7 +62,7 @@ def correlations(scores, labels) -> dict[str, float]:
     if constant:
         warnings.warn(
             f"All {len(scores)} {' and '.join(constant)} are equal: spearman, pearson and kendall are NaN. Equal "
-            "scores mean that the model has collapsed; equal labels that this split ranks nothing.",
+            "scores mean that the model has collapsed; equal labels mean that this split cannot be ranked.",
             stacklevel=2,
         )
         return dict.fromkeys(("spearman", "pearson", "kendall"), float("nan"))
@@ -75,9 +75,9 @@ def correlations(scores, labels) -> dict[str, float]:
 
 
 def average_precision(scores, labels) -> float:
-    """`sum over distinct scores, descending, of (recall - recall before) * precision`; labels are 0 or 1.
+    """Average precision: `sum over distinct scores, descending, of (recall - recall before) * precision`.
 
-    Equal scores enter together, so the order of rows does not matter. NaN without a positive label.
+    Labels are 0 or 1. Equal scores enter together, so the order of rows does not matter. NaN without a positive label.
     Source: scikit-learn's `average_precision_score` (no interpolation).
     """
     _, hits, predicted = _cuts(*_check(scores, labels))
@@ -103,7 +103,7 @@ def threshold_metrics(scores, labels, threshold: float) -> dict[str, float]:
 
 
 def find_threshold(scores, labels, objective: str = "accuracy", grid: float | None = None) -> tuple[float, float]:
-    """The threshold that is best for `scores >= threshold`, and the accuracy or F1 it reaches. O(n log n).
+    """The best threshold for `scores >= threshold`, and the accuracy or F1 that it reaches. O(n log n).
 
     Exact (`grid=None`): every distinct way to cut the sorted scores is tried, all-positive and all-negative too. Among
     equally good cuts the one in the widest gap between neighbouring scores wins, as other data will shift scores a
@@ -125,7 +125,7 @@ def find_threshold(scores, labels, objective: str = "accuracy", grid: float | No
     if objective not in _OBJECTIVES or (grid is not None and abs(steps * grid - 1) > 1e-9):
         raise ValueError(
             f"Expected objective {' or '.join(_OBJECTIVES)} and a grid step that divides 1, or none, got {objective!r} "
-            f"and {grid}. The threshold would be best for something else than its name says. Choose one of those."
+            f"and {grid}. The threshold would be best for something other than its name says. Choose one of those."
         )
     scores, labels = _check(scores, labels, binary=True)
     distinct, hits, predicted = _cuts(scores, labels)  # descending; cut k calls the k highest distinct scores positive
@@ -136,7 +136,7 @@ def find_threshold(scores, labels, objective: str = "accuracy", grid: float | No
         best = np.argmax(values)  # the first of equals
         return float(thresholds[best]), float(values[best])
     values = _OBJECTIVES[objective](hits, predicted, hits[-1], len(labels))
-    gaps = np.concatenate(([0.0], distinct[:-1] - distinct[1:], [0.0]))  # of cut 0, ..., cut len(distinct)
+    gaps = np.concatenate(([0.0], distinct[:-1] - distinct[1:], [0.0]))  # one gap per cut 0..len(distinct)
     best = max(np.flatnonzero(values == values.max()), key=lambda cut: (gaps[cut], cut))
     if best == 0:
         threshold = max(distinct[0] + 1, np.nextafter(distinct[0], np.inf))
@@ -145,7 +145,7 @@ def find_threshold(scores, labels, objective: str = "accuracy", grid: float | No
     else:
         above, below = distinct[best - 1], distinct[best]
         middle = below + (above - below) / 2
-        threshold = middle if middle > below else above  # neighbouring floats have no middle
+        threshold = middle if middle > below else above  # no float lies between two adjacent ones
     return float(threshold), float(values[best])
 
 
@@ -161,7 +161,7 @@ _OBJECTIVES = {"accuracy": _accuracy, "f1": _f1}
 
 
 def _cuts(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct scores, descending (cuts,); positives and rows among the k highest of them, k = 0..cuts (cuts + 1,)."""
+    """Distinct scores, descending (cuts,); positives and rows among the k highest, k = 0..cuts (cuts + 1,)."""
     distinct, where, counts = np.unique(scores, return_inverse=True, return_counts=True)
     hits = np.bincount(where, weights=labels)[::-1]
     return distinct[::-1], np.concatenate(([0], hits.cumsum())), np.concatenate(([0], counts[::-1].cumsum()))
@@ -178,8 +178,8 @@ def _check(scores, labels, binary: bool = False) -> tuple[np.ndarray, np.ndarray
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             raise ValueError(
-                f"Expected finite {name}, got {values[bad[0]]} in row {bad[0]} ({len(bad)} such of {len(values)}). NaN "
-                "sorts above every number, so they would count as the best. Look at training: it probably diverged."
+                f"Expected finite {name}, got {values[bad[0]]} in row {bad[0]} ({len(bad)} of {len(values)} are not). "
+                "NaN sorts above every number, so they would count as the best. Look at training: it probably diverged."
             )
     if binary and not np.isin(labels, (0, 1)).all():
         raise ValueError(

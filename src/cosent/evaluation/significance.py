@@ -1,9 +1,9 @@
-"""Whether one method is better than another: paired bootstrap intervals of a difference of Spearman correlations.
+"""Paired bootstrap intervals of the difference between two methods' Spearman correlations.
 
 A resample draws test rows with replacement, the same rows for every method, and ranks the drawn rows anew; with several
 seeds it also draws seeds with replacement, the same seeds for both methods. The interval therefore says how the
-difference varies over other test rows *and* over other runs. Two or three seeds are few to draw from: the second part
-is then too narrow rather than too wide.
+difference varies over other test rows *and* over other runs. Two or three seeds are few to draw from: they make the
+interval too narrow rather than too wide.
 
 Sources: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13 (percentile interval); Koehn 2004,
 Statistical Significance Tests for Machine Translation Evaluation (same test rows for both systems); Owen 2007, The
@@ -28,13 +28,13 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 1 along the last axis of `values`; equal values share the mean of their ranks."""
-    from scipy.stats import rankdata  # a second, which `report --help` need not wait for
+    from scipy.stats import rankdata  # takes a second, which `report --help` need not wait for
 
     return rankdata(values, axis=-1)
 
@@ -45,9 +45,9 @@ def spearman(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def mean_of_ranks(scores: np.ndarray) -> np.ndarray:
-    """Fuses the scores of several runs, `(runs, rows)`, to `(rows,)`: every run ranks all rows, and ranks are averaged.
+    """Mean rank of each row over several runs: `(runs, rows)` -> `(rows,)`.
 
-    Scales do not matter, so that a cosine and a logit mix. Source: kexue.fm 9341, which suggests the fusion.
+    Scales do not matter, so cosines and logits can be fused. Source: kexue.fm 9341, which suggests the fusion.
     """
     return ranks(scores).mean(axis=0)
 
@@ -58,8 +58,8 @@ def resampled_spearman(scores: np.ndarray, labels: np.ndarray, resamples: int = 
     Args:
         scores: `(runs, rows)`.
         labels: `(rows,)`.
-        resamples: how often as many rows as there are, are drawn with replacement.
-        seed: the same seed draws the same rows for the same number of rows, so that calls can be compared.
+        resamples: number of bootstrap samples, each of as many rows as there are, drawn with replacement.
+        seed: the same seed and number of rows draw the same rows, so that calls can be compared.
 
     Returns:
         float64 `(resamples, runs)`; NaN in a resample whose labels or scores are all equal.
@@ -91,7 +91,7 @@ def difference(first: np.ndarray, second: np.ndarray, observed: float, seed: int
     Args:
         first, second: `(resamples, seeds)`, column i of both from the same training seed.
         observed: the difference of the means on the test rows as they are.
-        seed: of the drawing of seeds.
+        seed: seed of the draws.
     """
     resamples, seeds = first.shape
     drawn = np.random.default_rng(seed).integers(seeds, size=(resamples, seeds))
@@ -102,7 +102,7 @@ def difference(first: np.ndarray, second: np.ndarray, observed: float, seed: int
 
 @dataclass(frozen=True)
 class _Groups:
-    """Rows sorted by value, equal values in one group: what ranks of a resample are counted from."""
+    """Rows sorted by value and grouped by equal value, from which the ranks of a resample are counted."""
 
     order: np.ndarray  # (rows,): row numbers by rising value
     starts: np.ndarray  # (groups,): place in `order` where a group begins
@@ -114,9 +114,9 @@ class _Groups:
         return cls(np.argsort(group, kind="stable"), np.cumsum(counts) - counts, group)
 
     def resampled_ranks(self, counts: np.ndarray) -> np.ndarray:
-        """Ranks `(resamples, rows)` of the rows among those drawn, `counts` of shape `(resamples, rows)` times each.
+        """Ranks `(resamples, rows)` of the rows when each is drawn `counts` `(resamples, rows)` times.
 
-        A row's rank is the number of drawn rows below its group, and half a step more than half of its own group.
+        A row's rank is the number of drawn rows below its group plus (group size + 1) / 2.
         """
         sizes = np.add.reduceat(counts[:, self.order], self.starts, axis=1)  # (resamples, groups)
         return (np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, self.group]

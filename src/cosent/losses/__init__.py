@@ -27,12 +27,12 @@ class Loss(NamedTuple):
     """A loss by name.
 
     Args:
-        function: `(what reads names, labels, **hyper-parameters) -> scalar`.
+        function: `(values of the kind in reads, labels, **hyper-parameters) -> scalar`.
         reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits` (batch, classes).
-        compares_pairs: a batch loss: a batch without `has_ordered_pair` teaches nothing, and the loss of a batch is not
-            the mean of the losses of its parts.
+        compares_pairs: whether pairs of a batch are ranked against one another. Then a batch without
+            `has_ordered_pair` teaches nothing, and the loss of a batch is not the mean of the losses of its parts.
         towers: the models it can train.
-        classes: logits of a cross-encoder that it trains; a bi-encoder's head is fitted to the labels.
+        classes: number of logits of a cross-encoder; the head of a bi-encoder is fitted to the labels.
         tower_defaults: by tower, hyper-parameters whose default differs there from that of `function`.
     """
 

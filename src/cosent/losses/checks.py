@@ -1,4 +1,4 @@
-"""What a loss may be given: checked once, with an error that says what would have gone wrong in silence."""
+"""Input checks of the losses: shapes, dtypes and label values, with errors that name the silent failure."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ def check_scores(values: Tensor, labels: Tensor, dims: int = 1, is_mean: bool = 
         expected = "scores (batch,)" if dims == 1 else "logits (batch, classes)"
         raise ValueError(
             f"Expected floating {expected} and labels (batch,), got {values.dtype} {tuple(values.shape)} and "
-            f"{tuple(labels.shape)}. Broadcasting would pair scores with the labels of other rows without a word. Pass "
+            f"{tuple(labels.shape)}. Broadcasting would silently pair scores with the labels of other rows. Pass "
             "one row and one label per pair; `squeeze(-1)` a column."
         )
     if is_mean and not len(labels):

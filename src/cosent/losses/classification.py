@@ -13,7 +13,7 @@ from cosent.losses.checks import (
 def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """`mean of logsumexp(logits[i]) - logits[i, labels[i]]`: logits (batch, classes), labels (batch,), whole numbers.
 
-    Raises `ValueError`: shapes that do not fit, an empty batch, a label that is no whole number in 0..classes - 1.
+    Raises `ValueError`: shapes that do not fit, an empty batch, a label that is not an integer in 0..classes - 1.
     Source: https://arxiv.org/abs/1908.10084, section 3 (classification objective); for a cross-encoder of two classes
     https://kexue.fm/archives/9341.
     """
@@ -43,7 +43,7 @@ def joint_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
         labels: shape `(batch,)`, whole numbers: 0, 1 for similarity; 2, 3, 4 for contradiction, neutral, entailment.
 
     Raises:
-        ValueError: shapes that do not fit, an empty batch, a label that is no class.
+        ValueError: shapes that do not fit, an empty batch, a label that is not a class.
 
     Source: https://kexue.fm/archives/8541; https://github.com/ZhuiyiTechnology/roformer-sim, `train/supervised.py`.
     """

@@ -2,7 +2,7 @@
 
 `scores` (`torch.Tensor` of shape `(batch,)`) are similarities, any floating dtype; `labels` (same shape) are the gold
 labels, any dtype. Half precision is computed in float32, float64 stays float64, and the result has that dtype. A NaN
-score gives a NaN loss: it is never hidden. The value check of the labels waits once for the device.
+score returns a NaN loss: it is never hidden. Checking the values of the labels synchronises with the device once.
 """
 
 import torch
@@ -21,7 +21,7 @@ COSINE_SCALE, LOGIT_SCALE = 20.0, 1.0
 
 
 def cosent_loss(scores: Tensor, labels: Tensor, scale: float = COSINE_SCALE) -> Tensor:
-    """Ranks the pairs of a batch against one another: a pair with a higher label shall have a higher score.
+    """Ranks the pairs of a batch: pairs with higher labels should score higher.
 
     `log(1 + sum over all i, j with labels[i] > labels[j] of exp(scale * (scores[j] - scores[i])))`
 
@@ -54,7 +54,7 @@ class _CosentKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, scores: Tensor, labels: Tensor, scale: float) -> Tensor:
-        labels, order = labels.sort()  # equal labels side by side: all that follows reads memory in order
+        labels, order = labels.sort()  # equal labels become neighbours, so everything below reads memory in order
         grades, grade = labels.unique_consecutive(return_inverse=True)  # ascending (grades,), (batch,)
         x = scores.index_select(0, order)  # index_select: a fifth faster than [order] on a CPU
         x = scale * (x if x.device.type == "mps" else x.double())  # MPS has no float64
@@ -77,13 +77,13 @@ class _CosentKernel(torch.autograd.Function):
 
 
 def _group_logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
-    """`out[g] = logsumexp of x[group == g]` for non-empty groups: (batch,), (batch,) -> (groups,)."""
+    """Logsumexp by group, `out[g] = logsumexp of x[group == g]`, no group empty: (batch,), (batch,) -> (groups,)."""
     top = x.new_full((groups,), -torch.inf).scatter_reduce_(0, group, x, "amax")
     return torch.zeros_like(top).scatter_add_(0, group, (x - top.index_select(0, group)).exp_()).log_().add_(top)
 
 
 def has_ordered_pair(labels: Tensor) -> Tensor:
-    """Whether two labels of a batch differ, without which `cosent_loss` teaches nothing: (batch,) -> bool scalar.
+    """Whether any two labels of a batch differ: (batch,) -> bool scalar. If not, `cosent_loss` teaches nothing.
 
     Stays on the labels' device and does not wait for it. False for one pair and for an empty batch.
     """
@@ -95,7 +95,7 @@ def angle_loss(embeddings: Tensor, labels: Tensor, scale: float = COSINE_SCALE, 
 
     The halves of an embedding are the real and imaginary part of a complex vector. With u, v of length 1,
     `cos = re(u) . re(v) + im(u) . im(v)` and `sin = im(u) . re(v) - re(u) . im(v)`. A zero vector has cos = sin = 0
-    and a finite gradient. AnglE's third term (in-batch negatives) is left out.
+    and a finite gradient. AnglE's third term (in-batch negatives) is omitted.
 
     Args:
         embeddings: sentence embeddings of shape `(batch, 2, hidden)`, hidden even.
@@ -112,7 +112,7 @@ def angle_loss(embeddings: Tensor, labels: Tensor, scale: float = COSINE_SCALE, 
     if embeddings.shape[-1] % 2:
         raise ValueError(
             f"angle_loss expects an even hidden size, got {embeddings.shape[-1]}. Its two halves are a real and an "
-            "imaginary part: with a padded zero the angles would depend on the padding. Use another loss or encoder."
+            "imaginary part: padded with a zero, the angles would depend on the padding. Use another loss or encoder."
         )
     embeddings = at_least_float32(embeddings)
     norm = embeddings.norm(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Losses of a student: synonyms in a batch, a teacher's similarity matrix, a teacher's order of pairs."""
+"""Losses of a student: in-batch synonyms, a teacher's similarity matrix, a teacher's ranking of pairs."""
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,7 @@ def synonym_loss(embeddings: Tensor, scale: float = 20.0) -> Tensor:
     if len(embeddings) % 2 or not len(embeddings):
         raise ValueError(
             f"synonym_loss expects pairs of synonyms side by side, got {len(embeddings)} sentences. The last one would "
-            "have no synonym, or the mean be NaN. Pass whole pairs."
+            "have no synonym, or the mean would be NaN. Pass complete pairs."
         )
     embeddings = F.normalize(at_least_float32(embeddings), dim=-1)
     similar = (scale * embeddings @ embeddings.T).fill_diagonal_(-torch.inf)  # (sentences, sentences)
@@ -37,7 +37,7 @@ def synonym_loss(embeddings: Tensor, scale: float = 20.0) -> Tensor:
 
 
 def similarity_matrix_loss(embeddings: Tensor, teacher_embeddings: Tensor, weight: float = 100.0) -> Tensor:
-    """`weight / n^2 * sum over all i, j of (cos(u_i, u_j) - cos(v_i, v_j))^2`: a teacher's u, a student's v.
+    """`weight / n^2 * sum over all i, j of (cos(u_i, u_j) - cos(v_i, v_j))^2`, with u the teacher's, v the student's.
 
     Args:
         embeddings: the student's, shape `(sentences, hidden)`.
@@ -55,7 +55,7 @@ def similarity_matrix_loss(embeddings: Tensor, teacher_embeddings: Tensor, weigh
         raise ValueError(
             f"similarity_matrix_loss compares the same sentences, got {len(embeddings)} of the student and "
             f"{len(teacher_embeddings)} of the teacher. Cosines of different sentences would be matched, or the mean "
-            "be NaN. Pass both for one batch."
+            "would be NaN. Pass both for the same batch."
         )
     v = F.normalize(at_least_float32(embeddings), dim=-1)
     u = F.normalize(teacher_embeddings.to(v.dtype), dim=-1)
@@ -63,9 +63,9 @@ def similarity_matrix_loss(embeddings: Tensor, teacher_embeddings: Tensor, weigh
 
 
 def pair_ranking_loss(embeddings: Tensor, teacher_scores: Tensor, scale: float = 20.0) -> Tensor:
-    """`cosent_loss` of the pairs' cosines against a teacher's scores, of which the order alone counts.
+    """`cosent_loss` of the pairs' cosines against a teacher's scores: only the order of the scores matters.
 
-    The logits of a cross-encoder have no scale that cosines could be fitted to.
+    Regression would not do: the logits of a cross-encoder have no scale that cosines could be fitted to.
 
     Args:
         embeddings: shape `(2 * pairs, hidden)`, the sentences of a pair side by side.
