@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from cosent.cli import parse
 from cosent.errors import InputError
@@ -140,3 +141,9 @@ def test_a_full_disk_leaves_no_half_of_the_predictions(tmp_path, small_files):
     with small_files, pytest.raises(InputError, match=r"out.tsv could not be written .* MiB are free"):
         write_predictions(str(tmp_path / "out.tsv"), rows, np.ones(5000, dtype=np.float32), None)
     assert not list(tmp_path.iterdir())
+
+
+def test_int8_needs_no_machine_without_a_gpu(evaluate, corpus, monkeypatch):
+    """Fails if --int8, which is for the CPU, sends the model to a GPU first, and is then refused."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert evaluate(corpus, "--int8")["int8"]

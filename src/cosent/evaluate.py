@@ -36,12 +36,12 @@ class EvaluateArguments:
     find_threshold: bool = option(False, "Find the threshold anew on the validation split of this corpus.")
     threshold_grid: float | None = option(None, "Step of a grid over 0..1 for --find_threshold; default: exact search.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda where there is one, and cpu with --int8.")
     predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
 def main(args: EvaluateArguments) -> None:
-    import torch
-
+    from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
     from cosent.data.corpus import load_corpus
     from cosent.evaluation.metrics import SimilarityMetrics
@@ -49,11 +49,12 @@ def main(args: EvaluateArguments) -> None:
     from cosent.modeling.auto import load_model
 
     start = time.time()
+    device = choose_device(args.device, args.int8)
     refuse_below_1(args, "batch_size")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
     corpus = load_corpus(args.corpus, args.data_dir)
-    model = load_model(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_model(args.model).to(device)
     if args.int8:
         model = quantized(model)
     scores = score(model, corpus.split(args.split), args.batch_size)

@@ -28,16 +28,16 @@ class GenerateArguments:
     keep_tokens: list[str] | None = option(None, "Strings that every sentence has to contain.", commas=True)
     mask_tokens: list[str] | None = option(None, "Strings that the model does not get to see.", commas=True)
     seed: int = option(42, "Seed of the sampling.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda where there is one.")
     json: bool = option(False, "Print one JSON line per text.")
 
 
 def main(args: GenerateArguments) -> None:
-    import torch
-
+    from cosent.compute.devices import choose_device
     from cosent.student.model import Student
 
     texts = read_texts(args.text, args.input)
-    student = Student.from_pretrained(args.model).to("cuda" if torch.cuda.is_available() else "cpu")
+    student = Student.from_pretrained(args.model).to(choose_device(args.device))
     found = student.similar_sentences(
         texts,
         num_samples=args.num_samples,

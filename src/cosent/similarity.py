@@ -20,15 +20,18 @@ class SimilarityArguments:
     model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
     sentences: list[str] | None = option(None, "Sentences, two by two.", positional=True, commas=True)
     pairs: str | None = option(None, "Instead of sentences: UTF-8 file with `sentence1 TAB sentence2` lines.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda where there is one.")
 
 
 def main(args: SimilarityArguments) -> None:
+    from cosent.compute.devices import choose_device
     from cosent.modeling.auto import load_model
 
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
     pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences or [])
-    scores = load_model(args.model).similarity([first for first, _ in pairs], [second for _, second in pairs])
+    model = load_model(args.model).to(choose_device(args.device))
+    scores = model.similarity([first for first, _ in pairs], [second for _, second in pairs])
     for (first, second), score in zip(pairs, scores, strict=True):
         print(f"{score:7.4f}  {first}  |  {second}")
 
