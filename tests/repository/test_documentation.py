@@ -35,7 +35,7 @@ def shell_lines() -> list[tuple[str, str]]:
     lines = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        copied = "\n".join([*code_blocks(page, "bash"), *re.findall(r"`((?:python -m|cosent|make) [^`\n]+)`", text)])
+        copied = "\n".join([*code_blocks(page, "bash"), *re.findall(r"`((?:python -m|cosent|make) [^`<\n]+)`", text)])
         lines += [(page, line) for line in copied.replace("\\\n", " ").splitlines()]
     for recipe in sorted((ROOT / "recipes").rglob("*.yaml")):
         launches = re.findall(r"^# Launch: (.*)$", recipe.read_text(encoding="utf-8"), re.MULTILINE)
