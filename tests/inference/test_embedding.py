@@ -46,7 +46,7 @@ def test_cut_sentences_are_counted_once_per_row(encoder, caplog):
     with caplog.at_level(logging.WARNING):
         encoder.encode([*SENTENCES, SENTENCES[6]], batch_size=1)
     assert [r.getMessage() for r in caplog.records if "longer" in r.getMessage()] == [
-        "2 of 9 sentences are longer than 32 tokens; the rest of them is not read."
+        "2 of 9 sentences are longer than 32 tokens and are truncated."
     ]
     assert tokenize(encoder, SENTENCES).lengths.max() == 32
 

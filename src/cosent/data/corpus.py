@@ -1,4 +1,4 @@
-"""A prepared corpus, read and checked against its manifest."""
+"""Load a prepared corpus and check it against its manifest."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,7 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     files = {split: folder / f"{split}.parquet" for split in SPLITS if split in manifest.splits}
     missing = [str(file) for file in files.values() if not file.is_file()]
     if missing:
-        raise InputError(f"{folder}: the manifest names {', '.join(missing)}, which is not there. Prepare it again.")
+        raise InputError(f"{folder}: the manifest names {', '.join(missing)}, which is missing. Prepare it again.")
     splits = {}
     for split, file in files.items():
         rows = read_parquet(file, split)
@@ -67,7 +67,7 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
 
 
 def read_parquet(file: Path, split: str) -> datasets.Dataset:
-    """Memory-maps a Parquet file through the cache of `datasets`, without its progress bar of a split second."""
+    """Memory-maps a Parquet file through the cache of `datasets`, without its progress bar."""
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
@@ -78,7 +78,7 @@ def read_parquet(file: Path, split: str) -> datasets.Dataset:
 
 
 def random_subset(rows: datasets.Dataset, count: int | None, seed: int = 42) -> datasets.Dataset:
-    """A random subset of `count` rows that depends on `seed` alone; all rows when there are no more than that."""
+    """A random subset of `count` rows that depends only on `seed`; all rows if there are no more than that."""
     if count is not None and count < 1:
         raise InputError(f"--limit_train must be at least 1 pair, got {count}. Leave it out to train on all pairs.")
     if count is None or count >= len(rows):
@@ -87,12 +87,12 @@ def random_subset(rows: datasets.Dataset, count: int | None, seed: int = 42) -> 
 
 
 def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42) -> datasets.Dataset:
-    """Training rows whose negative pairs got another second sentence, drawn from all second sentences of `rows`.
+    """Replaces the second sentence of negative pairs by one drawn at random from all second sentences of `rows`.
 
-    What is drawn is neither of the pair's own sentences, nor one that `rows` call similar to the first, so that labels
-    stay true. Rows and labels keep their order. Depends on `seed` alone.
+    The drawn sentence is neither of the pair's own, nor one that `rows` label as similar to the first, so that labels
+    stay true. Rows and labels keep their order. Depends only on `seed`.
 
-    Source: kexue.fm 8847, which holds that naive cosine losses fail on hard negatives only.
+    Source: kexue.fm 8847, which claims that naive cosine losses fail only on hard negatives.
 
     Raises:
         InputError: labels that are not binary, or fewer sentences than a negative needs.

@@ -1,6 +1,6 @@
-"""From a prepared corpus to batches: tokenised once, read from memory-mapped Arrow.
+"""Datasets of tokenised pairs: tokenised once, read from memory-mapped Arrow.
 
-A bi-encoder reads the two sentences of a pair apart (`PairDataset`, batches of shape `(batch, 2, tokens)`), a
+A bi-encoder reads the two sentences of a pair separately (`PairDataset`, batches of shape `(batch, 2, tokens)`), a
 cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, tokens)`).
 """
 
@@ -24,13 +24,13 @@ TOKEN_FEATURES = {
 
 
 class PairDataset(torch.utils.data.Dataset):
-    """Tokenised pairs, the two sentences apart, read as slices of memory-mapped columns.
+    """Tokenised pairs, the two sentences separate, read as slices of memory-mapped columns.
 
     Args:
-        labels: float32 of shape `(pairs,)`, what a loss is given; default: the labels of the rows.
+        labels: targets for the loss, float32 of shape `(pairs,)`; default: the labels of the rows.
 
     Attributes:
-        truncated: how many of `sequences` (`unit` says what they are) were longer than the maximum and lost their end.
+        truncated: how many of `sequences` (counted in `unit`) were longer than the maximum and lost their end.
     """
 
     tokenize = staticmethod(tokenize_apart)
@@ -70,14 +70,14 @@ class JoinedPairDataset(PairDataset):
 
 
 def tokenized(rows: datasets.Dataset, tokenizer, max_length: int, tokenize: Callable) -> datasets.Dataset:
-    """Runs `tokenize` over rows, into an Arrow cache keyed by rows, tokenizer, length and kind of tokenising."""
+    """Tokenises rows into an Arrow cache keyed by rows, tokenizer, length and kind of tokenisation."""
     return rows.map(
         lambda batch: tokenize(batch, tokenizer, max_length),
         batched=True,
         remove_columns=list(COLUMNS),
         features=datasets.Features(**TOKEN_FEATURES[tokenize], truncated=datasets.Value("int8")),
         new_fingerprint=fingerprint(rows, tokenizer, f"{tokenize.__name__}|{max_length}"),
-        writer_batch_size=len(rows),  # one chunk, which is read without a copy
+        writer_batch_size=len(rows),  # a single chunk can be read without a copy
         desc="Tokenising",
     )
 

@@ -10,14 +10,14 @@ from torch.utils.data import ConcatDataset, Dataset, Sampler
 def choose_sampler(
     dataset: Dataset, block: int, pool: int, seed: int, weights: list[float] | None, balanced: bool
 ) -> Sampler[int] | None:
-    """The sampler of a training set: one corpus to a batch, mixed labels in a batch, or both.
+    """Chooses the sampler of a training set: one corpus per batch, mixed labels in a batch, or both.
 
     Args:
         dataset: a `PairDataset`, or a `ConcatDataset` of several corpora.
         block: rows of an optimizer step, over all devices and accumulation steps.
         pool: rows that are compared with one another, a divisor of `block`.
         seed: seed of the order.
-        weights: share of the blocks that each of several corpora has; default: equal shares.
+        weights: share of the blocks of each of several corpora; default: equal shares.
         balanced: swap rows so that as few pools as possible hold one label only.
 
     Returns:
@@ -31,16 +31,16 @@ def choose_sampler(
 
 
 class CorpusSampler(Sampler[int]):
-    """Draws from several corpora in turn, one corpus to a batch, so that labels of different kinds are never compared.
+    """Draws from several corpora in turn, one corpus per batch, so that labels of different kinds are never compared.
 
-    An epoch ends when every row of every corpus was visited: the corpus that is longest for its weight is read once,
-    the others start over in a new order. Rows are numbered through all corpora, one after the other.
+    An epoch ends when every row of every corpus has been visited: the corpus that is longest for its weight is read
+    once, the others start over in a new order. Row numbers run through the corpora in order, as in `ConcatDataset`.
 
     Args:
         lengths: rows of each corpus.
         block: rows that must come from one corpus: the global batch, over all devices and accumulation steps.
         seed: seed of the order; `set_epoch` changes it from epoch to epoch.
-        weights: share of the blocks that each corpus has, up to a common factor; default: equal shares.
+        weights: share of the blocks of each corpus, up to a common factor; default: equal shares.
         labels: shape `(rows of all corpora,)`; with them, rows of a corpus are swapped as `mix_labels` does.
         pool: rows that are compared with one another, a divisor of `block`; default: `block`.
     """
@@ -81,7 +81,7 @@ class CorpusSampler(Sampler[int]):
         yield from order.tolist()
 
     def draw(self) -> Iterator[int]:
-        """Row numbers of an epoch, whatever their labels."""
+        """Row numbers of an epoch, regardless of their labels."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         offsets = [sum(self.lengths[:index]) for index in range(len(self.lengths))]
         streams = [endless(length, offset, generator) for length, offset in zip(self.lengths, offsets, strict=True)]
@@ -91,9 +91,9 @@ class CorpusSampler(Sampler[int]):
 
 
 def turns(blocks: list[int], weights: list[float]) -> list[int]:
-    """Which corpus gives each block, until every corpus has given at least `blocks`.
+    """The corpus of each block, until every corpus has had at least `blocks`.
 
-    The next block is that of the corpus that is furthest behind its share: weights 2, 1 give 0, 1, 0, 0, 1, 0, ...
+    The next block goes to the corpus that is furthest behind its share: weights 2, 1 result in 0, 1, 0, 0, 1, 0, ...
     """
     shares = np.array(weights) / sum(weights)
     given = np.zeros(len(blocks), dtype=int)
@@ -112,12 +112,12 @@ def endless(length: int, offset: int, generator: torch.Generator) -> Iterator[in
 
 
 class BalancedSampler(Sampler[int]):
-    """Visits every row once per epoch, at random, so that as few batches as possible hold one label only.
+    """Visits every row once per epoch, in a random order with as few single-label batches as possible.
 
-    A random order is drawn and mixed by as few swaps as it takes; nearly all batches are as random draws made them.
+    A random order is drawn and corrected by as few swaps as needed; nearly all batches stay as drawn.
 
     Args:
-        labels: what the loss is given, shape `(rows,)`.
+        labels: targets of the loss, shape `(rows,)`.
         block: rows that are compared with one another: those of one step, over all devices.
         seed: seed of the order; `set_epoch` changes it from epoch to epoch.
     """
@@ -143,9 +143,9 @@ class BalancedSampler(Sampler[int]):
 def mix_labels(order: np.ndarray, labels: np.ndarray, block: int, generator: np.random.Generator) -> np.ndarray:
     """Swaps rows between blocks until as many blocks as possible hold two different labels.
 
-    A block of one label `a` takes a row of another label from a block that holds at least two of those, and gives a row
-    of `a` for it: both are mixed then. When no such block is left, every other block holds at most one row that is not
-    `a`, so no further one could be mixed in any order.
+    A block of a single label `a` swaps a row of `a` for a row of another label from a block that has at least two such
+    rows: both are mixed then. When no such block is left, every other block has at most one row that is not `a`, so no
+    order could mix one more.
 
     Args:
         order: row numbers, shape `(rows,)`; the last block may be shorter.
@@ -160,9 +160,9 @@ def mix_labels(order: np.ndarray, labels: np.ndarray, block: int, generator: np.
     lowest, highest = np.minimum.reduceat(labels, starts), np.maximum.reduceat(labels, starts)
     for label in np.unique(lowest[lowest == highest]):
         others = np.add.reduceat(labels != label, starts)  # (blocks,), rows of another label in each
-        # At random, or the last blocks would be the ones that stay as they are where rows do not go round.
+        # At random: where there are too few rows to mix all blocks, it would always be the last ones that lose out.
         for poor in generator.permutation(np.flatnonzero((others == 0) & (sizes > 1))):
-            # A block of a single row can never be mixed, so its row is free to go.
+            # A block of a single row can never be mixed, so its row may be taken.
             rich = np.flatnonzero((others > 1) | ((others == 1) & (sizes == 1)))
             if not len(rich):
                 break
@@ -176,7 +176,7 @@ def mix_labels(order: np.ndarray, labels: np.ndarray, block: int, generator: np.
 
 
 def labels_of_rows(dataset: Dataset) -> np.ndarray:
-    """The targets of all rows of a `PairDataset`, or of several behind one another: shape `(rows,)`."""
+    """Targets of all rows of a `PairDataset`, or of several concatenated ones: shape `(rows,)`."""
     if isinstance(dataset, ConcatDataset):
         return np.concatenate([labels_of_rows(part) for part in dataset.datasets])
     return dataset.labels  # type: ignore[attr-defined]

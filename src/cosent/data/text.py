@@ -19,11 +19,11 @@ def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
             either compressed as `.gz`.
 
     Raises:
-        InputError: a file that is not there or of another kind, a line that is not UTF-8, or an object without text.
+        InputError: a file that is missing or of another kind, a line that is not UTF-8, or an object without text.
     """
     for path in map(Path, paths):
         if not path.is_file():
-            raise InputError(f"There is no text file at {path}. --text takes files, separated by commas.")
+            raise InputError(f"There is no text file at {path}. --text takes files, separated by spaces.")
         if not path.name.endswith(SUFFIXES):
             raise InputError(f"{path}: text is read from {', '.join(SUFFIXES)}. Rename or convert the file.")
         is_json = ".jsonl" in path.suffixes
@@ -34,7 +34,7 @@ def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
                     if text:
                         yield text
             except (EOFError, gzip.BadGzipFile) as error:
-                raise InputError(f"{path} is not a whole gzip file: {error}. Compress it again.") from error
+                raise InputError(f"{path} is not a complete gzip file: {error}. Compress it again.") from error
 
 
 def text_of(line: bytes, is_json: bool, place: str) -> str:
@@ -53,5 +53,5 @@ def text_of(line: bytes, is_json: bool, place: str) -> str:
 
 
 def normalized_text(text: str) -> str:
-    """A sentence without punctuation, spaces and case: what is alike in all its spellings."""
+    """Normalises a sentence for comparison: no punctuation, spaces or case."""
     return re.sub(r"\W+", "", text).lower()

@@ -1,4 +1,4 @@
-"""Tokenise pairs of sentences, apart for a bi-encoder or joined for a cross-encoder."""
+"""Tokenise pairs of sentences, separately for a bi-encoder or joined for a cross-encoder."""
 
 import json
 import logging
@@ -24,11 +24,11 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
     """Token ids of `[CLS] sentence1 [SEP] sentence2 [SEP]`, cut at the end of the longer sentence.
 
     Returns:
-        `input_ids`; `first_tokens`, how many of them have segment id 0 (all, where the tokenizer gives no segments);
+        `input_ids`; `first_tokens`, how many of them have segment id 0 (all, if the tokenizer has no segments);
         `truncated`, whether the pair was cut.
 
     Raises:
-        InputError: the tokenizer numbers segments otherwise than zeros before ones.
+        InputError: the tokenizer numbers segments in another way than zeros before ones.
     """
     options = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
     pairs = run_tokenizer(tokenizer, batch["sentence1"], batch["sentence2"], **options)
@@ -37,21 +37,21 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
         first_tokens[row] = len(segments) - sum(segments)
         if segments != [0] * first_tokens[row] + [1] * sum(segments):
             raise InputError(
-                f"This tokenizer gives a pair the segment ids {segments}, expected zeros before ones: another model "
-                "would be trained than was pretrained. Pass --segment_ids zero, or take another encoder."
+                f"This tokenizer gives a pair the segment ids {segments}, expected zeros before ones: training would "
+                "not match pretraining. Pass --segment_ids zero, or take another encoder."
             )
     truncated = [bool(row.overflowing) for row in pairs.encodings]
     return {"input_ids": ids, "first_tokens": first_tokens, "truncated": truncated}
 
 
 def tokenizer_rules(tokenizer) -> str:
-    """A fast tokenizer's rules and vocabulary, without what its last call left set in it: part of a cache's key."""
+    """A fast tokenizer's rules and vocabulary, without the state of its last call: part of a cache's key."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
     return f"{tokenizer.model_input_names}|{json.dumps(backend)}"
 
 
 def warn_truncated(truncated: int, total: int, unit: str, max_length: int, where: str = "", flag: str = "") -> None:
-    """Warns where text was cut; says nothing where `truncated` is 0.
+    """Warns about truncated text, unless `truncated` is 0.
 
     Args:
         truncated: how many of `total` were longer than `max_length` tokens.
@@ -61,7 +61,7 @@ def warn_truncated(truncated: int, total: int, unit: str, max_length: int, where
     """
     if truncated:
         logger.warning(
-            "%s%d of %d %s are longer than %d tokens; the rest of them is not read.%s",
+            "%s%d of %d %s are longer than %d tokens and are truncated.%s",
             f"{where}: " if where else "",
             truncated,
             total,
