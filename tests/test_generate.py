@@ -31,7 +31,7 @@ def test_input_that_cannot_be_read(tmp_path):
     file.write_text("一\n\n二\n", encoding="utf-8")
     with pytest.raises(InputError, match="line 2 is empty"):
         read_texts(None, str(file))
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no file .* Name a UTF-8 file with one sentence per line"):
         read_texts(None, str(tmp_path / "none.txt"))
     with pytest.raises(InputError, match="one of the two"):
         read_texts(["一"], str(file))

@@ -51,14 +51,10 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
     with args.main_process_first(desc="teacher"):
         targets = teacher_targets(teacher, rows, Path(distill_args.teacher_cache or DEFAULT_CACHE))
-    generation = model_args.generation
-    corruption = Corruption.from_tokenizer(
-        encoder.tokenizer, distill_args.corruption_share, distill_args.corruption_ratio
-    )
     judge = load_model(distill_args.judge).to(args.device) if distill_args.judge else teacher
     sampling = Sampling(num_samples=distill_args.generation_samples)
     held_out = StudentEvaluation(
-        encoder, list(measured.values()), generation, judge, distill_args.generation_sources, sampling
+        encoder, list(measured.values()), model_args.generation, judge, distill_args.generation_sources, sampling
     )
     pairs = tokenised_pairs(rows, positive, encoder, args)
     trainer = StudentTrainer(
@@ -69,7 +65,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         validate=held_out.validate,
         train_dataset=StudentDataset(pairs, targets),
         eval_dataset=list(held_out.validation),
-        data_collator=StudentCollator(encoder.tokenizer.pad_token_id, corruption if generation else None, generation),
+        data_collator=student_collator(encoder.tokenizer, model_args.generation, distill_args),
     )
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, distill_args))
     before, written_before = held_out.report()
@@ -133,6 +129,12 @@ def tokenised_pairs(
             f"{len(pairs)} pairs fill no batch of {batch}: no step would be taken. Lower --per_device_train_batch_size."
         )
     return pairs
+
+
+def student_collator(tokenizer, generation: bool, args: DistillArguments) -> StudentCollator:
+    """The collator, with noise on the sources of a student that writes."""
+    corruption = Corruption.from_tokenizer(tokenizer, args.corruption_share, args.corruption_ratio)
+    return StudentCollator(tokenizer.pad_token_id, corruption if generation else None, generation)
 
 
 def teacher_targets(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, cache: Path):

@@ -5,9 +5,9 @@ cosent generate --model runs/student --text 微信和支付宝哪个好 --num 20
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from cosent.cli import run
+from cosent.data.text import numbered_lines
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
 
@@ -66,13 +66,13 @@ def read_texts(texts: list[str] | None, file: str | None) -> list[str]:
         if not all(text.strip() for text in texts):
             raise InputError("--text has an empty sentence, and nothing is similar to that. Leave it out.")
         return texts
-    try:
-        lines = Path(file).read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--input cannot be read: {error}. Name a UTF-8 file, one sentence per line.") from error
-    for number, line in enumerate(lines, 1):
+    lines = []
+    for number, line in numbered_lines(file, "a UTF-8 file with one sentence per line"):
         if not line.strip():
             raise InputError(f"{file}, line {number} is empty: results would not line up with the lines. Remove it.")
+        lines.append(line)
+    if not lines:
+        raise InputError(f"{file} is empty. Put a sentence on each line.")
     return lines
 
 

@@ -4,11 +4,10 @@ cosent similarity --model runs/stsb 我喜欢北京 我不喜欢北京
 cosent similarity --model runs/stsb --pairs pairs.tsv
 """
 
-from codecs import BOM_UTF8
 from dataclasses import dataclass
-from pathlib import Path
 
 from cosent.cli import run
+from cosent.data.text import numbered_lines
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
 
@@ -47,16 +46,11 @@ def pair_up(sentences: list[str]) -> list[tuple[str, str]]:
 
 def read_pairs(path: str) -> list[tuple[str, str]]:
     """Reads `sentence1 TAB sentence2` lines; further columns are ignored."""
-    if not Path(path).is_file():
-        raise InputError(f"There is no file {path}. --pairs takes a UTF-8 file with `sentence1 TAB sentence2` lines.")
     pairs = []
-    for number, line in enumerate(Path(path).read_bytes().removeprefix(BOM_UTF8).splitlines(), start=1):
-        try:
-            fields = line.decode("utf-8").split("\t")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}, line {number}: not UTF-8: {line!r}. Save the file as UTF-8.") from error
+    for number, line in numbered_lines(path, "a UTF-8 file with `sentence1 TAB sentence2` lines"):
+        fields = line.split("\t")
         if len(fields) < 2 or not all(fields[:2]):
-            raise InputError(f"{path}, line {number}: expected `sentence1 TAB sentence2`, got {line.decode()!r}.")
+            raise InputError(f"{path}, line {number}: expected `sentence1 TAB sentence2`, got {line!r}.")
         pairs.append((fields[0], fields[1]))
     if not pairs:
         raise InputError(f"{path} is empty. --pairs takes a UTF-8 file with `sentence1 TAB sentence2` lines.")

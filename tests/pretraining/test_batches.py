@@ -44,7 +44,7 @@ def test_every_format_gives_the_same_lines(tmp_path):
 @pytest.mark.parametrize(
     "name, content, told",
     [
-        ("a.txt", "好\n".encode() + b"\xff\n", "line 2: not UTF-8"),
+        ("a.txt", "好\n".encode() + b"\xff\n", "line 2: expected UTF-8, got the byte 0xff"),
         ("a.jsonl", b'{"text": "x"}\n{"body": "x"}\n', "line 2: expected"),
         ("a.jsonl", b'{"text": 5}\n', "must be a string"),
         ("a.csv", b"x\n", "text is read from"),

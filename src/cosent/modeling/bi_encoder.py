@@ -60,13 +60,8 @@ class SentenceEncoder(TextModel):
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
 
         Args:
-            model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
             pooling: one of `POOLINGS`; default: what the folder says, else `mean`.
-            max_length: tokens per sentence, special tokens included; default: what the tokenizer says.
-            dropout: probability for hidden states and attention; default: what the backbone says.
-            seed: seed of whatever weights the folder does not have; the global random state stays as it was.
-            attn_implementation: e.g. `flash_attention_2`, on whose variable-length kernel packed rows then run.
-            quantization_config: of transformers, for weights that stay frozen.
+            The others: see `TextModel`.
 
         Raises:
             InputError: no model is there, or it pools in a way that this project does not compute.

@@ -77,15 +77,11 @@ class CrossEncoder(TextModel):
         """Loads a classifier in float32, or a backbone and a fresh head on it.
 
         Args:
-            model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
             num_labels: logits of the head, to train it; default: what the folder says. A head of another size is
                 replaced, and three classes are named as `NLI_CLASSES`.
             segment_ids: `tokenizer`: as the tokenizer numbers them (0 everywhere if it was saved that way); `zero`: 0
                 everywhere, in training, here and in whatever serves the saved folder.
-            max_length: tokens per pair, special tokens included; default: what the tokenizer says.
-            dropout: probability for hidden states, attention and the head; default: what the model says.
-            seed: seed of whatever weights the folder does not have; the global random state stays as it was.
-            attn_implementation, quantization_config: as for `SentenceEncoder`.
+            The others: see `TextModel`.
 
         Raises:
             InputError: no model is there.

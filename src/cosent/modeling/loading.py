@@ -22,7 +22,17 @@ HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_d
 
 
 class TextModel(nn.Module):
-    """What both towers have: a `backbone`, a `tokenizer`, and a maximum length that is saved with the tokenizer."""
+    """What both towers and the student share: `backbone`, `tokenizer`, and a maximum length saved with the tokenizer.
+
+    Their `from_pretrained` share these parameters:
+        model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
+        max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: what the tokenizer
+            says.
+        dropout: probability for hidden states, attention and the head of a classifier; default: what the model says.
+        seed: seed of whatever weights the folder does not have; the global random state stays as it was.
+        attn_implementation: e.g. `flash_attention_2`, on whose variable-length kernel packed rows then run.
+        quantization_config: of transformers, for weights that stay frozen.
+    """
 
     @property
     def max_length(self) -> int:

@@ -65,12 +65,9 @@ class Student(SentenceEncoder):
         """Loads a student, a RoFormer to make one of, or a published RoFormer-Sim in its PyTorch form, in float32.
 
         Args:
-            model_name_or_path: a folder, a shipped encoder or a Hub id, e.g. `junnyu/roformer_chinese_sim_char_small`.
             pooling: one of `POOLINGS`; default: what the folder says, else `linear_cls`, which RoFormer-Sim has.
-            max_length: tokens per sentence, special tokens included; default: what the tokenizer says.
-            dropout: probability for hidden states and attention; default: what the model says.
-            seed: seed of whatever weights the folder does not have; the global random state stays as it was.
             layers: keep this many, evenly spaced; default: all.
+            The others: see `TextModel`.
 
         Raises:
             InputError: no model is there, or no RoFormer.
