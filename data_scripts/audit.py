@@ -1,4 +1,4 @@
-"""What stands twice, what leaks between splits, and how far plain character overlap gets on a prepared corpus.
+"""Audit a prepared corpus: duplicates, leaks between splits, and the score of plain character overlap.
 
 python -m data_scripts.audit lcqmc
 python -m data_scripts.audit data/my_pairs --json audit.json
@@ -85,7 +85,7 @@ def duplicates(pairs: list[Pair]) -> dict:
 
 
 def leaks(seen: list[Pair], held_out: list[Pair]) -> dict:
-    """Rows of `held_out` that `seen` gives away: the whole pair in either order, both sentences, at least one.
+    """Rows of `held_out` that occur in `seen`: the pair in either order, both its sentences, at least one of them.
 
     `pair_other_label` counts the leaked pairs that never have the same label in `seen`.
     """
@@ -128,7 +128,7 @@ def describe(pairs: list[Pair]) -> dict:
 
 
 def dice_overlap(sentence1: str, sentence2: str) -> float:
-    """`2 * |a & b| / (|a| + |b|)` with a, b the multisets of characters and character bigrams of the two sentences.
+    """Dice overlap `2 * |a & b| / (|a| + |b|)` of a, b: multisets of characters and character bigrams of a sentence.
 
     Case, spaces and punctuation count as they are. Two empty sentences have overlap 0.
     """
@@ -139,7 +139,7 @@ def dice_overlap(sentence1: str, sentence2: str) -> float:
 
 
 def overlap_spearman(pairs: list[Pair]) -> float | None:
-    """Spearman x100 of the overlap with the labels: a trained model must clear it. None for a single label."""
+    """Spearman x100 of the overlap with the labels: a trained model must beat it. None if all labels are equal."""
     from scipy.stats import spearmanr
 
     labels = [pair[2] for pair in pairs]
@@ -150,7 +150,7 @@ def overlap_spearman(pairs: list[Pair]) -> float | None:
 
 
 def table(report: dict) -> str:
-    """The report for a human: one column per split, one line per pair of splits."""
+    """The report as text: one column per split, one line per pair of splits."""
     splits = report["splits"]
     lines = [report["name"], f"{'':<28}" + "".join(f"{split:>14}" for split in splits)]
     first = next(iter(splits.values()))

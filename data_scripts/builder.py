@@ -1,7 +1,7 @@
-"""The one builder: checked pairs of any source to one Parquet file per split.
+"""Build one Parquet file per split from the checked pairs of any source.
 
-`datasets` keys its cache by the builder's configuration and sees neither an edited raw file nor edited builder code: it
-would return the old rows. So `build` never lets it: every build writes to a fresh folder with a cache of its own.
+`datasets` keys its cache by the builder's configuration and notices neither an edited raw file nor edited builder code:
+it would return the old rows. So `build` bypasses that cache: every build writes to a fresh folder with its own cache.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from data_scripts.checks import LabelRange
 from data_scripts.readers import Layout, Record, Tally, read_pairs, read_records
 
 VERSION = "1.0.0"
-ONE_FILE = "1000GB"  # per split, however large: `datasets` would start a second shard at 500 MB
+ONE_FILE = "1000GB"  # a split is one file, however large: `datasets` would start a second shard at 500 MB
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,19 @@ class RawFile:
 
 @dataclass(frozen=True)
 class Carve:
-    """Validation and test pairs taken out of the train files, because the user asked for it."""
+    """Validation and test pairs taken out of the train files at the user's request."""
 
     validation_share: float
     test_share: float
     seed: int
 
     def split_of(self, pairs: list[tuple[str, str, float]]) -> list[str]:
-        """The split of each pair: a function of the texts and the seed alone, whatever the order of the rows.
+        """The split of each pair, which depends only on the texts and the seed, not on the order of the rows.
 
         Equal pairs, in either order, stay together, so that no pair is in two splits.
 
         Raises:
-            InputError: a share of these pairs rounds to no pair, or to all of them.
+            InputError: a share of these pairs rounds to none of them, or to all.
         """
         keys = ["\t".join(sorted(pair[:2])) for pair in pairs]
         ranked = sorted(set(keys), key=lambda key: hashlib.sha256(f"{self.seed}\t{key}".encode()).digest())
@@ -69,7 +69,7 @@ class Carve:
 
 @dataclass
 class PairsConfig(datasets.BuilderConfig):
-    """What to read: the raw files by split, the labels they may hold, and what a bad row does."""
+    """Input of a build: raw files by split, the labels they may hold, and the handling of bad rows."""
 
     files: dict[str, list[RawFile]] = field(default_factory=dict)
     labels: LabelRange | None = None
@@ -78,9 +78,9 @@ class PairsConfig(datasets.BuilderConfig):
 
 
 class PairsBuilder(datasets.GeneratorBasedBuilder):
-    """sentence1, sentence2 (string) and label (float32) from every source that this project reads.
+    """Builder of the columns sentence1, sentence2 (string) and label (float32), for every source of this project.
 
-    `tallies` holds, after a build, what reading each split found.
+    After a build, `tallies` holds the counts of each split.
     """
 
     VERSION = datasets.Version(VERSION)
@@ -118,7 +118,7 @@ class PairsBuilder(datasets.GeneratorBasedBuilder):
 
 
 def build(folder: Path, scratch: Path, config: dict) -> dict[str, Tally]:
-    """Writes `{split}.parquet` for every split into `folder` and tells what reading found.
+    """Writes `{split}.parquet` for every split into `folder` and returns the counts of what was read.
 
     Args:
         folder: an empty folder.
@@ -126,7 +126,7 @@ def build(folder: Path, scratch: Path, config: dict) -> dict[str, Tally]:
         config: the fields of `PairsConfig`.
 
     Returns:
-        `dict[str, Tally]`: by split of the source files (a carved corpus has `train` alone).
+        `dict[str, Tally]`: by split of the source files (a carved corpus has only `train`).
 
     Raises:
         InputError: a bad row, or a split without a single usable row.

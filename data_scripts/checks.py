@@ -1,4 +1,4 @@
-"""What a sentence and a label must be, and the error that says which of them a row breaks."""
+"""Checks of the sentences and the label of a row."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
 
 @dataclass(frozen=True)
 class LabelRange:
-    """Which labels a corpus may hold: `kind` as in `cosent.schema.LABEL_KINDS`, both ends included."""
+    """Labels that a corpus may hold: `kind` as in `cosent.schema.LABEL_KINDS`, both ends included."""
 
     kind: str
     low: float
@@ -19,7 +19,7 @@ class LabelRange:
 
 
 class RowError(InputError):
-    """One row cannot be used; `expected` and `got` are halves of the sentence that the user reads."""
+    """Error for a row that cannot be used; the message is `expected {expected}, got {got}`."""
 
     def __init__(self, expected: str, got: str):
         super().__init__(f"expected {expected}, got {got}")
@@ -27,7 +27,7 @@ class RowError(InputError):
 
 
 def not_utf8(text: str) -> RowError | None:
-    """What is wrong with text that was decoded with `surrogateescape`; None where it is sound."""
+    """Error for text, decoded with `surrogateescape`, that was not UTF-8; None if it was."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -40,7 +40,7 @@ def not_utf8(text: str) -> RowError | None:
 
 
 def check_text(value: object, name: str) -> str:
-    """A sentence without the white space around it.
+    """Strips and checks a sentence.
 
     Raises:
         RowError: not text, empty, or not UTF-8.
@@ -56,7 +56,7 @@ def check_text(value: object, name: str) -> str:
 
 
 def check_label(value: object, labels: LabelRange) -> float:
-    """A label as the number that training uses; NLI classes become their rank.
+    """Checks a label and converts it to the number that training uses; NLI classes become their rank.
 
     Raises:
         RowError: not one of the classes, not a number, NaN, or outside the range.

@@ -1,6 +1,6 @@
-"""The table of corpora: what each one is, which files hold its splits, and what its publisher says about its size.
+"""Table of the known corpora: label kind, files of each split, published sizes.
 
-Everything that depends on the corpus stands here once and travels to training in the manifest of the prepared folder.
+Everything that depends on the corpus is stored only here, and reaches training in the manifest of the prepared folder.
 """
 
 import difflib
@@ -26,11 +26,11 @@ class Corpus:
         folders: names of the folder that holds the files, looked for at and directly below `--source`.
         files: by split, file patterns in order of preference.
         parts: by split, the (corpus, split) couples that it joins; in place of `folders` and `files`.
-        published_rows: by split, the rows that the publisher (or the paper that made the split) tells.
+        published_rows: by split, the number of rows stated by the publisher (or by the paper that made the split).
         bi_encoder_length, cross_encoder_length: tokens with special tokens, per sentence and per pair.
         hub_repository, hub_revision: pinned dataset on the Hugging Face Hub with columns sentence1, sentence2, score.
-        generated: written by the grammar of `data_scripts.demo`; there is no source to name.
-        notes: what a reader of the manifest should know; they become its warnings.
+        generated: written by the grammar of `data_scripts.demo`, without --source.
+        notes: remarks for readers of the manifest, stored as its warnings.
     """
 
     name: str
@@ -77,7 +77,7 @@ PAWSX_FILES = {
 }
 
 # Row counts: kexue.fm 8847 and the corpora's own splits; OCNLI: its dataset card. Revisions: mteb 2.20, cmtebsts.py.
-# CNSD states its sizes in thousands only, so SNLI-zh and CMNLI have no published count here.
+# CNSD states its sizes only in thousands, so SNLI-zh and CMNLI have no published count here.
 CORPORA = {
     corpus.name: corpus
     for corpus in (
@@ -200,5 +200,5 @@ def unknown_name(name: str) -> InputError:
     return InputError(
         f"{name!r} is not in the table of corpora ({', '.join(CORPORA)})"
         + (f"; nearest: {', '.join(near)}" if near else "")
-        + f". For pairs of your own under that name, say what their labels are: --label_kind {'|'.join(LABEL_KINDS)}."
+        + f". For pairs of your own with that name, state their labels: --label_kind {'|'.join(LABEL_KINDS)}."
     )

@@ -1,4 +1,4 @@
-"""The user's own pairs: which files, which split, which columns, and saying aloud whatever was decided."""
+"""Find the files, splits and columns of the user's own pairs, and report every decision."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ RANGES = {"binary": (0.0, 1.0), "nli": (0.0, 2.0)}
 
 
 def from_own_pairs(name: str, source: Path, arguments) -> Source:
-    """A file or a folder of the user's, with the flags of `prepare`.
+    """Source of the user's own pairs, a file or a folder, with the flags of `prepare`.
 
     Raises:
         InputError: files, flags or columns that do not go together.
@@ -77,13 +77,13 @@ def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]
         if path not in candidates:
             if splits:
                 raise InputError(
-                    f"{path} is {splits[0]} by its name, and no format by its ending: {', '.join(FORMATS)} are read. "
+                    f"{path} is {splits[0]} by its name, but no format by its ending: {', '.join(FORMATS)} are read. "
                     "Unpack or rename it, name the format with --format, or move it away."
                 )
             decisions.append(f"{path.name}: not read, its ending is none of {', '.join(FORMATS)}")
             continue
         if len(splits) > 1:
-            raise InputError(f"{path} could be {' or '.join(splits)} by its name, and is not guessed. Rename it.")
+            raise InputError(f"{path} could be {' or '.join(splits)} by its name, and no choice is guessed. Rename it.")
         if splits:
             paths.setdefault(splits[0], []).append(path)
         else:
@@ -101,7 +101,7 @@ def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]
 def _layout(path: Path, arguments) -> tuple[Layout, str]:
     format = arguments.format or FORMATS.get(path.suffix)
     if format is None:
-        raise InputError(f"The format of {path} cannot be told from its name. Pass --format tsv, csv or jsonl.")
+        raise InputError(f"The format of {path} is not clear from its name. Pass --format tsv, csv or jsonl.")
     flags = (arguments.sentence1_column, arguments.sentence2_column, arguments.label_column)
     wanted = tuple(int(flag) if flag and flag.isdecimal() else (flag,) if flag else None for flag in flags)
     if format == "jsonl":
@@ -135,14 +135,14 @@ def _layout(path: Path, arguments) -> tuple[Layout, str]:
 def _first_row(path: Path, format: str) -> list[str]:
     for number, _, fields in read_records(path, format):
         if isinstance(fields, RowError):
-            raise InputError(f"{path}, line {number}: {fields}. It tells the columns: correct the line.")
+            raise InputError(f"{path}, line {number}: {fields}. The columns are read from it: correct the line.")
         if fields:
             return [field.strip() for field in fields]
-    raise InputError(f"{path} is empty: it has no row at all. Nothing could be learned from it: name another file.")
+    raise InputError(f"{path} is empty: it has no rows. Nothing could be learnt from it: name another file.")
 
 
 def _has_header(names: list[str], wanted: tuple, flag: bool | None) -> tuple[bool, str]:
-    """Conservative: only a line that bears known (or asked for) column names is taken for a header."""
+    """Whether line 1 is a header, and why: only if it holds known (or requested) column names."""
     if flag is not None:
         return flag, "line 1 is a header (--header)" if flag else "no header (--no_header)"
     if any(isinstance(column, tuple) for column in wanted):
@@ -159,7 +159,7 @@ def _carve(arguments, files: dict) -> Carve | None:
     if set(files) != {"train"} or not all(0 <= share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
         raise InputError(
             "--validation_share and --test_share take pairs out of a single train split and leave some there, got the "
-            f"splits {', '.join(files)} and the shares {shares['validation']:g} and {shares['test']:g}. Splits that "
-            "exist are never drawn again. Drop the shares, or make them less than 1 together."
+            f"splits {', '.join(files)} and the shares {shares['validation']:g} and {shares['test']:g}. Existing "
+            "splits are never drawn again. Drop the shares, or make their sum less than 1."
         )
     return Carve(shares["validation"], shares["test"], arguments.seed)

@@ -1,11 +1,11 @@
-"""Raw files, the Hub or the demo grammar -> `{train,validation,test}.parquet` and MANIFEST.json.
+"""Prepare a corpus: raw files, the Hub or the demo grammar -> `{train,validation,test}.parquet` and MANIFEST.json.
 
     python -m data_scripts.prepare lcqmc --source raw/senteval_cn
     python -m data_scripts.prepare stsb --source hub
     python -m data_scripts.prepare demo
     python -m data_scripts.prepare my_pairs --source pairs.csv --label_kind binary --validation_share 0.1
 
-Training reads what this writes and never a raw file. A corpus that is not in the table needs --label_kind.
+Training reads only what this job writes, never a raw file. A corpus that is not in the table needs --label_kind.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from cosent.errors import InputError
 from cosent.schema import LABEL_KINDS, MANIFEST_NAME, SPLITS, Manifest, sha256_of_file
 from data_scripts.corpora import CORPORA, unknown_name
 
-MOST_HISTOGRAM_KEYS = 20  # more different labels than this are counted in ten bins
+MOST_HISTOGRAM_KEYS = 20  # if there are more distinct labels, they are counted in ten bins
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -32,22 +32,22 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(CORPORA)}, or a name for pairs of your own")
-    parser.add_argument("--source", help="folder (own pairs: or file) with the raw rows, or `hub`; demo needs none")
+    parser.add_argument("--source", help="folder with the raw rows (own pairs: or a file), or `hub`; demo needs none")
     parser.add_argument("--output", type=Path, help="folder to write, data/NAME by default")
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier prepared folder")
-    parser.add_argument("--on_bad_rows", choices=("error", "skip"), default="error", help="skip counts and lists them")
+    parser.add_argument("--overwrite", action="store_true", help="replace a folder that was prepared earlier")
+    parser.add_argument("--on_bad_rows", choices=("error", "skip"), default="error", help="skip: count and list them")
     own = parser.add_argument_group("pairs of your own")
     own.add_argument("--label_kind", choices=LABEL_KINDS)
-    own.add_argument("--label_min", type=float, help="graded labels: the lowest that may occur")
-    own.add_argument("--label_max", type=float, help="graded labels: the highest")
-    own.add_argument("--format", choices=("tsv", "csv", "jsonl"), help="by default from the suffix")
+    own.add_argument("--label_min", type=float, help="lowest possible graded label")
+    own.add_argument("--label_max", type=float, help="highest possible graded label")
+    own.add_argument("--format", choices=("tsv", "csv", "jsonl"), help="default: from the suffix")
     own.add_argument("--header", action="store_true", default=None, help="line 1 holds column names")
     own.add_argument("--no_header", action="store_false", dest="header", default=None, help="line 1 is a pair")
     for column in ("sentence1", "sentence2", "label"):
-        own.add_argument(f"--{column}_column", help="its name, or its position from 0")
-    own.add_argument("--validation_share", type=float, default=0.0, help="of the pairs of a lone train split, 0 to 1")
+        own.add_argument(f"--{column}_column", help="name of the column, or its position from 0")
+    own.add_argument("--validation_share", type=float, default=0.0, help="share of the pairs, for a lone train split")
     own.add_argument("--test_share", type=float, default=0.0, help="likewise")
-    own.add_argument("--seed", type=int, default=42, help="of the shares")
+    own.add_argument("--seed", type=int, default=42, help="seed of the shares")
     return parser.parse_args(argv)
 
 
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> Path:
     """Prepares one corpus and returns its folder.
 
     Raises:
-        InputError: anything the user gave is wrong; nothing has been written then.
+        InputError: wrong flags, files or rows; nothing has been written then.
     """
     check_flags(arguments)
     output = arguments.output or Path("data", arguments.name)
@@ -81,8 +81,8 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise InputError(f"NAME becomes a folder below data/: expected letters, digits, _ . -, got {name!r}.")
     if known and given:
         raise InputError(
-            f"{name} is in the table, which says what {', '.join(given)} would say. Two answers could disagree: drop "
-            "these flags, or give your own pairs another name."
+            f"{name} is in the table, which already sets {', '.join(given)}. The two could disagree: drop these "
+            "flags, or give your own pairs another name."
         )
     generated = known and CORPORA[name].generated
     if generated and arguments.source:
@@ -97,7 +97,7 @@ def refuse_to_replace(output: Path, overwrite: bool) -> None:
         return
     ours = output.is_dir() and all(path.name == MANIFEST_NAME or path.suffix == ".parquet" for path in output.iterdir())
     if not (ours and (output / MANIFEST_NAME).is_file()):
-        raise InputError(f"{output} exists and is not a prepared corpus: it stays. Choose another --output.")
+        raise InputError(f"{output} exists and is not a prepared corpus: it is not replaced. Choose another --output.")
     if not overwrite:
         raise InputError(
             f"{output} already holds a prepared corpus. Replacing it would change what earlier runs refer to: pass "
@@ -120,7 +120,7 @@ def open_source(arguments: argparse.Namespace):
 
 
 def write(source, output: Path, on_bad_rows: str) -> Manifest:
-    """Builds beside `output` and moves the result there at the end, so that a failure leaves nothing half written."""
+    """Builds next to `output` and moves the result there at the end, so that a failure leaves nothing half written."""
     from data_scripts import builder
 
     work = output.parent / f".{output.name}.{os.getpid()}.partial"
@@ -152,7 +152,7 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
             warnings.append(f"{split} has {len(labels):,} rows, the published corpus has {published:,}.")
         if split == "train" and len(set(labels)) == 1:
             warnings.append(f"every train label is {labels[0]:g}: a loss that compares labels will learn nothing.")
-        tally = tallies.get(split)  # a carved split was read with train, and is accounted for there
+        tally = tallies.get(split)  # a carved split was read, and is counted, with train
         splits[split] = {
             "rows": len(labels),
             "sha256": sha256_of_file(path),
@@ -184,7 +184,7 @@ def read_labels(path: Path) -> list[float]:
 
 
 def histogram(labels: list[float], low: float, high: float) -> dict[str, int]:
-    """Rows by label, in rising order; many different labels are counted in ten bins of equal width instead."""
+    """Rows by label, in ascending order; many distinct labels are counted in ten bins of equal width instead."""
     counts = Counter(labels)
     if len(counts) <= MOST_HISTOGRAM_KEYS:
         return {f"{label:g}": counts[label] for label in sorted(counts)}
@@ -194,7 +194,7 @@ def histogram(labels: list[float], low: float, high: float) -> dict[str, int]:
 
 
 def table(manifest: Manifest) -> str:
-    """What was written, for a human."""
+    """Summary of a prepared corpus as text."""
     lines = [f"{manifest.name}: {manifest.label_kind} labels, {manifest.source}"]
     lines.append(f"{'split':<12}{'rows':>10}{'published':>12}  labels")
     for split in SPLITS:

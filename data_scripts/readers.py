@@ -1,4 +1,4 @@
-"""Raw files to checked pairs, one row at a time: nothing is padded, cut, guessed or skipped without being counted."""
+"""Read checked pairs from raw files, row by row; nothing is padded, cut, guessed or skipped without being counted."""
 
 import csv
 import json
@@ -20,13 +20,13 @@ SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rows of one raw file are written.
+    """Format of the rows of a raw file.
 
     Args:
         format: `tsv` (tabs, never quoted), `csv` (quoted where needed) or `jsonl` (one object per line).
         header: whether line 1 holds column names instead of a pair.
-        columns: where sentence1, sentence2 and label stand: a 0-based position, or names of which the first one
-            present is taken.
+        columns: columns of sentence1, sentence2 and label: 0-based positions, or names of which the first one present
+            is taken.
         width: number of columns of every row; None takes that of line 1.
     """
 
@@ -38,7 +38,7 @@ class Layout:
 
 @dataclass
 class Tally:
-    """What reading one split found: rows per file, rows left out by reason, and the bad rows."""
+    """Counts of a split: rows per file, rows left out by reason, and the bad rows."""
 
     files: list[dict] = field(default_factory=list)
     left_out: Counter = field(default_factory=Counter)
@@ -49,7 +49,7 @@ Record = tuple[int, str, list | dict | RowError]  # line number, its text, its f
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines from 1, ended by LF or CRLF and by nothing else: U+2028 or a form feed belongs to a sentence.
+    """Lines numbered from 1, ended only by LF or CRLF: U+2028 or a form feed belongs to a sentence.
 
     Bytes that are not UTF-8 come back as lone surrogates, for `check_text` to report with their line.
     """
@@ -61,7 +61,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_records(path: Path, format: str) -> Iterator[Record]:
-    """Lines cut into fields; a blank line has an empty list of them.
+    """Splits lines into fields; a blank line has none.
 
     Args:
         format: `tsv`, `csv` or `jsonl`.
@@ -88,7 +88,7 @@ def _read_csv(path: Path) -> Iterator[Record]:
 
     reader = csv.reader(lines(), strict=True)
     while True:
-        start = reader.line_num + 1  # a quoted sentence may span several lines; its row is known by the first
+        start = reader.line_num + 1  # a quoted sentence may span several lines; errors name the first
         consumed.clear()
         try:
             fields: list | RowError = next(reader)
@@ -97,7 +97,7 @@ def _read_csv(path: Path) -> Iterator[Record]:
         except csv.Error as error:
             fields = RowError("comma-separated values, with quotes doubled inside quotes", str(error))
         if not isinstance(fields, RowError) and any(_is_row(line, len(fields)) for line in consumed[1:-1]):
-            got = f"a quote that closes {len(consumed) - 1} lines further on, over lines that are rows themselves"
+            got = f"a quote that closes {len(consumed) - 1} lines further on, across lines that look like rows"
             fields = RowError("a quote closed where its sentence ends", got)
         if isinstance(fields, RowError):
             for number, line in enumerate(consumed, start):
@@ -107,7 +107,7 @@ def _read_csv(path: Path) -> Iterator[Record]:
 
 
 def _is_row(line: str, width: int) -> bool:
-    """Whether a line that lies within quotes reads as a row of its own."""
+    """Whether a line within quotes looks like a row of its own."""
     try:
         return len(next(csv.reader([line], strict=True))) == width
     except (csv.Error, StopIteration):
@@ -123,7 +123,7 @@ def _json_object(text: str) -> dict | RowError:
 
 
 def find_columns(names: list[str], layout: Layout, path: Path) -> tuple[int | str, ...]:
-    """The three columns among `names` (a header, or the keys of the first JSON object).
+    """Finds the three columns among `names` (a header, or the keys of the first JSON object).
 
     Raises:
         InputError: a column is missing, or taken twice.
@@ -154,7 +154,7 @@ def find_columns(names: list[str], layout: Layout, path: Path) -> tuple[int | st
 
 
 def _pair(fields: list | dict | RowError, columns: tuple, width: int | None, labels: LabelRange) -> tuple | None:
-    """(sentence1, sentence2, label), or None where the annotators found no gold label."""
+    """Checked (sentence1, sentence2, label) of a row, or None where the annotators found no gold label."""
     if isinstance(fields, RowError):
         raise fields
     if isinstance(fields, list) and len(fields) != width:
@@ -171,7 +171,7 @@ def _pair(fields: list | dict | RowError, columns: tuple, width: int | None, lab
 def read_pairs(
     name: str, records: Iterable[Record], layout: Layout, labels: LabelRange, tally: Tally, on_bad_rows: str
 ) -> Iterator[tuple[str, str, float]]:
-    """Checked pairs of one file, in its order; what is left out goes to `tally`.
+    """Checked pairs of one file, in its order; rows that are left out are counted in `tally`.
 
     Args:
         name: the file, as errors and the manifest call it.

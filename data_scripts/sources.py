@@ -1,4 +1,4 @@
-"""Where the rows come from: the files of a corpus in the table, the user's own files, the Hub, or the demo grammar."""
+"""Sources of rows: the files of a corpus in the table, the user's own files, the Hub, or the demo grammar."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ HUB_COLUMNS = ("sentence1", "sentence2", "score")
 
 @dataclass
 class Source:
-    """What `prepare` needs to know of a source before it reads a row."""
+    """A source as `prepare` needs it before reading a row."""
 
     corpus: Corpus
     files: dict[str, list[RawFile]]
@@ -37,12 +37,12 @@ def from_folder(corpus: Corpus, source: Path) -> Source:
     """The files of a corpus in the table, in the senteval_cn layout or its publisher's.
 
     Raises:
-        InputError: `source` is no folder, or holds no file of this corpus.
+        InputError: `source` is not a folder, or holds no file of this corpus.
     """
     if not source.is_dir():
         raise InputError(
-            f"--source must be the folder that holds the raw files of {corpus.name}, got {source}, which is none. "
-            "For a file of your own pairs, choose another name and pass --label_kind."
+            f"--source must be the folder that holds the raw files of {corpus.name}, got {source}, which is not a "
+            "folder. For a file of your own pairs, choose another name and pass --label_kind."
         )
     warnings, decisions, files = list(corpus.notes), [], {}
     for split in SPLITS:
@@ -59,7 +59,7 @@ def from_folder(corpus: Corpus, source: Path) -> Source:
 
 def _find(corpus: Corpus, split: str, source: Path) -> list[RawFile]:
     for folder in (source, *(source / name for name in corpus.folders)):
-        # Names such as train.txt say nothing about the corpus: a folder that bears another one's name is not searched.
+        # Names such as train.txt do not identify the corpus: a folder named after another corpus is not searched.
         if any(folder.name in other.folders and corpus.name != name for name, other in CORPORA.items()):
             continue
         for pattern, layout in corpus.files[split]:
@@ -84,7 +84,7 @@ def from_hub(corpus: Corpus) -> Source:
     """The pinned Hub revision of a corpus.
 
     Raises:
-        InputError: the corpus has none, the Hub cannot be reached, or its columns are others.
+        InputError: the corpus has none, the Hub cannot be reached, or its columns are unexpected.
     """
     if not corpus.hub_repository:
         names = ", ".join(name for name, other in CORPORA.items() if other.hub_repository)
@@ -96,7 +96,7 @@ def from_hub(corpus: Corpus) -> Source:
         loaded = datasets.load_dataset(repository, revision=revision)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise InputError(
-            f"--source hub needs {repository} at revision {revision}, and the Hugging Face Hub was not reached "
+            f"--source hub needs {repository} at revision {revision}, and the Hugging Face Hub could not be reached "
             f"({error}). Without network, use --source FOLDER with the raw files; behind a mirror, set HF_ENDPOINT."
         ) from error
     files, warnings = {}, list(corpus.notes)

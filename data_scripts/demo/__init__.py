@@ -5,8 +5,8 @@ colour, a number); 1 denies or reverses it (negation, polarity, direction, excha
 The binary variant calls grades 3 and 4 similar. Grades 1 and 2 mostly keep the template and therefore the wording, and
 grade 4 changes it, so that counting shared characters does not solve the corpus.
 
-Train uses the first templates of every meaning. Validation uses the same templates with words of its own. Test uses the
-held-out templates with words of its own: neither a template nor a slot word of it occurs in train.
+Train uses the first templates of every meaning. Validation uses the same templates with its own words. Test uses the
+held-out templates with its own words: none of its templates or slot words occurs in train.
 """
 
 import re
@@ -58,7 +58,7 @@ def has_reverse(meaning: str) -> bool:
 
 
 def unrelated(one: str, two: str) -> bool:
-    """Whether two meanings are about different things, though both may speak of one city, person or day."""
+    """Whether two meanings have different topics, though both may mention the same city, person or day."""
     slots1, slots2 = set(slots_of(one)), set(slots_of(two))
     return slots1 != slots2 and slots1 & slots2 <= ANYWHERE
 
@@ -72,7 +72,7 @@ def draw_values(meaning: str, split: str, random: Random) -> dict[str, str]:
 
 
 def say(template: str, values: dict[str, str], reverse: bool, strong: bool, random: Random) -> str:
-    """One sentence. In a meaning that is reversed by exchanging words, the exchange has been made in `values`."""
+    """Fills a template. For a meaning that is reversed by exchanging words, `values` are already exchanged."""
 
     def form(match: re.Match) -> str:
         forms = match.group(1).split("|")
@@ -137,7 +137,7 @@ def graded_pairs(split: str) -> tuple[tuple[str, str, float], ...]:
 
 
 def pairs(split: str, binary: bool = False) -> list[tuple[str, str, float]]:
-    """(sentence1, sentence2, label) of a split; the same on every machine and in every run."""
+    """Pairs (sentence1, sentence2, label) of a split; the same on every machine and in every run."""
     if not binary:
         return list(graded_pairs(split))
     return [(sentence1, sentence2, float(grade >= SIMILAR)) for sentence1, sentence2, grade in graded_pairs(split)]

@@ -1,4 +1,4 @@
-"""Slot values of the demo corpus: by slot, the words of the train, validation and test split, which share none."""
+"""Slot values of the demo corpus: by slot, the words of the train, validation and test splits, which are disjoint."""
 
 SLOTS = {
     "city": (

@@ -138,7 +138,7 @@ def test_shares_that_cannot_be_taken_stop(bench):
     with pytest.raises(InputError, match="is 0 pairs"):
         bench.prepare("mine", "--source", path, *BINARY, "--validation_share", "0.1")
     bench.write("pairs/dev.tsv", "甲\t乙\t1\n")
-    with pytest.raises(InputError, match="exist are never drawn again"):
+    with pytest.raises(InputError, match="Existing splits are never drawn again"):
         bench.prepare("mine", "--source", path.parent, *BINARY, "--test_share", "0.5")
 
 

@@ -82,7 +82,7 @@ def test_a_missing_source_says_what_is_missing(bench):
         bench.prepare("demo_mine", *BINARY)
     with pytest.raises(InputError, match="demo is written by a grammar and reads no --source"):
         bench.prepare("demo", "--source", bench.folder)
-    with pytest.raises(InputError, match="which is none"):
+    with pytest.raises(InputError, match="which is not a folder"):
         bench.prepare("stsb", "--source", bench.folder / "nowhere")
     with pytest.raises(InputError, match="which does not exist"):
         bench.prepare("mine", "--source", bench.folder / "nowhere", *BINARY)
