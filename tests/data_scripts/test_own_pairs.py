@@ -15,7 +15,7 @@ def test_a_name_outside_the_table_asks_for_the_label_kind(bench):
 
 
 def test_a_name_in_the_table_takes_no_second_answer(bench):
-    with pytest.raises(InputError, match="lcqmc is in the table, which says what --label_kind would say"):
+    with pytest.raises(InputError, match="lcqmc is in the table, which already sets --label_kind"):
         bench.prepare("lcqmc", "--source", bench.folder, *BINARY)
 
 

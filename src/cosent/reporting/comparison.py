@@ -11,7 +11,7 @@ SHOWN = ("model_name_or_path", "pooling", "limit_train", "per_device_train_batch
          "num_train_epochs")  # fmt: skip
 # Settings that decide what a model scores before it is trained.
 STARTS = ("model_name_or_path", "tower", "pooling")
-# Settings that differ between runs without being a choice.
+# Settings that differ between runs, but are not a choice.
 INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
 
 
@@ -24,7 +24,7 @@ def overview(study: Study) -> Section:
         f"{len(study.results)} runs of {len(study.rows)} methods, seeds {', '.join(map(str, seeds))}, from "
         f"{', '.join(encoders)}, on {', '.join(devices)}; commit {', '.join(commits)}. The epoch that is kept, and "
         "every threshold, is chosen on validation; the test split is scored once. Numbers are Spearman correlations "
-        "times 100 where nothing else is said, as mean ± standard deviation over seeds."
+        "times 100 unless stated otherwise, as mean ± standard deviation over seeds."
     ]
     if study.missing:
         more = f"; and {len(study.missing) - 6} more" if len(study.missing) > 6 else ""
@@ -33,7 +33,7 @@ def overview(study: Study) -> Section:
 
 
 def settings(study: Study) -> Table:
-    """A row per method with the settings in which methods differ; the caption has those that they share."""
+    """Table of the settings in which methods differ, a row per method; the caption lists those that they share."""
     recipes = {row: results[0].recipe for row, results in study.rows.items()}
     keys = dict.fromkeys([*SHOWN, *(key for recipe in recipes.values() for key in recipe)])
     values = {key: [recipe.get(key) for recipe in recipes.values()] for key in keys if key not in INCIDENTAL}
@@ -51,7 +51,7 @@ def _setting(value) -> Cell:
 
 
 def quality(study: Study) -> Section:
-    """Test Spearman by method and corpus, then before training, then as published."""
+    """Section on test Spearman by method and corpus: after training, before it, and as published."""
     rows, published = _means(study, "spearman", study.corpora)
     caption = "Test Spearman x100, mean ± standard deviation over n seeds; published rows are single runs."
     header = ["method", *study.corpora, "mean of corpora", "n"]
@@ -62,7 +62,7 @@ def quality(study: Study) -> Section:
 
 
 def _means(study: Study, metric: str, corpora: list[str]) -> tuple[list[list[Cell]], list[list[Cell]]]:
-    """Rows of a test metric, a row per method and a column per corpus, and the published rows for these methods."""
+    """Rows of a test metric, one per method, a column per corpus; and the published rows for these methods."""
     rows: list[list[Cell]] = []
     published: list[list[Cell]] = []
     for row, results in study.rows.items():
@@ -74,7 +74,7 @@ def _means(study: Study, metric: str, corpora: list[str]) -> tuple[list[list[Cel
 
 
 def before_training(study: Study) -> list[list[Cell]]:
-    """A row per starting point of the methods: encoder, tower and pooling."""
+    """Rows of test Spearman before training, one per encoder, tower and pooling."""
     starts: dict[str, list[Result]] = {}
     rows: list[list[Cell]] = []
     for result in study.results:
@@ -98,7 +98,7 @@ def dot_figure(study: Study, corpus: str) -> str:
 
 
 def accuracy(study: Study) -> Section:
-    """Accuracy at the validation threshold, and at the best one for the test split, on corpora of binary labels."""
+    """Section on accuracy at the validation threshold and at the best test threshold, for binary labels."""
     corpora = [c for c in study.corpora if any(r.test(c, "accuracy") is not None for r in study.results)]
     if not corpora:
         return Section("Accuracy", [])
@@ -109,8 +109,8 @@ def accuracy(study: Study) -> Section:
     ]
     caption = "Test accuracy x100 at the threshold that was most accurate on validation, mean ± standard deviation."
     note = (
-        "The oracle columns take the threshold that is best on the test split itself. No model could be used like "
-        "that, but other projects report it, so it is shown for comparison with theirs."
+        "The oracle columns use the threshold that is best on the test split itself. No deployed model could, but "
+        "other projects report it, so it is shown for comparison with theirs."
     )
     header = ["method", *corpora, "mean of corpora", "n", *(f"{c} (oracle threshold)" for c in corpora)]
     lines: list[list[Cell]] = [[*row, *oracle] for row, oracle in zip(rows, oracles, strict=True)]
@@ -119,7 +119,7 @@ def accuracy(study: Study) -> Section:
 
 
 def _best(rows: list[list[Cell]]) -> frozenset[tuple[int, int]]:
-    """Places of the highest mean of every column of means; equal to two decimals, as printed, is equal."""
+    """Cells with the highest mean of each column, compared to the two printed decimals."""
     best = set()
     if len(rows) > 1:
         for column in range(1, len(rows[0]) - 1):  # after the name, before the count

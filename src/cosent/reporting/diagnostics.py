@@ -12,7 +12,7 @@ from cosent.studies.results import Result, Study
 
 
 def learning(study: Study) -> Section:
-    """Validation curves by training corpus, quality after the first epoch, and epochs to 90% of the best."""
+    """Section on learning: validation curves by corpus, quality after one epoch, and epochs to 90% of the best."""
     plots: list[str] = []
     rows: list[list[Cell]] = []
     published: list[list[Cell]] = []
@@ -40,7 +40,7 @@ def learning(study: Study) -> Section:
 
 
 def _series(method: Method, runs: list[Result]) -> tuple[str, list[float], list[list[float]]]:
-    """Label, epochs, and values x100 of all runs by epoch; of runs that stopped early, as far as all of them go."""
+    """Label, epochs, and values x100 of all runs by epoch, up to the last epoch that all of them reached."""
     epochs = [epoch for epoch, _ in min((run.validation_curve for run in runs), key=len)]
     return method.name, epochs, [[100 * run.validation_curve[i][1] for run in runs] for i in range(len(epochs))]
 
@@ -55,7 +55,7 @@ def published_learning(study: Study, method: Method, corpus: str) -> list[list[C
 
 
 def distributions(study: Study) -> Section:
-    """Histograms of test scores of similar and dissimilar pairs, before and after training, all seeds together."""
+    """Section of score histograms of similar and dissimilar test pairs, before and after training."""
     plots = []
     for row in study.rows:
         for corpus in study.corpora:
@@ -67,7 +67,7 @@ def distributions(study: Study) -> Section:
                     title = f"{row}, {corpus}: {moment} training"
                     plots.append(figures.histograms(title, split_by(labels, values), "score"))
     legend = (
-        "Scores of dissimilar pairs (orange) and similar ones (blue, dashed), each as a share of its own; a triangle "
+        "Scores of dissimilar pairs (orange) and similar ones (blue, dashed), as shares of each group; a triangle "
         "marks the median. Graded labels are split at the middle of their range. Mind the axes: before "
         "training, scores of an encoder often lie close together."
     )
@@ -75,7 +75,7 @@ def distributions(study: Study) -> Section:
 
 
 def distances(study: Study) -> Section:
-    """|u - v| of the test pairs before training, by label: kexue.fm 8847's explanation of Sentence-BERT."""
+    """Section on |u - v| of the test pairs before training, by label: kexue.fm 8847's explanation of Sentence-BERT."""
     plots: list[str] = []
     rows: list[list[Cell]] = []
     seen: list[tuple[str, np.ndarray]] = []
@@ -110,7 +110,7 @@ def split_by(labels: np.ndarray, values: np.ndarray) -> list[tuple[str, np.ndarr
 
 
 def speed(study: Study) -> Section:
-    """Time and memory of training, time of scoring, and the quality that it buys: on average and run by run."""
+    """Section on time and memory of training, time of scoring, and quality: on average and by run."""
     rows: list[list[Cell]] = []
     runs: list[list[Cell]] = []
     for row, results in study.rows.items():
@@ -122,9 +122,9 @@ def speed(study: Study) -> Section:
     header = ["training minutes", "pairs/s trained", "pairs/s scored", "ms per pair scored"]
     header += ["weights trained", "optimizer MiB", "peak MiB", "test Spearman x100"]
     text = (
-        "Pairs per second of training leave the evaluations between epochs out; pairs are scored in batches, both "
-        "sentences anew. A bi-encoder that stores its vectors scores a pair by one dot product instead. Runs side by "
-        "side share the machine: compare figures of one study only."
+        "Pairs per second of training exclude the evaluations between epochs. Pairs are scored in batches, both "
+        "sentences anew; a bi-encoder that stores its vectors would need only a dot product per pair. Parallel runs "
+        "share the machine: compare figures only within a study."
     )
     means = Table("Means over seeds", ["method, trained on", *header], rows)
     each = Table("Every run", ["run", *header, "threads", "commit"], runs, folded=True)
@@ -137,7 +137,7 @@ def _run_row(name: str, run: Result) -> list[Cell]:
 
 
 def _costs(runs: list[Result]) -> list[Cell]:
-    """Means of the columns of time and memory; empty where runs are from before a number was kept."""
+    """Means of the columns of time and memory; empty where older runs did not record a number."""
     minutes = mean_of((run.train_seconds / 60 for run in runs), ".1f")
     trained = mean_of((run.speed.train_pairs_per_second for run in runs), ".0f")
     scored = mean_of((run.speed.score_pairs_per_second for run in runs), ".0f")

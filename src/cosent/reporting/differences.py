@@ -13,14 +13,14 @@ from cosent.studies.results import Result, Study
 
 METHOD = (
     f"Paired bootstrap: {RESAMPLES:,} times, test rows are drawn with replacement, the same rows for both methods, and "
-    "so are seeds, the same for both (only seeds that both have; with one seed nothing is said about other runs). The "
+    "so are seeds, the same for both (only seeds that both have; one seed says nothing about other runs). The "
     "interval is that of the 2.5th to the 97.5th percentile of the difference of the mean Spearman. There is no "
     "correction for the number of comparisons. Sources: Efron and Tibshirani 1993, chapter 13; Koehn 2004; Owen 2007."
 )
 
 
 def differences(study: Study) -> Section:
-    """Paired bootstrap intervals of the difference of every two methods, by corpus."""
+    """Section with paired bootstrap intervals of the difference of every two methods, by corpus."""
     blocks: list[Block] = []
     without: set[str] = set()
     for corpus in study.corpora:
@@ -37,7 +37,7 @@ def differences(study: Study) -> Section:
 
 
 def difference_blocks(found: dict[tuple[str, str], tuple[Difference, int]], corpus: str) -> list[Figures | Table]:
-    """A figure of the differences, of many only those of the first method, and a table of all."""
+    """A figure of the differences (if there are many, only those of the first method) and a table of all."""
     first = next(iter(found))[0]
     shown = found if len(found) <= 6 else {pair: each for pair, each in found.items() if pair[0] == first}
     lines = [(f"{a} - {b}", 100 * each.mean, 100 * each.low, 100 * each.high) for (a, b), (each, _) in shown.items()]
@@ -55,7 +55,7 @@ def difference_blocks(found: dict[tuple[str, str], tuple[Difference, int]], corp
 
 
 def compare(scored: dict[str, dict[int, Result]], corpus: str) -> dict[tuple[str, str], tuple[Difference, int]]:
-    """Differences of all pairs of methods that share a seed, and how many seeds they share.
+    """Differences of all pairs of methods that share a seed, and the number of seeds they share.
 
     Args:
         scored: runs by method and seed, all with scores of `corpus`.

@@ -1,6 +1,6 @@
-"""A report as a document: sections of text, tables and figures, rendered to Markdown and to one HTML page.
+"""Document of sections with text, tables and figures, rendered to Markdown and to one HTML page.
 
-All text is escaped in both. What the page looks like is in `report.html.j2` and `report.css`; the figures are SVG from
+All text is escaped in both. The page is styled by `report.html.j2` and `report.css`; the figures are SVG from
 `figures.py`, which escapes its own text.
 """
 
@@ -21,7 +21,7 @@ class Table:
 
     Args:
         strong: (row, column) of the cells in bold, both counted from 0.
-        folded: long: the reader of the page opens it with a click.
+        folded: whether the HTML page shows the table collapsed, to be opened with a click.
     """
 
     caption: str
@@ -37,7 +37,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figures:
-    """SVG figures next to one another under one caption; Markdown leaves them out."""
+    """SVG figures next to one another under one caption; omitted from Markdown."""
 
     caption: str
     svgs: list[str]
@@ -95,5 +95,5 @@ def markdown_table(header: list[str], rows: Sequence[Row], strong: Iterable[tupl
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is: no tag, no column, no emphasis begins in it."""
+    """Escapes text for Markdown: no tag, column or emphasis begins in it."""
     return re.sub(r"([\\|*`\[\]])", r"\\\1", escape(" ".join(text.split()), quote=False))

@@ -69,7 +69,7 @@ def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]],
         xs = [x for _, points, _ in series for x in points]
         if min(xs) < max(xs):
             axes.set_xlim(min(xs), max(xs))
-            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))  # there is no epoch 1.5 on an axis
+            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))  # no tick at epoch 1.5
         else:
             axes.set_xlim(xs[0] - 0.5, xs[0] + 0.5)
             axes.set_xticks(xs[:1], [f"{xs[0]:g}"])
@@ -90,14 +90,14 @@ def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]],
 
 
 def histograms(title: str, groups: list[tuple[str, np.ndarray]], x_name: str) -> str:
-    """Distributions over one another, each with an area of its own; a triangle at every median.
+    """Overlaid histograms, each normalised separately; a triangle at every median.
 
     Args:
-        groups: label and values; groups of different sizes are compared by share.
+        groups: label and values.
     """
     values = np.concatenate([group for _, group in groups])
     low, high = float(values.min()), float(values.max())
-    if high - low < 1e-12:  # equal but for rounding: bins need a width
+    if high - low < 1e-12:  # equal up to rounding: bins need a width
         low, high = low - (abs(low) or 1) / 20, high + (abs(high) or 1) / 20
     edges = np.linspace(low, high, 49)
     with style():
@@ -122,13 +122,13 @@ def histograms(title: str, groups: list[tuple[str, np.ndarray]], x_name: str) ->
 
 
 def _row_axes(title: str, labels: list[str], unit: str):
-    """Axes with a row per label, from top to bottom, and the label above its row: long names need no margin."""
+    """Axes with a row per label, from top to bottom; labels are above their rows: long ones need no margin."""
     figure, axes = new_figure(title, WIDTH, ROW * len(labels) + 76, left=14, right=16, top=28, bottom=44)
     axes.grid(axis="x")
     axes.set(ylim=(len(labels) - 0.6, -0.78), yticks=[])
     axes.set_xlabel(unit, loc="right")
     for place, label in enumerate(labels):
-        reach = min(1, 7.5 * columns(label) / (WIDTH - 30))  # 7.5 pixels a column: no line of the grid crosses a label
+        reach = min(1, 7.5 * columns(label) / (WIDTH - 30))  # 7.5 pixels per column: no grid line crosses a label
         axes.axhspan(place - 0.66, place - 0.26, xmax=reach, color="#fff", linewidth=0, zorder=1)
         axes.text(0, place - 0.34, shorten(label), transform=axes.get_yaxis_transform())
         axes.axhline(place, color=GRID, linewidth=1, zorder=0.5)
@@ -138,7 +138,7 @@ def _row_axes(title: str, labels: list[str], unit: str):
 def _legend_entry(figure, x: float, y: float, label: str, color: str, dash, length: int = 26) -> None:
     """A line and its label at pixels from the lower left corner.
 
-    matplotlib's own legend leaves out labels that begin with `_`, and places columns by the widths of its own font.
+    matplotlib's own legend omits labels that begin with `_`, and spaces columns by the widths of its own font.
     """
     from matplotlib.lines import Line2D
 

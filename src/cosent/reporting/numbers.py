@@ -1,4 +1,4 @@
-"""Numbers of tables: values with the format that a document prints them in."""
+"""Cells of tables: numbers with the format to print them in."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ class Range:
         return f"{format(self.low, self.form)} to {format(self.high, self.form)}"
 
 
-# None is an empty cell; whole numbers are counts.
+# None is an empty cell; integers are counts.
 Cell = str | int | Number | Range | None
 Row = Sequence[Cell]
 
@@ -45,7 +45,7 @@ def measured(values: Iterable[float | None]) -> list[float]:
 
 
 def times_100(values: Iterable[float | None]) -> Number | None:
-    """Mean over runs and, of several, the standard deviation, both times 100; None where nothing was measured."""
+    """Mean over runs and, if there are several, standard deviation, both times 100; None if nothing was measured."""
     numbers = [100 * value for value in measured(values)]
     if not numbers:
         return None
@@ -59,6 +59,6 @@ def mean_of_corpora(cells: list[list[float | None]]) -> Number | None:
 
 
 def mean_of(values: Iterable[float | None], form: str) -> Number | None:
-    """Mean over runs; None where nothing was measured."""
+    """Mean over runs; None if nothing was measured."""
     numbers = measured(values)
     return Number(statistics.mean(numbers), form=form) if numbers else None

@@ -1,4 +1,4 @@
-"""Rows of tables with the numbers that others published."""
+"""Table rows of published numbers."""
 
 import statistics
 
@@ -10,7 +10,7 @@ from cosent.studies.results import Study
 def published_rows(
     study: Study, measure: str, method: Method, columns: list[str], form: str = ".2f"
 ) -> list[tuple[str, list[Number | None]]]:
-    """Name and numbers of every published row for a method, one number per column; rows without any are left out."""
+    """Names and numbers of the published rows for a method, one number per column; empty rows are omitted."""
     rows = []
     for table in study.tables(measure):
         for row in table.of(method):
@@ -21,7 +21,7 @@ def published_rows(
 
 
 def published_means(study: Study, measure: str, method: Method, columns: list[str]) -> list[list[Cell]]:
-    """Published rows as in a table of corpora: name, numbers, their mean where there are several, and one run."""
+    """Published rows for a table by corpus: name, numbers, their mean if there are several, and one run."""
     rows: list[list[Cell]] = []
     for name, numbers in published_rows(study, measure, method, columns):
         values = [number.value for number in numbers if number is not None]

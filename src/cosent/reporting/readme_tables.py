@@ -1,4 +1,4 @@
-"""Tables of studies in the Markdown of README and docs."""
+"""Markdown tables of studies for README and docs."""
 
 import statistics
 
@@ -10,8 +10,8 @@ from cosent.studies.results import Result, Study
 def study_table(study: Study) -> str:
     """Test Spearman x100 of a study: mean and standard deviation over seeds, by method (rows) and corpus (columns).
 
-    The first row has the character overlap, which needs no model, of each corpus whose audit was kept. Where a method
-    trained an adapter, two more columns show the share of the weights that was trained and the peak of the memory.
+    The first row is the score of character overlap, which needs no model, on each corpus whose audit was kept. If a
+    method trained an adapter, two more columns show the share of trained weights and the peak memory.
     """
     adapters = any(run.footprint and run.footprint.trained_share < 1 for run in study.results)
     extra = ["weights trained", "peak MiB"] if adapters else []
@@ -33,7 +33,7 @@ def _adapter_cells(runs: list[Result]) -> list[Cell]:
 
 
 def protocol(results: list[Result]) -> str:
-    """What the runs share; where they differ, every value, in the order of the runs."""
+    """Settings of the runs; where they differ, every value, in the order of the runs."""
 
     def values(key: str, form: str = "") -> str:
         each = [result.recipe[key] for result in results]

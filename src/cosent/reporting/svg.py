@@ -1,6 +1,6 @@
-"""From a matplotlib figure to SVG that a page can hold: text stays text, ids are unique, nothing is loaded.
+"""Convert matplotlib figures to SVG for embedding: text stays text, ids are unique, nothing is loaded.
 
-matplotlib is imported on first use, so that `import cosent.report` stays fast and `report --ensemble` does without it.
+matplotlib is imported on first use, so that `import cosent.report` stays fast and `report --ensemble` never loads it.
 """
 
 import io
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from xml.etree import ElementTree
 
-COLUMNS = 54  # of a label or a title; the description has it in full
+COLUMNS = 54  # longest label or title; the description holds the full text
 INK, FAINT, GRID = "#1c1f23", "#5b636c", "#e3e6ea"
-# The reader's machine sets the text, so the fonts are those of common systems, Chinese ones included.
+# The reader's machine renders the text, so these are the fonts of common systems, Chinese ones included.
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Noto Sans CJK SC', 'PingFang SC', "
 FONTS += "'Microsoft YaHei', sans-serif"
 STYLE = {
@@ -28,7 +28,7 @@ STYLE = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.unicode_minus": False,
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same on every machine
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so the layout is the same on every machine
     "font.size": 12,
     "grid.color": GRID,
     "grid.linewidth": 1.0,
@@ -44,7 +44,7 @@ STYLE = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the style of the reports, whatever the user's matplotlibrc says."""
+    """Draw in the style of the reports, regardless of the user's matplotlibrc."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -72,7 +72,7 @@ def new_figure(title: str, width: int, height: int, left: int, right: int, top: 
 
 
 def shorten(label: str, limit: int = COLUMNS) -> str:
-    """A label of at most `limit` columns, cut in its middle: names of variants differ at their ends."""
+    """Shortens a label to `limit` columns by cutting its middle, since names of variants differ at their ends."""
     text = "".join(character for character in label if character.isprintable())
     if columns(text) <= limit:
         return text
@@ -83,12 +83,12 @@ def shorten(label: str, limit: int = COLUMNS) -> str:
 
 
 def columns(text: str) -> int:
-    """Columns of a text: a Chinese character takes two."""
+    """Width of a text in columns: a Chinese character takes two."""
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def to_svg(figure, title: str, description: str) -> str:
-    """SVG text of a figure, with a text alternative; the same figure gives the same bytes.
+    """SVG text of a figure, with a text alternative; the same figure always yields the same bytes.
 
     matplotlib numbers its ids anew in every figure and writes a global style sheet; both would clash within a page.
     """
@@ -117,7 +117,7 @@ def to_svg(figure, title: str, description: str) -> str:
 
 
 def _clean(element: ElementTree.Element, referenced: set[str]) -> None:
-    """Drop what one element does not need: namespaces, line breaks, unused ids, fonts, digits after 1/100 pixel."""
+    """Remove what an element does not need: namespaces, line breaks, unused ids, fonts, digits after 1/100 pixel."""
     element.tag = element.tag.rpartition("}")[2]
     attributes = {name.rpartition("}")[2]: _short(value) for name, value in element.attrib.items()}
     if attributes.get("id") not in referenced:
