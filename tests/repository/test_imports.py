@@ -1,6 +1,8 @@
 """What `make imports` cannot say of imports; the layers are contracts in pyproject.toml."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,13 @@ def test_the_contract_is_imported():
 def test_data_scripts_share_only_the_contract(path):
     """Fails if preparing data needs torch, or training code changes what a prepared corpus is."""
     assert imported(path, "cosent") <= {"schema", "errors"}
+
+
+# A student names a class of transformers, whose own modules import accelerate.
+@pytest.mark.parametrize("module, also", [("modeling.auto", ("accelerate",)), ("student.model", ())])
+def test_models_load_without_what_trains_them(module, also):
+    """Fails if whoever only encodes waits for datasets, peft or the Trainer, or cannot do without them."""
+    heavy = ("datasets", "peft", "pandas", "transformers.trainer", "cosent.training", "cosent.data.pairs", *also)
+    source = f"import sys, cosent.{module}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, encoding="utf-8")
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
