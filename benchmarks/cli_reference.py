@@ -1,4 +1,4 @@
-"""Write docs/cli.md: what `--help` says of every job and of the programs that prepare data.
+"""Write docs/cli.md from the `--help` of every job and of the programs that prepare data.
 
 python -m benchmarks.cli_reference
 """
@@ -52,7 +52,7 @@ def help_of_job(job: str) -> str:
 
 
 def help_of_program(name: str) -> str:
-    """What a program prints that parses its own command line."""
+    """`--help` of a program with its own argparse parser."""
     shown = io.StringIO()
     columns = patch.dict(os.environ, {"COLUMNS": str(WIDTH + 2)})  # argparse leaves two of them free
     with columns, contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):

@@ -1,4 +1,4 @@
-"""What both sides of every measurement share: rows, lengths, and sentence-transformers' model of the same weights."""
+"""Parts shared by both sides of every measurement: rows, lengths, and sentence-transformers' model of equal weights."""
 
 import time
 from collections.abc import Callable
@@ -13,9 +13,9 @@ WARM_UP = 3  # passes before the clock starts
 
 
 def shuffled_rows(corpus: str, split: str, count: int, start_over: bool = True):
-    """`count` rows in a fixed random order and the corpus' tokens by tower.
+    """Returns `count` rows in a fixed random order, and the maximum lengths of the corpus by tower.
 
-    A short corpus starts over; for `encode`, which computes a repeated sentence once, it gives fewer rows instead.
+    A short corpus starts over; for `encode`, which computes a repeated sentence once, there are fewer rows instead.
     """
     loaded = load_corpus(corpus)
     rows = loaded.split(split)
@@ -36,7 +36,7 @@ def theirs(model: str, max_length: int):
 
 
 def seconds_per_pass(step: Callable[[int], None], passes: int) -> float:
-    """Mean seconds of `step(0) .. step(passes - 1)`, the first `WARM_UP` left out."""
+    """Mean seconds of `step(0) .. step(passes - 1)`, without the first `WARM_UP`."""
     times = []
     for index in range(passes):
         step(index)

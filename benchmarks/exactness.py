@@ -1,4 +1,4 @@
-"""One batch of 32 pairs on one process, on several, in parts, with and without LoRA: the same loss and gradient?
+"""Compare loss and gradient of a batch of 32 pairs: one process, several, in parts, with and without LoRA.
 
 python -m benchmarks.exactness --corpus data/stsb --output results/exactness.json
 
@@ -77,7 +77,7 @@ def run_split(corpus: str, split: str, folder: str) -> None:
     results = {}
     for name, (tower, lora) in MODELS.items():
         trainer = trainer_of(corpus, PAIRS, tower, lora, batch, further)
-        if lora:  # the second factor starts at 0, and with it the gradient of the first
+        if lora:  # the second factor starts at 0, and so does the gradient of the first
             torch.manual_seed(1)
             for weight_name, weight in trainer.model.named_parameters():
                 if "lora_B" in weight_name:
@@ -92,7 +92,7 @@ def run_split(corpus: str, split: str, folder: str) -> None:
 
 
 def measure_memory(corpus: str, case: str) -> dict:
-    """Peak MiB of what autograd keeps for backward passes, and of the process, over 1,024 pairs."""
+    """Peak MiB of the activations kept by autograd, and of the process, over 1,024 pairs."""
     batch, cached = MEMORY[case]
     trainer = trainer_of(corpus, 1024, "bi_encoder", False, batch, {"cached_batch_size": cached})
     weights = {weight.untyped_storage().data_ptr() for weight in trainer.model.parameters()}
@@ -139,7 +139,7 @@ def launch(arguments: list[str], processes: int) -> str:
 
 
 def compare(reference, other) -> dict[str, dict[str, float]]:
-    """By model, how far loss and gradient are from those of one process: relative, the gradient by its largest part."""
+    """Relative differences of loss and gradient from those of one process, by model; the largest over the gradient."""
     differences = {}
     for name in MODELS:
         expected, got = reference[f"{name}|gradient"], other[f"{name}|gradient"]

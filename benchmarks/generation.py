@@ -1,10 +1,10 @@
-"""Writing similar sentences: cached and batched, against RoFormer-Sim's own loop.
+"""Speed of generating similar sentences: cached and batched, against RoFormer-Sim's own loop.
 
 python -m benchmarks.generation --models runs/student --output results/generation.json
 
-Their loop (roformer-sim with bert4keras' `random_sample`) takes a source at a time, its samples side by side, and runs
-the whole sequence again for every token; samples that have ended leave it. Both sides draw the same sentences with the
-same random numbers and the same oneDNN layers.
+Their loop (roformer-sim with bert4keras' `random_sample`) takes one source at a time with all its samples, and runs
+the full sequence again for every token; samples that have ended are dropped. Both sides draw the same sentences with
+the same random numbers and the same oneDNN layers.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from cosent.training.environment import environment
 
 @torch.inference_mode()
 def write_without_cache(student: Student, source: list[int], sampling: Sampling) -> list[list[int]]:
-    """As `write_targets` for one source, every step a forward pass over all tokens of the samples that go on."""
+    """As `write_targets` for one source, every step a forward pass over all tokens of the unfinished samples."""
     end = student.tokenizer.sep_token_id
     uniform = sampling.uniform()
     banned = unwritable(student.tokenizer, student.backbone.config.vocab_size)
@@ -51,7 +51,7 @@ def write_without_cache(student: Student, source: list[int], sampling: Sampling)
 
 
 def measure(model: str, texts: list[str], sampling: Sampling, rounds: int) -> dict:
-    """Seconds of both sides for all texts, the sides taking turns, and how many sentences come out equal."""
+    """Seconds of both sides for all texts, taking turns, and the share of equal sentences."""
     student = Student.from_pretrained(model).eval()
     sources = student.tokenize_sources(texts, [], [])
     seconds, written = {"ours": [], "theirs": []}, {}
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", required=True, help="folders of students")
     parser.add_argument("--corpus", default="data/lcqmc", help="prepared corpus that the sources come from")
     parser.add_argument("--sources", type=int, default=50)
-    parser.add_argument("--samples", type=int, default=20, help="per source")
+    parser.add_argument("--samples", type=int, default=20, help="samples per source")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each side, which take turns")
     parser.add_argument("--output", help="JSON file to write")
     args = parser.parse_args()

@@ -35,7 +35,7 @@ FLAGS = [
 
 
 def small_corpus(source: str, folder: Path, rows: int = 64) -> Path:
-    """The first rows of the splits of a prepared corpus, prepared in turn."""
+    """Prepares a corpus from the first rows of another prepared corpus."""
     folder.mkdir()
     corpus, described = load_corpus(source), {}
     for split in ("train", "validation"):
@@ -60,7 +60,7 @@ def finish(process: subprocess.Popen) -> None:
 
 
 def kill_while_saving(process: subprocess.Popen, output: Path) -> bool:
-    """Kills as soon as a further checkpoint is being written; False if the run ended before."""
+    """Kills as soon as another checkpoint is being written; False if the run ended before."""
     before = set(output.glob("checkpoint-*"))
     while process.poll() is None:
         if any(not (folder / SEAL).exists() for folder in set(output.glob("checkpoint-*")) - before):
@@ -89,7 +89,7 @@ def torn(output: Path) -> set[Path]:
 
 
 def count(corpus: Path, folder: Path, kills: int, flags: list[str]) -> dict:
-    """Runs and kills until there were enough kills; returns the counts."""
+    """Runs and kills until there are enough kills; returns the counts."""
     began = time.time()
     finish(start(corpus, folder / "undisturbed", flags))
     seconds = time.time() - began
@@ -113,7 +113,7 @@ def count(corpus: Path, folder: Path, kills: int, flags: list[str]) -> dict:
 
 
 def digest(output: Path) -> str:
-    """Of the final weights, and of the whole of what training logged about them."""
+    """Digest of the final weights and of everything that training logged about them."""
     history = read_record(output).history
     curve = [(entry["step"], entry["eval_spearman"]) for entry in history if "eval_spearman" in entry]
     return hashlib.sha256((output / "model.safetensors").read_bytes() + json.dumps(curve).encode()).hexdigest()
@@ -132,8 +132,8 @@ def main(args: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=10, help="how often to kill, over all runs")
+    parser.add_argument("--kills", type=int, default=10, help="number of kills over all runs")
     parser.add_argument("--corpus", default="data/demo", help="prepared corpus to take a few rows from")
     parser.add_argument("--output", help="JSON to write")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments to kill at")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the moments to kill at")
     main(parser.parse_args())

@@ -1,9 +1,9 @@
-"""Training on two processes (DDP) against one, and against two that do not know of each other.
+"""Speed of training on two processes (DDP) against one process, and against two independent processes.
 
 python -m benchmarks.scaling --output results/scaling.json
 
-One thread and the same batch per process. The two strangers are the ceiling: what the machine's cores reach together
-when nothing is exchanged. The three cases take turns.
+One thread and the same batch per process. Two independent processes ("two strangers") are the upper bound: the speed
+of the machine's cores when nothing is exchanged. The three cases take turns.
 """
 
 import argparse

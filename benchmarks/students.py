@@ -1,4 +1,4 @@
-"""A teacher and its students: distilled, and trained on the same labels, both from the same stage 1.
+"""Compare students of a teacher: distilled, and trained on the same labels, both from the same stage 1.
 
 python -m benchmarks.students --teacher runs/teacher --corpus lcqmc --limit_train 40000 --layers 2 \
     --seeds 1 2 3 --output results/student.json
@@ -18,12 +18,12 @@ from cosent.run_record import RunRecord, read_record
 from cosent.studies.definition import same
 
 STAGE_1, DISTILL, DIRECT = ("student/stage1", "student/distill", "bi_encoder/cosent_mini")
-# CoSENT starts from the student's encoder, pool included; its rate and batch are those of the teacher in `towers`.
+# CoSENT starts from the student's encoder, pooling included; its rate and batch are those of the teacher in `towers`.
 DIRECT_FLAGS = {"pooling": "linear_cls", "learning_rate": 5e-4, "per_device_train_batch_size": 64}
 
 
 def launch(job: str, recipe: str, output: Path, flags: dict) -> RunRecord:
-    """Runs a recipe, or lets it go on or say that it has finished; returns its record."""
+    """Runs a recipe, resumes it, or does nothing if it has finished; returns its record."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu.yaml"]
     command += ["-m", job, "--config", f"recipes/{recipe}.yaml", "--output_dir", str(output)]
     flags = {"resume_from_checkpoint": "auto", "disable_tqdm": True, "save_total_limit": 1} | flags
@@ -39,7 +39,7 @@ def launch(job: str, recipe: str, output: Path, flags: dict) -> RunRecord:
 
 
 def row(model: str, runs: list[RunRecord], corpus: str) -> dict:
-    """What the table shows of runs that differ by their seed: of students that write, also what they write."""
+    """Table row of runs that differ by their seed; for students that generate, with statistics of their samples."""
     described = {
         "model": model,
         "parameters": runs[0].footprint.parameters,
@@ -95,8 +95,8 @@ if __name__ == "__main__":
     parser.add_argument("--data_dir", default="data", help="folder of the prepared corpora")
     parser.add_argument("--limit_train", type=int, help="training pairs; default: all")
     parser.add_argument("--layers", type=int, default=2, help="layers of the student, kept from mini-roformer")
-    parser.add_argument("--epochs", type=int, default=1, help="of each stage")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of stage 2 and of CoSENT")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs of each stage")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds of stage 2 and of CoSENT")
     parser.add_argument("--runs", default="runs/students", help="folder for the models")
     parser.add_argument("--output", help="JSON to write")
     with messages_for_users():

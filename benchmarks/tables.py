@@ -4,8 +4,8 @@ python -m benchmarks.tables              README.md, README.zh-CN.md and docs/*.m
 python -m benchmarks.tables FILE ...     these Markdown files
 python -m benchmarks.tables --check      change nothing, exit with 1 where a table is not current
 
-What stands between `<!-- results:NAME -->` and `<!-- end -->` is replaced: by the table of the study in the folder
-`results/NAME`, or by that of the benchmark whose JSON is `results/NAME.json`.
+The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
+`results/NAME`, or of the benchmark whose JSON is `results/NAME.json`.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace, root: Path = ROOT) -> None:
 
 
 def pages(root: Path = ROOT) -> list[Path]:
-    """The Markdown files that may have tables, as far as they exist."""
+    """The existing Markdown files that may have tables."""
     files = [root / "README.md", root / "README.zh-CN.md", *sorted((root / "docs").glob("*.md"))]
     return [file for file in files if file.is_file()]
 
@@ -50,7 +50,7 @@ def fill(text: str, results: Path) -> str:
     """Replaces the content of every block by the table of the result that it names.
 
     Raises:
-        InputError: a block names a result that is not under `results`, or that no renderer is for.
+        InputError: a block names a result that is not under `results`, or that has no renderer.
     """
 
     def table(match: re.Match) -> str:
@@ -72,7 +72,7 @@ def render(name: str, results: Path) -> str:
     if folder.is_dir():
         return study_table(read_results(folder))
     raise InputError(
-        f"A page asks for results:{name}, and {results} has neither {name}.json nor {name}/. The table would stay as "
+        f"A page asks for results:{name}, but {results} has neither {name}.json nor {name}/. The table would stay as "
         "it was typed. Run the benchmark or the study, or remove the block."
     )
 
@@ -82,7 +82,7 @@ def commit_of(record: dict) -> str:
 
 
 def speed_table(result: dict) -> str:
-    """Speed against sentence-transformers: medians, ratio, memory, and the largest difference of what was computed."""
+    """Speed against sentence-transformers: medians, ratio, memory, and the largest difference of results."""
     header = ["task", "encoder", "data", "ours", "theirs", "ratio", "MiB, ours / theirs", "largest difference"]
     rows: list[list[Cell]] = []
     for row in result["rows"]:
@@ -103,7 +103,7 @@ def speed_table(result: dict) -> str:
 
 
 def exactness_table(result: dict) -> str:
-    """Differences of loss and gradient of a split batch from those of one process, and the memory that parts save."""
+    """Differences of loss and gradient of a split batch from those of one process, and memory of cached parts."""
     models, pairs = list(next(iter(result["differences"].values()))), result["pairs"]
     splits = [
         [split, *(f"{cells[model]['loss']:.0e} / {cells[model]['gradient']:.0e}" for model in models)]
@@ -131,7 +131,7 @@ def kills_table(result: dict) -> str:
 
 
 def scaling_table(result: dict) -> str:
-    """Speed of two processes next to that of one, and of two that exchange nothing."""
+    """Speed of two processes next to that of one process and of two independent ones."""
     one, strangers, ddp = (
         result["pairs_per_second"][case] for case in ("one process", "two strangers", "two processes, DDP")
     )
@@ -145,7 +145,7 @@ def scaling_table(result: dict) -> str:
 
 
 def student_table(result: dict) -> str:
-    """A teacher and its students: retrieval and, of those that write, statistics of their samples."""
+    """A teacher and its students: retrieval and, for those that generate, statistics of their samples."""
     header = ["model", "parameters", f"{result['corpus']} test Spearman x100", "perplexity", *SAMPLES, "minutes"]
     rows: list[list[Cell]] = []
     for row in result["rows"]:
@@ -184,7 +184,7 @@ def generation_table(result: dict) -> str:
     )
 
 
-# By the `kind` of a result; those of speed have none.
+# By the `kind` of a result; results of speed have none.
 TABLES = {
     "exactness": exactness_table,
     "generation": generation_table,
@@ -197,7 +197,7 @@ TABLES = {
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, help="Markdown files; README and docs where none are named")
+    parser.add_argument("files", nargs="*", type=Path, help="Markdown files; default: README and docs")
     parser.add_argument("--check", action="store_true", help="change nothing, exit with 1 where a table is not current")
     return parser
 

@@ -1,4 +1,4 @@
-"""The encoders that both sides load: the shipped one, and a 12-layer 768-wide BERT with seeded random weights."""
+"""Encoders that both sides load: the shipped one, and a 12-layer BERT, hidden size 768, with seeded random weights."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ours against sentence-transformers, taking turns, each side in its own process; a table and a JSON file.
+"""Compare speed with sentence-transformers, sides taking turns, each in its own process; a table and a JSON file.
 
     python -m benchmarks.speed --corpus data/stsb data/atec data/lcqmc data/pawsx --output results/speed.json
 

@@ -1,4 +1,4 @@
-"""One side of one measurement, in a process of its own: measures once for every line on stdin, one JSON line each.
+"""One side of a measurement, in its own process: measures once for every line on stdin, one JSON line each.
 
 `benchmarks.speed` starts a process per side and lets them take turns, so that both see the same machine.
 """

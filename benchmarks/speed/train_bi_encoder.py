@@ -1,4 +1,4 @@
-"""Training steps of the two trainers: same weights, same batches in the same order, AdamW, dropout 0."""
+"""Speed of the two bi-encoder trainers: same weights, same batches in the same order, AdamW, dropout 0."""
 
 import tempfile
 import time
@@ -13,7 +13,7 @@ from benchmarks.weights import encoder_folder
 
 
 class Clock(TrainerCallback):
-    """Notes the time after every optimizer step, and the loss."""
+    """Records the time and the loss after every optimizer step."""
 
     def __init__(self):
         self.times = []
@@ -42,7 +42,7 @@ def measure(args) -> dict:
 
 
 def flags(folder: str, steps: int) -> dict:
-    """What both trainers get."""
+    """Training arguments of both trainers."""
     cuda = torch.cuda.is_available()
     return {
         "output_dir": folder,

@@ -161,7 +161,7 @@ def test_pairs_need_segments(tokenizer):
     """Fails if a tokenizer that runs two sentences into one makes every pair its own stranger."""
     other = deepcopy(tokenizer)
     other.model_input_names = ["input_ids", "attention_mask"]
-    with pytest.raises(InputError, match="this tokenizer gives none"):
+    with pytest.raises(InputError, match="this tokenizer has none"):
         next(iter(JoinedBatches(lambda: iter([("好", "车")]), other, max_length=16, batch_tokens=1, mask_ratio=0.3)))
 
 

@@ -217,7 +217,7 @@ def test_a_vocabulary_of_words_is_refused(published):
 
 def test_other_architectures_are_refused(tiny_model, tmp_path):
     """Fails if a BERT becomes a student that cannot write, or a wrong name ends in a stack trace."""
-    with pytest.raises(InputError, match="is a bert model, and a student that writes is a RoFormer"):
+    with pytest.raises(InputError, match="is a bert model, but a student that generates must be a RoFormer"):
         Student.from_pretrained(str(tiny_model))
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="neither a model folder"):

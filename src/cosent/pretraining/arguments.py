@@ -13,7 +13,7 @@ from cosent.training.arguments import use_one_gpu
 
 @dataclass
 class TextArguments:
-    """What to read."""
+    """Text to pretrain on."""
 
     text: list[str] | None = option(None, "UTF-8 files of text, a line each: .txt, .jsonl (its `text`), also .gz.")
     pairs: list[str] | None = option(
@@ -27,12 +27,12 @@ class TextArguments:
 
 @dataclass
 class EncoderArguments:
-    """What to train."""
+    """The encoder to pretrain."""
 
-    init: str | None = option(None, "Encoder to go on from: a shipped one, a folder or a Hub id; default: random.")
+    init: str | None = option(None, "Encoder to continue from: a shipped one, a folder or a Hub id; default: random.")
     architecture: str | None = option(None, "Default: that of --init, else bert.", ARCHITECTURES)
     layers: int = option(4, "Layers of a new encoder.")
-    width: int = option(256, "Hidden size of a new encoder; 64 to a head.")
+    width: int = option(256, "Hidden size of a new encoder; 64 per head.")
     vocabulary_size: int = option(6000, "Entries of a new vocabulary, learnt from the text.")
     save_dtype: str = option("float32", "Type of the final weights.", ("float32", "float16"))
 
@@ -42,22 +42,22 @@ class PretrainingArguments(TrainingArguments):
     """`TrainingArguments` with this project's defaults (no evaluation, no reports) and flags of its own."""
 
     output_dir: str | None = option(None, "Folder for the encoder, run.json and the checkpoints.")
-    max_minutes: float | None = option(None, "Wall-clock budget; the learning rate reaches 0 when it is used up.")
+    max_minutes: float | None = option(None, "Wall-clock budget in minutes; the learning rate reaches 0 at its end.")
     batch_tokens: int = option(8192, "Tokens per device and step.")
     mask_ratio: float = option(0.3, "Share of the tokens to predict.")
-    neighbour_weight: float = option(0.3, "Weight of finding neighbouring lines, or of telling pairs from strangers.")
+    neighbour_weight: float = option(0.3, "Weight of finding neighbouring lines, or of telling pairs from random ones.")
     save_strategy: str = option("steps", "When to write a checkpoint: no or steps.")
     save_total_limit: int | None = option(1, "Checkpoints kept on disk.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
     report_to: str = option("none", "Where else to log, e.g. tensorboard.")
     remove_unused_columns: bool = option(False, "Leave as it is.")
-    overwrite_output_dir: bool = option(False, "Train although output_dir holds a model, which will be replaced.")
+    overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
 
     def __post_init__(self):
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the encoder, e.g. runs/mini.")
         if self.max_steps < 0 and self.max_minutes is None:
-            raise InputError("Text is streamed and has no end: give --max_minutes or --max_steps.")
+            raise InputError("Text is streamed endlessly: give --max_minutes or --max_steps.")
         if not 0 < self.mask_ratio < 1:
             raise InputError(f"--mask_ratio is a share between 0 and 1, got {self.mask_ratio}.")
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it

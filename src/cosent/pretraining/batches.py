@@ -17,17 +17,16 @@ logger = logging.getLogger(__name__)
 
 LINES_AT_A_TIME = 1000  # tokenised in one call
 SPAN_LENGTHS, SPAN_SHARES = (1, 2, 3), (0.5, 0.35, 0.15)  # characters: about the lengths of Chinese words
-MASKED, RANDOM = 0.8, 0.1  # what stands in the place of a chosen token (BERT, arXiv 1810.04805); the rest is kept
+MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens (BERT, arXiv 1810.04805); the rest is kept
 IGNORED = -100  # label of a token that is not predicted
 
 
 class NeighbourBatches(IterableDataset):
     """Masked batches of packed rows, made of neighbouring pieces of text; endless.
 
-    Lines longer than `max_length` are cut into pieces, so that nothing is lost. Two pieces that follow one another form
-    a pair: (1, 2), (3, 4), ... on one pass over the text, (2, 3), (4, 5), ... on the next. Pairs leave a shuffle buffer
-    at random, each once per pass, until `batch_tokens` are together. Process `rank` of `world` takes every `world`-th
-    pair.
+    Lines longer than `max_length` are cut into pieces, so that nothing is lost. Two consecutive pieces form a pair: (1,
+    2), (3, 4), ... on one pass over the text, (2, 3), (4, 5), ... on the next. Pairs leave a shuffle buffer at random,
+    each once per pass, until `batch_tokens` are together. Process `rank` of `world` takes every `world`-th pair.
 
     Args:
         read: begins a pass over the text and yields its lines.
@@ -35,8 +34,8 @@ class NeighbourBatches(IterableDataset):
         max_length: tokens of a piece, [CLS] and [SEP] included; also the width of the packed rows.
         batch_tokens: tokens of a batch, special tokens included.
         mask_ratio: share of tokens to predict; see `mask_spans`.
-        buffer: pairs in the shuffle buffer. A text of fewer pairs is shuffled as a whole.
-        positions: whether batches have `position_ids`, which an architecture with relative positions does not take.
+        buffer: pairs in the shuffle buffer. A text of fewer pairs is shuffled completely.
+        positions: whether batches have `position_ids`, which architectures with relative positions do not accept.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class NeighbourBatches(IterableDataset):
         self.seed, self.rank, self.world = seed, rank, world
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yields what `collate` gives, the same batches for the same seed."""
+        """Yields collated batches, the same ones for the same seed."""
         generator = np.random.default_rng([self.seed, self.rank])
         pairs, tokens = [], 0
         for pair in self.shuffled(generator):
@@ -84,7 +83,7 @@ class NeighbourBatches(IterableDataset):
             yield from held
 
     def pairs(self, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """This process' pairs of one pass in the order of the text, without the first `skip` pieces."""
+        """This process's pairs of one pass in the order of the text, without the first `skip` pieces."""
         pieces = islice(self.pieces(), skip, None)
         for read, pair in enumerate(batched(pieces, 2)):
             if len(pair) == 2 and read % self.world == self.rank:
@@ -100,7 +99,7 @@ class NeighbourBatches(IterableDataset):
                     yield ids[start : start + room]
 
     def collate(self, pairs: list[tuple], generator: np.random.Generator) -> dict[str, torch.Tensor]:
-        """The `rows` of both pieces of each pair, one after the other."""
+        """Masked and packed `rows` of both pieces of each pair, one after the other."""
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         return self.rows([[cls, *piece, sep] for pair in pairs for piece in pair], generator)
 
@@ -136,10 +135,10 @@ def batched(items: Iterable, size: int) -> Iterator[tuple]:
 def mask_spans(
     ids: np.ndarray, lengths: np.ndarray, ratio: float, tokenizer, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Chooses spans of one to three tokens and hides 80% of their tokens, replaces 10% and keeps 10%.
+    """Chooses spans of one to three tokens and masks 80% of their tokens, replaces 10% and keeps 10%.
 
-    A span makes the model predict a word from its sentence; of a single hidden character, the rest of its word tells
-    too much. [CLS] and [SEP] are never chosen.
+    A span makes the model predict a word from its sentence; a single masked character is too easy to guess from the
+    rest of its word. [CLS] and [SEP] are never chosen.
 
     Args:
         ids: shape `(pieces, longest)`; `lengths` of shape `(pieces,)` say where each ends.
@@ -150,7 +149,7 @@ def mask_spans(
     """
     place = np.arange(ids.shape[1])
     eligible = (place < lengths[:, None]) & ~np.isin(ids, (tokenizer.cls_token_id, tokenizer.sep_token_id))
-    # A token stays visible where none of the spans that would cover it starts (to first order in their chance).
+    # A token stays visible if none of the spans that would cover it starts (to first order in their probability).
     start = 1 - (1 - ratio) ** (1 / np.dot(SPAN_LENGTHS, SPAN_SHARES))
     starts = generator.random(ids.shape) < start
     length = generator.choice(SPAN_LENGTHS, size=ids.shape, p=SPAN_SHARES)
@@ -170,19 +169,19 @@ def mask_spans(
 class JoinedBatches(NeighbourBatches):
     """Batches whose inputs are pairs of sentences, `[CLS] a [SEP] b [SEP]`, as a cross-encoder reads them.
 
-    What is hidden in one sentence is often seen in the other, and half of the sentences stand beside a stranger from
-    the same batch: BERT's two objectives (arXiv 1810.04805) on pairs that belong together. The sentences of a pair
-    change places from pass to pass.
+    Tokens masked in one sentence are often visible in the other, and half of the sentences are joined with a random
+    one from the same batch: BERT's two objectives (arXiv 1810.04805) on pairs that belong together. The sentences of a
+    pair swap places from pass to pass.
 
     Args:
         read: begins a pass and yields pairs of sentences.
-        max_length: tokens of an input; the longer sentence of a longer pair loses its end, which a warning tells.
+        max_length: tokens of an input; longer pairs are truncated at the end of the longer sentence, with a warning.
     """
 
     def pairs(self, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """This process' pairs of one pass, the sentences without [CLS] and with [SEP], in turns on odd passes."""
+        """This process's pairs of one pass, sentences without [CLS] and with [SEP], swapped on odd passes."""
         if "token_type_ids" not in self.tokenizer.model_input_names:
-            raise InputError("--pairs need segment ids, and this tokenizer gives none. Go on from another encoder.")
+            raise InputError("--pairs need segment ids, but this tokenizer has none. Continue from another encoder.")
         cut, seen, dtype = 0, 0, np.min_scalar_type(len(self.tokenizer))
         for pairs in batched(islice(self.read(), self.rank, None, self.world), LINES_AT_A_TIME):
             columns = dict(zip(COLUMNS, map(list, zip(*pairs, strict=True)), strict=False))
@@ -194,7 +193,7 @@ class JoinedBatches(NeighbourBatches):
         warn_truncated(cut, seen, "pairs", self.max_length, flag="--piece_length")
 
     def collate(self, pairs: list[tuple], generator: np.random.Generator) -> dict[str, torch.Tensor]:
-        """The `rows` of the pairs, and `strangers` of shape `(pairs,)`: 1 where the sentences were not found together.
+        """Masked and packed `rows`, and `strangers` of shape `(pairs,)`: 1 where the sentences were not a pair.
 
         The first half of the pairs gets the second sentence of its successor, where both fit into an input.
         """

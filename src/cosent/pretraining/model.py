@@ -1,4 +1,4 @@
-"""Pretraining on unlabelled text: masked-language modelling, and neighbouring pieces of text told from all others."""
+"""Pretraining on unlabelled text: masked-language modelling, and retrieval of neighbouring pieces of text."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -51,27 +51,27 @@ def fresh_model(
 
 
 def initial_model(path: str, architecture: str | None = None, pairs: bool = False) -> PreTrainedModel:
-    """Loads a masked-language model to go on from; BERT weights may become those of a RoFormer.
+    """Loads a masked-language model to continue from; a RoFormer can be initialised from BERT weights.
 
-    The two share every weight but the position embeddings, which RoFormer does not have.
+    The two share all weights except position embeddings, which RoFormer does not have.
 
     Args:
-        pairs: also load, or begin, BERT's pooler and its head that tells pairs from strangers.
+        pairs: also load, or initialise, BERT's pooler and its head that tells pairs from random ones.
 
     Raises:
-        InputError: an architecture whose packed rows were not verified, or that has no such head, or another one than
-            asked for that cannot take its weights.
+        InputError: an architecture whose packed rows were not verified, that has no such head, or whose weights do not
+            fit the requested architecture.
     """
     path = resolve(path)
     kind = AutoConfig.from_pretrained(path).model_type
     if kind not in CAN_GO_ON:
         raise InputError(
-            f"--init {path} is a {kind} model, and pretraining continues {', '.join(CAN_GO_ON)} models only. Start "
+            f"--init {path} is a {kind} model, and pretraining continues only {', '.join(CAN_GO_ON)} models. Start "
             "from one of those, or leave --init out."
         )
     if pairs and (kind not in WITH_MATCHING or architecture not in (None, kind)):
         raise InputError(
-            f"--pairs need a head that tells pairs from strangers, as {', '.join(WITH_MATCHING)} have one; --init "
+            f"--pairs need a head that tells pairs from random ones, as in {', '.join(WITH_MATCHING)}; --init "
             f"{path} is a {kind} model. Take a BERT, e.g. --init mini, and leave --architecture out."
         )
     with quiet_transformers():
@@ -88,17 +88,17 @@ def initial_model(path: str, architecture: str | None = None, pairs: bool = Fals
     )
     weights = {name.replace("bert.", "roformer.", 1): value for name, value in model.state_dict().items()}
     missing, _ = new.load_state_dict(weights, strict=False)
-    learnt = [name for name in missing if "embed_positions" not in name]  # those are sines
+    learnt = [name for name in missing if "embed_positions" not in name]  # RoFormer's sines, which are computed
     assert not learnt, learnt
     return new
 
 
 class Pretraining(nn.Module):
-    """What the trainer wraps: a masked-language model on packed rows, and what it learns beside.
+    """Module that the trainer wraps: a masked-language model on packed rows with a second objective.
 
     Args:
         model: a transformers model for masked-language modelling; for pairs, with a pooler and `cls.seq_relationship`.
-        tokenizer: saved beside it.
+        tokenizer: saved with it.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer):
@@ -120,11 +120,11 @@ class Pretraining(nn.Module):
 
         Args:
             input_ids, labels, segments, positions (`torch.Tensor` of shape `(rows, width)`): packed rows.
-            strangers (`torch.Tensor` of shape `(inputs,)`): given where each input is a pair.
+            strangers (`torch.Tensor` of shape `(inputs,)`): if each input is a pair, 1 for a random pair, else 0.
 
         Returns:
-            `mlm`: mean cross entropy of the hidden tokens; and `match`: mean cross entropy of telling pairs from
-            strangers; or without `strangers`, `neighbour`: mean cross entropy of finding the neighbour of each piece
+            `mlm`: mean cross entropy of the masked tokens; and `match`: mean cross entropy of telling pairs from
+            random ones; or without `strangers`, `neighbour`: mean cross entropy of finding the neighbour of each piece
             among all other pieces of the batch by cosine (`synonym_loss`). All of shape `()`.
         """
         autocast = torch.is_autocast_enabled(input_ids.device.type)
@@ -139,9 +139,9 @@ class Pretraining(nn.Module):
         return {"mlm": mlm, "match": cross_entropy(self.model.cls.seq_relationship(pooled).float(), strangers)}
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Writes weights, tokenizer and a mean pool, for `AutoModel`, sentence-transformers and `--init` alike."""
+        """Writes weights, tokenizer and mean pooling, for `AutoModel`, sentence-transformers and `--init` alike."""
         with quiet_transformers():
-            deepcopy(self.model).to(dtype).save_pretrained(folder)  # a copy as a whole: tied weights stay tied
+            deepcopy(self.model).to(dtype).save_pretrained(folder)  # a full copy: tied weights stay tied
         self.tokenizer.save_pretrained(folder)
         save_pooling(Pooling("mean", self.model.config.hidden_size), folder, {}, self.model.config.num_hidden_layers)
 

@@ -9,11 +9,11 @@ from cosent.schema import sha256_of_file
 
 
 class Texts:
-    """The lines of all files without held-out sentences; `left_out` counts those of the last whole pass."""
+    """The lines of all files without held-out sentences; `left_out` counts those of the last complete pass."""
 
     def __init__(self, args: TextArguments):
         self.names = args.text or args.pairs
-        excluded = [*(args.exclude or []), *(args.pairs or [])]  # of what is read, always
+        excluded = [*(args.exclude or []), *(args.pairs or [])]  # corpora that are read are always excluded
         self.excluded = held_out_sentences(excluded, args.data_dir) if excluded else frozenset()
         self.left_out = None
 

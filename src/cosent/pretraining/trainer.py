@@ -16,16 +16,16 @@ from cosent.compute.onednn import trainable_onednn_linears
 from cosent.training.callbacks import use_log_lines
 from cosent.training.resumable_trainer import ResumableTrainer
 
-WARM_UP = 0.03  # of the run
+WARM_UP = 0.03  # share of the run
 
 
 class Budget(TrainerCallback):
-    """Counts minutes and tokens and ends the run when its minutes are up; the log tells those of before a resume."""
+    """Counts minutes and tokens, also across a resume, and ends the run when its minutes are up."""
 
     def __init__(self, max_minutes: float | None):
         self.max_minutes, self.earlier, self.start = max_minutes, 0.0, None
         self.tokens, self.earlier_tokens = 0, 0
-        self.minutes = 0.0  # as of the last step, and of process 0: all have to agree on the schedule and the end
+        self.minutes = 0.0  # at the last step, on process 0: all processes must agree on schedule and end
 
     def on_train_begin(self, args, state, control, **kwargs):
         last = next((entry for entry in reversed(state.log_history) if "minutes" in entry), None)
@@ -41,12 +41,12 @@ class Budget(TrainerCallback):
 
 
 class PretrainTrainer(ResumableTrainer):
-    """The stock Trainer over endless batches, with a schedule that ends when the steps or the minutes do.
+    """Trainer over endless batches, with a schedule that ends with the steps or the minutes.
 
     Args:
         model: a `Pretraining`.
-        neighbour_weight: weight of the other loss beside the MLM loss.
-        max_minutes: wall-clock budget; None to end at `max_steps` alone.
+        neighbour_weight: weight of the other loss next to the MLM loss.
+        max_minutes: wall-clock budget; None to end only at `max_steps`.
     """
 
     loss_is_scaled_for_ga = False
@@ -62,13 +62,13 @@ class PretrainTrainer(ResumableTrainer):
         return DataLoader(self.train_dataset, batch_size=None)  # each process makes its own batches
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):
-        """Linear warm-up and decay over the share of the run that is done, in steps or minutes."""
+        """Linear warm-up and decay over the completed share of the run, in steps or minutes."""
         if self.lr_scheduler is None:
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: rate(self.done(step)))
         return self.lr_scheduler
 
     def done(self, step: int) -> float:
-        """Share of the run that is done."""
+        """Completed share of the run."""
         by_minutes = self.budget.minutes / self.budget.max_minutes if self.budget.max_minutes else 0.0
         return min(1.0, max(step / self.args.max_steps, by_minutes))
 
@@ -94,7 +94,7 @@ class PretrainTrainer(ResumableTrainer):
         super().log(logs, *args, **kwargs)
 
     def tokens_per_second(self) -> float:
-        """Since the last call."""
+        """Tokens per second since the last call."""
         (tokens, seconds), self.logged = self.logged, (self.budget.tokens, time.monotonic())
         return (self.logged[0] - tokens) / (self.logged[1] - seconds)
 
@@ -107,5 +107,5 @@ class PretrainTrainer(ResumableTrainer):
 
 
 def rate(done: float) -> float:
-    """Factor of the learning rate when this share of the run is done."""
+    """Factor of the learning rate at this share of the run."""
     return min(done / WARM_UP, (1 - done) / (1 - WARM_UP), 1.0)

@@ -15,8 +15,8 @@ def learn_tokenizer(texts: Iterable[str], size: int = 6000, max_length: int = 51
     Every Chinese character is a token. A rare one that is not among the entries becomes [UNK].
 
     Args:
-        size: entries, the five special tokens included; fewer where the text does not have so many.
-        max_length: tokens per sentence that the tokenizer will cut to.
+        size: entries, the five special tokens included; fewer if the text does not have as many.
+        max_length: tokens per sentence at which the tokenizer truncates.
     """
     learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.normalizer = normalizers.BertNormalizer(lowercase=True)

@@ -11,23 +11,23 @@ from cosent.training.arguments import PairTrainingArguments
 
 @dataclass
 class StudentArguments:
-    """Which student to start from."""
+    """The student to start from."""
 
     model_name_or_path: str = option("mini-roformer", "A RoFormer, a student or a published RoFormer-Sim.")
-    pooling: str | None = option(None, f"{', '.join(POOLINGS)}; default: what the model says, else linear_cls.")
+    pooling: str | None = option(None, f"{', '.join(POOLINGS)}; default: that of the model, else linear_cls.")
     student_layers: int | None = option(None, "Keep this many of its layers, evenly spaced; default: all.")
-    max_length: int | None = option(None, "Tokens per sentence; default: what the corpus says.")
-    dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
-    generation: bool = option(True, "Learn to write too; false trains a small retrieval model of any architecture.")
+    max_length: int | None = option(None, "Tokens per sentence; default: that of the corpus.")
+    dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")
+    generation: bool = option(True, "Learn to generate too; false trains a small retrieval model of any architecture.")
     packing: bool = option(True, "Pack several sequences into a row; false pads each to the longest of its batch.")
 
 
 @dataclass
 class StudentDataArguments:
-    """What to learn from."""
+    """Training data."""
 
     corpus: list[str] = option(REQUIRED, "Prepared corpora, which are mixed: names under --data_dir or folders.")
-    eval_corpora: list[str] | None = option(None, "Corpora to select on and to test; default: those trained on.")
+    eval_corpora: list[str] | None = option(None, "Corpora for selection and test; default: those trained on.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs of each, for every --seed.")
     text: list[str] | None = option(None, "Files of sentences without labels, a line each: .txt, .jsonl, also .gz.")
@@ -36,26 +36,26 @@ class StudentDataArguments:
 
 @dataclass
 class DistillArguments:
-    """What is learnt."""
+    """Objectives of distillation."""
 
     teacher: str | None = option(None, "Bi- or cross-encoder to learn from; without one, synonyms find each other.")
-    judge: str | None = option(None, "Bi- or cross-encoder that judges what is written; default: the teacher.")
-    synonyms_only: bool = option(False, "Leave pairs that are no synonyms out of the similarity term too.")
+    judge: str | None = option(None, "Bi- or cross-encoder that judges generated sentences; default: the teacher.")
+    synonyms_only: bool = option(False, "Use only pairs of synonyms for the similarity term too.")
     similarity_weight: float | None = option(None, "Weight of the similarity loss; default 100 for vectors, else 1.")
     generation_weight: float = option(1.0, "Weight of the generation loss.")
     scale: float = option(COSINE_SCALE, "Inverse temperature, without a teacher or with a cross-encoder.")
     corruption_share: float = option(0.5, "Share of the sources that are corrupted.")
     corruption_ratio: float = option(0.15, "Share of the words of a corrupted source that are hidden or replaced.")
     teacher_cache: str | None = option(
-        None, "Folder that keeps what teachers said; default: cosent/teachers in the user's cache."
+        None, "Cache folder for the outputs of teachers; default: cosent/teachers in the user's cache."
     )
-    generation_sources: int = option(50, "Held-out sentences for which samples are measured; 0 for none.")
+    generation_sources: int = option(50, "Held-out sentences to generate samples for and measure; 0 for none.")
     generation_samples: int = option(20, "Samples for each of them.")
 
 
 @dataclass
 class StudentTrainingArguments(PairTrainingArguments):
-    """As `PairTrainingArguments`; batches are all of one size, since the similarity loss depends on it."""
+    """As `PairTrainingArguments`, with batches of equal size, since the similarity loss depends on it."""
 
     dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
     output_dir: str | None = option(None, "Folder for the student, run.json and checkpoints.")

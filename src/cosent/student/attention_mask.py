@@ -1,13 +1,13 @@
-"""UniLM's attention: a source that reads itself in both directions, a target that reads the source and its own past."""
+"""UniLM's attention mask: bidirectional within the source, causal within the target."""
 
 import torch
 
 
 def unilm_mask(segments: torch.Tensor, token_type_ids: torch.Tensor, dtype: torch.dtype = torch.float32):
-    """The additive attention mask of `[CLS] source [SEP] target [SEP]`, one or several such sequences in a row.
+    """Additive attention mask of `[CLS] source [SEP] target [SEP]`, one or several such sequences in a row.
 
     A source token sees the source of its sequence, a target token also the targets up to itself. Empty places see each
-    other, so that no softmax is empty. RoFormer adds what it is given: a boolean or 0-1 mask would show the future.
+    other, so that no softmax is empty. RoFormer adds the mask as it is: a boolean or 0-1 mask would reveal the future.
 
     Args:
         segments: shape `(rows, width)`, the number of the sequence from 1, 0 where a row has no token; an attention

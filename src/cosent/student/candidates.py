@@ -1,4 +1,4 @@
-"""What becomes of sampled sentences: repeated ones and the source go, the others are ranked by cosine to it."""
+"""Deduplicate sampled sentences and rank them by cosine to the source."""
 
 import numpy as np
 from torch import nn
@@ -15,10 +15,10 @@ def rank_candidates(
         encoder: has `encode(sentences, normalize=True)`.
         candidates: by text, decoded sentences in any order.
         keep: the most to return per text.
-        required: strings that a candidate has to contain.
+        required: strings that a candidate must contain.
 
     Returns:
-        By text, pairs `(sentence, cosine)`, most similar first; of equal ones the first written.
+        By text, pairs `(sentence, cosine)`, most similar first; of equal ones only the first.
     """
     wanted = [without_spaces(part) for part in required]
     kept = [distinct(text, sentences, wanted) for text, sentences in zip(texts, candidates, strict=True)]
@@ -43,12 +43,12 @@ def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
 
 
 def without_spaces(sentence: str) -> str:
-    """What a tokenizer leaves of a sentence: it may lose case and spaces."""
+    """A sentence without case and spaces, which a tokenizer may lose."""
     return "".join(sentence.lower().split())
 
 
 def remove_token_spaces(sentence: str) -> str:
-    """Takes out the spaces that a tokenizer's decoder puts between characters; those between Latin words stay."""
+    """Removes the spaces that a tokenizer's decoder puts between characters; those between Latin words stay."""
     sentence, kept = sentence.strip(), []
     for index, character in enumerate(sentence):
         if character == " " and not (is_latin(sentence[index - 1]) and is_latin(sentence[index + 1])):

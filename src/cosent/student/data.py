@@ -1,4 +1,4 @@
-"""Batches for a student: both directions of each pair, some sources corrupted, and what the teacher says of them."""
+"""Training batches of a student: both directions of each pair, corrupted sources, and the teacher's targets."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -18,15 +18,15 @@ POSITIVE_SHARE = 0.8  # of the label range: 1 of binary labels, 4 of 0..5, entai
 
 
 def positive_from(manifest: Manifest) -> float:
-    """The label from which a pair counts as synonymous."""
+    """The lowest label of synonyms."""
     return manifest.label_min + POSITIVE_SHARE * (manifest.label_max - manifest.label_min)
 
 
 class StudentDataset(torch.utils.data.Dataset):
-    """Tokenised pairs, whether their sentences are synonyms, and what a teacher says of them.
+    """Tokenised pairs with a synonym flag and the teacher's targets.
 
     Args:
-        pairs: sentences are read from it; its labels are 1 for synonyms, which are written from one another, else 0.
+        pairs: the tokenised sentences; labels are 1 for synonyms, which are generated from one another, else 0.
         targets: None without a teacher; of a bi-encoder `(vectors, rows)`, its vectors of shape
             `(distinct sentences, hidden)` and which of them belong to each pair, shape `(pairs, 2)`; of a
             cross-encoder its scores of shape `(pairs,)`.
@@ -53,17 +53,17 @@ class StudentDataset(torch.utils.data.Dataset):
 
 @dataclass
 class Corruption:
-    """Noise on sources, so that a target is more than a copy (BART's idea, kexue.fm 8454).
+    """Noise on sources, so that generation is more than copying (as in BART; kexue.fm 8454).
 
-    A word is a Chinese character, or a Latin word with all its pieces. Of the chosen words 80% become [MASK], 10% stay
+    A word is a Chinese character, or a Latin word with all its pieces. Of the chosen words, 80% become [MASK], 10% stay
     and 10% become random ones.
 
     Args:
-        continues: bool of shape `(vocabulary,)`, which tokens go on with a word (`##...`).
-        writable: ids that may stand for a random word.
+        continues: bool of shape `(vocabulary,)`, which tokens continue a word (`##...`).
+        writable: ids to draw random words from.
         mask_token_id: id of [MASK].
-        share: of the sources that are corrupted at all.
-        ratio: expected share of the words of such a source that are chosen.
+        share: share of the sources that are corrupted.
+        ratio: expected share of chosen words in such a source.
     """
 
     continues: np.ndarray
@@ -95,7 +95,7 @@ class Corruption:
 
 @dataclass
 class StudentCollator:
-    """Lays both directions of each pair side by side and pads them on the right.
+    """Puts both directions of each pair next to each other and pads them on the right.
 
     Example, with `pad_token_id` 0 and a pair of synonyms `[2, 7, 3]` and `[2, 8, 9, 3]`::
 
@@ -103,13 +103,13 @@ class StudentCollator:
          "token_type_ids": [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]],
          "attention_mask": [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]}
 
-    Sentences that are no synonyms are sources without a target. `teacher` comes with them where there is one: float32
+    Sentences that are not synonyms are sources without a target. With a teacher, the batch also has `teacher`: float32
     of shape `(2 * batch, hidden)` for vectors, `(batch,)` for scores.
 
     Args:
         corruption: noise on the sources; None for none.
-        generation: whether synonyms are targets at all; without, the batch is that of `PairCollator`,
-            `(batch, 2, tokens)`, and has no `token_type_ids`.
+        generation: whether synonyms are targets; otherwise the batch is that of `PairCollator`, `(batch, 2, tokens)`,
+            and has no `token_type_ids`.
     """
 
     pad_token_id: int
@@ -117,7 +117,7 @@ class StudentCollator:
     generation: bool = True
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
-        # From torch's generator, whose state a checkpoint holds: a resumed run corrupts as the whole one would have.
+        # From torch's generator, whose state a checkpoint holds: a resumed run corrupts as an uninterrupted one would.
         generator = np.random.default_rng(int(torch.randint(2**62, ())))
         sources, targets = [], []
         for first, second, positive, _ in pairs:
@@ -146,10 +146,10 @@ def training_rows(
 ) -> tuple[datasets.Dataset, np.ndarray]:
     """All pairs of sentences, and which of them are synonyms (bool of shape `(pairs,)`).
 
-    Pairs that are no synonyms, and lines of text side by side, serve the similarity term alone.
+    Pairs that are not synonyms, and adjacent lines of text, are used only by the similarity term.
 
     Raises:
-        InputError: text or pairs that nothing could be learnt from.
+        InputError: text without a teacher, or pairs without synonyms.
     """
     parts, flags = [], []
     for name, corpus in corpora.items():
@@ -163,7 +163,7 @@ def training_rows(
         flags.append(positive)
     if data_args.text:
         if args.teacher is None:
-            raise InputError("--text has no labels: without a --teacher nothing says what is similar. Name one.")
+            raise InputError("--text has no labels, so it needs a --teacher to learn similarity from. Name one.")
         lines = read_texts(data_args.text)
         lines = list(islice(lines, data_args.limit_text))
         lines = lines[: len(lines) // 2 * 2]

@@ -1,7 +1,7 @@
-"""Writing targets for many sources at once: one pass over the sources, then a token per step from cached keys.
+"""Batched sampling with a KV cache: one pass over the sources, then a token per step.
 
-Samples of one source that have begun alike share a row of the batch until they part: what follows a prefix is computed
-once, for all that drew it. Candidates of a good student are near copies, so that most of them share most of their work.
+Samples of one source share a row of the batch as long as their tokens are equal, so the states of a common prefix are
+computed once. Candidates of a good student are near copies, so most of them share most of their computation.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from cosent.errors import InputError
 from cosent.student.attention_mask import unilm_mask
 from cosent.student.sampling import sample_tokens
 
-CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}  # of the keys and values of all samples that are written side by side
+CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}  # limit for the keys and values of all samples of a batch
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How targets are drawn; the parameters of `Student.similar_sentences`."""
+    """Sampling parameters; see `Student.similar_sentences`."""
 
     num_samples: int = 100
     top_p: float = 0.95
@@ -57,21 +57,21 @@ def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampli
         sources: token ids `[CLS] ... [SEP]` of each source.
 
     Returns:
-        By source, the token ids of the targets that came to an end, without [SEP].
+        By source, the token ids of the targets that ended within the limit, without [SEP].
     """
     longest = max(map(len, sources), default=0) + sampling.max_length
     if longest > student.backbone.config.max_position_embeddings:
         raise InputError(
             f"Sources of up to {longest - sampling.max_length} tokens and max_length {sampling.max_length} need "
-            f"{longest} positions, and this model has {student.backbone.config.max_position_embeddings}. Lower one."
+            f"{longest} positions, but this model has {student.backbone.config.max_position_embeddings}. Lower one."
         )
     written = [[] for _ in sources]
     device = student.backbone.device
     config = student.backbone.config
     sample_bytes = 2 * config.num_hidden_layers * longest * config.hidden_size * student.backbone.dtype.itemsize
     room = CACHE_BYTES.get(device.type, CACHE_BYTES["cuda"])
-    at_once = max(1, room // (sampling.num_samples * sample_bytes))  # sources, were no prefix shared
-    order = np.argsort([-len(source) for source in sources], kind="stable")  # sources of similar length side by side
+    at_once = max(1, room // (sampling.num_samples * sample_bytes))  # sources, if no prefix were shared
+    order = np.argsort([-len(source) for source in sources], kind="stable")  # sources of similar length together
     with evaluating(student), onednn_linears(reorder=True):
         for start in range(0, len(sources), at_once):
             chosen = order[start : start + at_once]
@@ -82,7 +82,7 @@ def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampli
 
 
 def _write(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> list[list[list[int]]]:
-    """As `write_targets`, for sources whose samples are all written side by side."""
+    """As `write_targets`, for the sources of a single batch."""
     samples, end, device = sampling.num_samples, student.tokenizer.sep_token_id, student.backbone.device
     uniform = sampling.uniform().to(device).repeat(len(sources), 1)  # (sources * samples, max_length)
     states, cache, visible = read_sources(student, sources)
@@ -91,7 +91,7 @@ def _write(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> 
     tokens = torch.zeros(uniform.shape, dtype=torch.long, device=device)
     lengths = torch.full((len(uniform),), -1, device=device)  # -1 for a sample that has not ended
     going = torch.arange(len(uniform), device=device)  # the samples that are still being written
-    rows = going // samples  # by sample, the row of the batch that holds what it has begun with
+    rows = going // samples  # by sample, the row of the batch that holds its prefix
     for step in range(sampling.max_length):
         drawn = sample_tokens(
             logits.masked_fill_(banned, -torch.inf),
@@ -123,8 +123,8 @@ def read_sources(student: nn.Module, sources: list[list[int]]) -> tuple[torch.Te
     """Runs the backbone over sources, padded on the left, so that all targets start in one column.
 
     Returns:
-        The state of each source's [SEP], which predicts the first token, `(sources, hidden)`; the cache; and what
-        targets will add to their attention scores for each place, `(sources, longest)`, 0 or `finfo.min`.
+        The state of each source's [SEP], which predicts the first token, `(sources, hidden)`; the cache; and the
+        additive attention mask of the targets for each place, `(sources, longest)`, 0 or `finfo.min`.
     """
     backbone, longest = student.backbone, max(map(len, sources))
     padding = student.tokenizer.pad_token_id
@@ -138,7 +138,7 @@ def read_sources(student: nn.Module, sources: list[list[int]]) -> tuple[torch.Te
 
 
 def next_states(student: nn.Module, tokens: torch.Tensor, cache: DynamicCache, visible: torch.Tensor) -> torch.Tensor:
-    """The states `(rows, hidden)` after one more target token each; the cache grows by it.
+    """States `(rows, hidden)` after one more target token each; the cache grows by that token.
 
     Args:
         tokens: shape `(rows,)`.
@@ -155,7 +155,7 @@ def next_states(student: nn.Module, tokens: torch.Tensor, cache: DynamicCache, v
 
 
 def unwritable(tokenizer, vocabulary: int) -> torch.Tensor:
-    """Which tokens no target has: special ones but [SEP], and places of the vocabulary without a token."""
+    """Tokens that are never generated: special ones except [SEP], and places of the vocabulary without a token."""
     banned = torch.arange(vocabulary) >= len(tokenizer)
     banned[[index for index in tokenizer.all_special_ids if index != tokenizer.sep_token_id]] = True
     return banned

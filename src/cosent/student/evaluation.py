@@ -1,4 +1,4 @@
-"""How well a student finds and writes: held-out pairs, held-out synonyms, and samples judged by another model."""
+"""Evaluate a student's similarity and generation: Spearman, perplexity, and statistics of judged samples."""
 
 import math
 from collections import Counter
@@ -31,9 +31,9 @@ HELD_OUT_SYNONYMS = 500  # pairs for the perplexity
 
 @torch.inference_mode()
 def perplexity(student: Student, sources: list[str], targets: list[str]) -> float:
-    """`exp` of the mean cross entropy per token of the targets, their [SEP] included, given their clean sources.
+    """Perplexity: `exp` of the mean cross entropy per target token, [SEP] included, given the clean sources.
 
-    Both directions of each pair count. Models with different vocabularies cannot be compared by it.
+    Both directions of each pair count. Not comparable between vocabularies.
     """
     options = {"truncation": True, "max_length": student.max_length, "return_attention_mask": False}
     sides = [run_tokenizer(student.tokenizer, sentences, **options)["input_ids"] for sentences in (sources, targets)]
@@ -52,17 +52,17 @@ def perplexity(student: Student, sources: list[str], targets: list[str]) -> floa
 
 
 def sample_report(student: Student, judge: nn.Module, sources: list[str], sampling: Sampling) -> dict[str, float]:
-    """What samples for held-out sources are like.
+    """Statistics of samples for held-out sources.
 
     Args:
-        judge: any model with `similarity(sentences1, sentences2)`. Not the student: it would grade its own work.
+        judge: any model with `similarity(sentences1, sentences2)`, but not the student, which would grade itself.
 
     Returns:
-        `ended`: share of the samples that came to an end. `distinct`: share of the samples that are neither repeated
-        nor the source. `similar`: share of those whose cosine to the source, by the student itself, is at least
-        `SIMILAR_FROM`. Of the `TOP` highest ranked of each source: `overlap`, mean character 1+2-gram Dice with the
-        source (1 = copied), and `judged`, the judge's mean similarity to it. `wordless`: share of the sources for which
-        nothing was written.
+        `ended`: share of the samples that ended within the limit. `distinct`: share of the samples that are neither
+        repeated nor the source. `similar`: share of those whose cosine to the source, by the student itself, is at
+        least `SIMILAR_FROM`. Of the `TOP` highest-ranked ones of each source: `overlap`, mean character 1+2-gram Dice
+        with the source (1 = copied), and `judged`, the judge's mean similarity to it. `wordless`: share of the sources
+        without any sample left.
     """
     tokenized = student.tokenize_sources(sources, [], [])
     written = [student.tokenizer.batch_decode(ids, skip_special_tokens=True)
@@ -84,14 +84,14 @@ def sample_report(student: Student, judge: nn.Module, sources: list[str], sampli
 
 
 def character_overlap(sentence1: str, sentence2: str) -> float:
-    """Dice coefficient of the bags of characters and character pairs: 1 for equal sentences, 0 for nothing shared."""
+    """Dice coefficient of the bags of characters and character bigrams: 1 = equal sentences, 0 = nothing shared."""
     first, second = (Counter([*text, *zip(text, text[1:], strict=False)]) for text in (sentence1, sentence2))
     return 2 * (first & second).total() / max(1, first.total() + second.total())
 
 
 @contextmanager
 def without_mixed_precision(model: nn.Module) -> Iterator[None]:
-    """Takes accelerate's wrapper off a model under `--bf16`: measured is what is saved, in float32."""
+    """Removes accelerate's autocast wrapper under `--bf16`, to measure the model in float32, as it is saved."""
     wrapper = vars(model).pop("forward", None)
     try:
         yield
@@ -101,13 +101,13 @@ def without_mixed_precision(model: nn.Module) -> Iterator[None]:
 
 
 class StudentEvaluation:
-    """What training never sees: pairs for Spearman, synonyms for the perplexity, sources for samples.
+    """Evaluates a student on held-out data: pairs for Spearman, synonyms for perplexity, sources for samples.
 
     Args:
-        encoder: what is trained.
-        generation: whether it writes, and is a `Student`.
+        encoder: the model in training.
+        generation: whether it generates, and therefore is a `Student`.
         judge: see `sample_report`; None to draw no samples.
-        sources: how many sources to draw samples for.
+        sources: number of sources to draw samples for.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class StudentEvaluation:
                 self.sources = list(dict.fromkeys(a for a, _ in self.synonyms))[:sources]
 
     def validate(self) -> dict[str, float]:
-        """Mean validation Spearman over the corpora, and perplexity of held-out synonyms where the student writes."""
+        """Mean validation Spearman over the corpora and, with generation, perplexity of held-out synonyms."""
         metrics = {}
         with without_mixed_precision(self.encoder):
             scores = [self.spearman(corpus, "validation") for corpus in self.validation]
@@ -148,7 +148,7 @@ class StudentEvaluation:
         return SimilarityMetrics().compute(predictions=scores, references=corpus.labels(split))["spearman"]
 
     def report(self) -> tuple[Metrics, Written | None]:
-        """Spearman of every corpus and split, and what is written where the student writes."""
+        """Spearman of every corpus and split and, with generation, statistics of generated sentences."""
         written = None
         with without_mixed_precision(self.encoder):
             metrics = {
@@ -167,7 +167,7 @@ class StudentEvaluation:
 
 
 def summary(record: RunRecord) -> str:
-    """What a student was like before and after training, side by side."""
+    """Table of a student's metrics before and after training."""
     lines = [f"{'':<28}{'before':>9}{'after':>9}"]
     for name, splits in record.after.items():
         for split, metrics in splits.items():

@@ -1,4 +1,4 @@
-"""RoFormer-Sim: one small model that embeds sentences and writes similar ones (kexue.fm 8454 and 8541)."""
+"""RoFormer-Sim: one small model that embeds sentences and generates similar ones (kexue.fm 8454 and 8541)."""
 
 import re
 from pathlib import Path
@@ -29,24 +29,24 @@ from cosent.student.decoding import Sampling, write_targets
 
 
 class Student(SentenceEncoder):
-    """A RoFormer with a tied language-model head and a pool over the source.
+    """A RoFormer with a tied language-model head and pooling over the source.
 
-    It reads `[CLS] source [SEP] target [SEP]` under UniLM's mask: what it knows of the source never depends on the
-    target, so a sentence has the same vector alone and in front of a target. Saved in one folder: a
-    `RoFormerForMaskedLM` (which `AutoModel` reads too) with sentence-transformers' description of the pool.
+    It reads `[CLS] source [SEP] target [SEP]` under UniLM's mask: the source never sees the target, so a sentence has
+    the same vector with and without a target. Saved in one folder: a `RoFormerForMaskedLM` (which `AutoModel` reads
+    too) with sentence-transformers' description of the pooling.
 
     Args:
         model: its backbone and head become this module's.
         packing: as `SentenceEncoder.packing`.
 
     Raises:
-        InputError: a pool of several layers.
+        InputError: a pooling of several layers.
     """
 
     def __init__(self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, packing: bool = True):
         if pooling.layers != (-1,):
             raise InputError(
-                f"--pooling {pooling.mode} reads several layers, and a student's losses read the last one. Choose "
+                f"--pooling {pooling.mode} reads several layers, but a student's losses read only the last. Choose "
                 "linear_cls, cls, mean, max or attention."
             )
         super().__init__(model.roformer, tokenizer, pooling, packing)
@@ -62,24 +62,24 @@ class Student(SentenceEncoder):
         seed: int = 42,
         layers: int | None = None,
     ) -> "Student":
-        """Loads a student, a RoFormer to make one of, or a published RoFormer-Sim in its PyTorch form, in float32.
+        """Loads a student, a plain RoFormer, or a published RoFormer-Sim in its PyTorch form, in float32.
 
         Args:
-            pooling: one of `POOLINGS`; default: what the folder says, else `linear_cls`, which RoFormer-Sim has.
+            pooling: one of `POOLINGS`; default: that of the folder, else `linear_cls`, as in RoFormer-Sim.
             layers: keep this many, evenly spaced; default: all.
             The others: see `TextModel`.
 
         Raises:
-            InputError: no model is there, or no RoFormer.
+            InputError: no model there, or not a RoFormer.
         """
         path = resolve(model_name_or_path)
         with missing_models(model_name_or_path):
             kind = AutoConfig.from_pretrained(path).model_type
         if kind != "roformer":
             raise InputError(
-                f"{model_name_or_path} is a {kind} model, and a student that writes is a RoFormer, whose numbers do "
-                "not depend on where in a row a sentence stands. Take one that cosent.distill trained; to train one, "
-                "start from mini-roformer, or pass --generation false for a retrieval model alone."
+                f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer, whose "
+                "results do not depend on the position of a sentence in a row. Take one trained by cosent.distill; to "
+                "train one, start from mini-roformer, or pass --generation false for a pure retrieval model."
             )
         with missing_models(model_name_or_path):
             model = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))
@@ -93,10 +93,10 @@ class Student(SentenceEncoder):
         return student
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes backbone, language-model head, tokenizer and the description of the pool to one folder.
+        """Writes backbone, language-model head, tokenizer and the description of the pooling to one folder.
 
         Args:
-            state_dict: this module's weights where they had to be gathered from shards; default: its own.
+            state_dict: this module's weights, if gathered from shards; default: its own.
         """
         state_dict = self.state_dict() if state_dict is None else state_dict
         with torch.device("meta"):
@@ -112,7 +112,7 @@ class Student(SentenceEncoder):
         save_pooling(self.pooling, folder, submodule_state(state_dict, "pooling."), layers)
 
     def load_weights(self, folder: str | Path) -> None:
-        """Takes over the weights that `save_pretrained` wrote to `folder`."""
+        """Loads the weights that `save_pretrained` wrote to `folder`."""
         self.load_state_dict(Student.from_pretrained(str(folder), pooling=self.pooling.mode).state_dict())
 
     def gradient_checkpointing_enable(self, **kwargs) -> None:
@@ -128,9 +128,9 @@ class Student(SentenceEncoder):
                 right; segment ids are 0 for the source and 1 for the target, which may be missing from a sequence.
 
         Returns:
-            Without segment ids, vectors of shape `(sentences, hidden)`. With them `embeddings`, those of the sources;
-            `target_losses`, the summed cross entropy of each target's tokens, [SEP] included, and `target_tokens`, how
-            many they are, both float32 of shape `(sequences,)` and 0 without a target.
+            Without segment ids, vectors of shape `(sentences, hidden)`. With them, `embeddings` of the sources;
+            `target_losses`, the summed cross entropy of each target's tokens, [SEP] included, and `target_tokens`,
+            their number, both float32 of shape `(sequences,)` and 0 without a target.
         """
         if token_type_ids is None:
             return super().forward(input_ids, attention_mask)
@@ -148,10 +148,10 @@ class Student(SentenceEncoder):
     def predict_targets(
         self, hidden: torch.Tensor, input_ids: torch.Tensor, token_type_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The head at the places that predict a target token, and nowhere else: it is half of the work.
+        """Runs the head only at places that predict a target token, as it accounts for half of the computation.
 
         Args:
-            hidden: what `unilm_states` gives for the other two.
+            hidden: the result of `unilm_states` for the other two.
 
         Returns:
             `logits` of shape `(target tokens, vocabulary)`; the `labels` that they predict and the `sequence` that
@@ -166,7 +166,7 @@ class Student(SentenceEncoder):
     ) -> torch.Tensor:
         """Token vectors of `[CLS] source [SEP] target [SEP]` sequences, shape `(sequences, longest, hidden)`.
 
-        Packed into shared rows where that saves enough; where `attention_mask` is 0 the values mean nothing.
+        Packed into shared rows where that saves enough; where `attention_mask` is 0 the values are arbitrary.
         """
         tensors = {"input_ids": input_ids, "token_type_ids": token_type_ids}
         segments, slots = attention_mask, None
@@ -184,7 +184,7 @@ class Student(SentenceEncoder):
 
     @property
     def mask_dtype(self) -> torch.dtype:
-        """Type of the attention scores, which the mask is added to."""
+        """Dtype of the attention scores, which the mask is added to."""
         kind = self.backbone.device.type
         return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.backbone.dtype
 
@@ -201,23 +201,23 @@ class Student(SentenceEncoder):
         mask_tokens: list[str] | None = None,
         seed: int = 42,
     ) -> list[list[tuple[str, float]]]:
-        """Writes sentences similar to each text: samples, drops repeated ones and the text itself, ranks by cosine.
+        """Generates sentences similar to each text: samples, drops repetitions and the text itself, ranks by cosine.
 
-        A text's candidates depend on the text and the seed alone, not on what else is in `texts`, but for rounding.
+        Apart from rounding, a text's candidates depend only on the text and the seed, not on the rest of `texts`.
 
         Args:
             texts: any number of sentences.
-            num_samples: sentences drawn per text, before repeated ones go.
+            num_samples: sentences drawn per text, before repetitions are dropped.
             top_p, top_k, temperature: see `sample_tokens`.
-            max_length: tokens of a written sentence; one that has not ended by then is dropped.
+            max_length: tokens of a generated sentence; one that has not ended by then is dropped.
             keep: the most sentences to return per text.
-            keep_tokens: strings that every returned sentence has to contain.
-            mask_tokens: strings that the model does not get to see: [MASK] stands in their place, and it writes
-                something of its own. Ranking compares with the whole text.
+            keep_tokens: strings that every returned sentence must contain.
+            mask_tokens: strings replaced by [MASK] in the source, so that the model finds other words. Ranking still
+                compares with the full text.
             seed: seed of the sampling; the global random state is left alone.
 
         Returns:
-            By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; perhaps none.
+            By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; possibly none.
 
         Raises:
             InputError: one string instead of a list, a sampling parameter out of its range, or strings to keep or to
@@ -242,9 +242,9 @@ class Student(SentenceEncoder):
         for text in texts:
             absent = [part for part in (*kept, *masked) if not part or part not in text]
             if absent:
-                raise InputError(f"{text!r} does not contain {absent[0]!r}, which is to be kept or masked in it.")
+                raise InputError(f"{text!r} does not contain {absent[0]!r}, which should be kept or masked in it.")
             if masked:
-                # The longest first, and all at once: a mask is no place to look for the next string.
+                # The longest first, and all at once: do not search inside an inserted mask.
                 wanted = "|".join(map(re.escape, sorted(masked, key=len, reverse=True)))
                 text = re.sub(wanted, lambda found: self.tokenizer.mask_token * self.count_tokens(found[0]), text)
             tokenized = run_tokenizer(self.tokenizer, text, truncation=True, max_length=self.max_length)

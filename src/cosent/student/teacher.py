@@ -1,4 +1,4 @@
-"""What a teacher says of sentences or pairs: computed once, kept on disk by what the teacher and the sentences are."""
+"""Teacher embeddings and scores, computed once and cached on disk by teacher and texts."""
 
 import hashlib
 import logging
@@ -23,11 +23,11 @@ DEFAULT_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "
 def teacher_vectors(
     teacher: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A teacher's vectors of all sentences, each distinct one once, of length 1.
+    """A teacher's unit vectors of all distinct sentences.
 
     Args:
         sentences1, sentences2: the sentences of each pair.
-        cache: folder that keeps them.
+        cache: cache folder.
 
     Returns:
         Memory-mapped float32 vectors of shape `(distinct sentences, hidden)`, and which of them belong to each pair,
@@ -53,10 +53,10 @@ def teacher_scores(
 def cached_array(
     cache: Path, teacher: nn.Module, texts: list[str], compute: Callable[[], np.ndarray], what: str
 ) -> np.ndarray:
-    """An array from the cache, or computed and put there; complete or not at all, whatever ends the process."""
+    """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill."""
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
     if not file.is_file():
-        logger.info("The teacher reads %d distinct texts once; kept in %s.", len(texts), file)
+        logger.info("The teacher reads %d distinct texts once; cached in %s.", len(texts), file)
         values = compute()
         file.parent.mkdir(parents=True, exist_ok=True)
         with partial_file(file) as partial, open(partial, "wb") as opened:
@@ -65,7 +65,7 @@ def cached_array(
 
 
 def fingerprint(teacher: nn.Module, texts: list[str]) -> str:
-    """Key of the cache: the weights, pool, tokenizer and maximum length of a teacher, and what it reads."""
+    """Key of the cache: a teacher's weights, pooling, tokenizer and maximum length, and the texts."""
     digest = hashlib.sha256()
     for name, value in sorted(teacher.state_dict().items()):
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""The trainer of students: what is generated and what is similar, each with its own loss."""
+"""Trainer of students, with a generation loss and a similarity loss."""
 
 from collections.abc import Callable
 
@@ -14,10 +14,10 @@ class StudentTrainer(PairTrainer):
     `loss = generation_weight * cross entropy per target token + similarity_loss(embeddings, teacher)`
 
     Args:
-        similarity_loss: `(embeddings, teacher) -> scalar`: embeddings of shape `(2 * pairs, hidden)`; `teacher` as the
-            collator gives it, None without one.
+        similarity_loss: `(embeddings, teacher) -> scalar`: embeddings of shape `(2 * pairs, hidden)`; `teacher` as
+            collated, None without one.
         generation_weight: weight of the generation loss.
-        validate: gives the validation metrics of the model as it is, `spearman` among them.
+        validate: returns the current validation metrics of the model, `spearman` among them.
         kwargs: arguments of `transformers.Trainer`.
     """
 
