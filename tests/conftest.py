@@ -50,37 +50,45 @@ def tiny_model(tmp_path_factory) -> Path:
     return folder
 
 
+def prepare(folder: Path, splits: dict[str, list[tuple[str, str, float]]], label_kind: str, label_max: float) -> Path:
+    """Prepares a corpus folder out of `{split: [(sentence1, sentence2, label)]}`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {}
+    for split, rows in splits.items():
+        columns = {name: [row[i] for row in rows] for i, name in enumerate(("sentence1", "sentence2", "label"))}
+        features = datasets.Features(
+            sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
+        )
+        file = folder / f"{split}.parquet"
+        datasets.Dataset.from_dict(columns, features=features).to_parquet(str(file))
+        described[split] = {"rows": len(rows), "sha256": sha256_of_file(file)}
+    lengths = {"bi_encoder": 32, "cross_encoder": 64}
+    Manifest(folder.name, label_kind, 0.0, label_max, lengths, described).save(folder)
+    return folder
+
+
 @pytest.fixture
 def make_corpus(tmp_path):
     """Returns a function that prepares a corpus folder out of `{split: [(sentence1, sentence2, label)]}`."""
 
-    def make(
-        splits: dict[str, list[tuple[str, str, float]]],
-        label_kind: str = "binary",
-        label_max: float = 1.0,
-        name: str = "made_up",
-    ) -> Path:
-        folder = tmp_path / "corpora" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        described = {}
-        for split, rows in splits.items():
-            columns = {name: [row[i] for row in rows] for i, name in enumerate(("sentence1", "sentence2", "label"))}
-            features = datasets.Features(
-                sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
-            )
-            file = folder / f"{split}.parquet"
-            datasets.Dataset.from_dict(columns, features=features).to_parquet(str(file))
-            described[split] = {"rows": len(rows), "sha256": sha256_of_file(file)}
-        Manifest(name, label_kind, 0.0, label_max, {"bi_encoder": 32, "cross_encoder": 64}, described).save(folder)
-        return folder
+    def make(splits, label_kind: str = "binary", label_max: float = 1.0, name: str = "made_up") -> Path:
+        return prepare(tmp_path / "corpora" / name, splits, label_kind, label_max)
 
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pairs() -> list[tuple[str, str, float]]:
     """All ordered pairs of `SENTENCES`; those at an even distance are called similar."""
     return [(a, b, float((i - j) % 2 == 0)) for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)]
+
+
+@pytest.fixture(scope="session")
+def uneven_corpus(pairs, tmp_path_factory) -> Path:
+    """70 = 4 * 16 + 6 training pairs: of the last batch of 2 x 8, the second process has no pair of its own."""
+    rows = [(a, b, y + (number % 3)) for number, (a, b, y) in enumerate(pairs + pairs[:6])]
+    splits = {"train": rows, "validation": rows[:21], "test": rows[:53]}
+    return prepare(tmp_path_factory.mktemp("corpora") / "made_up", splits, "graded", 3.0)
 
 
 @pytest.fixture

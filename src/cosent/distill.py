@@ -33,6 +33,7 @@ from cosent.student.trainer import StudentTrainer
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment, footprint, recipe
 from cosent.training.held_out import select_on_validation
+from cosent.training.sharding import whole_state
 
 
 def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_args: DistillArguments, args):
@@ -54,7 +55,12 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     judge = load_model(distill_args.judge).to(args.device) if distill_args.judge else teacher
     sampling = Sampling(num_samples=distill_args.generation_samples)
     held_out = StudentEvaluation(
-        encoder, list(measured.values()), model_args.generation, judge, distill_args.generation_sources, sampling
+        model.to(args.device),
+        list(measured.values()),
+        model_args.generation,
+        judge,
+        distill_args.generation_sources,
+        sampling,
     )
     pairs = tokenised_pairs(rows, positive, encoder, args)
     trainer = StudentTrainer(
@@ -68,9 +74,9 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         data_collator=student_collator(encoder.tokenizer, model_args.generation, distill_args),
     )
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, distill_args))
-    before, written_before = held_out.report()
-    result = trainer.train(resume_from_checkpoint=checkpoint)
-    after, written_after = held_out.report()
+    result = trainer.train(checkpoint, at_start=lambda: held_out.report(whole_state(trainer.model)))
+    before, written_before = trainer.before
+    after, written_after = held_out.report(whole_state(trainer.model))
     trainer.save_model()
     if trainer.is_world_process_zero():
         record = RunRecord(

@@ -25,7 +25,7 @@ from cosent.training.arguments import (
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.collapse_guard import CollapseGuard
 from cosent.training.environment import environment, footprint, recipe
-from cosent.training.held_out import evaluate_splits, keep_distances, select_on_validation, table
+from cosent.training.held_out import evaluate_splits, select_on_validation, table
 from cosent.training.mixture import load_mixture
 from cosent.training.objective import build_objective
 from cosent.training.pair_trainer import PairTrainer
@@ -59,17 +59,17 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         train_dataset=data.train,
         eval_dataset=data.validation,
         data_collator=tower.collator.from_tokenizer(encoder.tokenizer),
-        compute_metrics=lambda p: SimilarityMetrics().compute(predictions=p.predictions, references=p.label_ids),
+        compute_metrics=lambda p: SimilarityMetrics().compute(
+            predictions=p.predictions["scores"], references=p.label_ids
+        ),
     )
     if args.on_collapse is not None:
         trainer.add_callback(CollapseGuard(trainer, args.on_collapse, args.collapse_drop, args.rollback_factor))
 
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, loss_args))
     scores: Scores = {}
-    before, _ = evaluate_splits(trainer, data.held_out, [], scores, "before")
-    if isinstance(model, BiEncoder) and trainer.is_world_process_zero():
-        keep_distances(encoder, mixture.corpora, scores)
-    result = trainer.train(resume_from_checkpoint=checkpoint)
+    result = trainer.train(checkpoint, at_start=lambda: evaluate_splits(trainer, data.held_out, [], scores, "before"))
+    before, _ = trainer.before
     after, thresholds = evaluate_splits(trainer, data.held_out, mixture.binary, scores, "after")
     trainer.save_model()
     if trainer.is_world_process_zero():

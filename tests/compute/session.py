@@ -6,13 +6,17 @@ python tests/compute/session.py JOBS.json    a list of [job, argument, argument,
 import json
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from cosent.cli import run
 
-if __name__ == "__main__":
-    with open(sys.argv[1], encoding="utf-8") as file:
-        jobs = json.load(file)
-    for name, *arguments in jobs:
+
+def run_jobs(file: str) -> None:
+    for name, *arguments in json.loads(Path(file).read_text(encoding="utf-8")):
         job = import_module(f"cosent.{name}")
         sys.argv[1:] = arguments
         run(job.main, *job.ARGUMENTS)
+
+
+if __name__ == "__main__":
+    run_jobs(sys.argv[1])

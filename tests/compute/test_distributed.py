@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,15 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cosent import cli, distill
-from cosent.cli import parse
-from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
-from cosent.train import main
-from cosent.training.arguments import (
-    TRAIN_ARGUMENTS,
-)
+from cosent import cli
+from tests.launching import ROOT, apart, free_port, history, launch, run_here
 
-ROOT = Path(__file__).parents[2]
 # Linear in the gradient: Adam would make large steps out of rounding errors.
 WITHOUT_ROUNDING_GAINS = (
     "--optim",
@@ -35,49 +28,12 @@ SMALL = ("--num_train_epochs", "2", "--logging_steps", "1", "--disable_tqdm", "t
 SMALL += ("--load_best_model_at_end", "false")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def launch(jobs: list[list[str]], folder: Path, machines: int = 1, processes: int = 2, **environment) -> list[str]:
-    """Runs jobs in processes that accelerate launches, on one or more "machines"; returns stdout of each machine."""
+def launch_jobs(jobs: list[list[str]], folder: Path, machines: int = 1) -> list[str]:
+    """Runs jobs one after the other in two processes on a CPU; returns stdout of each machine."""
     folder.mkdir(exist_ok=True, parents=True)
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    config = ROOT / "recipes/accelerate" / ("ddp.yaml" if machines == 1 else "multi_node.yaml")
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    command += ["--mixed_precision", "no", "--num_processes", str(processes), "--num_machines", str(machines)]
-    command += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port())]
-    settings = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
-    started = [
-        subprocess.Popen(
-            [
-                *command,
-                "--machine_rank",
-                str(machine),
-                str(ROOT / "tests/compute/session.py"),
-                str(folder / "jobs.json"),
-            ],
-            env=os.environ | settings | environment,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for machine in range(machines)
-    ]
-    ended = [process.communicate(timeout=500) for process in started]
-    for process, (_, errors) in zip(started, ended, strict=True):
-        assert process.returncode == 0, errors[-3000:]
-    return [output for output, _ in ended]
-
-
-@pytest.fixture
-def corpus(make_corpus, pairs):
-    """70 = 4 * 16 + 6 training pairs: of the last batch, the second process has no pair of its own."""
-    rows = [(a, b, y + (number % 3)) for number, (a, b, y) in enumerate(pairs + pairs[:6])]
-    return make_corpus({"train": rows, "validation": rows[:21], "test": rows[30:53]}, "graded", 3.0)
+    program = [str(ROOT / "tests/compute/session.py"), str(folder / "jobs.json")]
+    return launch("ddp" if machines == 1 else "multi_node", program, machines, ACCELERATE_USE_CPU="true")
 
 
 def flags(tiny_model, corpus, output: Path, batch: int, *further: str) -> list[str]:
@@ -86,30 +42,6 @@ def flags(tiny_model, corpus, output: Path, batch: int, *further: str) -> list[s
         *("--dropout", "0", "--per_device_train_batch_size", str(batch), "--per_device_eval_batch_size", "4"),
         *WITHOUT_ROUNDING_GAINS, *SMALL, *further,
     ]  # fmt: skip
-
-
-def one_process(arguments: list[str]) -> None:
-    main(*parse(arguments, *TRAIN_ARGUMENTS))
-
-
-def one_student(arguments: list[str]) -> None:
-    classes = (StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
-    distill.main(*parse(arguments, *classes))
-
-
-def apart(first: Path, second: Path, start: Path) -> float:
-    """Largest difference of two trained models' weights, relative to the way that training took them."""
-    one, two, began = (load_file(folder / "model.safetensors") for folder in (first, second, start))
-    shared = {name: name.removeprefix("bert.") for name in one if name.removeprefix("bert.") in began}
-    assert len(shared) > 30
-    way = max((one[name] - began[old]).abs().max() for name, old in shared.items())
-    assert way > 1e-3, "nothing was trained"
-    return float(max((one[name] - two[name]).abs().max() for name in one) / way)
-
-
-def losses(folder: Path) -> list[float]:
-    history = json.loads((folder / "run.json").read_text())["history"]
-    return [entry["loss"] for entry in history if "loss" in entry]
 
 
 CROSS = ("--tower", "cross_encoder", "--scale", "20", "--learning_rate", "3")  # a fresh head has small gradients
@@ -137,7 +69,7 @@ CASES = {  # name -> flags of two processes; of one process with the same global
 
 
 @pytest.mark.distributed
-def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, tiny_student, corpus, tmp_path, capsys):
+def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, tiny_student, uneven_corpus, tmp_path):
     """Fails if devices optimise something of their own: in any loss, either tower, cached, accumulated, with LoRA.
 
     The guard: with comparisons on each device alone, the weights end up elsewhere.
@@ -145,28 +77,31 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, tiny_stud
     two, sentences = tmp_path / "two", tmp_path / "sentences.txt"
     sentences.write_text("".join(f"第{number}个问题怎么还款\n" for number in range(9000)), encoding="utf-8")
     jobs = [
-        ["train", *flags(tiny_model, corpus, two / name, batch, *more)] for name, ((batch, more), _) in CASES.items()
+        ["train", *flags(tiny_model, uneven_corpus, two / name, batch, *more)]
+        for name, ((batch, more), _) in CASES.items()
     ]
-    jobs.append(["train", *flags(tiny_model, corpus, two / "local", 8, "--local_comparisons", "true")])
+    jobs.append(["train", *flags(tiny_model, uneven_corpus, two / "local", 8, "--local_comparisons", "true")])
     student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(tmp_path / "cache"))
-    jobs.append(["distill", *flags(tiny_student, corpus, two / "student", 8, *student)])
+    jobs.append(["distill", *flags(tiny_student, uneven_corpus, two / "student", 8, *student)])
     jobs.append(["encode", "--model", str(tiny_model), "--input", str(sentences), "--output", f"{tmp_path}/two.npy"])
-    evaluation = ["--model", str(two / "cosent"), "--corpus", str(corpus), "--predictions"]
+    evaluation = ["--model", str(two / "cosent"), "--corpus", str(uneven_corpus), "--predictions"]
     jobs.append(["evaluate", *evaluation, f"{tmp_path}/two.tsv"])
     every_third = ("--save_steps", "3", "--save_strategy", "steps", "--save_total_limit", "9", "--eval_strategy", "no")
     every_third += ("--dropout", "0.1")
     for name, more in {"plain": (), "mixed": ("--balanced_batches", "true")}.items():  # 5 steps per epoch
-        jobs.append(["train", *flags(tiny_model, corpus, two / f"whole_{name}", 8, *every_third, *more)])
+        jobs.append(["train", *flags(tiny_model, uneven_corpus, two / f"whole_{name}", 8, *every_third, *more)])
         resume = ("--resume_from_checkpoint", str(two / f"whole_{name}/checkpoint-6"))
-        jobs.append(["train", *flags(tiny_model, corpus, two / f"resumed_{name}", 8, *every_third, *more, *resume)])
-    output = launch(jobs, two)[0]
+        jobs.append(
+            ["train", *flags(tiny_model, uneven_corpus, two / f"resumed_{name}", 8, *every_third, *more, *resume)]
+        )
+    output = launch_jobs(jobs, two)[0]
 
     differences = {}
     for name, (_, (batch, more)) in CASES.items():
         one = tmp_path / "one" / name
-        one_process(flags(tiny_model, corpus, one, batch, *more))
+        run_here("train", *flags(tiny_model, uneven_corpus, one, batch, *more))
         differences[name] = apart(one, two / name, Path(tiny_model))
-        np.testing.assert_allclose(losses(two / name), losses(one), rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(history(two / name, "loss"), history(one, "loss"), rtol=1e-4, err_msg=name)
         once, twice = (json.loads((folder / "run.json").read_text()) for folder in (one, two / name))
         assert twice["processes"] == 2 and once["processes"] == 1
         for split, metrics in once["after"]["made_up"].items():
@@ -176,7 +111,7 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, tiny_stud
     assert max(differences.values()) < 1e-3, differences
     assert apart(tmp_path / "one/cosent", two / "local", Path(tiny_model)) > 30 * max(differences.values())
 
-    one_student(flags(tiny_student, corpus, tmp_path / "one/student", 16, *student))
+    run_here("distill", *flags(tiny_student, uneven_corpus, tmp_path / "one/student", 16, *student))
     assert apart(tmp_path / "one/student", two / "student", Path(tiny_student)) < 1e-3
 
     for name in ("plain", "mixed"):
@@ -187,7 +122,7 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, tiny_stud
     rows = np.load(tmp_path / "two.npy")
     assert rows.shape == (9000, 32) and not (rows == 0).all(axis=1).any()
     lines = (tmp_path / "two.tsv").read_text().splitlines()
-    assert [line.split("\t")[0] for line in lines[1:]] == [str(number) for number in range(23)]
+    assert [line.split("\t")[0] for line in lines[1:]] == [str(number) for number in range(53)]
     from cosent.modeling.bi_encoder import SentenceEncoder
 
     expected = SentenceEncoder.from_pretrained(str(tiny_model)).encode(["第8191个问题怎么还款", "第0个问题怎么还款"])
@@ -195,10 +130,10 @@ def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, tiny_stud
 
 
 @pytest.mark.distributed
-def test_two_machines_are_two_processes(tiny_model, corpus, tmp_path):
+def test_two_machines_are_two_processes(tiny_model, uneven_corpus, tmp_path):
     """Fails if --num_machines 2 trains two models, or another one than two processes of one machine."""
-    outputs = launch([["train", *flags(tiny_model, corpus, tmp_path / "two", 8)]], tmp_path, machines=2)
-    one_process(flags(tiny_model, corpus, tmp_path / "one", 16))
+    outputs = launch_jobs([["train", *flags(tiny_model, uneven_corpus, tmp_path / "two", 8)]], tmp_path, machines=2)
+    run_here("train", *flags(tiny_model, uneven_corpus, tmp_path / "one", 16))
     assert apart(tmp_path / "one", tmp_path / "two", Path(tiny_model)) < 1e-3
     assert sum(output.count("model in ") for output in outputs) == 1
 
@@ -248,7 +183,7 @@ def test_gradients_come_through_the_gathering(tmp_path):
 
 
 @pytest.mark.distributed
-def test_processes_that_do_not_know_of_each_other_stop(tiny_model, corpus, tmp_path):
+def test_processes_that_do_not_know_of_each_other_stop(tiny_model, uneven_corpus, tmp_path):
     """Fails if the settings that one tries first on a CPU write one folder from two processes."""
     (tmp_path / "cpu.yaml").write_text(
         "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: 'no'\nnum_machines: 1\n"
@@ -256,7 +191,7 @@ def test_processes_that_do_not_know_of_each_other_stop(tiny_model, corpus, tmp_p
     )
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(tmp_path / "cpu.yaml")]
     command += ["--main_process_port", str(free_port()), "-m", "cosent.train"]
-    arguments = flags(tiny_model, corpus, tmp_path / "run", 8)
+    arguments = flags(tiny_model, uneven_corpus, tmp_path / "run", 8)
     arguments = arguments[: arguments.index("--use_cpu")] + arguments[arguments.index("--use_cpu") + 2 :]
     settings = {key: value for key, value in os.environ.items() if key != "ACCELERATE_USE_CPU"}
     settings |= {"PYTHONPATH": f"{ROOT}/src", "OMP_NUM_THREADS": "1"}

@@ -61,7 +61,7 @@ def test_gradients_are_those_of_stock_but_for_rounding(calls, bias, shape, layou
     stock = run(layer.float(), inputs, grad)
     with trainable_onednn_linears():
         ours = run(layer, inputs, grad)
-    assert len(calls) == (3 if inputs.numel() else 0)
+    assert len(calls) == 3, "another graph without inputs: DeepSpeed adds up gradients in the order of each rank's"
     for expected, theirs, mine in zip(exact, stock, ours, strict=True):
         assert mine.shape == theirs.shape and mine.dtype == theirs.dtype and mine.is_contiguous()
         if mine.numel():

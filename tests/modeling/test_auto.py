@@ -19,11 +19,11 @@ def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
     bi_encoder.save_pretrained(tmp_path)
     assert isinstance(load_model(str(tmp_path)), SentenceEncoder)
     with pytest.raises(InputError, match="saved by a run of another kind"):
-        encoder.load_weights(tmp_path)
+        encoder.saved_state(tmp_path)
     encoder.save_pretrained(tmp_path)
     assert isinstance(load_model(str(tmp_path)), CrossEncoder)
     assert not list(tmp_path.rglob("modules.json")) and not list(tmp_path.rglob("2_Dense"))
     with pytest.raises(InputError, match="saved by a cross-encoder run"):
-        bi_encoder.load_weights(tmp_path)
+        bi_encoder.saved_state(tmp_path)
     with pytest.raises(InputError, match="is a cross-encoder: it reads both sentences of a pair at once"):
         load_bi_encoder(str(tmp_path))

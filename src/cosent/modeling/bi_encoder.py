@@ -196,8 +196,12 @@ class BiEncoder(nn.Module):
         if self.head is not None:
             save_file(submodule_state(state_dict, "head."), Path(folder, HEAD_NAME))
 
-    def load_weights(self, folder: str | Path) -> None:
-        """Takes over the weights that `save_pretrained` wrote to `folder`."""
+    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them.
+
+        Raises:
+            InputError: a model of another kind.
+        """
         if is_cross_encoder(str(folder)):
             raise InputError(f"{folder} was saved by a cross-encoder run. Resume with the recipe it was started with.")
         saved = SentenceEncoder.from_pretrained(str(folder))
@@ -207,6 +211,6 @@ class BiEncoder(nn.Module):
                 f"{folder} was saved by a run of another kind: pooling {saved.pooling.mode} with"
                 f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with the recipe it was started with."
             )
-        self.encoder.load_state_dict(saved.state_dict())
-        if self.head is not None:
-            self.head.load_state_dict(load_file(Path(folder, HEAD_NAME)))
+        state = {f"encoder.{name}": weight for name, weight in saved.state_dict().items()}
+        head = {} if self.head is None else load_file(Path(folder, HEAD_NAME))
+        return state | {f"head.{name}": weight for name, weight in head.items()}

@@ -182,8 +182,12 @@ class CrossEncoder(TextModel):
         self.tokenizer.save_pretrained(folder)
         remove_pooling(folder)
 
-    def load_weights(self, folder: str | Path) -> None:
-        """Takes over the weights that `save_pretrained` wrote to `folder`."""
+    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them.
+
+        Raises:
+            InputError: a model of another kind.
+        """
         saved = CrossEncoder.from_pretrained(str(folder)) if is_cross_encoder(str(folder)) else None
         classes = self.model.config.num_labels
         if saved is None or saved.model.config.num_labels != classes:
@@ -191,7 +195,7 @@ class CrossEncoder(TextModel):
                 f"{folder} was saved by a run of another kind, not by a cross-encoder of {classes} logit(s). Resume "
                 "with the recipe it was started with."
             )
-        self.load_state_dict(saved.state_dict())
+        return saved.state_dict()
 
 
 def head_logits(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:

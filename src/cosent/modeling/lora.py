@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from cosent.compute.contexts import seeded
 from cosent.errors import InputError
 from cosent.modeling.heads import classifier_heads
+from cosent.modeling.loading import submodule_state
 
 ADAPTER = "adapter"
 TRAINED = "trained.safetensors"
@@ -28,13 +29,17 @@ class Adapter:
     """A LoRA adapter inside a model.
 
     Args:
+        model: what is trained.
         peft_model: peft's view of the module that holds it; the module itself stays where it is in the model.
+        inner: name of that module in the model.
         scaling: `lora_alpha / lora_r`.
         trained: names of the model's trainable weights, the adapter's and those of fresh heads and pools.
         transposed: names of the adapted layers that keep their weight as (in, out), as GPT-2's `Conv1D` does.
     """
 
+    model: nn.Module
     peft_model: PeftModel
+    inner: str
     scaling: float
     trained: tuple[str, ...]
     transposed: frozenset[str] = frozenset()
@@ -46,25 +51,28 @@ class Adapter:
             state_dict: the weights of the model.
         """
         place = Path(folder, ADAPTER)
-        self.peft_model.save_pretrained(str(place))
+        inner = submodule_state(state_dict, f"{self.inner}.")
+        self.peft_model.save_pretrained(
+            str(place), state_dict={f"base_model.model.{name}": weight for name, weight in inner.items()}
+        )
         (place / "README.md").unlink(missing_ok=True)  # a model card without a word about this model
         save_file({name: state_dict[name].contiguous() for name in self.trained}, place / TRAINED)
 
-    def load(self, model: nn.Module, folder: str | Path) -> None:
-        """Takes over the trained weights that `save` wrote.
+    def saved_state(self, folder: str | Path) -> dict[str, Tensor]:
+        """The trained weights that `save` wrote, named as the model names them.
 
         Raises:
             InputError: another run wrote them, or one without LoRA.
         """
         file = Path(folder, ADAPTER, TRAINED)
         saved = load_file(file) if file.is_file() else {}
-        shapes = {name: weight.shape for name, weight in model.named_parameters() if weight.requires_grad}
+        shapes = {name: weight.shape for name, weight in self.model.named_parameters() if weight.requires_grad}
         if {name: weight.shape for name, weight in saved.items()} != shapes:
             raise InputError(
                 f"{folder} was saved by a run of another kind: its trained weights are not those of this LoRA adapter. "
                 "Resume with the recipe it was started with."
             )
-        model.load_state_dict(saved, strict=False)
+        return saved
 
     def merged(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """The weights of the plain model that computes the same: `W + lora_alpha / lora_r * B @ A`, in W's dtype.
@@ -129,7 +137,8 @@ def add_adapter(
     transposed = frozenset(
         name for name, module in model.named_modules() if isinstance(getattr(module, "base_layer", None), Conv1D)
     )
-    return Adapter(peft_model, alpha / r, trained, transposed)
+    place = next(name for name, module in model.named_modules() if module is inner)
+    return Adapter(model, peft_model, place, alpha / r, trained, transposed)
 
 
 def four_bit_config():

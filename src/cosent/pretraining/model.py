@@ -145,10 +145,11 @@ class Pretraining(nn.Module):
         self.tokenizer.save_pretrained(folder)
         save_pooling(Pooling("mean", self.model.config.hidden_size), folder, {}, self.model.config.num_hidden_layers)
 
-    def load_weights(self, folder: str | Path) -> None:
+    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
         with quiet_transformers():
             saved = type(self.model).from_pretrained(folder, dtype=torch.float32)
-        self.model.load_state_dict(saved.state_dict())
+        return Pretraining(saved, self.tokenizer).state_dict()
 
 
 def piece_means(hidden: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:

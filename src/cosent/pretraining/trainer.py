@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import (
@@ -102,8 +101,8 @@ class PretrainTrainer(ResumableTrainer):
         Path(output_dir or self.args.output_dir).mkdir(parents=True, exist_ok=True)
         self.model.save_pretrained(output_dir or self.args.output_dir)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        (model or self.model).load_weights(resume_from_checkpoint)
+    def saved_state(self, checkpoint: str | Path) -> dict[str, torch.Tensor]:
+        return self.model.saved_state(checkpoint)
 
 
 def rate(done: float) -> float:

@@ -2,8 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from cosent.compute.threads import run_tokenizer
 from cosent.data.corpus import Corpus
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.inference.batches import batch_bounds
-from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.run_record import Metrics, RunRecord, Written
 from cosent.student.candidates import distinct, rank_candidates
 from cosent.student.data import StudentCollator, positive_from
@@ -89,22 +88,14 @@ def character_overlap(sentence1: str, sentence2: str) -> float:
     return 2 * (first & second).total() / max(1, first.total() + second.total())
 
 
-@contextmanager
-def without_mixed_precision(model: nn.Module) -> Iterator[None]:
-    """Removes accelerate's autocast wrapper under `--bf16`, to measure the model in float32, as it is saved."""
-    wrapper = vars(model).pop("forward", None)
-    try:
-        yield
-    finally:
-        if wrapper is not None:
-            model.forward = wrapper
-
-
 class StudentEvaluation:
     """Evaluates a student on held-out data: pairs for Spearman, synonyms for perplexity, sources for samples.
 
+    It measures a copy of its own, which takes over the weights each time: what is saved, whole and in float32, however
+    the model in training is sharded or cast.
+
     Args:
-        encoder: the model in training.
+        model: the model in training.
         generation: whether it generates, and therefore is a `Student`.
         judge: see `sample_report`; None to draw no samples.
         sources: number of sources to draw samples for.
@@ -112,14 +103,16 @@ class StudentEvaluation:
 
     def __init__(
         self,
-        encoder: SentenceEncoder,
+        model: SentenceEncoder | BiEncoder,
         corpora: list[Corpus],
         generation: bool,
         judge: nn.Module | None,
         sources: int,
         sampling: Sampling,
     ):
-        self.encoder, self.corpora, self.judge, self.sampling = encoder, corpora, judge, sampling
+        self.copy = deepcopy(model)
+        self.encoder = self.copy.encoder if isinstance(self.copy, BiEncoder) else self.copy
+        self.corpora, self.judge, self.sampling = corpora, judge, sampling
         self.validation = corpora_that_rank(corpora)
         self.synonyms, self.sources = [], []
         if generation:
@@ -131,36 +124,33 @@ class StudentEvaluation:
             if judge is not None:
                 self.sources = list(dict.fromkeys(a for a, _ in self.synonyms))[:sources]
 
-    def validate(self) -> dict[str, float]:
-        """Mean validation Spearman over the corpora and, with generation, perplexity of held-out synonyms."""
-        metrics = {}
-        with without_mixed_precision(self.encoder):
-            scores = [self.spearman(corpus, "validation") for corpus in self.validation]
-            if scores:
-                metrics["spearman"] = float(np.mean(scores))
-            if self.synonyms:
-                metrics["perplexity"] = self.perplexity()
-        return metrics
+    def validate(self, weights: dict[str, torch.Tensor]) -> dict[str, float]:
+        """Mean validation Spearman over the corpora and, with generation, perplexity of held-out synonyms.
+
+        Args:
+            weights: state dict of the model.
+        """
+        self.copy.load_state_dict(weights)
+        scores = [self.spearman(corpus, "validation") for corpus in self.validation]
+        metrics = {"spearman": float(np.mean(scores))} if scores else {}
+        return metrics | ({"perplexity": self.perplexity()} if self.synonyms else {})
 
     def spearman(self, corpus: Corpus, split: str) -> float:
         rows = corpus.split(split)
         scores = self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:])
         return SimilarityMetrics().compute(predictions=scores, references=corpus.labels(split))["spearman"]
 
-    def report(self) -> tuple[Metrics, Written | None]:
+    def report(self, weights: dict[str, torch.Tensor]) -> tuple[Metrics, Written | None]:
         """Spearman of every corpus and split and, with generation, statistics of generated sentences."""
-        written = None
-        with without_mixed_precision(self.encoder):
-            metrics = {
-                corpus.manifest.name: {s: {"spearman": self.spearman(corpus, s)} for s in corpus.splits if s != "train"}
-                for corpus in self.corpora
-            }
-            if self.synonyms:
-                samples = None
-                if self.sources:
-                    samples = sample_report(self.encoder, self.judge, self.sources, self.sampling)
-                written = Written(self.perplexity(), samples)
-        return metrics, written
+        self.copy.load_state_dict(weights)
+        metrics = {
+            corpus.manifest.name: {s: {"spearman": self.spearman(corpus, s)} for s in corpus.splits if s != "train"}
+            for corpus in self.corpora
+        }
+        if not self.synonyms:
+            return metrics, None
+        samples = sample_report(self.encoder, self.judge, self.sources, self.sampling) if self.sources else None
+        return metrics, Written(self.perplexity(), samples)
 
     def perplexity(self) -> float:
         return perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))

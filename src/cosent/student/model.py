@@ -111,9 +111,9 @@ class Student(SentenceEncoder):
         layers = self.backbone.config.num_hidden_layers
         save_pooling(self.pooling, folder, submodule_state(state_dict, "pooling."), layers)
 
-    def load_weights(self, folder: str | Path) -> None:
-        """Loads the weights that `save_pretrained` wrote to `folder`."""
-        self.load_state_dict(Student.from_pretrained(str(folder), pooling=self.pooling.mode).state_dict())
+    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
+        return Student.from_pretrained(str(folder), pooling=self.pooling.mode).state_dict()
 
     def gradient_checkpointing_enable(self, **kwargs) -> None:
         self.backbone.gradient_checkpointing_enable(**kwargs)

@@ -6,6 +6,7 @@ import torch
 
 from cosent.training.objective import Objective
 from cosent.training.pair_trainer import Outputs, PairTrainer
+from cosent.training.sharding import whole_state
 
 
 class StudentTrainer(PairTrainer):
@@ -17,7 +18,7 @@ class StudentTrainer(PairTrainer):
         similarity_loss: `(embeddings, teacher) -> scalar`: embeddings of shape `(2 * pairs, hidden)`; `teacher` as
             collated, None without one.
         generation_weight: weight of the generation loss.
-        validate: returns the current validation metrics of the model, `spearman` among them.
+        validate: state dict of the model -> validation metrics, `spearman` among them.
         kwargs: arguments of `transformers.Trainer`.
     """
 
@@ -28,7 +29,7 @@ class StudentTrainer(PairTrainer):
         *,
         similarity_loss: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor],
         generation_weight: float = 1.0,
-        validate: Callable[[], dict[str, float]] = dict,
+        validate: Callable[[dict[str, torch.Tensor]], dict[str, float]] = lambda weights: {},
         **kwargs,
     ):
         super().__init__(objective=Objective(similarity_loss, reads="embeddings", compares_pairs=False), **kwargs)
@@ -54,7 +55,8 @@ class StudentTrainer(PairTrainer):
         return sum(parts.values())
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.validate().items()}
+        measured = self.validate(whole_state(self.model))
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

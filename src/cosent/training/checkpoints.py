@@ -17,6 +17,7 @@ from cosent.files import write_atomically
 from cosent.modeling.lora import ADAPTER
 from cosent.run_record import RECORD_NAME, UNFINISHED
 from cosent.run_scores import SCORES_NAME
+from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)
 
@@ -101,12 +102,13 @@ def is_of(checkpoint: str, output_dir: str) -> bool:
 
 
 def run_settings(args: TrainingArguments, *others) -> dict:
-    """Every setting that decides what is trained: all arguments but `MAY_DIFFER`, and the number of processes.
+    """Every setting that decides what is trained: all arguments but `MAY_DIFFER`, and what the launcher decides.
 
     Args:
         others: the other argument dataclasses of the job.
     """
     settings = args.to_dict() | {"processes": args.world_size}
+    settings |= {"mixed_precision": args.mixed_precision, "sharded_by": launched_with()}
     for arguments in others:
         settings |= asdict(arguments)
     return {name: value for name, value in sorted(settings.items()) if name not in MAY_DIFFER}

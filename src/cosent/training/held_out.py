@@ -7,7 +7,6 @@ import numpy as np
 from cosent.data.corpus import Corpus
 from cosent.data.pairs import PairDataset
 from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
-from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.run_record import Metrics
 from cosent.run_scores import Scores
 from cosent.training.arguments import PairTrainingArguments
@@ -41,11 +40,14 @@ def evaluate_splits(
 
     Accuracy and F1 of both splits are taken at the threshold that is most accurate on validation. For comparison with
     projects that choose it on test, `oracle_threshold` and `oracle_accuracy` of the test split are those: no model
-    that has not seen the answers reaches that accuracy. Labels are added to `kept`, and scores by the name of `moment`.
+    that has not seen the answers reaches that accuracy. Labels are added to `kept`, and scores by the name of `moment`;
+    before training also the distances |u - v| of the test pairs of a bi-encoder: kexue.fm 8847 explains with them why
+    Sentence-BERT's head works.
     """
     metrics, thresholds = {}, {}
     for name, splits in held.items():
-        scored = {split: trainer.predict(data)[:2] for split, data in splits.items()}
+        predicted = {split: trainer.predict(data) for split, data in splits.items()}
+        scored = {split: (output.predictions["scores"], output.label_ids) for split, output in predicted.items()}
         rankable = [split for split, (_, labels) in scored.items() if name in find_thresholds and can_rank(labels)]
         if "validation" in rankable:
             thresholds[name] = find_threshold(*scored["validation"])[0]
@@ -55,6 +57,8 @@ def evaluate_splits(
         }
         for split, (scores, labels) in scored.items():
             kept.setdefault(name, {}).setdefault(split, {"labels": labels})[moment] = scores
+        if moment == "before" and "test" in predicted and "distances" in predicted["test"].predictions:
+            kept[name]["test"]["distances"] = predicted["test"].predictions["distances"]
         if "test" in rankable:
             oracle = find_threshold(*scored["test"])
             metrics[name]["test"] |= {"oracle_threshold": oracle[0], "oracle_accuracy": oracle[1]}
@@ -98,11 +102,3 @@ def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> 
 def disable_selection(args: PairTrainingArguments) -> None:
     """Trains without evaluations and keeps the last epoch."""
     args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
-
-
-def keep_distances(encoder: SentenceEncoder, corpora: dict[str, Corpus], kept: Scores) -> None:
-    """Adds |u - v| of the test pairs to `kept`: kexue.fm 8847 explains with them why Sentence-BERT's head works."""
-    for name, corpus in corpora.items():
-        if "test" in corpus.splits:
-            first, second = (encoder.encode(corpus.splits["test"][column][:]) for column in ("sentence1", "sentence2"))
-            kept[name]["test"]["distances"] = np.linalg.norm(first - second, axis=1)

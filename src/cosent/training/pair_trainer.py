@@ -36,10 +36,11 @@ class PairTrainer(ResumableTrainer):
     accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
     in parts of `args.per_device_train_batch_size`.
 
-    Trainer's own evaluation hands the scores to `compute_metrics`; there is no `eval_loss`, since the loss of a batch
-    that compares pairs depends on its size. Checkpoints are written and read by the model itself (`save_pretrained`,
-    `load_weights`), in the layout that serving tools load. A `ConcatDataset` trains on several corpora, one to a batch;
-    a dict of evaluation sets adds their mean metrics, `eval_spearman` among them.
+    Trainer's own evaluation hands `compute_metrics` a dict: `scores`, and of a bi-encoder `distances`, the |u - v| of
+    each pair. There is no `eval_loss`, since the loss of a batch that compares pairs depends on its size. Checkpoints
+    are written and read by the model itself (`save_pretrained`, `saved_state`), in the layout that serving tools load.
+    A `ConcatDataset` trains on several corpora, one to a batch; a dict of evaluation sets adds their mean metrics,
+    `eval_spearman` among them.
 
     Args:
         objective: the loss and what it reads. Batches that can teach it nothing are reported once per epoch.
@@ -71,7 +72,7 @@ class PairTrainer(ResumableTrainer):
         use_log_lines(self)
         self.objective = objective
         self.corpus_weights = corpus_weights
-        self.adapter = adapter
+        self.adapter, self.loads_all_weights = adapter, adapter is None
         self.dead_batches = DeadBatchReport()
         if objective.compares_pairs:
             self.add_callback(self.dead_batches)
@@ -84,17 +85,12 @@ class PairTrainer(ResumableTrainer):
         if self.args.cached_batch_size is not None:
             self._train_batch_size = rows_per_device(self.args)
 
-    def train(self, *args, **kwargs):
+    def _prepare_for_training(self, *args, **kwargs):
+        prepared = super()._prepare_for_training(*args, **kwargs)
         if self.args.world_size > 1:
             # Dropout of their own for all ranks; the order of the pairs, which they share, comes from data_seed.
             set_seed(self.args.seed + self.args.process_index)
-        return super().train(*args, **kwargs)
-
-    def _prepare_for_training(self, *args, **kwargs):
-        # accelerate 1.15 takes a model that was evaluated before for one that is prepared already, and leaves it
-        # without DistributedDataParallel: every rank would train a model of its own.
-        vars(self.model).pop("_is_accelerate_prepared", None)
-        return super()._prepare_for_training(*args, **kwargs)
+        return prepared
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Adds to the last batch of an epoch how many of its pairs, over all ranks, are not repeated ones.
@@ -140,7 +136,10 @@ class PairTrainer(ResumableTrainer):
         rows = self.args.per_device_train_batch_size * (len(inputs["attention_mask"]) // pairs)
         parts = split_batch(inputs, rows)
         unsynchronised = partial(without_sync, self.accelerator, model)
-        return backward_in_parts(forward, parts, loss, self.accelerator.backward, unsynchronised)
+        # `loss` has divided by the accumulation steps; DeepSpeed would again
+        options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
+        backward = partial(self.accelerator.backward, **options)
+        return backward_in_parts(forward, parts, loss, backward, unsynchronised)
 
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps; torch.compile has products of its own, and would compile again at every step."""
@@ -182,8 +181,12 @@ class PairTrainer(ResumableTrainer):
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels")
         with torch.no_grad(), self.compute_loss_context_manager(), self.fast_linears():
-            scores = model(**inputs)["scores"]
-        return None, scores, labels
+            outputs = model(**inputs)
+        predictions = {"scores": outputs["scores"]}
+        if "embeddings" in outputs:
+            first, second = outputs["embeddings"].unbind(dim=1)  # (pairs, hidden) each
+            predictions["distances"] = torch.linalg.vector_norm(first - second, dim=-1)
+        return None, predictions, labels
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
@@ -242,18 +245,12 @@ class PairTrainer(ResumableTrainer):
         output_dir = Path(output_dir or self.args.output_dir)
         if self.args.should_save:
             output_dir.mkdir(parents=True, exist_ok=True)
+            if state_dict is None or self.is_deepspeed_enabled:  # whose clones do not show which weights are tied
+                state_dict = self.model.state_dict()
             if self.adapter is not None:
-                state_dict = self.model.state_dict() if state_dict is None else state_dict
                 self.adapter.save(output_dir, state_dict)
                 state_dict = self.adapter.merged(state_dict)
             self.model.save_pretrained(output_dir, state_dict)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
-        model = model or self.model
-        if self.adapter is not None:
-            self.adapter.load(model, resume_from_checkpoint)
-        else:
-            model.load_weights(resume_from_checkpoint)
-
-    def _load_best_model(self) -> None:
-        self._load_from_checkpoint(self.state.best_model_checkpoint)
+    def saved_state(self, checkpoint: str | Path) -> dict[str, torch.Tensor]:
+        return (self.model if self.adapter is None else self.adapter).saved_state(checkpoint)

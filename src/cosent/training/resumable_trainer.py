@@ -1,22 +1,90 @@
-"""The stock Trainer with crash-safe checkpoints."""
+"""The stock Trainer with crash-safe checkpoints, the same with every strategy of `recipes/accelerate`."""
 
 import shutil
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from torch import Tensor
 from transformers import Trainer
+from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 
 from cosent.run_record import UNFINISHED
 from cosent.training.checkpoints import SEAL, SETTINGS, clear_disk_errors, had_ended, seal
+from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 
 class ResumableTrainer(Trainer):
     """The stock Trainer, whose checkpoints are sealed when they are whole; older ones stay until then.
 
     Resumed from a checkpoint at which training had ended (the last step, early stopping), it trains no step more.
+
+    Checkpoints hold the whole model as serving tools load it. A subclass says how one is read (`saved_state`), and with
+    `loads_all_weights = False` that it holds a part of them.
     """
 
     starts_at_end: bool | None = None
+    at_start: Callable[[], Any] | None = None
+    before: Any = None
+    loads_all_weights = True
+
+    def train(self, resume_from_checkpoint=None, *, at_start: Callable[[], Any] | None = None, **kwargs):
+        """Trains as the stock Trainer does.
+
+        Args:
+            at_start: called once on every rank, when the model is wrapped and still has the weights that the run began
+                with; those of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate
+                earlier. What it returns becomes `before`.
+        """
+        self.at_start = at_start
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def create_accelerator_and_postprocess(self):
+        # FSDP would gather the weights in bfloat16 and round scores to it, DeepSpeed would keep and save them in it.
+        # Two bfloat16 scores are easily equal, and cannot be ranked.
+        wanted = self.args.mixed_precision, self.args.bf16
+        if launched_with() is not None:
+            self.args.mixed_precision, self.args.bf16 = "no", False
+        if launched_with() == "deepspeed":
+            self.args.deepspeed_plugin.deepspeed_config["bf16"] = {"enabled": False}
+        super().create_accelerator_and_postprocess()
+        self.args.mixed_precision, self.args.bf16 = wanted
+        check_strategy(self.accelerator, self.args.mixed_precision)
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        if launched_with() is not None and self.args.mixed_precision == "bf16":
+            self.model.forward = in_bfloat16(self.model.forward, self.args.device)
+        if self.is_fsdp_enabled:
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # no loss works in place on outputs
+            self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = layer_classes(self.model)
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
+        if self.at_start is not None:
+            self.before = self.at_start()
+        if resume_from_checkpoint is not None:
+            self.load_weights(resume_from_checkpoint)
+            if self.is_deepspeed_enabled:
+                deepspeed_load_checkpoint(self.model_wrapped, resume_from_checkpoint)
+            self._load_optimizer_and_scheduler(resume_from_checkpoint)
+            self._load_scaler(resume_from_checkpoint)
+        return prepared
+
+    def saved_state(self, checkpoint: str | Path) -> dict[str, Tensor]:
+        """The weights of a checkpoint, named as the model names them."""
+        raise NotImplementedError
+
+    def load_weights(self, checkpoint: str | Path) -> None:
+        """Takes over the weights of a checkpoint; the optimizer keeps its state."""
+        load_state(self.model, self.saved_state(checkpoint), strict=self.loads_all_weights)
+        if self.is_deepspeed_enabled:
+            self.model_wrapped.optimizer.refresh_fp32_params()  # its own copy, which the next step would write back
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        """Loads nothing: Trainer calls it before the model is wrapped, see `_prepare_for_training`."""
+
+    def _load_best_model(self) -> None:
+        self.load_weights(self.state.best_model_checkpoint)
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")

@@ -1,0 +1,101 @@
+"""Weights and optimizer states spread over processes (FSDP2, DeepSpeed ZeRO-2): checks, and whole weights in and out.
+
+The weights stay in float32 with every strategy; `--bf16` computes beside them under autocast.
+"""
+
+import os
+from collections.abc import Callable
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import convert_outputs_to_fp32
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from cosent.errors import InputError
+
+# What `fsdp_config` must say, and what would go wrong otherwise.
+FSDP_CONFIG = {
+    "fsdp_version": (2, "weights are gathered and loaded as FSDP2 shards them"),
+    "fsdp_state_dict_type": ("FULL_STATE_DICT", "no model would be saved"),
+    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "layers are sharded one by one, whatever their size"),
+    "fsdp_cpu_ram_efficient_loading": (
+        False,
+        "ranks other than the first would read no weights, neither of the model nor of a teacher",
+    ),
+}
+
+
+def launched_with() -> str | None:
+    """`fsdp` or `deepspeed` where the configuration of `accelerate launch` asks for it."""
+    asked = (name for name in ("fsdp", "deepspeed") if os.environ.get(f"ACCELERATE_USE_{name.upper()}") == "true")
+    return next(asked, None)
+
+
+def check_strategy(accelerator: Accelerator, precision: str) -> None:
+    """Refuses strategies under which a run would stop later, or train something else.
+
+    Raises:
+        InputError: FSDP with other settings than `FSDP_CONFIG`, another stage of ZeRO than 1 or 2, or fp16.
+    """
+    if launched_with() is None:
+        return
+    if precision == "fp16":
+        raise InputError(
+            f"mixed_precision fp16 under {launched_with()}: expected bf16 or no. Weights stay in float32 here, and "
+            "nothing would scale the loss of half-precision gradients, which vanish. Use bf16."
+        )
+    if launched_with() == "deepspeed":
+        stage = accelerator.state.deepspeed_plugin.zero_stage
+        if stage not in (1, 2):
+            raise InputError(
+                f"zero_stage {stage}: expected 1 or 2. ZeRO-3 leaves no rank with weights that could be evaluated and "
+                "saved as they are here. Use recipes/accelerate/deepspeed_zero2.yaml, or fsdp.yaml to shard weights."
+            )
+        return
+    plugin = accelerator.state.fsdp_plugin
+    policy = getattr(plugin.auto_wrap_policy, "__name__", "NO_WRAP")
+    given = {
+        "fsdp_version": plugin.fsdp_version,
+        "fsdp_state_dict_type": plugin.state_dict_type.name,
+        "fsdp_auto_wrap_policy": policy.replace("transformer_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
+        "fsdp_cpu_ram_efficient_loading": plugin.cpu_ram_efficient_loading,
+    }
+    for key, (value, reason) in FSDP_CONFIG.items():
+        if given[key] != value:
+            raise InputError(f"{key} {given[key]}: expected {value}, since {reason}. Use recipes/accelerate/fsdp.yaml.")
+
+
+def layer_classes(model: nn.Module) -> list[str]:
+    """Names of the classes that a backbone repeats: the layers of its deepest stack, which FSDP shards one by one.
+
+    transformers names them in `_no_split_modules` for BERT and RoBERTa, and not for ELECTRA, RoFormer or DeBERTa.
+    """
+    stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList) and len(stack)]
+    deepest = max(stacks, key=len, default=())
+    return sorted({type(layer).__name__ for layer in deepest})
+
+
+def in_bfloat16(forward: Callable, device: torch.device) -> Callable:
+    """A `forward` under autocast with outputs in float32, as accelerate makes it for a single GPU and for DDP."""
+    return convert_outputs_to_fp32(torch.autocast(device.type, torch.bfloat16)(forward))
+
+
+def whole_state(model: nn.Module) -> dict[str, Tensor]:
+    """A model's weights, whole on every rank. All ranks have to call it; without FSDP they are those of the model."""
+    state = model.state_dict()
+    return {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in state.items()}
+
+
+def load_state(model: nn.Module, state: dict[str, Tensor], strict: bool = True) -> None:
+    """Takes over whole weights, which every rank has; with FSDP each keeps its share of them.
+
+    Args:
+        strict: whether `state` has to hold all weights of the model.
+    """
+    shares = dict(state)
+    for name, own in model.state_dict().items():
+        if isinstance(own, DTensor) and name in state:
+            whole = state[name].to(own.device)
+            shares[name] = distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
+    model.load_state_dict(shares, strict=strict)

@@ -1,0 +1,181 @@
+"""FSDP2 and DeepSpeed ZeRO-2, the real ones in two processes (gloo, CPU), against one process with all their rows."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+
+from cosent.modeling.auto import load_model
+from cosent.run_scores import read_scores
+from tests.conftest import prepare as prepare_corpus
+from tests.launching import ROOT, apart, history, launch, run_here
+
+pytestmark = pytest.mark.distributed
+
+COMMON = ("--dropout", "0", "--per_device_eval_batch_size", "4", "--num_train_epochs", "2", "--logging_steps", "1")
+COMMON += ("--disable_tqdm", "true", "--load_best_model_at_end", "false")
+# Linear in the gradient: Adam would make large steps out of rounding errors. 1000 clips nothing, and logs the norm.
+COMMON += ("--optim", "sgd", "--learning_rate", "0.003", "--max_grad_norm", "1000")
+CROSS = ("--tower", "cross_encoder", "--scale", "20", "--learning_rate", "2")  # a fresh head has small gradients
+CASES = {  # name -> flags of two processes; of one process with the same global batch
+    "bi_encoder": ((8,), (16,)),
+    "accumulated": ((8, "--gradient_accumulation_steps", "2"), (16, "--gradient_accumulation_steps", "2")),
+    "cached": (
+        (4, "--cached_batch_size", "16", "--gradient_accumulation_steps", "2", "--loss", "sbert"),
+        (16, "--gradient_accumulation_steps", "2", "--loss", "sbert"),
+    ),
+    "cross_encoder": ((8, *CROSS), (16, *CROSS)),
+    "lora": ((4, "--cached_batch_size", "16", "--use_peft", "true", *CROSS), (16, "--use_peft", "true", *CROSS)),
+}
+ROLLBACK = ("--on_collapse", "rollback", "--collapse_drop", "0.02", "--load_best_model_at_end", "true")
+ROLLBACK += ("--num_train_epochs", "3")
+STUDENT = ("--corruption_share", "0", "--generation_sources", "2", "--generation_samples", "2")
+DROPOUT = ("--dropout", "0.1", "--optim", "adamw_torch", "--save_strategy", "steps", "--save_steps", "3")
+DROPOUT += ("--eval_strategy", "no", "--save_total_limit", "9")  # 5 steps per epoch
+
+
+def flags(model, corpus, output: Path, batch: int, *further: str) -> list[str]:
+    given = {"--model_name_or_path": str(model), "--corpus": str(corpus), "--output_dir": str(output)}
+    given |= {"--per_device_train_batch_size": str(batch)}
+    given |= dict(zip(COMMON[::2], COMMON[1::2], strict=True)) | dict(zip(further[::2], further[1::2], strict=True))
+    return [part for pair in given.items() for part in pair]
+
+
+@pytest.fixture(scope="module")
+def opposed_corpus(pairs, tmp_path_factory) -> Path:
+    """What is learnt of the training pairs makes validation worse: the first epoch is the best."""
+    opposed = [(first, second, 1 - label) for first, second, label in pairs]
+    splits = {"train": pairs, "validation": opposed}
+    return prepare_corpus(tmp_path_factory.mktemp("corpora") / "opposed", splits, "binary", 1.0)
+
+
+@pytest.fixture(scope="module")
+def one(tiny_model, tiny_student, uneven_corpus, opposed_corpus, tmp_path_factory) -> Path:
+    """Folder of the runs of one process."""
+    folder = tmp_path_factory.mktemp("one")
+    for name, (_, (batch, *more)) in CASES.items():
+        run_here("train", *flags(tiny_model, uneven_corpus, folder / name, batch, *more, "--use_cpu", "true"))
+    rollback = flags(tiny_model, opposed_corpus, folder / "rollback", 16, *ROLLBACK, "--use_cpu", "true")
+    run_here("train", *rollback)
+    student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(folder / "cache"), "--use_cpu", "true")
+    run_here("distill", *flags(tiny_student, uneven_corpus, folder / "student", 16, *student))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["fsdp", "deepspeed_zero2"])
+def two(request, tiny_model, tiny_student, uneven_corpus, opposed_corpus, tmp_path_factory) -> Path:
+    """Folder of the runs of two processes, launched once per strategy by the line that its recipe shows."""
+    if request.param == "deepspeed_zero2":
+        pytest.importorskip("deepspeed", reason="pip install deepspeed to run ZeRO-2 on a CPU")
+    folder = tmp_path_factory.mktemp(request.param)
+
+    def train(name: str, batch: int, *more: str) -> list[str]:
+        return ["train", *flags(tiny_model, uneven_corpus, folder / name, batch, *more)]
+
+    exact = [train(name, batch, *more) for name, ((batch, *more), _) in CASES.items()]
+    student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(folder / "cache"))
+    exact.append(["distill", *flags(tiny_student, uneven_corpus, folder / "student", 8, *student)])
+    exact.append(["train", *flags(tiny_model, opposed_corpus, folder / "rollback", 8, *ROLLBACK)])
+    exact.append(train("whole", 8, *DROPOUT))
+    exact.append(train("resumed", 8, *DROPOUT, "--resume_from_checkpoint", str(folder / "whole/checkpoint-6")))
+    as_launched = [train("bfloat16", 8, *CROSS)]  # the recipe says bf16, and no flag does
+    for name, jobs in {"exact": exact, "as_launched": as_launched}.items():
+        (folder / f"{name}.json").write_text(json.dumps(jobs))
+    program = [str(ROOT / "tests/training/gloo_session.py"), *(f"{folder}/{n}.json" for n in ("as_launched", "exact"))]
+    (folder / "stdout").write_text(launch(request.param, program, precision="bf16", DS_ACCELERATOR="cpu")[0])
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_train_as_one(one, two, tiny_model, name):
+    """Fails if a strategy optimises something else: a pool of its own, a gradient of another size, lost weights.
+
+    The gradients of a cross-encoder's fresh head are differences of nearly equal numbers: steps of a rate of 2 double
+    the rounding errors of their first 1e-6.
+    """
+    steps = len(history(one / name, "loss"))
+    assert steps >= 6
+    np.testing.assert_allclose(history(two / name, "loss"), history(one / name, "loss"), rtol=1e-5)
+    alone, together = (np.array(history(folder / name, "grad_norm")) for folder in (one, two))
+    np.testing.assert_allclose(together, alone, rtol=1e-5 if name in ("bi_encoder", "accumulated", "cached") else 1e-4)
+    assert together[0] == pytest.approx(alone[0], rel=1e-5)
+    expected = history(one / name, "eval_spearman")
+    np.testing.assert_allclose(history(two / name, "eval_spearman"), expected, atol=0.06)  # mirror images tie
+    assert apart(one / name, two / name, tiny_model) < (1e-5 if "cross" not in name and name != "lora" else 5e-3)
+
+
+def test_what_is_measured_before_training_is_the_given_model(one, two):
+    """Fails if a model cannot be evaluated before it is trained, or the distances of pairs are lost on the way."""
+    alone, together = (read_scores(folder / "bi_encoder/scores.npz")["made_up"]["test"] for folder in (one, two))
+    for name in ("before", "distances"):
+        np.testing.assert_allclose(together[name], alone[name], atol=1e-5)
+    assert np.ptp(alone["before"]) > 0.1 and np.ptp(alone["distances"]) > 0.1
+
+
+def test_the_best_epoch_is_kept_and_a_rollback_counts(one, two):
+    """Fails if the weights of the best checkpoint are not those that training goes on from, or ends with.
+
+    DeepSpeed's optimizer has a copy of its own: unless that is refreshed too, the next step writes it back.
+    """
+    spearman = history(two / "rollback", "eval_spearman")  # of 4 steps each
+    assert spearman[1] < spearman[0] - 0.02, "nothing to roll back"
+    best = two / f"rollback/checkpoint-{4 + 4 * int(np.argmax(spearman))}"
+    ended, kept = (load_file(folder / "model.safetensors") for folder in (two / "rollback", best))
+    assert all(torch.equal(ended[name], kept[name]) for name in ended)
+    for logged in ("loss", "grad_norm", "learning_rate"):
+        np.testing.assert_allclose(history(two / "rollback", logged), history(one / "rollback", logged), rtol=1e-5)
+
+
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(two):
+    """Fails if weights, optimizer, schedule, order or dropout of a checkpoint are lost, or it starts from others."""
+    whole, resumed = (load_file(two / name / "model.safetensors") for name in ("whole", "resumed"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    before = [json.loads((two / name / "run.json").read_text())["before"] for name in ("whole", "resumed")]
+    assert before[0] == before[1], "measured on the weights of the checkpoint"
+
+
+def test_saved_models_are_whole(one, two, tiny_model):
+    """Fails if a folder holds shards, or an adapter that peft cannot load."""
+    for name in (*CASES, "rollback"):
+        load_model(str(two / name))
+    base = load_model(str(one / "lora")).model
+    model = PeftModel.from_pretrained(base, str(two / "lora/adapter"))
+    weights = load_file(two / "lora/adapter/adapter_model.safetensors")
+    alone = load_file(one / "lora/adapter/adapter_model.safetensors")
+    assert weights.keys() == alone.keys() and len(weights) > 8
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, alone[name], atol=1e-5, rtol=1e-3)
+    assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
+
+
+def test_bfloat16_leaves_weights_and_scores_in_float32(one, two):
+    """Fails if scores are rounded until pairs tie, or half of the digits of the weights are lost in a saved model."""
+    folders = (one / "cross_encoder", two / "bfloat16")
+    alone, rounded = (read_scores(folder / "scores.npz")["made_up"]["test"]["after"] for folder in folders)
+    assert len(np.unique(rounded)) >= len(np.unique(alone)) - 1
+    weights = load_file(two / "bfloat16/model.safetensors")
+    assert {weight.dtype for weight in weights.values() if weight.is_floating_point()} == {torch.float32}
+    assert any(not torch.equal(weight, weight.bfloat16().float()) for weight in weights.values())
+    assert history(two / "bfloat16", "loss") != history(two / "cross_encoder", "loss"), "computed in float32"
+    np.testing.assert_allclose(history(two / "bfloat16", "loss"), history(one / "cross_encoder", "loss"), rtol=0.05)
+
+
+def test_a_student_is_distilled(one, two, tiny_student):
+    """Fails if a strategy distils another student, or cannot measure what one finds and writes."""
+    for logged in ("loss", "similarity_loss", "generation_loss", "grad_norm"):
+        np.testing.assert_allclose(history(two / "student", logged), history(one / "student", logged), rtol=1e-4)
+    assert apart(one / "student", two / "student", tiny_student) < 1e-3
+    records = [json.loads((folder / "student/run.json").read_text()) for folder in (one, two)]
+    for moment in ("written_before", "written_after"):
+        assert records[1][moment]["samples"].keys() == records[0][moment]["samples"].keys() >= {"ended", "judged"}
+        assert records[1][moment]["perplexity"] == pytest.approx(records[0][moment]["perplexity"], rel=1e-3)
+    assert records[1]["before"] == records[0]["before"]
+
+
+def test_one_process_speaks(two):
+    """Fails if every process reports for itself."""
+    assert (two / "stdout").read_text().count("model in ") == len(CASES) + 5
