@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from cosent import cli
+from cosent.modeling.bi_encoder import SentenceEncoder
 from tests.launching import ROOT, apart, free_port, history, launch, run_here
 
 # Linear in the gradient: Adam would make large steps out of rounding errors.
@@ -68,65 +69,105 @@ CASES = {  # name -> flags of two processes; of one process with the same global
 }  # fmt: skip
 
 
-@pytest.mark.distributed
-def test_two_processes_train_as_one_with_the_doubled_batch(tiny_model, tiny_student, uneven_corpus, tmp_path):
-    """Fails if devices optimise something of their own: in any loss, either tower, cached, accumulated, with LoRA.
+RESUMED = {"plain": (), "mixed": ("--balanced_batches", "true")}  # 5 steps per epoch, a checkpoint after every third
+EVERY_THIRD = ("--save_steps", "3", "--save_strategy", "steps", "--save_total_limit", "9", "--eval_strategy", "no")
+EVERY_THIRD += ("--dropout", "0.1")
 
-    The guard: with comparisons on each device alone, the weights end up elsewhere.
-    """
-    two, sentences = tmp_path / "two", tmp_path / "sentences.txt"
-    sentences.write_text("".join(f"第{number}个问题怎么还款\n" for number in range(9000)), encoding="utf-8")
-    jobs = [
-        ["train", *flags(tiny_model, uneven_corpus, two / name, batch, *more)]
-        for name, ((batch, more), _) in CASES.items()
-    ]
-    jobs.append(["train", *flags(tiny_model, uneven_corpus, two / "local", 8, "--local_comparisons", "true")])
-    student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(tmp_path / "cache"))
-    jobs.append(["distill", *flags(tiny_student, uneven_corpus, two / "student", 8, *student)])
-    jobs.append(["encode", "--model", str(tiny_model), "--input", str(sentences), "--output", f"{tmp_path}/two.npy"])
-    evaluation = ["--model", str(two / "cosent"), "--corpus", str(uneven_corpus), "--predictions"]
-    jobs.append(["evaluate", *evaluation, f"{tmp_path}/two.tsv"])
-    every_third = ("--save_steps", "3", "--save_strategy", "steps", "--save_total_limit", "9", "--eval_strategy", "no")
-    every_third += ("--dropout", "0.1")
-    for name, more in {"plain": (), "mixed": ("--balanced_batches", "true")}.items():  # 5 steps per epoch
-        jobs.append(["train", *flags(tiny_model, uneven_corpus, two / f"whole_{name}", 8, *every_third, *more)])
-        resume = ("--resume_from_checkpoint", str(two / f"whole_{name}/checkpoint-6"))
-        jobs.append(
-            ["train", *flags(tiny_model, uneven_corpus, two / f"resumed_{name}", 8, *every_third, *more, *resume)]
-        )
-    output = launch_jobs(jobs, two)[0]
 
-    differences = {}
+@pytest.fixture(scope="module")
+def teaching(tiny_model, tmp_path_factory) -> tuple[str, ...]:
+    """Flags of a student with a teacher, whose answers both sides keep in one cache."""
+    return (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="module")
+def one(tiny_model, tiny_student, uneven_corpus, teaching, tmp_path_factory) -> Path:
+    """Folder of what one process trained."""
+    folder = tmp_path_factory.mktemp("one")
     for name, (_, (batch, more)) in CASES.items():
-        one = tmp_path / "one" / name
-        run_here("train", *flags(tiny_model, uneven_corpus, one, batch, *more))
-        differences[name] = apart(one, two / name, Path(tiny_model))
-        np.testing.assert_allclose(history(two / name, "loss"), history(one, "loss"), rtol=1e-4, err_msg=name)
-        once, twice = (json.loads((folder / "run.json").read_text()) for folder in (one, two / name))
-        assert twice["processes"] == 2 and once["processes"] == 1
-        for split, metrics in once["after"]["made_up"].items():
-            # Pairs and their mirror images tie; rows in another order would be far off.
-            assert twice["after"]["made_up"][split]["spearman"] == pytest.approx(metrics["spearman"], abs=0.05), name
-    print(differences)
-    assert max(differences.values()) < 1e-3, differences
-    assert apart(tmp_path / "one/cosent", two / "local", Path(tiny_model)) > 30 * max(differences.values())
+        run_here("train", *flags(tiny_model, uneven_corpus, folder / name, batch, *more))
+    run_here("distill", *flags(tiny_student, uneven_corpus, folder / "student", 16, *teaching))
+    return folder
 
-    run_here("distill", *flags(tiny_student, uneven_corpus, tmp_path / "one/student", 16, *student))
-    assert apart(tmp_path / "one/student", two / "student", Path(tiny_student)) < 1e-3
 
-    for name in ("plain", "mixed"):
-        whole, resumed = (load_file(two / f"{run}_{name}" / "model.safetensors") for run in ("whole", "resumed"))
-        assert all(torch.equal(whole[key], resumed[key]) for key in whole), f"{name}: resumed elsewhere"
+@pytest.fixture(scope="module")
+def two(tiny_model, tiny_student, uneven_corpus, teaching, tmp_path_factory) -> Path:
+    """Folder of what two processes trained and wrote, all launched once; `output.txt` is what they printed."""
+    folder = tmp_path_factory.mktemp("two")
+    sentences = folder / "sentences.txt"
+    sentences.write_text("".join(f"第{number}个问题怎么还款\n" for number in range(9000)), encoding="utf-8")
 
-    assert output.count("model in ") == len(CASES) + 6, "every process reported for itself"
-    rows = np.load(tmp_path / "two.npy")
+    def train(name: str, batch: int, *more: str) -> list[str]:
+        return ["train", *flags(tiny_model, uneven_corpus, folder / name, batch, *more)]
+
+    jobs = [train(name, batch, *more) for name, ((batch, more), _) in CASES.items()]
+    jobs.append(train("local", 8, "--local_comparisons", "true"))
+    jobs.append(["distill", *flags(tiny_student, uneven_corpus, folder / "student", 8, *teaching)])
+    jobs.append(["encode", "--model", str(tiny_model), "--input", str(sentences), "--output", f"{folder}/vectors.npy"])
+    evaluation = ["--model", str(folder / "cosent"), "--corpus", str(uneven_corpus)]
+    jobs.append(["evaluate", *evaluation, "--predictions", f"{folder}/predictions.tsv"])
+    for name, more in RESUMED.items():
+        jobs.append(train(f"whole_{name}", 8, *EVERY_THIRD, *more))
+        resume = ("--resume_from_checkpoint", str(folder / f"whole_{name}/checkpoint-6"))
+        jobs.append(train(f"resumed_{name}", 8, *EVERY_THIRD, *more, *resume))
+    (folder / "output.txt").write_text(launch_jobs(jobs, folder)[0], encoding="utf-8")
+    return folder
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_train_as_one_with_the_doubled_batch(one, two, tiny_model, name):
+    """Fails if devices optimise something of their own: in any loss, either tower, cached, accumulated, with LoRA."""
+    assert apart(one / name, two / name, Path(tiny_model)) < 1e-3
+    np.testing.assert_allclose(history(two / name, "loss"), history(one / name, "loss"), rtol=1e-4)
+    once, twice = (json.loads((folder / name / "run.json").read_text()) for folder in (one, two))
+    assert twice["processes"] == 2 and once["processes"] == 1
+    for split, metrics in once["after"]["made_up"].items():
+        # Pairs and their mirror images tie; rows in another order would be far off.
+        assert twice["after"]["made_up"][split]["spearman"] == pytest.approx(metrics["spearman"], abs=0.05)
+
+
+@pytest.mark.distributed
+def test_comparing_on_each_device_is_another_training(one, two, tiny_model):
+    """Fails if the test above would pass without gathering."""
+    assert apart(one / "cosent", two / "local", Path(tiny_model)) > 0.03
+
+
+@pytest.mark.distributed
+def test_two_processes_distil_as_one(one, two, tiny_student):
+    """Fails if a student compares the sentences of each device only, or each device asks another teacher."""
+    assert apart(one / "student", two / "student", Path(tiny_student)) < 1e-3
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", RESUMED)
+def test_two_processes_resume_within_an_epoch(two, name):
+    """Fails if a resumed run reads other pairs, or draws other dropout, than the one that was not interrupted."""
+    whole, resumed = (load_file(two / f"{run}_{name}" / "model.safetensors") for run in ("whole", "resumed"))
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+@pytest.mark.distributed
+def test_one_process_speaks_for_all(two):
+    """Fails if every process reports the same run."""
+    trainings = len(CASES) + 2 + 2 * len(RESUMED)
+    assert (two / "output.txt").read_text(encoding="utf-8").count("model in ") == trainings
+
+
+@pytest.mark.distributed
+def test_two_processes_share_out_a_file(two, tiny_model):
+    """Fails if a chunk of the vectors is missing, or belongs to other lines."""
+    rows = np.load(two / "vectors.npy")
     assert rows.shape == (9000, 32) and not (rows == 0).all(axis=1).any()
-    lines = (tmp_path / "two.tsv").read_text().splitlines()
-    assert [line.split("\t")[0] for line in lines[1:]] == [str(number) for number in range(53)]
-    from cosent.modeling.bi_encoder import SentenceEncoder
-
     expected = SentenceEncoder.from_pretrained(str(tiny_model)).encode(["第8191个问题怎么还款", "第0个问题怎么还款"])
     np.testing.assert_allclose(rows[[8191, 0]], expected, atol=1e-5)
+
+
+@pytest.mark.distributed
+def test_two_processes_write_one_file_of_predictions(two):
+    """Fails if a pair is missing, or is written twice."""
+    lines = (two / "predictions.tsv").read_text(encoding="utf-8").splitlines()
+    assert [line.split("\t")[0] for line in lines[1:]] == [str(number) for number in range(53)]
 
 
 @pytest.mark.distributed
