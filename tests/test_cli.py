@@ -135,6 +135,11 @@ def test_a_list_with_commas_is_refused_with_the_right_spelling(recipe):
     assert parse(["--corpus", "a", "Hello, world", "b"], Arguments)[0].texts == ["Hello, world", "b"]
 
 
+def test_after_two_dashes_all_is_text():
+    """Fails if a sentence that begins with dashes is taken for a flag and cannot be given at all."""
+    assert parse(["--corpus", "a", "--", "--no", "b"], Arguments)[0].texts == ["--no", "b"]
+
+
 @pytest.mark.parametrize(
     ("flags", "packing"),
     [([], True), (["--no_packing"], False), (["--packing", "false"], False), (["--packing"], True),

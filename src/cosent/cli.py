@@ -14,7 +14,7 @@ from pathlib import Path
 from cosent import __version__
 from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
 from cosent.errors import InputError, messages_for_users
-from cosent.flags import Flag, flags_of, is_on, nearest, read_values, value_of
+from cosent.flags import Flag, flags_of, nearest, read_values, value_of
 from cosent.run_status import failures_told
 
 JOBS = {
@@ -65,14 +65,11 @@ def parse(argv: list[str], *argument_classes: type, program: str = "", descripti
     """
     flags = flags_of(*argument_classes)
     words = [with_underscores(word) for word in argv]
-    known = {**flags, "config": None, "help": None}
-    for word in words:  # before argparse complains that the right spelling is missing
-        name = word.removeprefix("--").split("=")[0]
-        if word.startswith("--") and name not in known and not (name.startswith("no_") and is_on(flags.get(name[3:]))):
-            raise InputError(f"Unknown argument {word!r}.{nearest(name, known)} Nothing was run.")
     namespace, unknown = parser(argument_classes, program, description).parse_known_args(words)
     if unknown:
-        raise InputError(f"Unknown argument {unknown[0]!r}. Nothing was run.")
+        name = unknown[0].removeprefix("--").split("=")[0]
+        meant = nearest(name, ["config", *flags]) if unknown[0].startswith("--") else ""
+        raise InputError(f"Unknown argument {unknown[0]!r}.{meant} Nothing was run.")
     given = vars(namespace)
     recipe = given.pop("config", None)
     values = read_values(recipe, flags) if recipe else {}
@@ -145,13 +142,13 @@ def add_flag(group, flag: Flag) -> None:
     if flag.default not in (None, "", []):
         default = flag.default if flag.is_list else [flag.default]
         words = (str(value).lower() if flag.kind is bool else f"{value}" for value in default)
-        off = f"; off: --no_{flag.name}" if is_on(flag) else ""
+        off = f"; off: --no_{flag.name}" if flag.is_on else ""
         help_text += f" (default: {' '.join(words)}{off})".replace("%", "%%")
     if flag.positional:
         group.add_argument(flag.name, nargs="*" if flag.is_list else "?", metavar=flag.name.upper(), help=help_text)
     elif flag.kind is bool:
         group.add_argument(f"--{flag.name}", nargs="?", const="true", metavar=shown, help=help_text)
-        if is_on(flag):
+        if flag.is_on:
             group.add_argument(
                 f"--no_{flag.name}", dest=flag.name, action="store_const", const="false", help=argparse.SUPPRESS
             )

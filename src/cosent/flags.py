@@ -37,7 +37,14 @@ class Flag:
 
     @property
     def default(self):
-        return None if self.required else default_of(self.field)
+        if self.required:
+            return None
+        return self.field.default if self.field.default_factory is MISSING else self.field.default_factory()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is a switch that is on by default, so that there is `--no_...` of it."""
+        return self.kind is bool and self.default is True
 
     @property
     def positional(self) -> bool:
@@ -83,11 +90,6 @@ def kind_of(hint) -> tuple[type, bool]:
     return (hint if hint in KINDS else str), False
 
 
-def is_on(flag: Flag | None) -> bool:
-    """Whether a flag is a switch that is on by default, so that there is `--no_...` of it."""
-    return flag is not None and flag.kind is bool and flag.default is True
-
-
 def value_of(flag: Flag, given, where: str):
     """A flag's value from what stands on a command line or in YAML.
 
@@ -118,7 +120,7 @@ def item_of(flag: Flag, given, where: str):
     try:
         return BOOLEANS[text.lower()] if flag.kind is bool else flag.kind(text)
     except (KeyError, ValueError) as error:
-        raise InputError(f"{where} must be {KINDS.get(flag.kind, flag.kind.__name__)}, got {text!r}.") from error
+        raise InputError(f"{where} must be {KINDS[flag.kind]}, got {text!r}.") from error
 
 
 def as_words(settings: dict) -> list[str]:
@@ -163,10 +165,6 @@ def nearest(name: str, known) -> str:
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
-def default_of(one: Field):
-    return one.default if one.default_factory is MISSING else one.default_factory()
-
-
 def refuse_below_1(arguments, *names: str) -> None:
     """Refuses counts of which there has to be one."""
     for name in names:
@@ -176,6 +174,7 @@ def refuse_below_1(arguments, *names: str) -> None:
 
 def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
     """Refuses flags that would do nothing, since the one that they belong to is missing."""
-    for one in fields(arguments):
-        if one.name in names and getattr(arguments, one.name) != default_of(one):
-            raise InputError(f"--{one.name} does nothing here. Add {missing}, or leave it out.")
+    flags = flags_of(type(arguments))
+    for name in names:
+        if getattr(arguments, name) != flags[name].default:
+            raise InputError(f"--{name} does nothing here. Add {missing}, or leave it out.")
