@@ -175,7 +175,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
     with messages_for_users(), failures_told():
         configure_logging()
         if PARENT_VARIABLE in os.environ:
-            end_with_parent()
+            end_with_parent(int(os.environ[PARENT_VARIABLE]))
         program = module.__spec__.name.replace(".", " ") if module.__spec__ else Path(sys.argv[0]).name
         arguments = parse(sys.argv[1:], *argument_classes, program=program, description=module.__doc__)
         check_world_size(processes_that_met() if shares_work else 1)

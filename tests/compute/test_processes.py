@@ -12,7 +12,8 @@ import pytest
 from cosent.compute.processes import PARENT_VARIABLE, end_tree, peak_memory_mib
 
 FOLLOWER = (
-    "import time; from cosent.compute.processes import end_with_parent; end_with_parent(every=0.05); time.sleep(600)"
+    "import os, time; from cosent.compute.processes import end_with_parent; "
+    f"end_with_parent(int(os.environ[{PARENT_VARIABLE!r}]), every=0.05); time.sleep(600)"
 )
 # Starts a process between itself and the follower, as `accelerate launch` is between a study and its trainings.
 LAUNCHER = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {FOLLOWER!r}])"
@@ -35,18 +36,15 @@ def alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["its parent", "named in the environment"])
-def test_a_child_ends_with_its_parent(named):
+def test_a_child_ends_with_the_process_that_it_follows():
     """Fails if SIGKILL of a study or of an encode job leaves its workers computing for days."""
-    variable = f"os.environ[{PARENT_VARIABLE!r}] = str(os.getpid())" if named else ""
-    child = LAUNCHER if named else FOLLOWER
-    code = f"import os, subprocess, sys; {variable}\nsubprocess.run([sys.executable, '-c', {child!r}])"
+    variable = f"os.environ[{PARENT_VARIABLE!r}] = str(os.getpid())"
+    code = f"import os, subprocess, sys; {variable}\nsubprocess.run([sys.executable, '-c', {LAUNCHER!r}])"
     parent = subprocess.Popen([sys.executable, "-c", code])
-    generations = 2 if named else 1
     started = []
     try:
         family = psutil.Process(parent.pid)
-        assert wait_until(lambda: len(family.children(recursive=True)) == generations)
+        assert wait_until(lambda: len(family.children(recursive=True)) == 2)
         started = family.children(recursive=True)
         assert wait_until(lambda: started[-1].num_threads() > 1), "it does not watch"
         parent.kill()

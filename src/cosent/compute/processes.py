@@ -15,18 +15,16 @@ PARENT_VARIABLE = "COSENT_PARENT"  # environment variable of a launched job: id 
 ORPHANED = 1  # exit status of a process whose parent has gone
 
 
-def end_with_parent(parent: int | None = None, every: float = 1.0) -> None:
+def end_with_parent(parent: int, every: float = 1.0) -> None:
     """Ends this process, without cleaning up, soon after another one has ended for whatever reason.
 
     SIGKILL leaves a process no time to stop its children, and only Linux can have the kernel do it. So a daemon thread
     of the child polls the parent.
 
     Args:
-        parent: process id; default: `PARENT_VARIABLE` of the environment, else the parent of this process.
+        parent: process id of the other one.
         every: seconds between two polls.
     """
-    if parent is None:
-        parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
     try:
         followed = psutil.Process(parent)  # compares start times too: a reused process id is another process
     except psutil.NoSuchProcess:
