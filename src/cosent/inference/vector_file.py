@@ -16,6 +16,7 @@ from torch import nn
 
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
 from cosent.compute.processes import end_with_parent
+from cosent.data.text import decode_line
 from cosent.errors import InputError, writing
 from cosent.files import partial_file
 from cosent.inference.embedding import embed
@@ -64,20 +65,14 @@ def read_chunks(path: Path, keep_empty_lines: bool = False, chunk_lines: int = C
 def read_lines(file, path: Path, first: int, count: int, keep_empty_lines: bool) -> list[str]:
     """Reads the next `count` sentences of a binary file; `first` is the number of the next line from 0."""
     return [
-        decode(line, f"{path}, line {first + number + 1}", first + number == 0, keep_empty_lines)
+        decode(line, f"{path}, line {first + number + 1}", keep_empty_lines)
         for number, line in zip(range(count), iter(file.readline, b""), strict=False)
     ]
 
 
-def decode(line: bytes, place: str, is_first: bool, keep_empty_lines: bool) -> str:
-    """One line as text, without a byte order mark in front of the file and without its line end."""
-    try:
-        sentence = line.decode("utf-8-sig" if is_first else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{place}: expected UTF-8, got the byte 0x{line[error.start]:02x} in {line[:60]!r}. Read as another "
-            "encoding its vector would be of another text. Convert the file (iconv -f GB18030 -t UTF-8)."
-        ) from error
+def decode(line: bytes, place: str, keep_empty_lines: bool) -> str:
+    """One line as a sentence, see `decode_line`."""
+    sentence = decode_line(line, place)
     if not sentence.strip() and not keep_empty_lines:
         raise InputError(
             f"{place}: expected a sentence, got an empty line. Skipped, it would shift the rows of all that follow; "
