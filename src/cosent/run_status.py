@@ -20,11 +20,10 @@ FAILURE_NAME = "failure.json"
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Optimizer steps that were taken, of how many, and epochs."""
+    """Optimizer steps that were taken, of how many."""
 
     step: int
     steps: int
-    epoch: float
 
     @property
     def share(self) -> float:

@@ -88,7 +88,7 @@ class ToldProgress(TrainerCallback):
         if state.is_world_process_zero and time.monotonic() - self.told >= 1:
             self.told = time.monotonic()
             with suppress(PermissionError):  # Windows, while the launcher reads it: the next second will do
-                tell_progress(TrainingProgress(state.global_step, state.max_steps, state.epoch))
+                tell_progress(TrainingProgress(state.global_step, state.max_steps))
 
 
 class QuietProgress(ProgressCallback):
