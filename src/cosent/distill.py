@@ -153,14 +153,13 @@ def teacher_targets(teacher: SentenceEncoder | CrossEncoder | None, rows: datase
 
 def similarity_loss(args: DistillArguments, targets):
     """What `StudentTrainer` is given: `(embeddings, teacher) -> scalar`."""
+    weight = args.similarity_weight
+    if weight is None:
+        weight = 100.0 if isinstance(targets, tuple) else 1.0
     if targets is None:
-        weight = 1.0 if args.similarity_weight is None else args.similarity_weight
         return lambda embeddings, teacher: weight * synonym_loss(embeddings, args.scale)
     if isinstance(targets, tuple):
-        return partial(
-            similarity_matrix_loss, weight=100.0 if args.similarity_weight is None else args.similarity_weight
-        )
-    weight = 1.0 if args.similarity_weight is None else args.similarity_weight
+        return partial(similarity_matrix_loss, weight=weight)
     return lambda embeddings, scores: weight * pair_ranking_loss(embeddings, scores, args.scale)
 
 

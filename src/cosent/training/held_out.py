@@ -93,12 +93,6 @@ def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> 
         logger.warning(
             "%s has no validation split with two different labels: the last epoch is kept, best or not.", idle
         )
+        args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
     elif idle and args.eval_strategy != "no":
         logger.warning("%s selects nothing: it has no validation split with two different labels.", idle)
-    if not usable or args.eval_strategy == "no":
-        disable_selection(args)
-
-
-def disable_selection(args: PairTrainingArguments) -> None:
-    """Trains without evaluations and keeps the last epoch."""
-    args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
