@@ -174,7 +174,7 @@ def refuse_below_1(arguments, *names: str) -> None:
 
 def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
     """Refuses flags that would do nothing, since the one that they belong to is missing."""
-    flags = flags_of(type(arguments))
+    flags = flags_of(type(arguments))  # type: ignore[arg-type]  # mypy asks instances, not classes, for a hash
     for name in names:
         if getattr(arguments, name) != flags[name].default:
             raise InputError(f"--{name} does nothing here. Add {missing}, or leave it out.")
