@@ -251,7 +251,7 @@ def test_a_job_runs_as_with_python_m(command, quiet_afterwards):
     status, text, _ = command("similarity", "--model", "mini", "怎么还款", "如何还款")
     assert status == 0 and text.endswith("  怎么还款  |  如何还款\n") and -1 <= float(text.split()[0]) <= 1
     status, _, errors = command("similarity", "--model", "mini", "怎么还款")
-    assert status == 2 and errors.startswith("error: similarity compares sentences two by two")
+    assert status == 2 and errors.startswith("error: similarity compares sentences in pairs")
     assert command("similarity", "--help")[1].startswith("usage: cosent similarity ")
 
 
@@ -344,5 +344,5 @@ def test_a_full_disk_behind_stdout_is_said(lines):
         process = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
     assert process.returncode == 2
     assert re.fullmatch(
-        r"error: .*No space left on device: what was being .* Make room and try again.\n", process.stderr
+        r"error: .*No space left on device: the output is .* Make room and try again.\n", process.stderr
     )

@@ -213,7 +213,7 @@ def test_corpora_that_cannot_teach(distill, make_corpus, corpus, caplog):
     with caplog.at_level(logging.WARNING):
         assert (distill(only, output="only") / "model.safetensors").is_file()
     assert "the last epoch is kept" in caplog.text
-    with pytest.raises(InputError, match="12 pairs fill no batch of 16"):
+    with pytest.raises(InputError, match="12 pairs do not fill a batch of 16"):
         distill(only, "--per_device_train_batch_size", "16", output="large")
 
 

@@ -194,7 +194,7 @@ def test_empty_lines_may_be_kept(tiny_model, tmp_path, capsys):
         ({"workers": 0}, "--workers must be at least 1, got 0"),
         ({"device": "cuda", "int8": True}, "for the CPU"),
         pytest.param({"device": "cuda"}, "no CUDA device", marks=pytest.mark.skipif(CUDA, reason="CUDA is there")),
-        ({"int8": True, "dtype": "bfloat16"}, "type of its own"),
+        ({"int8": True, "dtype": "bfloat16"}, "already sets the type"),
         ({"input": "nowhere.txt"}, "no file nowhere.txt"),
     ],
 )

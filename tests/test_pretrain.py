@@ -204,8 +204,8 @@ def test_first_vectors_by_hand():
     "flags, told",
     [
         ((), "--max_minutes or --max_steps"),
-        (("--max_steps", "1", "--text", "a.txt", "--pairs", "demo"), "either --text FILES, or --pairs"),
-        (("--max_steps", "1", "--pairs", "demo"), "Name one to go on from, e.g. --init mini"),
+        (("--max_steps", "1", "--text", "a.txt", "--pairs", "demo"), "either --text FILES or --pairs"),
+        (("--max_steps", "1", "--pairs", "demo"), "Name one to continue from, e.g. --init mini"),
     ],
 )
 def test_what_does_not_go_together_is_said(pretrain, flags, told):

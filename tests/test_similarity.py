@@ -31,5 +31,5 @@ def test_a_file_without_pairs_is_named(tmp_path, content, message):
 def test_sentences_come_two_by_two():
     """Fails if the last of three sentences is compared with nothing."""
     assert pair_up(["甲", "乙", "丙", "丁"]) == [("甲", "乙"), ("丙", "丁")]
-    with pytest.raises(InputError, match="two by two"):
+    with pytest.raises(InputError, match="in pairs"):
         pair_up(["甲", "乙", "丙"])

@@ -1,6 +1,6 @@
 """The `cosent` command and the command lines of its jobs.
 
-The YAML of `--config` gives the defaults, flags win, and anything unknown is an error.
+The YAML of `--config` sets the defaults, flags win, and anything unknown is an error.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from cosent.run_status import failures_told
 
 JOBS = {
     "train": "fine-tune an encoder on labelled pairs",
-    "distill": "train a small student that retrieves and writes",
+    "distill": "train a small student that embeds and generates sentences",
     "pretrain": "pretrain a small encoder on plain text",
     "evaluate": "score a prepared corpus with a trained model",
     "study": "run recipes, variants, corpora and seeds, and keep the results",
     "report": "draw the tables and figures of a study",
     "encode": "embed a text file, one sentence per line",
     "similarity": "score pairs of sentences",
-    "generate": "write sentences similar to a given one",
+    "generate": "generate sentences similar to a given one",
 }
 
 
@@ -52,16 +52,16 @@ def parse(argv: list[str], *argument_classes: type, program: str = "", descripti
     """Fills dataclasses from a recipe and flags.
 
     Args:
-        argv: the command line without the program's name; `--config RECIPE.yaml` may stand anywhere in it.
+        argv: the command line without the program's name; `--config RECIPE.yaml` may be anywhere in it.
         argument_classes: dataclasses whose fields are the valid keys and flags.
-        program, description: what `--help` shows.
+        program, description: shown by `--help`.
 
     Returns:
         One instance per class, in order.
 
     Raises:
-        InputError: no such recipe, not a flat YAML mapping, an unknown key or flag (the nearest valid one is named), a
-            value of another type, or one that is missing.
+        InputError: no such recipe, not a flat YAML mapping, an unknown key or flag (with the nearest valid one), or a
+            value that is missing or of another type.
     """
     flags = flags_of(*argument_classes)
     words = [with_underscores(word) for word in argv]
@@ -92,11 +92,11 @@ def parser(
     width: int | None = None,
     library_flags: bool = True,
 ) -> argparse.ArgumentParser:
-    """Parser that splits a command line into words by flag, as strings, and explains the flags, class by class.
+    """Builds the parser, which splits a command line into strings by flag; its help groups flags by class.
 
     Args:
-        width: characters of a line of `--help`; None for those of the terminal.
-        library_flags: whether it has the flags that transformers.TrainingArguments declares, too.
+        width: characters per line of `--help`; None for the width of the terminal.
+        library_flags: whether to include the flags that transformers.TrainingArguments declares.
     """
     flags = flags_of(*argument_classes)
     names = "".join(f" {'[' * (not f.required)}{f.name.upper()}{' ...' * f.is_list}{']' * (not f.required)}"
@@ -109,7 +109,7 @@ def parser(
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    found.add_argument("--config", metavar="RECIPE.yaml", help="YAML file that gives the defaults")
+    found.add_argument("--config", metavar="RECIPE.yaml", help="YAML file of defaults")
     groups = {}
     for flag in sorted(flags.values(), key=lambda flag: is_of_library(flag.owner)):  # ours first
         if is_of_library(flag.owner) and not library_flags:
@@ -127,10 +127,10 @@ def is_of_library(owner: type) -> bool:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with one line instead of pages of usage for a mistake."""
+    """argparse with one-line error messages instead of pages of usage."""
 
     def error(self, message):
-        raise InputError(f"{message[0].upper()}{message[1:]}. Nothing was run; --help lists what there is.")
+        raise InputError(f"{message[0].upper()}{message[1:]}. Nothing was run; --help lists all flags.")
 
 
 def add_flag(group, flag: Flag) -> None:
@@ -163,13 +163,13 @@ def with_underscores(word: str) -> str:
 
 
 def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> None:
-    """Parses `sys.argv` and runs a job; what the user got wrong ends in one message and exit status 2.
+    """Parses `sys.argv` and runs a job; user errors end in one message and exit status 2.
 
-    Of several processes that were launched together, all have met before the job begins, and the first one speaks.
+    Processes that were launched together join their group before the job begins, and only the first one prints.
 
     Args:
         job: takes an instance of each class, and may return an exit status.
-        shares_work: whether processes that are launched together share out the work; False refuses them.
+        shares_work: whether processes launched together share out the work; False refuses several.
     """
     module = sys.modules[job.__module__]
     with messages_for_users(), failures_told():
@@ -183,7 +183,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
             status = job(*arguments)
         except KeyboardInterrupt:
             if "resume_from_checkpoint" in flags_of(*argument_classes):
-                print("\nThe same command with --resume_from_checkpoint auto goes on from the last checkpoint.",
+                print("\nThe same command with --resume_from_checkpoint auto continues from the last checkpoint.",
                       file=sys.stderr)  # fmt: skip
             raise
     if status:
@@ -191,9 +191,9 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
 
 
 def configure_logging() -> None:
-    """Shows what jobs report on stderr: progress of cosent, warnings of all libraries; nothing of ranks above 0.
+    """Logs to stderr: progress of cosent, warnings of all libraries; nothing from ranks above 0.
 
-    For jobs only: a program that imports cosent configures logging itself.
+    Only for jobs: a program that imports cosent configures logging itself.
     """
     if int(os.environ.get("RANK", 0)) > 0:
         logging.disable(logging.WARNING)
@@ -204,7 +204,7 @@ def configure_logging() -> None:
 
 
 class Formatter(logging.Formatter):
-    """Progress as it is, and `warning: ...` or `error: ...` in front of the rest."""
+    """Log format: progress unchanged, everything else prefixed by `warning: ` or `error: `."""
 
     def format(self, record):
         message = super().format(record)
@@ -212,7 +212,7 @@ class Formatter(logging.Formatter):
 
 
 def processes_that_met() -> int:
-    """Number of processes in the group that this one joined; 1 for a process that was started by itself."""
+    """Joins the process group and returns its size; 1 for a process that was not launched with others."""
     if "WORLD_SIZE" not in os.environ:
         return 1
     from accelerate import PartialState
@@ -221,10 +221,10 @@ def processes_that_met() -> int:
 
 
 def check_world_size(processes: int) -> None:
-    """Refuses processes that were launched together and do not know of each other.
+    """Refuses processes that were launched together, but without a process group.
 
     Args:
-        processes: how many this job sees; 1 for a job that is not made for more.
+        processes: number of processes that this job sees; 1 for a job that cannot use several.
 
     Raises:
         InputError: the launcher's WORLD_SIZE is another number.
@@ -232,7 +232,7 @@ def check_world_size(processes: int) -> None:
     launched = int(os.environ.get("WORLD_SIZE", 1))
     if launched != processes:
         raise InputError(
-            f"{launched} processes were launched, and this job sees {processes}: each would do all of the work and "
+            f"{launched} processes were launched, but this job sees {processes}: each would do all of the work and "
             "write the same files. On a CPU set ACCELERATE_USE_CPU=true and distributed_type MULTI_GPU; start jobs "
             "that do not share out their work with plain python."
         )

@@ -1,4 +1,4 @@
-"""Train a RoFormer-Sim student: on synonyms alone (stage 1), or on synonyms and a teacher (stage 2).
+"""Train a RoFormer-Sim student: only on synonyms (stage 1), or on synonyms and a teacher (stage 2).
 
 accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill \\
     --config recipes/student/distill.yaml --corpus lcqmc --teacher runs/teacher --output_dir runs/student
@@ -101,7 +101,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
 
 
 def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student | BiEncoder, SentenceEncoder]:
-    """The model that is trained, and the encoder in it, which is the same where it writes."""
+    """The model to train, and its encoder (the same object for a student that generates)."""
     options = {
         "max_length": max_length if args.max_length is None else args.max_length,
         "dropout": args.dropout,
@@ -132,19 +132,19 @@ def tokenised_pairs(
     batch = args.cached_batch_size or args.train_batch_size * args.world_size
     if args.dataloader_drop_last and len(pairs) < batch:
         raise InputError(
-            f"{len(pairs)} pairs fill no batch of {batch}: no step would be taken. Lower --per_device_train_batch_size."
+            f"{len(pairs)} pairs do not fill a batch of {batch}: no step is taken. Lower --per_device_train_batch_size."
         )
     return pairs
 
 
 def student_collator(tokenizer, generation: bool, args: DistillArguments) -> StudentCollator:
-    """The collator, with noise on the sources of a student that writes."""
+    """The collator, with noise on the sources of a student that generates."""
     corruption = Corruption.from_tokenizer(tokenizer, args.corruption_share, args.corruption_ratio)
     return StudentCollator(tokenizer.pad_token_id, corruption if generation else None, generation)
 
 
 def teacher_targets(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, cache: Path):
-    """What the teacher says of the rows, as `StudentDataset` takes it."""
+    """The teacher's targets for the rows, in the form of `StudentDataset`."""
     if teacher is None:
         return None
     answers = teacher_scores if isinstance(teacher, CrossEncoder) else teacher_vectors
@@ -152,7 +152,7 @@ def teacher_targets(teacher: SentenceEncoder | CrossEncoder | None, rows: datase
 
 
 def similarity_loss(args: DistillArguments, targets):
-    """What `StudentTrainer` is given: `(embeddings, teacher) -> scalar`."""
+    """Similarity loss for `StudentTrainer`: `(embeddings, teacher) -> scalar`."""
     weight = args.similarity_weight
     if weight is None:
         weight = 100.0 if isinstance(targets, tuple) else 1.0

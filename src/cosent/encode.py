@@ -18,17 +18,17 @@ from cosent.flags import REQUIRED, option, refuse_below_1
 
 @dataclass
 class EncodeArguments:
-    """What to encode, and how fast."""
+    """Input, output and speed of encoding."""
 
     model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
     input: str = option(REQUIRED, "UTF-8 text file of any length, one sentence per line.")
     output: str = option(REQUIRED, "File to write: float32, a row per line; numpy.load(..., mmap_mode='r').")
-    batch_size: int = option(512, "The most sentences in a forward pass; their tokens are bounded too.")
+    batch_size: int = option(512, "Most sentences per forward pass; their tokens are limited too.")
     normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
-    dtype: str = option("float32", "Type to compute in; vectors are float32.", ("float32", "bfloat16", "float16"))
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda where there is one, and cpu with --int8.")
-    workers: int = option(1, "Processes on the CPU; they share out the threads.")
+    dtype: str = option("float32", "Type of the computation; vectors are float32.", ("float32", "bfloat16", "float16"))
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
+    workers: int = option(1, "Processes on the CPU, which share the threads.")
     keep_empty_lines: bool = option(False, "Give an empty line the vector of the empty sentence instead of stopping.")
     overwrite: bool = option(False, "Replace the output if it exists.")
 
@@ -61,23 +61,23 @@ def main(args: EncodeArguments) -> None:
 
 
 def check(args: EncodeArguments, device: str) -> None:
-    """Refuses what would end badly after minutes of work.
+    """Refuses arguments that would fail only after minutes of work.
 
     Raises:
-        InputError: an output that exists or cannot, or flags that do not go together.
+        InputError: an output that exists or cannot be written, or flags that do not go together.
     """
     output = Path(args.output)
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: the folder {output.parent} does not exist. Create it first.")
     if output.exists() and (output.is_dir() or not args.overwrite):
-        raise InputError(f"--output {output} exists, and nothing was written. Name another, or --overwrite a file.")
+        raise InputError(f"--output {output} exists, and nothing was written. Name another, or pass --overwrite.")
     if output.resolve() == Path(args.input).resolve():
         raise InputError(f"--output {output} is the --input: the sentences would be lost. Name another output.")
     refuse_below_1(args, "batch_size", "workers")
     if device != "cpu" and args.workers > 1:
         raise InputError(f"--workers is for the CPU, got device {device}. Add --device cpu, or drop it.")
     if args.int8 and args.dtype != "float32":
-        raise InputError(f"--int8 is a type of its own, got --dtype {args.dtype} too. Drop one of the two.")
+        raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")
 
 
 def load_encoder(model: str, dtype: str, int8: bool, device: str):

@@ -1,4 +1,4 @@
-"""`InputError`, the error for users, what becomes one, and how a job ends with one."""
+"""`InputError`, the error shown to users, and context managers that raise or print it."""
 
 import errno
 import os
@@ -11,15 +11,15 @@ from pathlib import Path
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong, and the message says what to do: jobs print it without a traceback."""
+    """Invalid user input; the message says what to do, and jobs print it without a traceback."""
 
 
 @contextmanager
 def writing(path: str | Path, needed: int | None = None) -> Iterator[None]:
-    """Says in the user's words why a file could not be written, as on a full disk.
+    """Explains to the user why a file could not be written, e.g. because the disk is full.
 
     Args:
-        needed: bytes of the whole file, where that is known.
+        needed: bytes of the complete file, if known.
 
     Raises:
         InputError: an `OSError` in the block.
@@ -38,10 +38,10 @@ def writing(path: str | Path, needed: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def messages_for_users() -> Iterator[None]:
-    """Ends a job with one line on stderr: exit status 2 where the user's input is wrong, 130 after SIGINT or SIGTERM.
+    """Ends a job with one line on stderr: exit status 2 for wrong user input, 130 after SIGINT or SIGTERM.
 
-    SIGTERM (of `docker stop`, `timeout`, Slurm) is a Ctrl-C here: partial files and child processes go. SIGINT is asked
-    for too, since a process that a shell script starts in the background (`make test &`) would ignore it.
+    SIGTERM (from `docker stop`, `timeout`, Slurm) acts like Ctrl-C: partial files and child processes are removed. The
+    handler of SIGINT is set too, since a process started in the background by a shell script would ignore it.
     """
     signals = (signal.SIGINT, signal.SIGTERM)
     earlier = {number: signal.signal(number, signal.default_int_handler) for number in signals}
@@ -54,8 +54,8 @@ def messages_for_users() -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        print(f"error: {error}: what was being written is not complete. Make room and try again.", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what stdout still holds would fail again when Python ends
+        print(f"error: {error}: the output is not complete. Make room and try again.", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing stdout at exit would fail again
         sys.exit(2)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

@@ -25,18 +25,18 @@ PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "sc
 
 @dataclass
 class EvaluateArguments:
-    """What to evaluate, and on what."""
+    """Model, corpus and threshold of an evaluation."""
 
     model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
     corpus: str = option(REQUIRED, "Prepared corpus: a name under --data_dir, or a folder.")
     split: str = option("test", "Split to score.", SPLITS)
     data_dir: str = option("data", "Folder of the prepared corpora.")
-    batch_size: int = option(512, "The most sentences or pairs in a forward pass; their tokens are bounded too.")
-    threshold: float | None = option(None, "Score from which a pair counts as similar; default: the model's own.")
+    batch_size: int = option(512, "Most sentences or pairs per forward pass; their tokens are limited too.")
+    threshold: float | None = option(None, "Lowest score of a similar pair; default: that of the model.")
     find_threshold: bool = option(False, "Find the threshold anew on the validation split of this corpus.")
     threshold_grid: float | None = option(None, "Step of a grid over 0..1 for --find_threshold; default: exact search.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda where there is one, and cpu with --int8.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
     predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
@@ -86,15 +86,15 @@ def score(model, rows, batch_size: int) -> np.ndarray:
 
 
 def choose_threshold(args: EvaluateArguments, corpus, model) -> tuple[float | None, str]:
-    """The threshold and where it comes from: a flag, this corpus' validation split now, or when the model was trained.
+    """The threshold and its source: a flag, the validation split of this corpus, or the training of the model.
 
     Raises:
-        InputError: a threshold is asked for on labels that are not binary, or in two ways.
+        InputError: a threshold is requested on labels that are not binary, or in two ways.
     """
     if args.find_threshold and args.threshold is not None:
-        raise InputError("--threshold names a threshold and --find_threshold looks for one. Give one of the two.")
+        raise InputError("--threshold sets a threshold and --find_threshold searches for one. Give one of the two.")
     if args.threshold_grid is not None and not args.find_threshold:
-        raise InputError("--threshold_grid is how --find_threshold looks for a threshold. Add it, or leave both out.")
+        raise InputError("--threshold_grid is an option of --find_threshold. Add that flag, or leave both out.")
     from cosent.evaluation.metrics import find_threshold
     from cosent.modeling.cross_encoder import CrossEncoder
 

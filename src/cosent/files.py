@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writing: files appear complete or not at all."""
 
 import os
 import secrets
@@ -9,11 +9,11 @@ from pathlib import Path
 
 @contextmanager
 def partial_file(path: str | Path) -> Iterator[Path]:
-    """Yields a path next to `path` to write to; what was written there becomes `path` when the block ends.
+    """Yields a path next to `path` to write to; it is renamed to `path` when the block ends.
 
     If the block raises, the partial file is removed and `path` is as it was. A process that is killed leaves its
-    partial file behind, which no later one reads: every call has a name of its own,
-    `<name>.<process>-<random>.partial`, so that several processes, also on several machines, can write the same file,
+    partial file behind, which no later one reads: every call uses its own name,
+    `<name>.<process>-<random>.partial`, so that several processes, even on several machines, can write the same file,
     and the last one wins.
     """
     path = Path(path)

@@ -1,6 +1,6 @@
-"""Fields of dataclasses as flags and as keys of recipes, and the values that both give them.
+"""Dataclass fields as command-line flags and recipe keys, and parsing of their values.
 
-A field is its own documentation: `corpus: str = option("stsb", "What it is.")` makes `--corpus lcqmc` and the key
+A field is its own documentation: `corpus: str = option("stsb", "Its help text.")` makes `--corpus lcqmc` and the key
 `corpus: lcqmc`. A field of type `list[str]` takes `--corpus lcqmc nli` and the YAML list `[lcqmc, nli]`.
 """
 
@@ -17,7 +17,7 @@ import yaml
 from cosent.errors import InputError
 
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-REQUIRED = MISSING  # as the default of a field that has to be given
+REQUIRED = MISSING  # default of a field that must be given
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -26,7 +26,7 @@ class Flag:
     """A field of an arguments dataclass, as a flag of the command line and a key of a recipe."""
 
     name: str
-    kind: type  # bool, int, float or str: of the value, or of the items of a list
+    kind: type  # type of the value, or of the items of a list: bool, int, float or str
     is_list: bool
     field: Field
     owner: type  # the class that declares it
@@ -55,10 +55,10 @@ def option(default, help_text: str, choices=None, *, positional: bool = False, c
     """A field of an arguments dataclass.
 
     Args:
-        default: `REQUIRED` for a value that has to be given.
+        default: `REQUIRED` for a value that must be given.
         choices: the values that are allowed.
-        positional: give it without `--name`; a list takes all that is given so.
-        commas: items of a list may contain commas, as sentences do; elsewhere a comma is taken for a wrong separator.
+        positional: passed without `--name`; a list takes all such words.
+        commas: whether items of a list may contain commas, as sentences do; otherwise a comma is a wrong separator.
     """
     given = {"help": help_text, "choices": choices and list(choices), "positional": positional, "commas": commas}
     metadata = {name: value for name, value in given.items() if value}
@@ -81,7 +81,7 @@ def flags_of(*argument_classes: type) -> dict[str, Flag]:
 
 
 def kind_of(hint) -> tuple[type, bool]:
-    """The type of a value and whether a field holds a list of them; what is none of `KINDS` is passed on as text."""
+    """Type of a value, and whether a field holds a list of them; types other than `KINDS` are passed on as text."""
     if get_origin(hint) in (Union, types.UnionType):
         others = [part for part in get_args(hint) if part is not type(None)]
         hint = others[0] if len(others) == 1 else str
@@ -91,10 +91,10 @@ def kind_of(hint) -> tuple[type, bool]:
 
 
 def value_of(flag: Flag, given, where: str):
-    """A flag's value from what stands on a command line or in YAML.
+    """Converts a word of the command line or a YAML value to a flag's value.
 
     Args:
-        where: how the flag is spelt there, for messages.
+        where: spelling of the flag there, for messages.
 
     Raises:
         InputError: another type, none of the choices, or a list separated by commas.
@@ -124,7 +124,7 @@ def item_of(flag: Flag, given, where: str):
 
 
 def as_words(settings: dict) -> list[str]:
-    """Settings as a command line: `{"corpus": ["a", "b"], "seed": 1}` is `--corpus a b --seed=1`."""
+    """Settings as a command line: `{"corpus": ["a", "b"], "seed": 1}` becomes `--corpus a b --seed=1`."""
     words = []
     for name, value in settings.items():
         words += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
@@ -132,7 +132,7 @@ def as_words(settings: dict) -> list[str]:
 
 
 def read_values(recipe: str, flags: dict[str, Flag]) -> dict:
-    """The values of a recipe, each of the type of its flag."""
+    """Reads the values of a recipe, each converted to the type of its flag."""
     values = {}
     for key, value in read_recipe(recipe).items():
         if key not in flags:
@@ -142,7 +142,7 @@ def read_values(recipe: str, flags: dict[str, Flag]) -> dict:
 
 
 def read_recipe(path: str) -> dict:
-    """Reads a flat YAML mapping; keys that stand twice are an error, since YAML keeps the last in silence."""
+    """Reads a flat YAML mapping; duplicate keys are an error, since YAML silently keeps the last."""
     if not Path(path).is_file():
         raise InputError(f"There is no recipe at {path}. The shipped ones are recipes/<tower>/<method>.yaml.")
     try:
@@ -156,7 +156,7 @@ def read_recipe(path: str) -> dict:
     keys = [key.value for key, _ in node.value]
     if len(keys) > len(content):
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"{path}: the key {twice!r} stands twice. Keep one.")
+        raise InputError(f"{path}: the key {twice!r} occurs twice. Keep one.")
     return content
 
 
@@ -166,7 +166,7 @@ def nearest(name: str, known) -> str:
 
 
 def refuse_below_1(arguments, *names: str) -> None:
-    """Refuses counts of which there has to be one."""
+    """Refuses counts below 1."""
     for name in names:
         if (value := getattr(arguments, name)) < 1:
             raise InputError(f"--{name} must be at least 1, got {value}.")

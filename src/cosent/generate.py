@@ -1,4 +1,4 @@
-"""Write sentences similar to a given one, ranked by the model's own cosine.
+"""Generate sentences similar to a given one, ranked by the model's own cosine.
 
 cosent generate --model runs/student --text 微信和支付宝哪个好 --num 20
 """
@@ -14,21 +14,21 @@ from cosent.flags import REQUIRED, option
 
 @dataclass
 class GenerateArguments:
-    """What to write, and how freely."""
+    """Input and sampling parameters of generation."""
 
     model: str = option(REQUIRED, "Folder of a student, or a published RoFormer-Sim.")
-    text: list[str] | None = option(None, "Sentences to write similar ones for.", commas=True)
+    text: list[str] | None = option(None, "Sentences to generate similar ones for.", commas=True)
     input: str | None = option(None, "Instead of --text: UTF-8 file, one sentence per line.")
-    num: int = option(20, "The most sentences to show per text.")
-    num_samples: int = option(100, "Samples per text, before repeated ones go.")
-    top_p: float = option(0.95, "Draw from the likeliest tokens that reach this probability together.")
-    top_k: int | None = option(None, "Draw from this many tokens at most.")
-    temperature: float = option(1.0, "Below 1: safer sentences, above: wilder ones.")
-    max_length: int = option(64, "Tokens of a written sentence.")
-    keep_tokens: list[str] | None = option(None, "Strings that every sentence has to contain.", commas=True)
-    mask_tokens: list[str] | None = option(None, "Strings that the model does not get to see.", commas=True)
+    num: int = option(20, "Most sentences to show per text.")
+    num_samples: int = option(100, "Samples per text, before repetitions are dropped.")
+    top_p: float = option(0.95, "Draw from the most likely tokens that together reach this probability.")
+    top_k: int | None = option(None, "Draw from at most this many tokens.")
+    temperature: float = option(1.0, "Below 1: safer sentences; above 1: more varied ones.")
+    max_length: int = option(64, "Tokens of a generated sentence.")
+    keep_tokens: list[str] | None = option(None, "Strings that every sentence must contain.", commas=True)
+    mask_tokens: list[str] | None = option(None, "Strings to hide from the model.", commas=True)
     seed: int = option(42, "Seed of the sampling.")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda where there is one.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
     json: bool = option(False, "Print one JSON line per text.")
 
 
@@ -54,17 +54,17 @@ def main(args: GenerateArguments) -> None:
         if args.json:
             print(json.dumps({"text": text, "similar": sentences}, ensure_ascii=False))
             continue
-        print(text if sentences else f"{text}: no sentence came to an end; try --max_length or --num_samples")
+        print(text if sentences else f"{text}: no sentence ended within --max_length; raise it, or --num_samples")
         for sentence, score in sentences:
             print(f"{score:7.4f}  {sentence}")
 
 
 def read_texts(texts: list[str] | None, file: str | None) -> list[str]:
     if (texts is None) == (file is None):
-        raise InputError("Give --text SENTENCE ... or --input FILE with a sentence per line, one of the two.")
+        raise InputError("Give either --text SENTENCE ... or --input FILE with a sentence per line.")
     if file is None:
         if not all(text.strip() for text in texts):
-            raise InputError("--text has an empty sentence, and nothing is similar to that. Leave it out.")
+            raise InputError("--text has an empty sentence, which nothing is similar to. Leave it out.")
         return texts
     lines = []
     for number, line in numbered_lines(file, "a UTF-8 file with one sentence per line"):

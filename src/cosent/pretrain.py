@@ -1,4 +1,4 @@
-"""Pretrain a small encoder on plain text, or go on pretraining one on text of your own.
+"""Pretrain a small encoder on plain text, or continue pretraining one on your own text.
 
 accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.pretrain \\
     --config recipes/pretrain/mini.yaml --text corpus.txt.gz --output_dir runs/mini
@@ -44,7 +44,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     kept = {name: getattr(model.config, name) for name in NO_DROPOUT}
     without_dropout(model)
     if args.device.type == "cpu":
-        model.set_attn_implementation("eager")  # 1.3 times as fast there, with a mask and bfloat16
+        model.set_attn_implementation("eager")  # 1.3 times as fast on a CPU, with a mask and bfloat16
     trainer = PretrainTrainer(
         model=Pretraining(model, tokenizer),
         args=args,
@@ -54,7 +54,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     )
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, text_args, encoder_args))
     if not untrained:
-        logger.info("reading the text; every %d steps a line follows", args.logging_steps)
+        logger.info("reading the text; progress is logged every %d steps", args.logging_steps)
         trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.is_world_process_zero():
         model.config.update(kept)
@@ -85,11 +85,11 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
 
 
 def check_arguments(text_args: TextArguments, encoder_args: EncoderArguments) -> None:
-    """Refuses what does not go together."""
+    """Refuses arguments that do not go together."""
     if (text_args.text is None) == (text_args.pairs is None):
-        raise InputError("Name what to read: either --text FILES, or --pairs CORPORA.")
+        raise InputError("Name the text to read: either --text FILES or --pairs CORPORA.")
     if text_args.pairs and encoder_args.init is None:
-        raise InputError("--pairs are too little text for a new encoder. Name one to go on from, e.g. --init mini.")
+        raise InputError("--pairs are too little text for a new encoder. Name one to continue from, e.g. --init mini.")
 
 
 def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, seed: int):

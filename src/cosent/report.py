@@ -15,7 +15,7 @@ from cosent.flags import option
 
 @dataclass
 class ReportArguments:
-    """What to report."""
+    """Results to report."""
 
     folder: str | None = option(None, "Folder of results.", positional=True)
     ensemble: list[str] | None = option(None, "Folders of two trained models, or results.")
@@ -37,7 +37,7 @@ def write(folder: Path) -> tuple[Path, Path]:
     """Writes `report.md` and `report.html` into a folder of results.
 
     Raises:
-        InputError: no results there, or a library that draws the page is not installed.
+        InputError: no results there, or a library that the page needs is not installed.
     """
     from cosent.reporting import comparison, diagnostics, document
     from cosent.reporting.differences import differences
@@ -59,7 +59,7 @@ def check_installed(*libraries: str) -> None:
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
         raise InputError(
-            f"A report needs {' and '.join(libraries)}, and {' and '.join(missing)} cannot be imported here. Nothing "
+            f"A report needs {' and '.join(libraries)}, but {' and '.join(missing)} cannot be imported here. Nothing "
             "was written. Install them: pip install 'cosent[report]'."
         )
 

@@ -1,4 +1,4 @@
-"""What a finished run leaves in its folder as `run.json`: the contract between jobs and their readers, torch-free."""
+"""Read and write `run.json`, the record of a finished run; imports no torch."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name
 
 @dataclass(frozen=True)
 class Environment:
-    """What another machine needs to know to judge a figure."""
+    """Software and hardware that a run was measured on."""
 
     versions: dict[str, str]  # by package
     commit: str | None  # of the checkout, with `+` when it has changes
@@ -33,12 +33,12 @@ class Environment:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Size of a model, and the memory that its training took on the first process; None: it was not measured."""
+    """Size of a model, and the memory of its training on the first process; None where not measured."""
 
     parameters: int
     trainable_parameters: int
     optimizer_mib: float | None
-    peak_mib: float | None  # of the GPU's allocator, or on a CPU of the whole process
+    peak_mib: float | None  # of the GPU's allocator, or of the complete process on a CPU
 
     @property
     def trained_share(self) -> float:
@@ -53,7 +53,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class CorpusRecord:
-    """A prepared corpus, as it was."""
+    """Identity of a prepared corpus at the time of the run."""
 
     folder: str
     manifest_sha256: str
@@ -65,7 +65,7 @@ class CorpusRecord:
 
 @dataclass(frozen=True)
 class Written:
-    """What a student writes on held-out synonyms: the perplexity of the true ones, and statistics of samples."""
+    """A student's generation on held-out synonyms: perplexity of the true ones, and statistics of samples."""
 
     perplexity: float
     samples: dict[str, float] | None = None
@@ -73,7 +73,7 @@ class Written:
 
 @dataclass(frozen=True)
 class PretrainingRecord:
-    """What pretraining has read and where its losses ended."""
+    """Text and final losses of pretraining."""
 
     text_sha256: dict[str, str]  # by file
     excluded_sentences: int
@@ -87,13 +87,13 @@ class PretrainingRecord:
 
 @dataclass(kw_only=True)
 class RunSummary:
-    """What is kept of a run to judge and repeat it. Jobs leave out what they do not have.
+    """Summary needed to judge and repeat a run; jobs omit fields that do not apply.
 
     Args:
-        recipe: every setting, flags and defaults alike, by name.
+        recipe: every setting by name, flags and defaults alike.
         train_seconds: without evaluation before and after.
-        thresholds: cosine or logit from which a pair is similar, by corpus.
-        processes: None for a run from before they were counted, as is its footprint.
+        thresholds: lowest cosine or logit of similar pairs, by corpus.
+        processes: None for older runs, which recorded neither it nor the footprint.
     """
 
     recipe: dict[str, Any]
@@ -108,19 +108,19 @@ class RunSummary:
     thresholds: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, the environment among them, as records have always had it."""
+        """Plain values for JSON, with the environment at the top level as in earlier records."""
         raw = asdict(self)
         return {**raw.pop("environment"), **raw}
 
 
 @dataclass(kw_only=True)
 class RunRecord(RunSummary):
-    """The whole record of a run of `train`, `distill` or `pretrain`.
+    """Complete record of a run of `train`, `distill` or `pretrain`.
 
     Args:
-        seconds: of the whole job.
-        history: what Trainer logged.
-        synonyms: pairs with a target to write; of students only, as is what they write.
+        seconds: duration of the job.
+        history: the log of Trainer.
+        synonyms: number of pairs with a target to generate; only for students, as `Written` is.
     """
 
     seconds: float
@@ -138,10 +138,10 @@ class RunRecord(RunSummary):
 
 
 def read_record(folder: str | Path) -> RunRecord | None:
-    """Reads the record of a model folder; None for a model that none of our runs has made.
+    """Reads the record of a model folder; None for a model that was not made by a run of ours.
 
     Raises:
-        InputError: the file is none that this version can read.
+        InputError: the file is not one that this version can read.
     """
     file = Path(folder, RECORD_NAME)
     if not file.is_file():
@@ -160,7 +160,7 @@ def read_record(folder: str | Path) -> RunRecord | None:
 
 @contextmanager
 def readable_by_this_version(file: Path) -> Iterator[None]:
-    """Turns what goes wrong while a record is read into an error that says whose fault it is.
+    """Converts errors while reading a record into an `InputError` that names the file.
 
     Raises:
         InputError: always when the block fails.
@@ -170,12 +170,12 @@ def readable_by_this_version(file: Path) -> Iterator[None]:
     except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"{file} is not the result of a run that this version of cosent can read ({type(error).__name__}: {error})."
-            " Another version wrote it, or something else did. Read it with that version, or remove it and run again."
+            " Another version or program wrote it. Read it with that version, or remove it and run again."
         ) from error
 
 
 def summary_fields(raw: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `RunSummary` out of a record in its current form; unknown keys are left to later versions."""
+    """Fields of `RunSummary` from a record in its current form; unknown keys, of later versions, are ignored."""
     return {
         "recipe": raw["recipe"],
         "environment": Environment(**{f.name: raw[f.name] for f in fields(Environment)}),
@@ -196,7 +196,7 @@ def optional(cls: type, given: dict | None):
 
 
 def current_form(raw: dict[str, Any]) -> dict[str, Any]:
-    """A record as it is written now, from one of version 0.1 before 2026-11-22: other shapes, the same numbers."""
+    """Converts a record of version 0.1 from before 2026-11-22 to the current form, with the same numbers."""
     raw = raw | {"recipe": current_settings(raw["recipe"])}
     if "text_sha256" in raw:  # pretraining, one level up
         raw |= {"corpora": {}, "before": {}, "after": {}}
@@ -204,7 +204,7 @@ def current_form(raw: dict[str, Any]) -> dict[str, Any]:
         raw["train_seconds"] = 60 * raw["minutes"]
     for moment in ("before", "after"):
         report = raw.get(moment, {})
-        if "spearman" in report:  # a student's: Spearman by corpus and split, and next to it what it writes
+        if "spearman" in report:  # a student's: Spearman by corpus and split, next to its generation
             raw[moment] = {corpus: {split: {"spearman": value} for split, value in splits.items()}
                            for corpus, splits in report["spearman"].items()}  # fmt: skip
             if "perplexity" in report:
@@ -216,6 +216,6 @@ def current_form(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings under their names of now: `no_packing: false` was what `packing: true` is."""
+    """Settings under their current names: `no_packing: false` is now `packing: true`."""
     renamed = {f"no_{name}": name for name in ("packing", "generation")}
     return {renamed.get(key, key): not value if key in renamed else value for key, value in settings.items()}

@@ -1,9 +1,9 @@
-"""What a finished run leaves in its folder as `scores.npz`: the scores of its pairs, in two bytes each.
+"""Read and write `scores.npz`, the pair scores of a finished run in two bytes each.
 
-Only what compares two runs pair by pair is kept. Rounding would not do: cosines of an untrained encoder lie so close
-together that float16 leaves 21 values of 1,352 and moves their Spearman by 0.001, saturated probabilities by 0.03. So
-the rank of every row is kept, exactly, and with it at most 257 quantiles, between which values are interpolated: rank
-statistics are those of the original scores to the last bit, and a histogram is off by less than 1/256 of the rows.
+They serve to compare two runs pair by pair. Rounding would not do: cosines of an untrained encoder are so close that
+float16 leaves 21 values of 1,352 and moves their Spearman by 0.001, saturated probabilities by 0.03. So the rank of
+every row is stored exactly, with at most 257 quantiles between which values are interpolated: rank statistics are
+those of the original scores to the last bit, and a histogram is off by less than 1/256 of the rows.
 """
 
 from pathlib import Path
@@ -50,7 +50,7 @@ def read_scores(file: str | Path) -> Scores:
 
 
 def pack(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks of values `(pairs,)`, 0 for the lowest and equal for equal ones, and the quantiles to read them with.
+    """Ranks of values `(pairs,)`, 0 for the lowest and equal for equal ones, and the quantiles to restore them from.
 
     Returns:
         The smallest unsigned integers that hold the ranks, `(pairs,)`; float64 quantiles of the distinct values, at
@@ -70,7 +70,7 @@ def pack(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unpack(ranks: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """float64 values `(pairs,)` of packed ones, strictly rising with their rank."""
+    """Restores float64 values `(pairs,)` from packed ones, strictly rising with their rank."""
     if not len(ranks):
         return np.empty(0)
     distinct = int(ranks.max()) + 1

@@ -1,6 +1,6 @@
-"""What a run tells the process that launched it: how far it is, and why it failed. Files, so that log lines stay free.
+"""Progress and failure of a run, reported to its launcher through files rather than log lines.
 
-The launcher names a folder in the environment; a run that nobody launched writes nothing.
+The launcher names a folder in the environment; without it, a run writes nothing.
 """
 
 import json
@@ -20,7 +20,7 @@ FAILURE_NAME = "failure.json"
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Optimizer steps that were taken, of how many."""
+    """Optimizer steps so far and in total."""
 
     step: int
     steps: int
@@ -42,7 +42,7 @@ class Failure:
 
 
 def clear_status(folder: Path) -> None:
-    """Removes what an earlier run has told."""
+    """Removes the files of an earlier run."""
     for name in (PROGRESS_NAME, FAILURE_NAME):
         (folder / name).unlink(missing_ok=True)
 
@@ -52,7 +52,7 @@ def tell_progress(progress: TrainingProgress) -> None:
 
 
 def read_progress(folder: Path) -> TrainingProgress | None:
-    """How far the run is; None before its first step."""
+    """Progress of the run; None before its first step."""
     try:
         return TrainingProgress(**json.loads((folder / PROGRESS_NAME).read_text(encoding="utf-8")))
     except OSError:  # not there yet, or on Windows replaced at this moment
@@ -61,7 +61,7 @@ def read_progress(folder: Path) -> TrainingProgress | None:
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """Tells the launcher of the exception that ends the block. Of several processes, the first that fails tells."""
+    """Reports the exception that ends the block to the launcher; of several processes, only the first to fail."""
     try:
         yield
     except Exception as error:
@@ -73,6 +73,6 @@ def failures_told() -> Iterator[None]:
 
 
 def read_failure(folder: Path) -> Failure | None:
-    """Why the run failed; None where it had no time to tell."""
+    """The failure of the run; None if it had no time to report one."""
     file = folder / FAILURE_NAME
     return Failure(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None

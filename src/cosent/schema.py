@@ -1,7 +1,7 @@
-"""The contract between `data_scripts` and training: three columns, three kinds of label, one manifest per corpus.
+"""Format of prepared corpora, shared by `data_scripts` and training: columns, label kinds and the manifest.
 
 A prepared corpus is a folder with up to one `<split>.parquet` per split and a `MANIFEST.json`. Labels are always
-numbers that rise with similarity, so that every loss which only needs an order can use them as they are.
+numbers that rise with similarity, so that every loss that only needs their order can use them unchanged.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ NLI_CLASSES = ("contradiction", "neutral", "entailment")  # the label is the pos
 
 @dataclass
 class Manifest:
-    """What a prepared corpus says about itself.
+    """Manifest of a prepared corpus.
 
     Args:
         name: name of the corpus, e.g. `lcqmc`.
@@ -30,8 +30,8 @@ class Manifest:
         splits: by split name: `rows`, `sha256` of the Parquet file, `label_histogram`, `source_files` (name, SHA-256,
             rows read), `published_rows` (or None), `left_out` (reason -> rows), `bad_rows` (file, line, text, reason).
         absent_splits: splits that the source does not have.
-        warnings: what a reader should know before using the figures, e.g. a partial corpus.
-        source: where the rows came from, in words.
+        warnings: caveats for users of the figures, e.g. a partial corpus.
+        source: origin of the rows, in words.
         builder_version: version of the builder that wrote the folder.
     """
 
@@ -55,7 +55,7 @@ class Manifest:
         """Reads the manifest of a prepared folder.
 
         Raises:
-            InputError: the folder has no manifest, or one that another version of this project wrote.
+            InputError: the folder has no manifest, or one of another version of this project.
         """
         path = Path(folder, MANIFEST_NAME)
         if not path.is_file():

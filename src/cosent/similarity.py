@@ -14,12 +14,12 @@ from cosent.flags import REQUIRED, option
 
 @dataclass
 class SimilarityArguments:
-    """What to compare."""
+    """Sentences to compare."""
 
     model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
-    sentences: list[str] | None = option(None, "Sentences, two by two.", positional=True, commas=True)
+    sentences: list[str] | None = option(None, "Sentences, in pairs.", positional=True, commas=True)
     pairs: str | None = option(None, "Instead of sentences: UTF-8 file with `sentence1 TAB sentence2` lines.")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda where there is one.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
 
 def main(args: SimilarityArguments) -> None:
@@ -38,7 +38,7 @@ def main(args: SimilarityArguments) -> None:
 def pair_up(sentences: list[str]) -> list[tuple[str, str]]:
     if not sentences or len(sentences) % 2 or not all(sentences):
         raise InputError(
-            f"similarity compares sentences two by two, got {sentences}. Give an even number of non-empty sentences, "
+            f"similarity compares sentences in pairs, got {sentences}. Give an even number of non-empty sentences, "
             "or --pairs FILE."
         )
     return list(zip(sentences[::2], sentences[1::2], strict=True))

@@ -2,8 +2,8 @@
 
 cosent study recipes/studies/losses_stsb.yaml --parallel 2
 
-A run whose JSON under `results/<study>` shows the same settings is never repeated, so that a study continues
-where it stopped; a run that fails is listed at the end, and the others go on. See docs/studies.md.
+A run whose JSON under `results/<study>` has the same settings is never repeated, so that a study continues
+where it stopped; a run that fails is listed at the end, and the others continue. See docs/studies.md.
 """
 
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from cosent.flags import REQUIRED, option
 
 @dataclass
 class StudyArguments:
-    """What to run, and where."""
+    """Runs of a study, and where they run."""
 
     study: str = option(REQUIRED, "recipes/studies/<name>.yaml", positional=True)
-    seeds: list[int] | None = option(None, "Instead of those of the study.")
+    seeds: list[int] | None = option(None, "Seeds that replace those of the study.")
     limit_train: int | None = option(None, "Train on this many pairs, to try a study in minutes.")
     set: list[str] | None = option(
         None,
         "KEY=VALUE flags for every run that win over the study's; results go to a folder that is named after them.",
         commas=True,
     )
-    parallel: int = option(1, "Runs at a time, which share the cores.")
-    accelerate_config: str = option("recipes/accelerate/cpu.yaml", "Where to run.")
+    parallel: int = option(1, "Parallel runs, which share the cores.")
+    accelerate_config: str = option("recipes/accelerate/cpu.yaml", "Configuration of accelerate.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
-    runs: str = option("runs/studies", "Where models and logs go.")
-    results: str = option("results", "Where the JSON of each run goes.")
+    runs: str = option("runs/studies", "Folder for models and logs.")
+    results: str = option("results", "Folder for the JSON of each run.")
 
 
 def main(args: StudyArguments) -> int:
@@ -40,7 +40,7 @@ def main(args: StudyArguments) -> int:
     overrides = settings_of(args.set or [], args.study)
     if args.limit_train:
         overrides["limit_train"] = args.limit_train
-    # A trial never passes for a run of the study itself.
+    # A trial must never count as a run of the study itself.
     name += "".join(f"-{key}={file_name(value)}" for key, value in overrides.items())
     results = Path(args.results, name)
     runs = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)

@@ -88,7 +88,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             seconds=time.time() - start,
         )
         save_scores(Path(args.output_dir, SCORES_NAME), scores)
-        record.save(args.output_dir)  # last: from here on the run has finished
+        record.save(args.output_dir)  # last: from here on the run counts as finished
         print(table(before, after, thresholds), record.footprint, sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 

@@ -238,7 +238,7 @@ def test_processes_that_do_not_know_of_each_other_stop(tiny_model, uneven_corpus
     settings |= {"PYTHONPATH": f"{ROOT}/src", "OMP_NUM_THREADS": "1"}
     result = subprocess.run([*command, *arguments], env=settings, capture_output=True, text=True, timeout=300)
     assert result.returncode != 0
-    assert "2 processes were launched, and this job sees 1" in result.stderr, result.stderr[-3000:]
+    assert "2 processes were launched, but this job sees 1" in result.stderr, result.stderr[-3000:]
     assert not (tmp_path / "run").exists()
 
 
@@ -252,7 +252,7 @@ def test_jobs_for_one_process_stop_too(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["cosent", *words])
     with pytest.raises(SystemExit, match="2"):
         cli.main()
-    assert "error: 2 processes were launched, and this job sees 1" in capsys.readouterr().err
+    assert "error: 2 processes were launched, but this job sees 1" in capsys.readouterr().err
 
 
 def test_gathering_alone_changes_nothing():

@@ -1,4 +1,4 @@
-"""The small encoders that ship with the package, each a folder that `AutoModel.from_pretrained` reads."""
+"""Small encoders that ship with the package, each a folder that `AutoModel.from_pretrained` reads."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ SHIPPED = ("mini", "mini-roformer")
 
 
 def resolve(model_name_or_path: str) -> str:
-    """Returns what `from_pretrained` should be given: a shipped encoder's folder, a local folder or a Hub id.
+    """Resolves a model name to the folder of a shipped encoder, a local folder or a Hub id.
 
     Raises:
         InputError: the name can only be a path (it starts with `.`, `/` or `~`, has more than one `/`, or begins with
-            a folder that is here), and nothing is there. Else a name such as `org/model` is passed on as a Hub id.
+            an existing folder), and nothing is there. Otherwise a name such as `org/model` is passed on as a Hub id.
     """
     if model_name_or_path in SHIPPED and not Path(model_name_or_path).exists():
         return str(Path(__file__).parent / model_name_or_path)
