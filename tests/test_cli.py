@@ -86,7 +86,7 @@ def test_the_negation_of_a_switch_is_known():
 
 def test_a_key_that_stands_twice(recipe):
     """Fails if YAML keeps the last of two values without a word."""
-    with pytest.raises(InputError, match="'corpus' stands twice"):
+    with pytest.raises(InputError, match="'corpus' occurs twice"):
         parse(["--config", recipe("corpus: a\ncorpus: b\n")], Arguments)
 
 
