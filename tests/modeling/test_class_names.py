@@ -32,7 +32,7 @@ def test_scores_follow_the_names_of_classes(names, expected):
 @pytest.mark.parametrize("names", [["a", "b"], ["positive", "negative"], ["LABEL_0", "LABEL_1", "LABEL_2"]])
 def test_classes_that_say_nothing_are_refused(names):
     """Fails if a score is guessed, and perhaps inverted."""
-    with pytest.raises(InputError, match="which of them means similar cannot be told"):
+    with pytest.raises(InputError, match="which of them means similar is unclear"):
         scored_classes(dict(enumerate(names)))
 
 

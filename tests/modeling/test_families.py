@@ -142,7 +142,7 @@ def test_lora_trains_and_saves_fresh_heads_of_every_family(name, folder, tmp_pat
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_embed_a_sentence_is_refused(name, folder):
     """Fails if a model that does not run loads, and ends in a traceback after minutes."""
-    with pytest.raises(InputError, match=f"A {name} model does not run on sentences alone"):
+    with pytest.raises(InputError, match=f"A {name} model does not run on plain sentences"):
         SentenceEncoder.from_pretrained(folder(name), pooling="mean")
 
 

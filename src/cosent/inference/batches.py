@@ -1,13 +1,13 @@
-"""What embedding and scoring share: input checks, and batches of similar length with a bounded number of tokens."""
+"""Input checks and batching for embedding and scoring: batches of similar length with a limited number of tokens."""
 
 import numpy as np
 import torch
 
 from cosent.errors import InputError
 
-CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which bounds the memory that token ids take
+CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which limits the memory of token ids
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
-REORDER_TOKENS = 16384  # from here on laying out the weights anew for oneDNN pays for itself
+REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for oneDNN pays off
 
 
 def check_sentences(sentences: list[str]) -> None:
@@ -24,7 +24,7 @@ def check_sentences(sentences: list[str]) -> None:
         if not isinstance(sentence, str):
             raise InputError(
                 f"Expected sentences as strings, got {sentence!r} ({type(sentence).__name__}) at position {position}. "
-                "Drop it, or convert it to the text that it stands for."
+                "Drop it, or convert it to text."
             )
 
 
@@ -38,23 +38,23 @@ def check_pairs(sentences1: list[str], sentences2: list[str]) -> None:
     check_sentences(sentences2)
     if len(sentences1) != len(sentences2):
         raise InputError(
-            f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences. Pass as many of "
-            "the one as of the other."
+            f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences. Pass two lists of "
+            "equal length."
         )
 
 
 def device_batches(lengths: np.ndarray, batch_size: int, device: torch.device) -> list[tuple[int, int]]:
-    """`batch_bounds` with as many tokens as a device takes at a time."""
+    """`batch_bounds` with the token limit of a device."""
     return batch_bounds(lengths, batch_size, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"]))
 
 
 def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tuple[int, int]]:
     """Splits sequences, longest first, into batches of at most `batch_size` sequences and `tokens` with padding.
 
-    A sequence that is longer than `tokens` is a batch of its own.
+    A sequence longer than `tokens` becomes its own batch.
 
     Args:
-        lengths: shape `(sequences,)`, tokens of each, falling.
+        lengths: shape `(sequences,)`, tokens of each, descending.
     """
     bounds, start = [], 0
     while start < len(lengths):

@@ -1,4 +1,4 @@
-"""Many sentences into vectors: what `SentenceEncoder.encode`, the encode job and distillation share."""
+"""Bulk embedding of sentences, for `SentenceEncoder.encode`, the encode job and distillation."""
 
 import warnings
 from collections.abc import Callable
@@ -24,8 +24,8 @@ class TokenizedSentences:
 
     Args:
         ids: shape `(tokens in all,)`, int64, sentence after sentence, longest first.
-        lengths: shape `(sentences,)`, tokens of each, falling.
-        order: shape `(sentences,)`, which of the given sentences each one is.
+        lengths: shape `(sentences,)`, tokens of each, descending.
+        order: shape `(sentences,)`, the index of each among the given sentences.
         truncated: shape `(sentences,)`, by given sentence, whether it was cut to the encoder's `max_length`.
     """
 
@@ -45,15 +45,15 @@ def embed(
     """Embeds sentences in evaluation mode, each distinct one once, in batches of similar length.
 
     Args:
-        encoder: a `SentenceEncoder`; its mode (train or eval) is as before afterwards.
+        encoder: a `SentenceEncoder`; its mode (train or eval) is restored.
         sentences: any number of sentences in any order.
-        batch_size: the most sentences in a forward pass, which holds at most `BATCH_TOKENS` tokens too.
+        batch_size: most sentences per forward pass, which also has at most `BATCH_TOKENS` tokens.
         normalize: scale every vector to length 1.
-        progress: called after each batch with the number of `sentences` that it settled, repeated ones included.
+        progress: called after each batch with the number of completed `sentences`, repeated ones included.
 
     Returns:
         float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut. A
-        sentence without a token, which only some tokenizers leave so, has a vector of zeros.
+        sentence without tokens, which some tokenizers can produce, has a vector of zeros.
 
     Raises:
         InputError: an item is not a string.
@@ -101,7 +101,7 @@ def embed_tokens(
 ) -> np.ndarray:
     """Runs the encoder over tokenised sentences; shape `(sentences, hidden)`, float32, in the order they were given."""
     device, lengths, order = encoder.backbone.device, tokenized.lengths, tokenized.order
-    some = np.count_nonzero(lengths)  # a sentence without a token, and they come last, keeps a vector of zeros
+    some = np.count_nonzero(lengths)  # sentences without tokens come last and keep vectors of zeros
     vectors = torch.zeros((len(lengths), encoder.pooling.hidden_size), device=device)
     ends = lengths.cumsum()
     with onednn_linears(reorder=len(tokenized.ids) >= REORDER_TOKENS):
@@ -116,7 +116,7 @@ def embed_tokens(
     if progress is not None:
         progress(int(copies[order[some:]].sum()))
     restored = np.empty(vectors.shape, dtype=np.float32)
-    restored[order] = vectors.cpu().numpy()  # the one wait for the device
+    restored[order] = vectors.cpu().numpy()  # the only synchronisation with the device
     return restored
 
 
@@ -129,6 +129,6 @@ def quantized(encoder: nn.Module) -> nn.Module:
     if encoder.backbone.device.type != "cpu":
         raise InputError(f"int8 is for the CPU, got an encoder on {encoder.backbone.device}. Use bfloat16 there.")
     scheme = {nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig}
-    with warnings.catch_warnings():  # int8 tensors are to leave PyTorch some day: pytorch/pytorch#184982
+    with warnings.catch_warnings():  # int8 tensors are deprecated in PyTorch: pytorch/pytorch#184982
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
         return torch.ao.quantization.quantize_dynamic(deepcopy(encoder).eval(), scheme, inplace=True)

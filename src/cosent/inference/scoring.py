@@ -1,4 +1,4 @@
-"""Many pairs of sentences into scores: what `CrossEncoder.similarity` computes."""
+"""Bulk scoring of pairs of sentences, for `CrossEncoder.similarity`."""
 
 from collections.abc import Callable
 
@@ -24,16 +24,16 @@ def score_pairs(
     """Scores pairs in evaluation mode, in batches of similar length.
 
     Args:
-        encoder: a `CrossEncoder`; its mode (train or eval) is as before afterwards.
+        encoder: a `CrossEncoder`; its mode (train or eval) is restored.
         sentences1, sentences2: the sentences of each pair.
-        batch_size: the most pairs in a forward pass, which holds at most `BATCH_TOKENS` tokens too.
+        batch_size: most pairs per forward pass, which also has at most `BATCH_TOKENS` tokens.
         progress: called after each batch with its number of pairs.
 
     Returns:
         float32 array of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
 
     Raises:
-        InputError: an item is not a string, the lists differ in length, or a pair has no token.
+        InputError: an item is not a string, the lists differ in length, or a pair has no tokens.
     """
     check_pairs(sentences1, sentences2)
     scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
@@ -57,7 +57,7 @@ def score_pairs(
 def score_tokens(
     encoder: nn.Module, pairs: dict[str, list], batch_size: int, progress: Callable[[int], None] | None
 ) -> np.ndarray:
-    """Runs the encoder over what `tokenize_joined` gave: float32 of shape `(pairs,)`, in the order given."""
+    """Runs the encoder over the result of `tokenize_joined`: float32 of shape `(pairs,)`, in the order given."""
     ids, first_tokens, device = pairs["input_ids"], pairs["first_tokens"], encoder.backbone.device
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     order = np.argsort(-lengths, kind="stable")
@@ -71,5 +71,5 @@ def score_tokens(
             if progress is not None:
                 progress(stop - start)
     restored = np.empty(len(ids), dtype=np.float32)
-    restored[order] = scores.cpu().numpy()  # the one wait for the device
+    restored[order] = scores.cpu().numpy()  # the only synchronisation with the device
     return restored

@@ -1,4 +1,4 @@
-"""A text file of any length into a `.npy` file of its vectors, in constant memory and on one or more processes."""
+"""Encode a text file of any length into a `.npy` file, in constant memory and on one or more processes."""
 
 import multiprocessing
 import os
@@ -26,7 +26,7 @@ CHUNK_LINES = 4096  # read, sorted, encoded and written at a time
 
 @dataclass(frozen=True)
 class Chunk:
-    """A run of lines: number of the first from 0, how many, and the byte where they start."""
+    """A range of lines: number of the first from 0, count, and start in bytes."""
 
     first: int
     rows: int
@@ -35,7 +35,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Everything but the encoder that a process needs to encode a chunk: two paths and what `embed` takes."""
+    """Everything except the encoder that a process needs to encode a chunk: two paths and arguments of `embed`."""
 
     input_path: Path
     output_path: Path
@@ -48,7 +48,7 @@ def read_chunks(path: Path, keep_empty_lines: bool = False, chunk_lines: int = C
     """Checks every line of a file and returns where its chunks start.
 
     Raises:
-        InputError: no such file, no line in it, or a line that is not UTF-8 or empty.
+        InputError: a missing or empty file, or a line that is not UTF-8 or empty.
     """
     if not path.is_file():
         raise InputError(f"There is no file {path}. Pass a UTF-8 text file with one sentence per line.")
@@ -71,12 +71,12 @@ def read_lines(file, path: Path, first: int, count: int, keep_empty_lines: bool)
 
 
 def decode(line: bytes, place: str, keep_empty_lines: bool) -> str:
-    """One line as a sentence, see `decode_line`."""
+    """Decodes a line, see `decode_line`, and checks that it is not empty."""
     sentence = decode_line(line, place)
     if not sentence.strip() and not keep_empty_lines:
         raise InputError(
-            f"{place}: expected a sentence, got an empty line. Skipped, it would shift the rows of all that follow; "
-            "remove it, or pass --keep_empty_lines to give it the vector of the empty sentence."
+            f"{place}: expected a sentence, got an empty line. Skipping it would shift all rows that follow; "
+            "remove it, or pass --keep_empty_lines to encode it as an empty sentence."
         )
     return sentence
 
@@ -84,7 +84,7 @@ def decode(line: bytes, place: str, keep_empty_lines: bool) -> str:
 def encode_chunk(
     encoder: nn.Module, task: ChunkTask, chunk: Chunk, progress: Callable[[int], None] | None = None
 ) -> int:
-    """Encodes a chunk into its rows of the output, which exists already; returns how many sentences were cut."""
+    """Encodes a chunk into its rows of the existing output; returns how many sentences were cut."""
     with open(task.input_path, "rb") as file:
         file.seek(chunk.offset)
         sentences = read_lines(file, task.input_path, chunk.first, chunk.rows, task.keep_empty_lines)
@@ -97,7 +97,7 @@ def encode_chunk(
 
 
 def reserve(path: Path, rows: int, columns: int) -> Path:
-    """Makes a `.npy` file of zeros whose whole size the file system sets aside.
+    """Creates a `.npy` file of zeros with all of its disk space allocated.
 
     Raises:
         InputError: it does not fit.
@@ -123,22 +123,22 @@ def encode_file(
 ) -> int:
     """Encodes all chunks of a file to `task.output_path`, which appears when it is complete.
 
-    Until then the rows are in a partial file next to it, see `partial_file`. Of several processes that were launched
-    together each takes every world_size-th chunk; they need a file system that all of them see.
+    Until then the rows are in a partial file next to it, see `partial_file`. Of several processes launched together,
+    each takes every world_size-th chunk; they need a common file system.
 
     Args:
         encoder: a `SentenceEncoder`.
         chunks: from `read_chunks`.
         load: picklable, returns the same encoder; called in each worker if there are several.
         workers: processes; each takes the next chunk, with its share of the threads.
-        progress: called with the number of further sentences that this process has done.
+        progress: called with the number of further sentences that this process has completed.
 
     Returns:
-        How many sentences were cut to the encoder's maximum, by all processes.
+        Number of sentences cut to the encoder's maximum, by all processes.
 
     Raises:
         InputError: the output does not fit on the disk, a worker died, or this process does not see the file that the
-            first one made.
+            first one created.
     """
     rows, columns = chunks[-1].first + chunks[-1].rows, encoder.pooling.hidden_size
     own = chunks[rank() :: world_size()]
@@ -146,8 +146,8 @@ def encode_file(
         partial_task = replace(task, output_path=decided_by_main(lambda: reserve(partial, rows, columns)))
         if not partial_task.output_path.exists():
             raise InputError(
-                f"{partial_task.output_path}, made by process 0, is not here: its rows would be missing. Machines that "
-                "encode together need an --output on a file system that all of them see."
+                f"{partial_task.output_path}, created by process 0, is not here: its rows would be missing. Machines "
+                "that encode together need an --output on a file system that all of them see."
             )
         if workers == 1:
             truncated = sum(encode_chunk(encoder, partial_task, chunk, progress) for chunk in own)
@@ -159,9 +159,9 @@ def encode_file(
 def encode_in_workers(
     load: Callable, task: ChunkTask, chunks: list[Chunk], workers: int, progress: Callable[[int], None] | None
 ) -> Iterator[int]:
-    """Yields the number of cut sentences of each chunk as it is done; ends the workers whatever happens."""
+    """Yields the number of cut sentences of each completed chunk; ends the workers in any case."""
     threads = max(1, torch.get_num_threads() // workers)
-    context = multiprocessing.get_context("spawn")  # a fork would have one thread, see `survive_forks`
+    context = multiprocessing.get_context("spawn")  # a forked process would have one thread, see `survive_forks`
     others = multiprocessing.active_children()
     with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(load, threads, os.getpid())) as pool:
         done = {pool.submit(work, task, chunk): chunk for chunk in chunks}
@@ -173,9 +173,9 @@ def encode_in_workers(
         except BrokenProcessPool as error:
             raise InputError(
                 f"One of {workers} workers died before its rows were written, most likely for lack of memory: each "
-                "holds the whole model. Nothing was kept. Try fewer --workers or a smaller --batch_size."
+                "holds the complete model. Nothing was kept. Try fewer --workers or a smaller --batch_size."
             ) from error
-        except BaseException:  # Ctrl-C, or a chunk that failed: do not wait for those under way
+        except BaseException:  # Ctrl-C, or a failed chunk: do not wait for the running ones
             for process in set(multiprocessing.active_children()) - set(others):
                 process.terminate()
             raise

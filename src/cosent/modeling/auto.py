@@ -1,4 +1,4 @@
-"""Load whichever model a folder or Hub id holds."""
+"""Load the model of a folder or Hub id, whatever its type."""
 
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -8,7 +8,7 @@ from cosent.modeling.saved_folder import is_cross_encoder
 
 
 def load_model(model_name_or_path: str) -> SentenceEncoder | CrossEncoder:
-    """Loads whichever tower a folder or Hub id holds; both have `similarity(sentences1, sentences2, batch_size)`."""
+    """Loads a bi-encoder or cross-encoder; both have `similarity(sentences1, sentences2, batch_size)`."""
     tower = CrossEncoder if is_cross_encoder(resolve(model_name_or_path)) else SentenceEncoder
     return tower.from_pretrained(model_name_or_path)
 
@@ -17,11 +17,11 @@ def load_bi_encoder(model_name_or_path: str) -> SentenceEncoder:
     """Loads a bi-encoder.
 
     Raises:
-        InputError: the folder holds a cross-encoder, which has no vector of a sentence.
+        InputError: the folder holds a cross-encoder, which has no sentence embeddings.
     """
     if is_cross_encoder(resolve(model_name_or_path)):
         raise InputError(
-            f"{model_name_or_path} is a cross-encoder: it reads both sentences of a pair at once and has no vector of "
-            "one. Score pairs with `cosent similarity` or `evaluate`, or encode with a bi-encoder."
+            f"{model_name_or_path} is a cross-encoder: it reads both sentences of a pair at once and cannot embed a "
+            "single one. Score pairs with `cosent similarity` or `evaluate`, or encode with a bi-encoder."
         )
     return SentenceEncoder.from_pretrained(model_name_or_path)

@@ -1,4 +1,4 @@
-"""The bi-encoder: a backbone with a pool on top, saved so that sentence-transformers loads the folder as it is."""
+"""The bi-encoder: a backbone with pooling, saved in a folder that sentence-transformers can load."""
 
 from pathlib import Path
 
@@ -32,11 +32,11 @@ HEAD_NAME = "head.safetensors"
 
 
 class SentenceEncoder(TextModel):
-    """A transformer backbone, its tokenizer and a pool: sentences in, vectors out.
+    """Sentence embedding model: a transformer backbone with its tokenizer and pooling.
 
     Args:
-        packing: lay the sentences of a batch into shared rows instead of padding them, where that changes no number
-            (see `packing.py`). Also an attribute, which may be switched at any time.
+        packing: lay the sentences of a batch into shared rows instead of padding them, where that does not change the
+            results (see `packing.py`). Also an attribute, which may be changed at any time.
     """
 
     def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, packing: bool = True):
@@ -60,11 +60,11 @@ class SentenceEncoder(TextModel):
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
 
         Args:
-            pooling: one of `POOLINGS`; default: what the folder says, else `mean`.
+            pooling: one of `POOLINGS`; default: that of the folder, else `mean`.
             The others: see `TextModel`.
 
         Raises:
-            InputError: no model is there, or it pools in a way that this project does not compute.
+            InputError: no model there, or a pooling that this project does not support.
         """
         path = resolve(model_name_or_path)
         with missing_models(model_name_or_path):
@@ -76,17 +76,17 @@ class SentenceEncoder(TextModel):
         pool = load_pooling(path, backbone.config.hidden_size, pooling, seed)
         check_architecture(backbone, tokenizer, pool.mode)
         encoder = cls(backbone, tokenizer, pool)
-        if max_length is None:  # of a folder that an older sentence-transformers wrote
+        if max_length is None:  # stored by older versions of sentence-transformers
             max_length = (read_json(path, "sentence_bert_config.json") or {}).get("max_seq_length")
         if max_length is not None:
             encoder.max_length = max_length
         return encoder
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes backbone, tokenizer and the description of the pool; sentence-transformers loads the folder.
+        """Writes backbone, tokenizer and the description of the pooling; sentence-transformers can load the folder.
 
         Args:
-            state_dict: this module's weights where they had to be gathered from shards; default: its own.
+            state_dict: this module's weights, if gathered from shards; default: its own.
         """
         state_dict = self.state_dict() if state_dict is None else state_dict
         with quiet_transformers():
@@ -113,11 +113,11 @@ class SentenceEncoder(TextModel):
     def encode(
         self, sentences: list[str], batch_size: int = 512, normalize: bool = False, show_progress_bar: bool = False
     ) -> np.ndarray:
-        """Embeds sentences in evaluation mode, each distinct one once; warns of those longer than `max_length`.
+        """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
 
         Args:
             sentences: any number of sentences in any order.
-            batch_size: the most sentences in a forward pass; the number of tokens in it is bounded too.
+            batch_size: most sentences per forward pass; its number of tokens is limited too.
             normalize: scale every vector to length 1, so that a dot product is the cosine.
             show_progress_bar: report progress on stderr.
 
@@ -141,7 +141,7 @@ class SentenceEncoder(TextModel):
     ) -> float | np.ndarray:
         """Cosine of each pair: a float for two strings, shape `(pairs,)` for two lists of equal length.
 
-        For all against all, multiply what `encode(..., normalize=True)` gives.
+        For all against all, multiply the results of `encode(..., normalize=True)`.
         """
         if isinstance(sentences1, str) and isinstance(sentences2, str):
             return float(self.similarity([sentences1], [sentences2])[0])
@@ -153,7 +153,7 @@ class SentenceEncoder(TextModel):
 
 
 class BiEncoder(nn.Module):
-    """What a trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head on top.
+    """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head.
 
     Every forward of training goes through this module, so that the hooks of DistributedDataParallel see the head too.
     """
@@ -189,10 +189,10 @@ class BiEncoder(nn.Module):
         self.encoder.backbone.gradient_checkpointing_enable(**kwargs)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes the encoder as `SentenceEncoder` does, and the head (needed for resuming alone) beside it."""
+        """Writes the encoder as `SentenceEncoder` does, and the head, which is needed only for resuming."""
         state_dict = self.state_dict() if state_dict is None else state_dict
         self.encoder.save_pretrained(folder, submodule_state(state_dict, "encoder."))
-        Path(folder, HEAD_NAME).unlink(missing_ok=True)  # of a model with a head that stood here before
+        Path(folder, HEAD_NAME).unlink(missing_ok=True)  # left by an earlier model with a head
         if self.head is not None:
             save_file(submodule_state(state_dict, "head."), Path(folder, HEAD_NAME))
 

@@ -1,4 +1,4 @@
-"""Which classes of a classifier mean similar and dissimilar, by the names that its config gives them."""
+"""Find the similar and dissimilar classes of a classifier by the names in its config."""
 
 import logging
 import re
@@ -15,18 +15,18 @@ UNNAMED = re.compile(r"LABEL_\d+")
 
 
 def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
-    """The logit that speaks for similarity and the one that speaks against it: the score is their difference.
+    """Indices of the logits for similar and dissimilar, whose difference is the score.
 
-    One logit is the score itself. Two classes without names are those of 0 and 1 as labels.
+    A single logit is the score itself. Two unnamed classes are the labels 0 and 1.
 
     Args:
-        id2label: of a transformers config.
+        id2label: from a transformers config.
 
     Returns:
-        Their numbers; None for the second one where there is one logit.
+        Both indices; None for the second one if there is a single logit.
 
     Raises:
-        InputError: names that do not say which class is which.
+        InputError: names that do not identify the classes.
     """
     names = {int(number): re.sub(r"[\s-]+", "_", name.strip().lower()) for number, name in id2label.items()}
     if len(names) == 1:
@@ -40,18 +40,18 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     if len(similar) != 1 or len(dissimilar) != 1:
         raise InputError(
             f"The classes of this classifier are named {', '.join(id2label[number] for number in sorted(names))}, and "
-            "which of them means similar cannot be told: scores might be inverted. Set `id2label` in its config.json "
+            "which of them means similar is unclear: scores might be inverted. Set `id2label` in its config.json "
             "to entailment, neutral, contradiction, or to similar and dissimilar."
         )
     return similar[0], dissimilar[0]
 
 
 def name_classes(config, path: str) -> None:
-    """Names the classes of a classifier that is to be trained: three are those of NLI, in the order of its labels.
+    """Names the classes of a classifier before training: three are those of NLI, in the order of its labels.
 
     Args:
-        config: of a transformers model; changed in place.
-        path: what was loaded, for the warning that a head learns another order than it had.
+        config: config of a transformers model; changed in place.
+        path: name of the loaded model, for the warning that its head is retrained with another order of classes.
     """
     if config.num_labels != len(NLI_CLASSES):
         return

@@ -1,4 +1,4 @@
-"""The cross-encoder: both sentences of a pair in one sequence, scored by a sequence classifier of transformers."""
+"""The cross-encoder: a transformers sequence classifier that reads both sentences of a pair in one sequence."""
 
 import logging
 from pathlib import Path
@@ -37,17 +37,17 @@ from cosent.modeling.trial import check_architecture
 
 logger = logging.getLogger(__name__)
 
-READ_A_POOLER = ("albert", "bert", "ernie", "megatron-bert")  # other heads take the token vectors and find [CLS] there
+READ_A_POOLER = ("albert", "bert", "ernie", "megatron-bert")  # other heads read [CLS] from the token vectors
 WITHOUT_SEGMENTS = ["input_ids", "attention_mask"]
 
 
 class CrossEncoder(TextModel):
-    """A sequence classifier and its tokenizer: pairs of sentences in, one score each out.
+    """Pair scoring model: a sequence classifier and its tokenizer.
 
-    The score is the logit of a model with one; of several, the logit of the class that means similar minus that of the
-    one that means dissimilar (`class_names.scored_classes`): `logit 1 - logit 0` of a binary classifier, `entailment -
+    The score is the logit of a model with a single one; otherwise the logit of the similar class minus that of the
+    dissimilar one (`class_names.scored_classes`): `logit 1 - logit 0` of a binary classifier, `entailment -
     contradiction` of one for NLI, in whatever order it has them. sentence-transformers' `CrossEncoder` loads the saved
-    folder and gives the same logits.
+    folder and computes the same logits.
 
     Args:
         model: an `AutoModelForSequenceClassification`.
@@ -74,17 +74,17 @@ class CrossEncoder(TextModel):
         attn_implementation: str | None = None,
         quantization_config=None,
     ) -> "CrossEncoder":
-        """Loads a classifier in float32, or a backbone and a fresh head on it.
+        """Loads a classifier in float32, or a backbone with a fresh head.
 
         Args:
-            num_labels: logits of the head, to train it; default: what the folder says. A head of another size is
+            num_labels: number of logits, for training; default: that of the folder. A head of another size is
                 replaced, and three classes are named as `NLI_CLASSES`.
-            segment_ids: `tokenizer`: as the tokenizer numbers them (0 everywhere if it was saved that way); `zero`: 0
-                everywhere, in training, here and in whatever serves the saved folder.
+            segment_ids: `tokenizer`: those of the tokenizer (all 0 if it was saved that way); `zero`: all 0, in
+                training, here and wherever the saved folder is served.
             The others: see `TextModel`.
 
         Raises:
-            InputError: no model is there.
+            InputError: no model there.
         """
         path = resolve(model_name_or_path)
         with missing_models(model_name_or_path):
@@ -151,10 +151,10 @@ class CrossEncoder(TextModel):
     ) -> float | np.ndarray:
         """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
 
-        Any real number, higher = more similar; (a, b) and (b, a) may differ. Warns of pairs longer than `max_length`.
+        Any real number, higher = more similar; (a, b) and (b, a) may differ. Warns about those longer than `max_length`.
 
         Args:
-            batch_size: the most pairs in a forward pass; the number of tokens in it is bounded too.
+            batch_size: most pairs per forward pass; its number of tokens is limited too.
             show_progress_bar: report progress on stderr.
         """
         if isinstance(sentences1, str) and isinstance(sentences2, str):
@@ -171,10 +171,10 @@ class CrossEncoder(TextModel):
         """Writes classifier and tokenizer; transformers and sentence-transformers load the folder.
 
         Args:
-            state_dict: this module's weights where they had to be gathered from shards; default: its own.
+            state_dict: this module's weights, if gathered from shards; default: its own.
         """
         state_dict = self.state_dict() if state_dict is None else state_dict
-        # Else sentence-transformers puts a sigmoid on a single logit, which makes one of 23 and one of 40 equal.
+        # Otherwise sentence-transformers applies a sigmoid to a single logit, which makes 23 and 40 equal.
         self.model.config.sentence_transformers = {"activation_fn": IDENTITY}
         with quiet_transformers():
             self.model.save_pretrained(folder, state_dict=submodule_state(state_dict, "model."))
@@ -199,9 +199,9 @@ class CrossEncoder(TextModel):
 
 
 def head_logits(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """What a classifier's own head makes of token vectors `(batch, tokens, hidden)`: `(batch, classes)`."""
+    """Applies a classifier's own head to token vectors `(batch, tokens, hidden)`: `(batch, classes)`."""
     kind, backbone = model.config.model_type, model.base_model
-    first = tokens[:, :1]  # all heads read [CLS] alone
+    first = tokens[:, :1]  # all heads read only [CLS]
     if kind not in READ_A_POOLER:
         return model.classifier(first)
     pooled = backbone.pooler(first[:, 0] if kind == "albert" else first)

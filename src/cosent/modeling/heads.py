@@ -1,4 +1,4 @@
-"""Heads of sequence classifiers of any architecture: which modules they are, and the precision they compute in."""
+"""Heads of sequence classifiers of any architecture: finding their modules, and keeping them in full precision."""
 
 import threading
 
@@ -15,16 +15,16 @@ def classifier_heads(model: nn.Module) -> dict[str, nn.Module]:
     """
     backbone = model.base_model
     heads = {name: module for name, module in model.named_children() if module is not backbone}
-    pooler = getattr(backbone, "pooler", None)  # of BERT's family
+    pooler = getattr(backbone, "pooler", None)  # in BERT's family
     if pooler is not None:
         heads[f"{model.base_model_prefix}.pooler"] = pooler
     return {name: module for name, module in heads.items() if next(module.parameters(), None) is not None}
 
 
 def keep_in_full_precision(head: nn.Module) -> None:
-    """Makes a head compute in its weights' type under autocast: two bf16 logits are easily equal, and cannot be ranked.
+    """Makes a head compute in its weights' dtype under autocast: bf16 logits are often equal, and cannot be ranked.
 
-    By hooks, which any number of threads may run through and which copies of the module keep.
+    Uses hooks, which are thread-safe and are kept by copies of the module.
     """
     head.register_forward_pre_hook(_leave_autocast)
     head.register_forward_hook(_return_to_autocast, always_call=True)

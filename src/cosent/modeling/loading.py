@@ -1,4 +1,4 @@
-"""Loading transformers models and their tokenizers: what both towers share."""
+"""Loading of transformers models and their tokenizers, for both towers."""
 
 import logging
 from contextlib import contextmanager
@@ -22,16 +22,16 @@ HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_d
 
 
 class TextModel(nn.Module):
-    """What both towers and the student share: `backbone`, `tokenizer`, and a maximum length saved with the tokenizer.
+    """Base class of both towers and the student: `backbone`, `tokenizer`, and a maximum length saved with the latter.
 
     Their `from_pretrained` share these parameters:
         model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
-        max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: what the tokenizer
-            says.
-        dropout: probability for hidden states, attention and the head of a classifier; default: what the model says.
-        seed: seed of whatever weights the folder does not have; the global random state stays as it was.
-        attn_implementation: e.g. `flash_attention_2`, on whose variable-length kernel packed rows then run.
-        quantization_config: of transformers, for weights that stay frozen.
+        max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: that of the
+            tokenizer.
+        dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
+        seed: seed of weights that the folder lacks; the global random state is left alone.
+        attn_implementation: e.g. `flash_attention_2`, whose variable-length kernel then runs packed rows.
+        quantization_config: transformers' config for quantised weights, which stay frozen.
     """
 
     @property
@@ -49,7 +49,7 @@ class TextModel(nn.Module):
 
 @contextmanager
 def quiet_transformers():
-    """Silences reports and progress bars of saving and loading, which last a split second and name unused poolers."""
+    """Silences the progress bars of saving and loading, and reports about unused poolers."""
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -63,26 +63,26 @@ def quiet_transformers():
 
 @contextmanager
 def missing_models(model_name_or_path: str):
-    """Says in the user's words that a name leads to no model."""
+    """Explains to the user that a name does not lead to a model."""
     try:
         yield
     except InputError:
         raise
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{model_name_or_path} is neither a model folder here nor a model that the Hub gives now "
+            f"{model_name_or_path} is neither a model folder here nor a model that the Hub provides now "
             f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
         ) from error
 
 
 def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:
-    """Changes of a folder's config for one dropout probability; none for None.
+    """Config changes that set all dropout probabilities; none for None.
 
     Args:
-        head: also that of a classifier's head.
+        head: whether to set that of a classifier's head too.
 
     Raises:
-        InputError: no probability below 1, or an architecture without dropout of hidden states and attention.
+        InputError: not a probability below 1, or an architecture without dropout of hidden states and attention.
     """
     if dropout is None:
         return {}
@@ -100,21 +100,21 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
 
 
 def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
-    """Loads an encoder in float32 without its pooler, and warns of weights that the checkpoint does not have."""
+    """Loads an encoder in float32 without its pooler, and warns about weights that the checkpoint lacks."""
     backbone = load_seeded(AutoModel, path, seed, **config_changes)
     backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
     return backbone
 
 
 def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:
-    """Loads a model in float32; what the checkpoint lacks starts from `seed`, with a warning unless it is a head."""
-    if getattr(AutoConfig.from_pretrained(path), "is_decoder", False):  # of a RoFormer-Sim: no word would see the next
+    """Loads a model in float32; missing weights start from `seed`, with a warning unless they are a head."""
+    if getattr(AutoConfig.from_pretrained(path), "is_decoder", False):  # RoFormer-Sim: attention would be causal
         config_changes["is_decoder"] = False
     with quiet_transformers(), seeded(seed):
         model, report = auto_class.from_pretrained(
             path, dtype=torch.float32, output_loading_info=True, **config_changes
         )
-    if config_changes.get("quantization_config") is not None:  # what is saved later are plain weights
+    if config_changes.get("quantization_config") is not None:  # saved models hold plain weights
         model.hf_quantizer, model.is_quantized = None, False
         del model.config.quantization_config
     freeze_sines(model)
@@ -127,21 +127,21 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.
 
 
 def load_tokenizer(path: str, **options):
-    """The tokenizer of a folder; a published RoFormer with a vocabulary of characters gets BERT's.
+    """Loads the tokenizer of a folder; a published RoFormer with a character vocabulary gets BERT's.
 
-    `RoFormerTokenizer` cuts text into words with `rjieba` first. Without words in the vocabulary they come out as the
-    same characters, with or without it. A tokenizer without a padding token pads with the token that ends a text:
-    padded places are masked.
+    `RoFormerTokenizer` first cuts text into words with `rjieba`. If the vocabulary has no words, the result is the
+    same characters with or without it. A tokenizer without a padding token pads with its end-of-text token: padded
+    places are masked.
 
     Args:
-        options: of `from_pretrained`.
+        options: options of `from_pretrained`.
 
     Raises:
         InputError: a vocabulary of words without rjieba, or neither a padding token nor one that ends a text.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
-    except ImportError as error:  # of rjieba
+    except ImportError as error:  # rjieba is missing
         tokenizer = BertTokenizer.from_pretrained(path, **options)
         if any(len(token) > 1 and all("一" <= character <= "鿿" for character in token) for token in tokenizer.vocab):
             raise InputError(f"{path} has a vocabulary of words, which needs rjieba: pip install rjieba.") from error
@@ -149,29 +149,29 @@ def load_tokenizer(path: str, **options):
         if tokenizer.eos_token is None:
             raise InputError(
                 f"The tokenizer of {path} has neither a padding token nor one that ends a text, so sentences of "
-                "different lengths fit into no batch. Set pad_token in its tokenizer_config.json."
+                "different lengths cannot be batched. Set pad_token in its tokenizer_config.json."
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 def freeze_sines(model: nn.Module) -> None:
-    """A RoFormer's table of sines never gets a gradient, and DistributedDataParallel would wait for one."""
+    """Freezes a RoFormer's table of sines, whose gradient DistributedDataParallel would wait for in vain."""
     for name, parameter in model.named_parameters():
         if "embed_positions." in name:
             parameter.requires_grad_(False)
 
 
 def submodule_state(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """The part of a state dict under a submodule, named as the submodule names it."""
+    """Part of a state dict that belongs to a submodule, under the submodule's own names."""
     return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
 
 
 def keep_layers(backbone: nn.Module, count: int) -> None:
-    """Leaves `count` evenly spaced layers of a backbone, its first and last among them, for a smaller student.
+    """Keeps `count` evenly spaced layers of a backbone, including its first and last, for a smaller student.
 
     Raises:
-        InputError: no such number of layers, or a backbone that keeps its layers elsewhere than BERT.
+        InputError: no such number of layers, or a backbone that does not store its layers like BERT.
     """
     layers = getattr(getattr(backbone, "encoder", None), "layer", None)
     if layers is None or not 1 <= count <= len(layers):

@@ -1,4 +1,4 @@
-"""LoRA: small trained matrices beside frozen layers, kept as an adapter and merged into a plain model.
+"""LoRA: train small matrices next to frozen layers, save them as an adapter and merge them into a plain model.
 
 Source: https://arxiv.org/abs/2106.09685; layers and file format are those of peft.
 """
@@ -29,12 +29,12 @@ class Adapter:
     """A LoRA adapter inside a model.
 
     Args:
-        model: what is trained.
-        peft_model: peft's view of the module that holds it; the module itself stays where it is in the model.
+        model: the model in training.
+        peft_model: peft's view of the module that holds the adapter; the module stays in place in the model.
         inner: name of that module in the model.
         scaling: `lora_alpha / lora_r`.
-        trained: names of the model's trainable weights, the adapter's and those of fresh heads and pools.
-        transposed: names of the adapted layers that keep their weight as (in, out), as GPT-2's `Conv1D` does.
+        trained: names of the model's trainable weights: those of the adapter, fresh heads and poolings.
+        transposed: names of the adapted layers that store their weight as (in, out), as GPT-2's `Conv1D` does.
     """
 
     model: nn.Module
@@ -45,7 +45,7 @@ class Adapter:
     transposed: frozenset[str] = frozenset()
 
     def save(self, folder: str | Path, state_dict: dict[str, Tensor]) -> None:
-        """Writes `adapter/`: what `PeftModel.from_pretrained` reads, and every trained weight for resuming.
+        """Writes `adapter/`: the files of `PeftModel.from_pretrained`, and every trained weight for resuming.
 
         Args:
             state_dict: the weights of the model.
@@ -55,11 +55,11 @@ class Adapter:
         self.peft_model.save_pretrained(
             str(place), state_dict={f"base_model.model.{name}": weight for name, weight in inner.items()}
         )
-        (place / "README.md").unlink(missing_ok=True)  # a model card without a word about this model
+        (place / "README.md").unlink(missing_ok=True)  # peft's empty template of a model card
         save_file({name: state_dict[name].contiguous() for name in self.trained}, place / TRAINED)
 
     def saved_state(self, folder: str | Path) -> dict[str, Tensor]:
-        """The trained weights that `save` wrote, named as the model names them.
+        """The trained weights that `save` wrote, under the names of the model.
 
         Raises:
             InputError: another run wrote them, or one without LoRA.
@@ -75,10 +75,10 @@ class Adapter:
         return saved
 
     def merged(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The weights of the plain model that computes the same: `W + lora_alpha / lora_r * B @ A`, in W's dtype.
+        """Weights of the equivalent plain model: `W + lora_alpha / lora_r * B @ A`, in W's dtype.
 
         Args:
-            state_dict: the weights of the model with its adapter, which stay as they are.
+            state_dict: the weights of the model with its adapter; not modified.
         """
         state_dict = dequantized(self.peft_model.get_base_model(), state_dict)
         plain = {}
@@ -98,14 +98,14 @@ class Adapter:
 def add_adapter(
     model: nn.Module, inner: nn.Module, r: int, alpha: float, dropout: float, targets: list[str], seed: int
 ) -> Adapter:
-    """Freezes a transformers model and puts a LoRA adapter beside its linear layers, in place.
+    """Freezes a transformers model and adds a LoRA adapter to its linear layers, in place.
 
     Args:
-        model: what is trained; whatever of it lies outside `inner` stays trainable.
+        model: the model to train; its parts outside `inner` stay trainable.
         inner: the transformers model in it: a backbone, or a sequence classifier, whose heads are trained in full.
         r, alpha, dropout: rank, `lora_alpha` and dropout of the adapter.
-        targets: names of linear layers, e.g. `query`, or `all-linear` alone.
-        seed: seed of the adapter; the global random state stays as it was.
+        targets: names of linear layers, e.g. `query`, or only `all-linear`.
+        seed: seed of the adapter; the global random state is left alone.
 
     Raises:
         InputError: a rank or alpha that is not positive, or no layer of such a name.
@@ -115,7 +115,7 @@ def add_adapter(
     is_classifier = type(inner).__name__.endswith("ForSequenceClassification")
     heads = list(classifier_heads(inner)) if is_classifier else []
     linear = [name for name, module in inner.named_modules() if isinstance(module, nn.Linear | Conv1D)]
-    for target in targets:  # peft leaves out a name that matches nothing where another matches
+    for target in targets:  # peft ignores names without a match if another one matches
         if target != "all-linear" and not any(f".{name}".endswith(f".{target}") for name in linear):
             known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
             raise InputError(
@@ -142,7 +142,7 @@ def add_adapter(
 
 
 def four_bit_config():
-    """What loads the frozen weights in 4 bits (NF4, computing in bfloat16).
+    """Quantisation config that loads the frozen weights in 4 bits (NF4, computing in bfloat16).
 
     Raises:
         InputError: no CUDA device, or no bitsandbytes.
@@ -164,7 +164,7 @@ def four_bit_config():
 
 
 def dequantized(model: nn.Module, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict with 4-bit weights as the numbers they stand for, in float32; any other one as it is.
+    """Dequantises the 4-bit weights of a state dict to float32; other weights are unchanged.
 
     Args:
         model: the module whose weights may be quantised.
@@ -173,7 +173,7 @@ def dequantized(model: nn.Module, state_dict: dict[str, Tensor]) -> dict[str, Te
     quantized = {
         name: module.weight
         for name, module in model.named_modules()
-        if hasattr(module._parameters.get("weight"), "quant_state")  # peft's layers show the weight of theirs too
+        if hasattr(module._parameters.get("weight"), "quant_state")  # peft exposes the wrapped weight too
     }
     if not quantized:
         return state_dict
@@ -183,6 +183,6 @@ def dequantized(model: nn.Module, state_dict: dict[str, Tensor]) -> dict[str, Te
     for name, weight in quantized.items():
         key = next(key for key in state_dict if key == f"{name}.weight" or key.endswith(f".{name}.weight"))
         for part in [part for part in plain if part.startswith(f"{key}.")]:
-            del plain[part]  # scales and tables of the quantised form
+            del plain[part]  # scales and lookup tables of quantisation
         plain[key] = dequantize_4bit(weight.data, weight.quant_state).float()
     return plain

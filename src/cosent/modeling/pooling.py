@@ -1,4 +1,4 @@
-"""Poolings of a sentence encoder: one vector from many. Padding never enters any of them."""
+"""Poolings of a sentence encoder, from token vectors to a sentence vector; all of them ignore padding."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ class Pooling(nn.Module):
     """Turns token vectors into one sentence vector, here and as a module of sentence-transformers.
 
     `pool` computes. `forward`, `save` and `load` follow the protocol of sentence-transformers' modules without
-    importing it, so that it loads a folder with a pooling it does not have wherever this package is installed.
+    importing it, so that it can load folders with our own poolings wherever this package is installed.
 
     `cls`: the first token. `mean`, `max`: over all tokens, [CLS] and [SEP] included, as sentence-transformers does.
     `first_last_mean`: mean over tokens of the average of the first and the last layer's output (BERT-whitening,
@@ -29,7 +29,7 @@ class Pooling(nn.Module):
     Args:
         mode: one of `POOLINGS`.
         hidden_size: width of the token vectors.
-        seed: seed of the fresh weights of `attention` and `linear_cls`; the global random state stays as it was.
+        seed: seed of the fresh weights of `attention` and `linear_cls`; the global random state is left alone.
     """
 
     def __init__(self, mode: str, hidden_size: int, seed: int = 42):
@@ -45,7 +45,7 @@ class Pooling(nn.Module):
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Which of a backbone's `hidden_states` the pool reads; 0 would be the embeddings, -1 is the output."""
+        """Indices of the backbone's `hidden_states` to average: 0 would be the embeddings, -1 is the output."""
         return (1, -1) if self.mode == "first_last_mean" else (-1,)
 
     def pool(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -72,14 +72,14 @@ class Pooling(nn.Module):
         return (tokens * weights.to(tokens.dtype)).sum(dim=1)
 
     def config(self) -> dict[str, str | int]:
-        """What `load` needs of the file `config.json`."""
+        """Content of `config.json` that `load` needs."""
         return {"word_embedding_dimension": self.hidden_size, "pooling_mode": self.mode}
 
     def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Adds `sentence_embedding` to what sentence-transformers' `Transformer` gives.
+        """Adds `sentence_embedding` to the output of sentence-transformers' `Transformer`.
 
         Raises:
-            ValueError: a batch without padding, which sentence-transformers makes under flash attention.
+            ValueError: a batch without padding, as made by sentence-transformers under flash attention.
         """
         if "attention_mask" not in features:
             raise ValueError(

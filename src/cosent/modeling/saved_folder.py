@@ -1,4 +1,4 @@
-"""The folder layout of sentence-transformers, written and read by hand: the files next to a saved backbone.
+"""Read and write the folder layout of sentence-transformers: the files next to a saved backbone.
 
 `modules.json` names the modules after the backbone:
 
@@ -7,7 +7,7 @@
     first_last_mean    1_WeightedLayerPooling (1, 0, ..., 0, 1), 2_Pooling (mean); sentence_bert_config.json asks the
                        backbone for the output of all layers
     attention          1_Pooling, the class `cosent.modeling.pooling.Pooling`: sentence-transformers imports it where
-                       cosent is installed and it is told to trust the code of others, else it refuses the folder
+                       cosent is installed and trust_remote_code is set, otherwise it refuses the folder
 """
 
 import json
@@ -21,7 +21,7 @@ from transformers.utils import cached_file
 from cosent.errors import InputError
 from cosent.modeling.pooling import POOLINGS, Pooling
 
-# Modes that sentence-transformers computes itself, by the key of its `Pooling`'s config.json.
+# Poolings that sentence-transformers supports itself, with their keys in the config.json of its `Pooling`.
 POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
 WEIGHT_FILES = {"linear_cls": "2_Dense/model.safetensors", "attention": "1_Pooling/model.safetensors"}
 LAYER_WEIGHTS = "1_WeightedLayerPooling/model.safetensors"
@@ -36,11 +36,11 @@ def save_pooling(pooling: Pooling, folder: str | Path, weights: dict, layers: in
     """Describes the pooling of a saved backbone, see the table above.
 
     Args:
-        weights: the pooling's state dict, by the names it has inside `Pooling`.
-        layers: how many the backbone has.
+        weights: the pooling's state dict, by its names inside `Pooling`.
+        layers: number of layers of the backbone.
     """
     folder, width = Path(folder), pooling.hidden_size
-    remove_pooling(folder)  # of an earlier model in this folder
+    remove_pooling(folder)  # left by an earlier model in this folder
     modules = {"": f"{THEIRS}Transformer", "1_Pooling": f"{THEIRS}Pooling"}
     if pooling.mode == "attention":
         modules["1_Pooling"] = f"{Pooling.__module__}.{Pooling.__name__}"
@@ -81,7 +81,7 @@ def first_and_last(layers: int) -> torch.Tensor:
 
 
 def remove_pooling(folder: str | Path) -> None:
-    """Removes the description of a bi-encoder that was saved where another model is being written."""
+    """Removes the pooling files of an earlier bi-encoder from a folder."""
     for name in ("modules.json", TRANSFORMER_CONFIG):
         Path(folder, name).unlink(missing_ok=True)
     for name in MODULE_FOLDERS:
@@ -91,17 +91,17 @@ def remove_pooling(folder: str | Path) -> None:
 def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int, default: str = "mean") -> Pooling:
     """Builds the pooling that a folder or Hub id describes, or the `wanted` one; a bare backbone gets the `default`.
 
-    A published RoFormer-Sim in its PyTorch form has a pooler, which transformers would drop: `linear_cls` here. Saved
-    weights are taken where the folder has them for this pooling, fresh ones come from `seed`.
+    A published RoFormer-Sim in its PyTorch form has a pooler, which transformers would drop: `linear_cls` here. The
+    folder's weights for this pooling are loaded if it has any; fresh ones come from `seed`.
 
     Raises:
-        InputError: the folder pools in a way that this project cannot compute, and no other pooling is wanted.
+        InputError: the folder has a pooling that this project does not support, and no other is requested.
     """
     saved = read_pooling_mode(path)
     if wanted is None and saved is not None and saved not in POOLINGS:
         raise InputError(
             f"{path} was saved with pooling {saved}, which this project does not compute ({', '.join(POOLINGS)}). "
-            "Name another --pooling to start from its backbone alone."
+            "Name another --pooling to start only from its backbone."
         )
     ported = ported_pooler(path) if saved is None and wanted in (None, "linear_cls") else {}
     pooling = Pooling(wanted or saved or ("linear_cls" if ported else default), hidden_size, seed)
@@ -113,7 +113,7 @@ def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int, def
 
 
 def read_pooling_mode(path: str) -> str | None:
-    """The pooling that a saved folder describes, in our names where we have one; None for a bare backbone."""
+    """The pooling that a saved folder describes, by our name if we have one; None for a bare backbone."""
     modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in read_json(path, "modules.json") or []}
     config = read_json(path, f"{modules.get('Pooling', '1_Pooling')}/config.json")
     if config is None:
@@ -141,7 +141,7 @@ def ported_pooler(path: str) -> dict[str, torch.Tensor]:
 
 
 def read_weights(path: str) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint as they are named in its file; none where it is in several."""
+    """The weights of a checkpoint by their names in its file; empty if it consists of several files."""
     file = cached_file(path, "model.safetensors", _raise_exceptions_for_missing_entries=False)
     if file is not None:
         return load_file(file)

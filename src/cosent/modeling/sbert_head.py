@@ -1,4 +1,4 @@
-"""The trainable part of Sentence-BERT's loss: dropped at inference, saved for resuming."""
+"""The classifier head of Sentence-BERT's loss: dropped at inference, saved for resuming."""
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class SentenceBertHead(nn.Module):
         if not features or len(set(features)) < len(features) or not set(features) <= set(FEATURES):
             raise ValueError(
                 f"features must be some of {', '.join(FEATURES)}, each once, got {', '.join(features) or 'none'}. "
-                "A repeated feature would only be weighted twice. Name the ones that the head shall read."
+                "A repeated feature would only be weighted twice. Name the ones that the head should read."
             )
         self.features = features
         self.linear = nn.utils.skip_init(nn.Linear, hidden_size * len(features), num_classes, bias=bias)
@@ -45,6 +45,6 @@ class SentenceBertHead(nn.Module):
     def forward(self, embeddings: Tensor) -> Tensor:
         """Logits `(batch, num_classes)` of embeddings `(batch, 2, hidden)`, in the dtype of the weights."""
         check_embeddings(embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False):  # two bf16 logits of a pair are easily equal
+        with torch.autocast(embeddings.device.type, enabled=False):  # bf16 logits of a pair are often equal
             u, v = embeddings.to(self.linear.weight.dtype).unbind(1)
             return self.linear(torch.cat([FEATURES[name](u, v) for name in self.features], dim=-1))

@@ -1,4 +1,4 @@
-"""One small forward pass that shows what an architecture is like that nobody verified here."""
+"""Trial forward pass that checks an unverified architecture for causal attention and effects of padding."""
 
 import logging
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-PADDING_EFFECT = 0.02  # above the rounding of bfloat16, and below what an architecture that reads padding shows
+PADDING_EFFECT = 0.02  # above the rounding of bfloat16, below the effect in architectures that read padding
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a backbone was seen to do.
+    """Observed properties of a backbone.
 
     Args:
-        is_causal: the first token does not see the last one.
+        is_causal: whether the first token does not see the last one.
         padding_effect: largest change of a token vector when its sentence is padded, relative to the largest vector
-            component; rounding makes about 1e-6.
+            component; rounding causes about 1e-6.
     """
 
     is_causal: bool
@@ -29,13 +29,13 @@ class Trial:
 
 
 def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = None) -> None:
-    """Tries out a backbone of an architecture that was not verified, and says what a user has to know of it.
+    """Tries out a backbone of an unverified architecture, and warns the user of its limits.
 
     Args:
-        pooling: how its token vectors are pooled; None where a classifier reads them.
+        pooling: pooling of its token vectors; None if a classifier reads them.
 
     Raises:
-        InputError: it does not run, or its first token, which is pooled, sees no other.
+        InputError: it does not run, or the pooling reads a first token that sees no other.
     """
     if backbone.config.model_type in POSITIONS:
         return
@@ -43,8 +43,8 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
     kind = backbone.config.model_type
     if trial.is_causal and pooling in ("cls", "linear_cls"):
         raise InputError(
-            f"--pooling {pooling} reads the first token, and in a {kind} model that token sees no other: sentences "
-            "that begin alike would all be equal. Pass --pooling mean."
+            f"--pooling {pooling} reads the first token, but in a {kind} model that token sees no other: sentences "
+            "with the same beginning would be equal. Pass --pooling mean."
         )
     if trial.padding_effect > PADDING_EFFECT:
         logger.warning(
@@ -57,10 +57,10 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
 
 @torch.no_grad()
 def try_out(backbone: nn.Module, tokenizer) -> Trial:
-    """Runs a backbone on a sentence of three tokens, alone and padded, and on two of four tokens that end differently.
+    """Runs a backbone on a sentence with and without padding, and on two sentences that differ in the last token.
 
     Raises:
-        InputError: it does not run on `input_ids` and `attention_mask`, as an encoder has to.
+        InputError: it does not run on `input_ids` and `attention_mask`, as an encoder must.
     """
     special = set(tokenizer.all_special_ids)
     a, b, c, d, e = [number for number in range(len(special) + 5) if number not in special][:5]
@@ -71,10 +71,10 @@ def try_out(backbone: nn.Module, tokenizer) -> Trial:
     try:
         one_end, other_end, short = _vectors(backbone, padded, mask)
         (alone,) = _vectors(backbone, [[a, b, c]], [[1, 1, 1]])
-    except Exception as error:  # whatever an architecture that is no encoder stumbles over
+    except Exception as error:  # architectures that are not encoders fail in many ways
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"A {backbone.config.model_type} model does not run on sentences alone ({reason}). Take an encoder, such "
+            f"A {backbone.config.model_type} model does not run on plain sentences ({reason}). Take an encoder, such "
             "as a BERT, RoBERTa, ModernBERT, or a decoder that is trained for embeddings."
         ) from error
     finally:
