@@ -151,7 +151,7 @@ class CrossEncoder(TextModel):
     ) -> float | np.ndarray:
         """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
 
-        Any real number, higher = more similar; (a, b) and (b, a) may differ. Warns about those longer than `max_length`.
+        Any real number, higher = more similar; (a, b) and (b, a) may differ. Warns about pairs over `max_length`.
 
         Args:
             batch_size: most pairs per forward pass; its number of tokens is limited too.
