@@ -33,5 +33,5 @@ def test_input_that_cannot_be_read(tmp_path):
         read_texts(None, str(file))
     with pytest.raises(InputError, match="no file .* Name a UTF-8 file with one sentence per line"):
         read_texts(None, str(tmp_path / "none.txt"))
-    with pytest.raises(InputError, match="one of the two"):
+    with pytest.raises(InputError, match="either --text SENTENCE ... or --input FILE"):
         read_texts(["一"], str(file))
