@@ -50,8 +50,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     model, encoder = build(model_args, max(c.manifest.max_length["bi_encoder"] for c in corpora.values()), args.seed)
     rows, positive = training_rows(corpora, data_args, distill_args)
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
-    with args.main_process_first(desc="teacher"):
-        targets = teacher_targets(teacher, rows, Path(distill_args.teacher_cache or DEFAULT_CACHE))
+    targets = teacher_targets(teacher, rows, Path(distill_args.teacher_cache or DEFAULT_CACHE))
     judge = load_model(distill_args.judge).to(args.device) if distill_args.judge else teacher
     sampling = Sampling(num_samples=distill_args.generation_samples)
     held_out = StudentEvaluation(

@@ -18,7 +18,7 @@ PATH_IN_BACKTICKS = re.compile(r"`((?:src|tests|recipes|results|data_scripts|ben
 def pins(name: str) -> dict[str, str]:
     """Package -> version of a requirements file, without the files that it includes."""
     lines = (ROOT / name).read_text(encoding="utf-8").split()
-    return dict(line.split("==") for line in lines if "==" in line)
+    return dict(line.split(";")[0].split("==") for line in lines if "==" in line)
 
 
 def test_every_file_names_the_same_version():

@@ -86,7 +86,8 @@ def two(request, tiny_model, tiny_student, uneven_corpus, opposed_corpus, tmp_pa
     for name, jobs in {"exact": exact, "as_launched": as_launched}.items():
         (folder / f"{name}.json").write_text(json.dumps(jobs))
     program = [str(ROOT / "tests/training/gloo_session.py"), *(f"{folder}/{n}.json" for n in ("as_launched", "exact"))]
-    (folder / "stdout").write_text(launch(request.param, program, precision="bf16", DS_ACCELERATOR="cpu")[0])
+    on_cpu = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    (folder / "stdout").write_text(launch(request.param, program, precision="bf16", **on_cpu)[0])
     return folder
 
 
@@ -169,6 +170,7 @@ def test_a_student_is_distilled(one, two, tiny_student):
     for logged in ("loss", "similarity_loss", "generation_loss", "grad_norm"):
         np.testing.assert_allclose(history(two / "student", logged), history(one / "student", logged), rtol=1e-4)
     assert apart(one / "student", two / "student", tiny_student) < 1e-3
+    assert len(list((two / "cache").iterdir())) == 1, "shares of the teacher's vectors were not joined"
     records = [json.loads((folder / "student/run.json").read_text()) for folder in (one, two)]
     for moment in ("written_before", "written_after"):
         assert records[1][moment]["samples"].keys() == records[0][moment]["samples"].keys() >= {"ended", "judged"}

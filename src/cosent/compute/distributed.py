@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +27,16 @@ def world_size() -> int:
 def rank() -> int:
     """Rank of this process, from 0."""
     return dist.get_rank() if world_size() > 1 else 0
+
+
+def local_world_size() -> int:
+    """Processes on this machine, of those that train or compute together."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if world_size() > 1 else 1
+
+
+def local_rank() -> int:
+    """Number of this process on its machine from 0."""
+    return int(os.environ.get("LOCAL_RANK", 0)) if local_world_size() > 1 else 0
 
 
 def gather(values: Tensor) -> Tensor:

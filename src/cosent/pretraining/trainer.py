@@ -12,8 +12,10 @@ from transformers import (
 
 from cosent.compute.distributed import decided_by_main
 from cosent.compute.onednn import trainable_onednn_linears
+from cosent.errors import InputError
 from cosent.training.callbacks import use_log_lines
 from cosent.training.resumable_trainer import ResumableTrainer
+from cosent.training.sharding import launched_with
 
 WARM_UP = 0.03  # share of the run
 
@@ -51,6 +53,11 @@ class PretrainTrainer(ResumableTrainer):
     loss_is_scaled_for_ga = False
 
     def __init__(self, *, neighbour_weight: float, max_minutes: float | None, **kwargs):
+        if launched_with() is not None:
+            raise InputError(
+                f"Pretraining under {launched_with()}: expected no sharding. These encoders fit on any GPU, and "
+                "shards would be saved as the whole. Use recipes/accelerate/ddp.yaml."
+            )
         self.neighbour_weight, self.budget = neighbour_weight, Budget(max_minutes)
         super().__init__(**kwargs)
         use_log_lines(self)

@@ -4,12 +4,12 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from torch import nn
 
+from cosent.compute.distributed import gather_object, local_rank, local_world_size, rank, wait_for_everyone
 from cosent.data.tokenization import tokenizer_rules
 from cosent.files import partial_file
 from cosent.modeling.bi_encoder import SentenceEncoder
@@ -37,7 +37,10 @@ def teacher_vectors(
     both = zip(sentences1, sentences2, strict=True)
     rows = np.array([[place.setdefault(sentence, len(place)) for sentence in pair] for pair in both])
     distinct = list(place)
-    compute = partial(teacher.encode, distinct, normalize=True, show_progress_bar=True)
+
+    def compute(share: slice) -> np.ndarray:
+        return teacher.encode(distinct[share], normalize=True, show_progress_bar=local_rank() == 0)
+
     return cached_array(cache, teacher, distinct, compute, "vectors"), rows
 
 
@@ -46,22 +49,43 @@ def teacher_scores(
 ) -> np.ndarray:
     """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`."""
     pairs = [f"{first}\t{second}" for first, second in zip(sentences1, sentences2, strict=True)]
-    compute = partial(teacher.similarity, sentences1, sentences2, show_progress_bar=True)
+
+    def compute(share: slice) -> np.ndarray:
+        return teacher.similarity(sentences1[share], sentences2[share], show_progress_bar=local_rank() == 0)
+
     return cached_array(cache, teacher, pairs, compute, "scores")
 
 
 def cached_array(
-    cache: Path, teacher: nn.Module, texts: list[str], compute: Callable[[], np.ndarray], what: str
+    cache: Path, teacher: nn.Module, texts: list[str], compute: Callable[[slice], np.ndarray], what: str
 ) -> np.ndarray:
-    """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill."""
+    """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill.
+
+    The processes of a machine share out the texts: none waits longer for the others than for its own share.
+
+    Args:
+        texts: what the teacher reads; one row of the array each.
+        compute: a slice of `texts` -> its rows.
+    """
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
-    if not file.is_file():
+    if any(gather_object(not file.is_file())):  # another machine may have another cache
         logger.info("The teacher reads %d distinct texts once; cached in %s.", len(texts), file)
-        values = compute()
+        here, number = local_world_size(), local_rank()
+        bounds = np.linspace(0, len(texts), here + 1).astype(int)
+        shares = [file.with_suffix(f".{rank() - number + other}.npy") for other in range(here)]
         file.parent.mkdir(parents=True, exist_ok=True)
-        with partial_file(file) as partial, open(partial, "wb") as opened:
-            np.save(opened, values)
+        write_array(shares[number], compute(slice(bounds[number], bounds[number + 1])))
+        wait_for_everyone()
+        if number == 0:
+            write_array(file, np.concatenate([np.load(share, mmap_mode="r") for share in shares]))
+        wait_for_everyone()
+        shares[number].unlink()
     return np.load(file, mmap_mode="r")
+
+
+def write_array(file: Path, values: np.ndarray) -> None:
+    with partial_file(file) as partial, open(partial, "wb") as opened:
+        np.save(opened, values)
 
 
 def fingerprint(teacher: nn.Module, texts: list[str]) -> str:

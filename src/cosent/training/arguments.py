@@ -134,6 +134,12 @@ class PairTrainingArguments(TrainingArguments):
                 "--label_smoothing_factor does nothing here: most of these losses rank or measure scores and have no "
                 "classes to smooth. Leave it out."
             )
+        for flag in ("fsdp", "deepspeed"):
+            if getattr(self, flag):
+                raise InputError(
+                    f"--{flag} would shard with settings that are not checked here. Leave it out, and launch with "
+                    "accelerate launch --config_file recipes/accelerate/fsdp.yaml or deepspeed_zero2.yaml."
+                )
         if self.train_sampling_strategy == "group_by_length":
             raise InputError(
                 "--train_sampling_strategy group_by_length is for padded batches: these are packed, and pairs of like "

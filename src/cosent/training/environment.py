@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 import cosent
 from cosent.compute.processes import peak_memory_mib
@@ -50,6 +51,7 @@ def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
     """What training took on this process."""
     sizes = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
     states = [] if optimizer is None else [value for state in optimizer.state.values() for value in state.values()]
+    states = [value.to_local() if isinstance(value, DTensor) else value for value in states]  # this process's shard
     bytes_of_states = sum(value.numel() * value.element_size() for value in states if torch.is_tensor(value))
     peak = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else peak_memory_mib()
     return Footprint(

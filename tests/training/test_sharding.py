@@ -1,0 +1,123 @@
+"""What may be sharded and how, without launching anything."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+import yaml
+from torch import nn
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
+
+from cosent.errors import InputError
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.training.arguments import PairTrainingArguments
+from cosent.training.sharding import FSDP_CONFIG, check_strategy, launched_with, layer_classes, load_state, whole_state
+from tests.launching import ROOT
+
+
+@pytest.fixture
+def launched_by(monkeypatch):
+    return lambda strategy: monkeypatch.setenv(f"ACCELERATE_USE_{strategy.upper()}", "true")
+
+
+def fsdp(**changes) -> SimpleNamespace:
+    """An accelerator with the settings of the recipe."""
+    plugin = {"fsdp_version": 2, "state_dict_type": SimpleNamespace(name="FULL_STATE_DICT")}
+    plugin |= {"auto_wrap_policy": transformer_auto_wrap_policy, "cpu_ram_efficient_loading": False}
+    return SimpleNamespace(state=SimpleNamespace(fsdp_plugin=SimpleNamespace(**(plugin | changes))))
+
+
+def zero(stage: int) -> SimpleNamespace:
+    return SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=stage)))
+
+
+def test_without_sharding_nothing_is_refused():
+    """Fails if --fp16 on one GPU is refused for the sake of strategies that nobody asked for."""
+    assert launched_with() is None
+    check_strategy(SimpleNamespace(), "fp16")
+
+
+def test_zero_3_is_refused(launched_by):
+    """Fails if ZeRO-3 trains until the first evaluation, or saves empty weights."""
+    launched_by("deepspeed")
+    check_strategy(zero(2), "bf16")
+    with pytest.raises(InputError, match="zero_stage 3: expected 1 or 2.*fsdp.yaml"):
+        check_strategy(zero(3), "bf16")
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed"])
+def test_fp16_is_refused(launched_by, strategy):
+    """Fails if half-precision gradients vanish, since nothing scales the loss."""
+    launched_by(strategy)
+    with pytest.raises(InputError, match=f"fp16 under {strategy}: expected bf16 or no"):
+        check_strategy(fsdp() if strategy == "fsdp" else zero(2), "fp16")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"fsdp_version": 1}, "fsdp_version 1: expected 2"),
+        ({"state_dict_type": SimpleNamespace(name="SHARDED_STATE_DICT")}, "SHARDED_STATE_DICT: expected FULL_STATE"),
+        ({"auto_wrap_policy": size_based_auto_wrap_policy}, "size_based_auto_wrap_policy: expected TRANSFORMER_BASED"),
+        ({"auto_wrap_policy": None}, "NO_WRAP: expected TRANSFORMER_BASED"),
+        ({"cpu_ram_efficient_loading": True}, "fsdp_cpu_ram_efficient_loading True: expected False, since ranks"),
+    ],
+)
+def test_other_settings_of_fsdp_are_refused(launched_by, change, words):
+    """Fails if a configuration of one's own ends in a stack trace after the first epoch, or trains random weights."""
+    launched_by("fsdp")
+    check_strategy(fsdp(), "bf16")
+    with pytest.raises(InputError, match=words):
+        check_strategy(fsdp(**change), "bf16")
+
+
+def test_the_recipe_has_the_settings_that_are_checked():
+    """Fails if the shipped configuration is refused."""
+    recipe = yaml.safe_load((ROOT / "recipes/accelerate/fsdp.yaml").read_text(encoding="utf-8"))["fsdp_config"]
+    assert {key: recipe[key] for key in FSDP_CONFIG} == {key: value for key, (value, _) in FSDP_CONFIG.items()}
+
+
+@pytest.mark.parametrize("flag", ["fsdp", "deepspeed"])
+def test_strategies_come_from_accelerate(flag, tmp_path):
+    """Fails if Trainer's own flags shard with settings that were never checked."""
+    with pytest.raises(InputError, match=f"--{flag} would shard with settings"):
+        PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **{flag: "full_shard"})
+
+
+@pytest.mark.parametrize(
+    ("family", "layer"),
+    [
+        ("Bert", "BertLayer"),
+        ("DebertaV2", "DebertaV2Layer"),
+        ("Electra", "ElectraLayer"),
+        ("ModernBert", "ModernBertEncoderLayer"),
+        ("RoFormer", "RoFormerLayer"),
+        ("XLMRoberta", "XLMRobertaLayer"),
+    ],
+)
+def test_layers_are_found(family, layer):
+    """Fails if FSDP gathers all of an architecture at once, since transformers does not name its layers."""
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = nn.ModuleDict({"backbone": getattr(transformers, f"{family}Model")(config)})
+    assert layer_classes(model) == [layer]
+
+
+def test_weights_come_back_as_they_went(tiny_model):
+    """Fails if a model that nobody sharded is not loaded, or weights that are missing are taken for loaded ones."""
+    model = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model)))
+    kept = {name: weight.clone() for name, weight in whole_state(model).items()}
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+    load_state(model, kept)
+    assert all(torch.equal(weight, kept[name]) for name, weight in model.state_dict().items())
+    name = next(iter(kept))
+    load_state(model, {name: torch.ones_like(kept[name])}, strict=False)
+    assert (model.state_dict()[name] == 1).all()
+    with pytest.raises(RuntimeError, match="Missing key"):
+        load_state(model, {name: kept[name]})
