@@ -67,10 +67,9 @@ class SentenceEncoder(TextModel):
             InputError: no model there, or a pooling that this project does not support.
         """
         path = resolve(model_name_or_path)
+        changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         with missing_models(model_name_or_path):
-            changes = dropout_changes(path, dropout)
-        changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
-        with missing_models(model_name_or_path):
+            changes |= dropout_changes(path, dropout)
             backbone = load_backbone(path, seed, **changes)
             tokenizer = load_tokenizer(path)
         pool = load_pooling(path, backbone.config.hidden_size, pooling, seed)
@@ -91,8 +90,7 @@ class SentenceEncoder(TextModel):
         state_dict = self.state_dict() if state_dict is None else state_dict
         with quiet_transformers():
             self.backbone.save_pretrained(folder, state_dict=submodule_state(state_dict, "backbone."))
-        self.tokenizer.model_max_length = self.max_length
-        self.tokenizer.save_pretrained(folder)
+        self.save_tokenizer(folder)
         layers = self.backbone.config.num_hidden_layers
         save_pooling(self.pooling, folder, submodule_state(state_dict, "pooling."), layers)
 
@@ -186,7 +184,7 @@ class BiEncoder(nn.Module):
         return outputs
 
     def gradient_checkpointing_enable(self, **kwargs) -> None:
-        self.encoder.backbone.gradient_checkpointing_enable(**kwargs)
+        self.encoder.gradient_checkpointing_enable(**kwargs)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes the encoder as `SentenceEncoder` does, and the head, which is needed only for resuming."""

@@ -164,9 +164,6 @@ class CrossEncoder(TextModel):
         warn_truncated(truncated, len(scores), "pairs", self.max_length)
         return scores
 
-    def gradient_checkpointing_enable(self, **kwargs) -> None:
-        self.model.gradient_checkpointing_enable(**kwargs)
-
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes classifier and tokenizer; transformers and sentence-transformers load the folder.
 
@@ -178,8 +175,7 @@ class CrossEncoder(TextModel):
         self.model.config.sentence_transformers = {"activation_fn": IDENTITY}
         with quiet_transformers():
             self.model.save_pretrained(folder, state_dict=submodule_state(state_dict, "model."))
-        self.tokenizer.model_max_length = self.max_length
-        self.tokenizer.save_pretrained(folder)
+        self.save_tokenizer(folder)
         remove_pooling(folder)
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:

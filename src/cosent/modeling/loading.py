@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -45,6 +46,14 @@ class TextModel(nn.Module):
         if not 3 <= tokens <= limit:
             raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
         self.tokenizer.model_max_length = tokens
+
+    def save_tokenizer(self, folder: str | Path) -> None:
+        """Writes the tokenizer, which carries `max_length`."""
+        self.tokenizer.model_max_length = self.max_length
+        self.tokenizer.save_pretrained(folder)
+
+    def gradient_checkpointing_enable(self, **kwargs) -> None:
+        self.backbone.gradient_checkpointing_enable(**kwargs)
 
 
 @contextmanager

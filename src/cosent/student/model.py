@@ -106,17 +106,13 @@ class Student(SentenceEncoder):
         weights |= {f"cls.{name}": value for name, value in submodule_state(state_dict, "head.").items()}
         with quiet_transformers():
             model.save_pretrained(folder, state_dict=weights)
-        self.tokenizer.model_max_length = self.max_length
-        self.tokenizer.save_pretrained(folder)
+        self.save_tokenizer(folder)
         layers = self.backbone.config.num_hidden_layers
         save_pooling(self.pooling, folder, submodule_state(state_dict, "pooling."), layers)
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
         return Student.from_pretrained(str(folder), pooling=self.pooling.mode).state_dict()
-
-    def gradient_checkpointing_enable(self, **kwargs) -> None:
-        self.backbone.gradient_checkpointing_enable(**kwargs)
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
