@@ -85,16 +85,15 @@ def resampled_spearman(scores: np.ndarray, labels: np.ndarray, resamples: int = 
     return results
 
 
-def difference(first: np.ndarray, second: np.ndarray, observed: float, seed: int = 0) -> Difference:
+def difference(first: np.ndarray, second: np.ndarray, observed: float) -> Difference:
     """Interval of mean(first) - mean(second) over seeds, from `resampled_spearman` of both on the same rows.
 
     Args:
         first, second: `(resamples, seeds)`, column i of both from the same training seed.
         observed: the difference of the means on the test rows as they are.
-        seed: seed of the draws.
     """
     resamples, seeds = first.shape
-    drawn = np.random.default_rng(seed).integers(seeds, size=(resamples, seeds))
+    drawn = np.random.default_rng(0).integers(seeds, size=(resamples, seeds))
     differences = np.take_along_axis(first - second, drawn, axis=1).mean(axis=1)
     low, high = np.nanpercentile(differences, (2.5, 97.5))
     return Difference(observed, float(low), float(high))

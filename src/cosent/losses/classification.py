@@ -4,10 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosent.losses.checks import (
-    check_classes,
-    check_targets,
-)
+from cosent.losses.checks import check_classes, check_targets
 
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:

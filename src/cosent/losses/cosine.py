@@ -2,9 +2,7 @@
 
 from torch import Tensor
 
-from cosent.losses.checks import (
-    check_targets,
-)
+from cosent.losses.checks import check_targets
 
 
 def cosine_linear_loss(scores: Tensor, labels: Tensor) -> Tensor:

@@ -4,10 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosent.losses.checks import (
-    at_least_float32,
-    check_sentence_vectors,
-)
+from cosent.losses.checks import at_least_float32, check_sentence_vectors
 from cosent.losses.cosent import cosent_loss
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import (
-    TrainerCallback,
-)
+from transformers import TrainerCallback
 
 from cosent.compute.distributed import decided_by_main
 from cosent.compute.onednn import trainable_onednn_linears

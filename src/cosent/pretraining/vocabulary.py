@@ -9,14 +9,13 @@ SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORD_PIECES = 500  # entries kept for Latin word pieces and numbers; the others are single characters
 
 
-def learn_tokenizer(texts: Iterable[str], size: int = 6000, max_length: int = 512) -> BertTokenizer:
+def learn_tokenizer(texts: Iterable[str], size: int) -> BertTokenizer:
     """Learns a lower-cased `BertTokenizer`: the most frequent characters, then Latin word pieces and numbers.
 
     Every Chinese character is a token. A rare one that is not among the entries becomes [UNK].
 
     Args:
         size: entries, the five special tokens included; fewer if the text does not have as many.
-        max_length: tokens per sentence at which the tokenizer truncates.
     """
     learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -33,5 +32,5 @@ def learn_tokenizer(texts: Iterable[str], size: int = 6000, max_length: int = 51
     return BertTokenizer(
         vocab={token: index for index, (token, _) in enumerate(tokens)},
         do_lower_case=True,
-        model_max_length=max_length,
+        model_max_length=512,
     )

@@ -24,10 +24,9 @@ class Range:
 
     low: float
     high: float
-    form: str = "+.2f"
 
     def __str__(self) -> str:
-        return f"{format(self.low, self.form)} to {format(self.high, self.form)}"
+        return f"{self.low:+.2f} to {self.high:+.2f}"
 
 
 # None is an empty cell; integers are counts.

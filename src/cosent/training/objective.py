@@ -52,7 +52,7 @@ class Objective:
 
 
 # The one kind of label that a classifier of pairs can learn, and why it learns no other.
-LABEL_KINDS = {
+ONLY_KIND = {
     "ce": (
         "binary",
         "It makes one class of each label, and the grades of an ordered scale are not separate classes. "
@@ -119,7 +119,7 @@ def check_parameters(name: str, given: dict[str, float]) -> None:
 def check_labels(name: str, manifests: list[Manifest]) -> None:
     """Refuses corpora that a loss cannot learn from, alone or together."""
     for manifest in manifests:
-        kind, why = LABEL_KINDS.get(name, (manifest.label_kind, ""))
+        kind, why = ONLY_KIND.get(name, (manifest.label_kind, ""))
         if manifest.label_kind != kind:
             raise InputError(
                 f"--loss {name} needs {kind} labels, and {manifest.name} has {manifest.label_kind} labels. {why}"
