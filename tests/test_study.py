@@ -93,7 +93,7 @@ def test_a_stopped_study_leaves_nothing_running(tmp_path, start_study, how):
     assert len(of_study(tmp_path)) == 2, "a launcher and a training"
     process.send_signal(how)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and "the same command goes on" in errors
+    assert process.returncode == 130 and "the same command continues" in errors
     assert not of_study(tmp_path) and len(list(tmp_path.glob("runs/s/*"))) == 1
 
 

@@ -101,7 +101,7 @@ def test_what_cannot_be_kept_is_a_failure_of_its_run(run_study, monkeypatch, cap
     run, _ = run_study
     monkeypatch.setattr(runner, "launch", lambda *_: None)
     assert run(seeds=[1, 2])[0] == 1
-    assert "cosent-stsb-1 failed: what it left in" in capsys.readouterr().err
+    assert "cosent-stsb-1 failed: its output in" in capsys.readouterr().err
 
 
 def test_a_failure_is_listed_and_the_rest_goes_on(run_study, capsys):

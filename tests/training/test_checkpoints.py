@@ -57,7 +57,7 @@ def test_a_run_resumes_with_its_own_settings_only(tmp_path):
     with pytest.raises(InputError, match="loss cosent, not angle; limit_train None, not 7; processes 2, not 1"):
         changed = {"loss": "angle", "limit_train": 7, "processes": 1}
         checkpoints.claim_output_folder(str(tmp_path), str(checkpoint), started | changed)
-    with pytest.raises(InputError, match="does not say what its run was started with"):
+    with pytest.raises(InputError, match="does not store the settings of its run"):
         checkpoints.claim_output_folder(str(tmp_path), str(whole(tmp_path, 8)), started)
 
 
@@ -119,8 +119,8 @@ def test_a_torn_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, tear):
         (torn / checkpoints.SEAL).rename(torn / f"{checkpoints.SEAL}.partial")
     with caplog.at_level(logging.WARNING):
         assert checkpoints.find_in_folder(str(tmp_path), "auto", overwrite=False) == expected
-    assert "checkpoint-12 is not whole" in caplog.text
-    with pytest.raises(InputError, match="not a whole one"):
+    assert "checkpoint-12 is not complete" in caplog.text
+    with pytest.raises(InputError, match="not a complete one"):
         checkpoints.find_in_folder(str(tmp_path), str(torn), overwrite=False)
 
 
@@ -198,6 +198,6 @@ def test_a_full_disk_is_an_error_that_says_so(train, tmp_path):
     (place / "checkpoint-8").mkdir()
     (place / "checkpoint-8" / "optimizer.pt").symlink_to("/dev/full")  # every write: no space left on device
     flags = ("--resume_from_checkpoint", str(place / "checkpoint-4"), "--save_total_limit", "2")
-    with pytest.raises(InputError, match=r"checkpoint-8 could not be written .* whole before are untouched"):
+    with pytest.raises(InputError, match=r"checkpoint-8 could not be written .* complete checkpoints are untouched"):
         train(*flags, output="second")
     assert checkpoints.is_whole(place / "checkpoint-4") and not checkpoints.is_whole(place / "checkpoint-8")

@@ -119,8 +119,8 @@ def test_truncated_pairs_are_counted_as_pairs(train, make_corpus, pairs, caplog)
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (("--loss", "angle"), "--loss angle is for the bi_encoder: a cross-encoder gives a logit"),
-        (("--loss", "ce", "--tower", "bi_encoder"), "--loss ce is for the cross_encoder: a bi-encoder gives a cosine"),
+        (("--loss", "angle"), "--loss angle is for the bi_encoder: a cross-encoder computes a logit"),
+        (("--loss", "ce", "--tower", "bi_encoder"), "--loss ce is for the cross_encoder: a bi-encoder computes a cosine"),
         (("--loss", "ce3"), "needs nli labels, and similar has binary labels.* Use --loss ce, bce or cosent"),
         (("--pooling", "mean"), "--pooling does nothing for --tower cross_encoder"),
         (("--features", "u"), "--features does nothing for --tower cross_encoder"),

@@ -1,7 +1,7 @@
-"""What a study is: a YAML mapping, read and checked before anything runs, and the runs it stands for.
+"""Definition of a study: a YAML mapping, read and checked before anything runs, and the list of its runs.
 
 recipes:   list of recipe files
-corpora:   list of what --corpus of a run is given: a name or folder, or a list of them, which are mixed
+corpora:   list of values of --corpus: a name or folder, or a list of them, which are mixed
 seeds:     list of numbers
 flags:     optional; flags of every run, which win over its recipe
 variants:  optional; name -> flags on top of those: every recipe runs once per variant
@@ -22,7 +22,7 @@ from cosent.studies.results import Result
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
 
 REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")
-# What a study sets for every run itself.
+# Flags that the study itself sets for every run.
 RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
 
 
@@ -34,11 +34,11 @@ class Run:
     recipe: str
     corpora: tuple[str, ...]
     seed: int
-    flags: dict = field(default_factory=dict, compare=False)  # of the study and of the variant
+    flags: dict = field(default_factory=dict, compare=False)  # flags of the study and of the variant
 
     @property
     def corpus(self) -> str:
-        """What it trains on, as results call it."""
+        """The training corpus, under its name in the results."""
         return ",".join(self.corpora)
 
     @property
@@ -56,7 +56,7 @@ def read_study(path: str) -> dict:
 
     Raises:
         InputError: no such file, a missing or unknown key, a flag that training does not have or that the study sets
-            itself, or a recipe that is not there.
+            itself, or a missing recipe.
     """
     if not Path(path).is_file():
         raise InputError(f"There is no study at {path}. The shipped ones are recipes/studies/<name>.yaml.")
@@ -76,7 +76,7 @@ def read_study(path: str) -> dict:
         if not isinstance(flags, dict):
             raise InputError(f"{path}: {name} must be a mapping of flags to values ({{}} for none), got {flags!r}.")
         if not re.fullmatch(r"[\w.,+-]+", str(name)):
-            raise InputError(f"{path}: {name!r} becomes part of a file name. Use letters, digits and _ . , + - alone.")
+            raise InputError(f"{path}: {name!r} becomes part of a file name. Use only letters, digits and _ . , + -")
         check_flags(flags, f"{path}, {name}")
     return study
 
@@ -101,7 +101,7 @@ def check_flags(flags: dict, where: str) -> None:
 
 
 def settings_of(pairs: list[str], where: str) -> dict:
-    """`KEY=VALUE` flags as a mapping, values read as YAML."""
+    """Parses `KEY=VALUE` flags to a mapping, values as YAML."""
     for pair in pairs:
         if "=" not in pair:
             raise InputError(f"--set takes KEY=VALUE, got {pair!r}. E.g. --set model_name_or_path=mini pooling=mean")
@@ -111,10 +111,10 @@ def settings_of(pairs: list[str], where: str) -> dict:
 
 
 def expand(study: dict, overrides: dict) -> list[Run]:
-    """All runs of a study, one seed after the other, so that a study that is stopped has every method once.
+    """All runs of a study, seed by seed, so that a study that is stopped early has every method once.
 
     Raises:
-        InputError: two runs of one name, whose results would replace each other.
+        InputError: two runs with the same name, whose results would replace each other.
     """
     runs = [
         Run(method, recipe, tuple(map(str, corpus)) if isinstance(corpus, list) else (str(corpus),), seed, flags)
@@ -126,17 +126,17 @@ def expand(study: dict, overrides: dict) -> list[Run]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
-            f"Two runs of the study would be called {twice}, and results are kept by name. Give corpora other folder "
+            f"Two runs of the study would be called {twice}, but results are kept by name. Give corpora other folder "
             "names."
         )
     return runs
 
 
 def methods_of(study: dict, overrides: dict) -> dict[Method, tuple[str, dict]]:
-    """Recipe and flags of every method of a study, in its order. Variants that the overrides make equal are one.
+    """Recipe and flags of every method of a study, in order. Variants that the overrides make equal are merged.
 
     Raises:
-        InputError: two recipes of one tower and one name.
+        InputError: two recipes of the same tower and name.
     """
     variants = study.get("variants") or {"": {}}
     distinct: dict[str, str] = {}
@@ -153,7 +153,7 @@ def methods_of(study: dict, overrides: dict) -> dict[Method, tuple[str, dict]]:
             method = Method(tower, stem, "" if merged else str(variant), names_tower=stems.count(stem) > 1)
             if method in methods:
                 raise InputError(
-                    f"Two recipes of the study are called {tower} {stem}, and results are kept by name. Give one of "
+                    f"Two recipes of the study are called {tower} {stem}, but results are kept by name. Give one of "
                     "them another file name."
                 )
             methods[method] = str(recipe), flags
@@ -161,13 +161,13 @@ def methods_of(study: dict, overrides: dict) -> dict[Method, tuple[str, dict]]:
 
 
 def has_settings_of(result: Result, run: Run) -> bool:
-    """Whether a result has the settings of a run, and none that the study has given up since."""
+    """Whether a result has the settings of a run, and no others that the study has dropped since."""
     given_up = set(result.flags) - set(run.settings)
     return not given_up and all(same(result.recipe.get(key), value) for key, value in run.settings.items())
 
 
 def same(one, other) -> bool:
-    """Whether two values of a flag mean the same: a recipe says 6 where the record says 6.0.
+    """Whether two values of a flag are equivalent: a recipe may have 6 where the record has 6.0.
 
     Lists were recorded as `a,b` by version 0.1.
     """
@@ -181,10 +181,10 @@ def same(one, other) -> bool:
 
 
 def work(run: Run, data_dir: str) -> float:
-    """Pairs that a run trains on, all epochs together: what the time left is estimated from; 1 where unknown."""
+    """Number of pairs that a run trains on over all epochs, to estimate the remaining time; 1 if unknown."""
     try:
         rows = [Manifest.load(Path(data_dir, name)).splits["train"]["rows"] for name in run.corpora]
-    except (InputError, KeyError):  # a folder elsewhere, or a corpus whose absence the run itself will report
+    except (InputError, KeyError):  # a folder elsewhere, or a missing corpus, which the run itself will report
         return 1.0
     limit = run.settings.get("limit_train") or max(rows)
     return sum(min(count, limit) for count in rows) * float(run.settings.get("num_train_epochs", 3))

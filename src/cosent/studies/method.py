@@ -1,17 +1,17 @@
-"""What a study compares."""
+"""Methods that a study compares."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe of a tower, and a variant of it.
+    """A method of a study: a recipe of a tower, and a variant of it.
 
     Args:
         tower: bi_encoder or cross_encoder.
         recipe: the name of its file, without suffix.
-        variant: "" for a recipe that runs as it is.
-        names_tower: whether the tower is part of the name, since another recipe of the study has the same file name.
+        variant: "" for an unchanged recipe.
+        names_tower: whether the tower is part of the name, because another recipe has the same file name.
     """
 
     tower: str
@@ -21,7 +21,7 @@ class Method:
 
     @property
     def parts(self) -> list[str]:
-        """What tells this method from the others of its study."""
+        """Parts of the name that distinguish this method from others of its study."""
         return [self.tower] * self.names_tower + [self.recipe] + [self.variant] * bool(self.variant)
 
     @property
@@ -30,10 +30,10 @@ class Method:
 
     @classmethod
     def from_name(cls, name: str, tower: str) -> "Method":
-        """The method of a result from before 2026-11-22, which has nothing but the name.
+        """The method of a result from before 2026-11-22, which has only a name.
 
         Args:
-            tower: of its recipe.
+            tower: tower of its recipe.
         """
         first, *others = name.split()
         names_tower = first == tower and bool(others)

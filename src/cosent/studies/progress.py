@@ -9,7 +9,7 @@ from cosent.studies.definition import Run
 
 
 class Progress:
-    """One bar for a study, which moves with the epochs of the runs under way and estimates the time left.
+    """Progress bar of a study, which moves with the epochs of the active runs and estimates the remaining time.
 
     Args:
         work: pairs to train on, by run.
@@ -28,7 +28,7 @@ class Progress:
             self.shares[run] = max(share, self.shares[run])
             self.done += finished
             n = sum(share * self.work[run] for run, share in self.shares.items())
-            # A terminal shows the clock running; a log file gets a line when there is news.
+            # On a terminal the clock is refreshed; a log file gets a line only for news.
             news = finished or n != self.bar.n or sys.stderr.isatty()
             self.bar.n = n
             self.bar.set_description_str(self.description(), refresh=news)

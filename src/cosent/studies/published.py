@@ -12,7 +12,7 @@ PUBLISHED_NAME = "published.yaml"
 
 @dataclass(frozen=True)
 class Published:
-    """Rows of a published table: `{method, encoder, corpus: number, ...}`, and what they measure."""
+    """A published table: its rows `{method, encoder, corpus: number, ...}`, and the quantity that they measure."""
 
     source: str
     measure: str
@@ -20,20 +20,20 @@ class Published:
     tower: str = "bi_encoder"
 
     def of(self, method: Method) -> list[dict]:
-        """Rows for a method of ours: those of the encoder that its variant names.
+        """Rows for a method of ours: those of the encoder named by its variant.
 
-        A method whose variant names no encoder of the table (`mini` was fine-tuned) gets the rows of all of them; one
-        of the other tower gets none.
+        A method whose variant does not name an encoder of the table (e.g. one that fine-tuned `mini`) gets the rows of
+        all encoders; one of the other tower gets none.
         """
         if method.tower != self.tower:
             return []
-        names = (method.recipe.removesuffix("_mini"), method.variant)  # a variant may set another loss, and be named so
+        names = (method.recipe.removesuffix("_mini"), method.variant)  # of another loss, perhaps
         rows = [row for row in self.rows if row["method"] in names]
         return [row for row in rows if row["encoder"] == method.variant] or rows
 
 
 def published(folder: Path) -> list[Published]:
-    """The published tables for the study of a folder, from `published.yaml` next to the folder."""
+    """Published tables for the study in a folder, from `published.yaml` next to the folder."""
     file = folder.resolve().parent / PUBLISHED_NAME
     if not file.is_file():
         return []

@@ -1,4 +1,4 @@
-"""Results of a study: what is kept of each run, and all of them with the published numbers next to them."""
+"""Results of a study: one per run, collected with the published numbers."""
 
 import json
 import math
@@ -29,9 +29,9 @@ STUDY_NAME = "study.yaml"
 
 @dataclass(frozen=True)
 class Speed:
-    """Pairs per second by Trainer's own clock; None where nothing was measured."""
+    """Pairs per second by Trainer's own clock; None if not measured."""
 
-    train_pairs_per_second: float | None = None  # without the evaluations between
+    train_pairs_per_second: float | None = None  # without evaluations
     score_pairs_per_second: float | None = None
 
     @classmethod
@@ -52,12 +52,12 @@ class Speed:
 
 @dataclass(kw_only=True)
 class Result(RunSummary):
-    """One finished run of a study: what is kept of its record, and what the study asked for.
+    """Result of a finished run of a study: the summary of its record, and its place in the study.
 
     Args:
-        file: where it is kept; the scores are next to it.
-        trained_on: what `--corpus` was given.
-        flags: of the study and of the variant.
+        file: path of the result; the scores are next to it.
+        trained_on: value of `--corpus`.
+        flags: flags of the study and of the variant.
         validation_curve: (epoch, validation Spearman), in the order of training.
     """
 
@@ -74,7 +74,7 @@ class Result(RunSummary):
         """Reads a kept result.
 
         Raises:
-            InputError: the file is none that this version can read.
+            InputError: the file is not one that this version can read.
         """
         with readable_by_this_version(file):
             raw = current_form(json.loads(file.read_text(encoding="utf-8")))
@@ -113,7 +113,7 @@ class Result(RunSummary):
         return [corpus for corpus, splits in self.after.items() if "test" in splits]
 
     def test(self, corpus: str, metric: str = "spearman", moment: str = "after") -> float | None:
-        """A test metric; None where it was not measured or means nothing."""
+        """A test metric; None if it was not measured or is undefined."""
         metrics = self.before if moment == "before" else self.after
         value = metrics.get(corpus, {}).get("test", {}).get(metric)
         return value if value is not None and math.isfinite(value) else None
@@ -137,10 +137,10 @@ class Study:
     """All results of a folder.
 
     Args:
-        name: of the folder; what stands after a `-` names the flags of a trial.
+        name: name of the folder; the part after a `-` names the flags of a trial.
         results: finished runs, in the order of the study, then by seed.
-        missing: runs that the study lists and that have no result.
-        published: tables for this study.
+        missing: runs of the study without a result.
+        published: published tables for this study.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Study:
 
     @cached_property
     def crosses(self) -> bool:
-        """Whether a method was tested on one corpus after training on several ones, one after the other."""
+        """Whether a method was tested on the same corpus after training on different ones in different runs."""
         trained: dict[tuple[Method, str], set[str]] = {}
         for result in self.results:
             for corpus in result.tested_on:
@@ -164,7 +164,7 @@ class Study:
 
     @cached_property
     def rows(self) -> dict[str, list[Result]]:
-        """Results by what a row of a table stands for: a method, where needed with what it was trained on."""
+        """Results by row of a table: a method, if needed with its training corpus."""
         rows: dict[str, list[Result]] = {}
         for result in self.results:
             rows.setdefault(self.row_of(result), []).append(result)
@@ -182,7 +182,7 @@ class Study:
         return [table for table in self.published if table.measure == measure]
 
     def overlap(self, corpus: str) -> float | None:
-        """Spearman of the character overlap of the test pairs, which needs no model, from the audit kept beside."""
+        """Spearman of the character overlap of the test pairs, which needs no model, from the audit in the folder."""
         file = self.folder.resolve().parent / "audit" / f"{corpus}.json"
         if not file.is_file():
             return None
@@ -193,7 +193,7 @@ def read_results(folder: str | Path) -> Study:
     """Reads the results that `cosent.study` left in a folder.
 
     Raises:
-        InputError: no result there, or a file that is none.
+        InputError: no results there, or a file that is not a result.
     """
     folder = Path(folder)
     results = [Result.read(file) for file in sorted(folder.glob("*.json"))]

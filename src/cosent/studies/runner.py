@@ -30,13 +30,13 @@ EARLIER = "earlier"  # folder next to the results
 
 @dataclass(frozen=True)
 class Place:
-    """Where the runs of a study take place.
+    """Configuration and folders of the runs of a study.
 
     Args:
         accelerate_config: file for `accelerate launch`.
         data_dir: folder of the prepared corpora.
         runs: folder for models and logs.
-        parallel: how many runs share the machine.
+        parallel: number of runs that share the machine.
     """
 
     accelerate_config: str
@@ -61,7 +61,7 @@ def run_all(study: dict, results: Path, runs: list[Run], place: Place) -> int:
             try:
                 keep(run, output, results / f"{run.name}.json")
             except (OSError, KeyError, ValueError) as problem:
-                error = f"what it left in {output} cannot be kept ({type(problem).__name__}: {problem})"
+                error = f"its output in {output} cannot be kept ({type(problem).__name__}: {problem})"
         progress.advance(run, 1.0, finished=True)
         return error
 
@@ -73,25 +73,25 @@ def run_all(study: dict, results: Path, runs: list[Run], place: Place) -> int:
                 if future.result() is not None:
                     failed[waiting[future].name] = future.result()
                     progress.bar.write(f"{waiting[future].name} failed: {future.result()}", file=sys.stderr)
-        except KeyboardInterrupt:  # or SIGTERM; the runs would go on otherwise, and meet those of the next call
+        except KeyboardInterrupt:  # or SIGTERM; the runs would continue, and collide with those of the next call
             stop.set()
             pool.shutdown(cancel_futures=True)
-            progress.bar.write("stopped, with the runs under way; the same command goes on", file=sys.stderr)
+            progress.bar.write("stopped, with the active runs; the same command continues", file=sys.stderr)
             return STOPPED
     if failed:
-        print(f"failed, and tried again by the same command: {', '.join(sorted(failed))}", file=sys.stderr)
+        print(f"failed; the same command tries again: {', '.join(sorted(failed))}", file=sys.stderr)
     print(f"figures and intervals: cosent report {results}", file=sys.stderr)
     return 1 if failed else 0
 
 
 @contextmanager
 def study_lock(results: Path) -> Iterator[None]:
-    """Makes sure that no other process runs the same study: both would train in the same folders.
+    """Locks a study against other processes, which would train in the same folders.
 
     Raises:
-        InputError: one does.
+        InputError: another process runs it.
     """
-    lock = FileLock(results / ".lock")  # gone with the process, however it ends
+    lock = FileLock(results / ".lock")  # released with the process, however it ends
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
@@ -103,7 +103,7 @@ def study_lock(results: Path) -> Iterator[None]:
 
 
 def set_aside(results: Path, runs: list[Run]) -> None:
-    """Moves results that the study would not make any more out of its report: other flags, methods or corpora."""
+    """Moves results that the study would no longer produce (other flags, methods or corpora) out of its report."""
     current = {(run.method, run.corpus): run for run in runs}
     for file in sorted(results.glob("*.json")):
         result = Result.read(file)
@@ -117,17 +117,17 @@ def set_aside(results: Path, runs: list[Run]) -> None:
 
 
 def describe(study: dict, runs: list[Run], file: Path) -> None:
-    """Leaves beside the results what the study is, with its methods in order, for the report."""
+    """Writes the definition of the study, with its methods in order, next to the results for the report."""
     methods = list(dict.fromkeys(run.method.name for run in runs))
     text = yaml.safe_dump(study | {"methods": methods}, allow_unicode=True, sort_keys=True)
     file.write_text(text, encoding="utf-8")
 
 
 def launch(run: Run, output: Path, place: Place, advance: Callable[[float], None], stop: Event) -> str | None:
-    """Trains in a process of its own until it ends or is to stop; returns why it failed, or None.
+    """Trains in a separate process until it ends or should stop; returns the reason of a failure, or None.
 
-    It gets an equal share of the cores, unless OMP_NUM_THREADS says otherwise: more threads than cores are free wait
-    for one another, and train several times slower. It ends with this process, even if that is killed.
+    It gets an equal share of the cores, unless OMP_NUM_THREADS is set: more threads than free cores wait for one
+    another, and train several times slower. It ends with this process, even if that is killed.
     """
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", place.accelerate_config]
     command += ["-m", "cosent.train", "--config", run.recipe, "--corpus", *run.corpora, "--data_dir", place.data_dir]
@@ -140,7 +140,7 @@ def launch(run: Run, output: Path, place: Place, advance: Callable[[float], None
     clear_status(output)
     log_file = output / "log.txt"
     with open(log_file, "w", encoding="utf-8") as log:
-        # In a session of its own, Ctrl-C in the terminal reaches this process only, which then ends the run.
+        # In a separate session: Ctrl-C in the terminal reaches only this process, which then ends the run.
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         while not stop.is_set() and process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
@@ -156,9 +156,9 @@ def launch(run: Run, output: Path, place: Place, advance: Callable[[float], None
 
 
 def keep(run: Run, output: Path, result_file: Path) -> None:
-    """Keeps what a report needs of a run, with the validation curve and the test scores.
+    """Saves the parts of a run that a report needs, with the validation curve and the test scores.
 
-    The model stays in the output folder, its checkpoints do not.
+    The model stays in the output folder; its checkpoints are deleted.
     """
     record = read_record(output)
     if record is None:
@@ -175,6 +175,6 @@ def keep(run: Run, output: Path, result_file: Path) -> None:
         flags=run.flags,
         speed=Speed.of(record),
         validation_curve=[(e["epoch"], e["eval_spearman"]) for e in record.history if "eval_spearman" in e],
-    ).save()  # last: where it is, the run is not repeated
+    ).save()  # last: a run with this file is not repeated
     for checkpoint in output.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)

@@ -1,4 +1,4 @@
-"""The dataclasses that recipes and flags fill. Each parameter is documented here and nowhere else."""
+"""Argument dataclasses of `cosent.train`, filled from recipes and flags; the only documentation of each parameter."""
 
 import logging
 from dataclasses import asdict, dataclass
@@ -16,17 +16,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ModelArguments:
-    """Which encoder to start from."""
+    """The model to start from, and its adapter."""
 
     model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
-    tower: str = option("bi_encoder", "One encoder for either sentence, or a classifier that reads both.", TOWERS)
-    pooling: str | None = option(None, f"bi_encoder: {', '.join(POOLINGS)}; default: what the model says, else mean.")
+    tower: str = option("bi_encoder", "One encoder for each sentence, or a classifier that reads both.", TOWERS)
+    pooling: str | None = option(None, f"bi_encoder: {', '.join(POOLINGS)}; default: that of the model, else mean.")
     segment_ids: str = option(
-        "tokenizer", "cross_encoder: as the tokenizer gives them, or 0 for both sentences.", ("tokenizer", "zero")
+        "tokenizer", "cross_encoder: those of the tokenizer, or 0 for both sentences.", ("tokenizer", "zero")
     )
-    max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: what the corpus says.")
-    dropout: float | None = option(None, "Dropout of hidden states and attention; default: what the model says.")
-    attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: what transformers takes.")
+    max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: that of the corpus.")
+    dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")
+    attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: that of transformers.")
     packing: bool = option(True, "Pack several sentences into a row; false pads each to the longest of its batch.")
     use_peft: bool = option(False, "Train a LoRA adapter and new heads instead of all weights.")
     lora_r: int = option(8, "Rank of the adapter.")
@@ -40,7 +40,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """Which prepared corpora to read."""
+    """Prepared corpora to train and evaluate on."""
 
     corpus: list[str] = option(
         REQUIRED, "Prepared corpora to train on: names under --data_dir or folders, never raw files."
@@ -50,7 +50,7 @@ class DataArguments:
     )
     eval_corpora: list[str] | None = option(
         None,
-        "Corpora to select on (mean validation Spearman), and to test with those trained on; default: only those.",
+        "Corpora for selection (mean validation Spearman), tested with those trained on; default: the latter.",
     )
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
@@ -59,22 +59,22 @@ class DataArguments:
 
 @dataclass
 class LossArguments:
-    """What is optimised. Values that a loss does not have are refused when given for it."""
+    """The loss and its parameters; parameters that a loss does not have are refused."""
 
     loss: str = option("cosent", "Name of the loss.", LOSSES)
     scale: float | None = option(
         None, f"cosent, angle: inverse temperature; default {COSINE_SCALE:g}, for logits {LOGIT_SCALE:g}."
     )
-    floor: float | None = option(None, "cosine_floor: cosine below which a negative pair costs nothing more.")
-    upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair costs nothing.")
-    lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair costs nothing.")
+    floor: float | None = option(None, "cosine_floor: cosine below which the loss of a negative pair is constant.")
+    upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair has no loss.")
+    lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
     cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines next to it.")
     features: list[str] | None = option(
-        None, "sbert: what the head reads, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
+        None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )
 
     def parameters(self) -> dict[str, float]:
-        """The values that may be parameters of the loss; None where its own default stands."""
+        """The values that may be parameters of the loss; None for its own default."""
         return {key: value for key, value in asdict(self).items() if key not in ("loss", "features")}
 
 
@@ -92,7 +92,7 @@ class PairTrainingArguments(TrainingArguments):
     output_dir: str | None = option(None, "Folder for the final model, run.json and the checkpoints.")
     eval_strategy: str = option("epoch", "When to compute the validation metrics: no, steps or epoch.")
     save_strategy: str = option("epoch", "When to write a checkpoint: no, steps, epoch or best.")
-    load_best_model_at_end: bool = option(True, "End with the checkpoint that was best on validation.")
+    load_best_model_at_end: bool = option(True, "Keep the checkpoint that was best on validation.")
     metric_for_best_model: str | None = option(
         "spearman", "Validation metric that decides which checkpoint is best.", ("spearman", "pearson", "kendall")
     )
@@ -104,7 +104,7 @@ class PairTrainingArguments(TrainingArguments):
     remove_unused_columns: bool = option(False, "Leave as it is: pairs are not a model's own columns.")
     label_names: list[str] = option(["labels"], "Leave as it is.")
     data_seed: int | None = option(None, "Seed of the order of the pairs; default: --seed.")
-    restore_callback_states_from_checkpoint: bool = option(True, "Leave as it is: early stopping counts on.")
+    restore_callback_states_from_checkpoint: bool = option(True, "Leave as it is: early stopping continues counting.")
     ddp_find_unused_parameters: bool | None = option(False, "Look for weights without a gradient at every step.")
     ddp_broadcast_buffers: bool | None = option(False, "Leave as it is: no buffer here changes in training.")
     cached_batch_size: int | None = option(
@@ -113,14 +113,14 @@ class PairTrainingArguments(TrainingArguments):
         "in the memory of a part, for one more forward pass. Default: one part per device, without caching.",
     )
     local_comparisons: bool = option(False, "Several devices: compare pairs within each device only.")
-    balanced_batches: bool = option(False, "Swap rows so that as few batches as possible hold one label only.")
+    balanced_batches: bool = option(False, "Swap rows so that as few batches as possible have only one label.")
     on_collapse: str | None = option(
-        None, "What to do when the scores collapse on validation; default: not looked at.", ("warn", "stop", "rollback")
+        None, "Action when the scores collapse on validation; default: no check.", ("warn", "stop", "rollback")
     )
-    collapse_drop: float = option(0.1, "on_collapse: validation Spearman below its best that counts as a collapse.")
-    rollback_factor: float = option(0.5, "on_collapse rollback: factor of the learning rate after each.")
+    collapse_drop: float = option(0.1, "on_collapse: drop of validation Spearman that counts as a collapse.")
+    rollback_factor: float = option(0.5, "on_collapse rollback: factor of the learning rate after each rollback.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without a better one.")
-    overwrite_output_dir: bool = option(False, "Train although output_dir holds a model, which will be replaced.")
+    overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
 
     def __post_init__(self):
         refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size")
@@ -128,7 +128,7 @@ class PairTrainingArguments(TrainingArguments):
             refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")
         for flag in ("bf16_full_eval", "fp16_full_eval"):
             if getattr(self, flag):
-                raise InputError(f"--{flag} would turn the weights that are trained to half precision. Leave it out.")
+                raise InputError(f"--{flag} would convert the trained weights to half precision. Leave it out.")
         if self.label_smoothing_factor:
             raise InputError(
                 "--label_smoothing_factor does nothing here: most of these losses rank or measure scores and have no "
@@ -142,8 +142,8 @@ class PairTrainingArguments(TrainingArguments):
                 )
         if self.train_sampling_strategy == "group_by_length":
             raise InputError(
-                "--train_sampling_strategy group_by_length is for padded batches: these are packed, and pairs of like "
-                "length would be compared with each other alone. Leave it out."
+                "--train_sampling_strategy group_by_length is for padded batches: these are packed, and only pairs of "
+                "similar length would be compared. Leave it out."
             )
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
@@ -153,14 +153,14 @@ class PairTrainingArguments(TrainingArguments):
             self.data_seed = self.seed
         super().__post_init__()
         use_one_gpu(self)
-        # Trainer would ask for pinned memory on a CPU too, and warn at every epoch that there is none.
+        # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
 
 
 def use_one_gpu(args: TrainingArguments) -> None:
-    """Keeps Trainer from `nn.DataParallel`, which it takes where one process sees several GPUs.
+    """Keeps Trainer from using `nn.DataParallel` if one process sees several GPUs.
 
-    That would multiply the batch by their number without a word, and cached batches repeat the dropout of one alone.
+    It would silently multiply the batch by their number, and cached batches replay only the dropout of one GPU.
     """
     if args.n_gpu > 1:
         logger.warning(
@@ -175,7 +175,7 @@ def rows_per_device(args) -> int:
     """Rows of a cached batch on each device.
 
     Raises:
-        InputError: they are no whole number of parts.
+        InputError: they are not a multiple of the parts.
     """
     step = args.per_device_train_batch_size * args.world_size
     if args.cached_batch_size < 1 or args.cached_batch_size % step:
@@ -187,4 +187,4 @@ def rows_per_device(args) -> int:
     return args.cached_batch_size // args.world_size
 
 
-TRAIN_ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)  # of `cosent.train`
+TRAIN_ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)  # arguments of `cosent.train`

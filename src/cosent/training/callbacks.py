@@ -1,4 +1,4 @@
-"""What happens beside the training loop."""
+"""Trainer callbacks: report of dead batches, early stopping, log lines and progress."""
 
 import logging
 import math
@@ -32,7 +32,7 @@ SHOWN = (
 class DeadBatchReport(TrainerCallback):
     """Counts batches without two pairs of different label and reports them at the end of every epoch.
 
-    A loss that compares pairs is exactly 0 there, and so is its gradient: the step is spent for nothing.
+    A loss that compares pairs is exactly 0 there, and so is its gradient: the step has no effect.
     """
 
     def __init__(self):
@@ -52,7 +52,7 @@ class DeadBatchReport(TrainerCallback):
         if dead:
             logger.warning(
                 "epoch %d: %d of %d batches held pairs of one label only and taught nothing. "
-                "A larger --per_device_train_batch_size makes them rarer, --balanced_batches as rare as can be.",
+                "A larger --per_device_train_batch_size makes them rarer, --balanced_batches as rare as possible.",
                 round(state.epoch),
                 dead,
                 self.batches,
@@ -61,7 +61,7 @@ class DeadBatchReport(TrainerCallback):
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """Looks at what selects the best checkpoint: of several corpora the mean, and not each as Trainer reports it."""
+    """Early stopping by the metric that selects the best checkpoint: the mean of several corpora, not each of them."""
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         if f"eval_{args.metric_for_best_model}" in metrics:
@@ -69,7 +69,7 @@ class EarlyStopping(EarlyStoppingCallback):
 
 
 class LogLines(TrainerCallback):
-    """Prints what is logged as one short line on stderr, beside the progress bar instead of a dictionary into it."""
+    """Prints each log entry as a short line on stderr above the progress bar, instead of a dictionary."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         names = [name for name in logs if name in SHOWN or name.endswith(("_spearman", "_perplexity"))]
@@ -79,7 +79,7 @@ class LogLines(TrainerCallback):
 
 
 class ToldProgress(TrainerCallback):
-    """Tells the process that launched this run how far it is, at most once a second."""
+    """Reports progress to the process that launched this run, at most once a second."""
 
     def __init__(self):
         self.told = -math.inf
@@ -92,7 +92,7 @@ class ToldProgress(TrainerCallback):
 
 
 class QuietProgress(ProgressCallback):
-    """The progress bar without the dictionaries."""
+    """Progress bar without printed dictionaries."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         pass

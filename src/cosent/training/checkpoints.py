@@ -1,4 +1,4 @@
-"""Checkpoints that a run can be killed beside: each counts once it is whole, and `auto` finds the newest of them."""
+"""Crash-safe checkpoints: a checkpoint counts only once it is complete, and `auto` finds the newest one."""
 
 import json
 import logging
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 SEAL = "whole.json"
 STATE = "trainer_state.json"
-SETTINGS = "settings.json"  # what a run was started with, in each of its checkpoints
-# A resumed run must have all settings of the one that was stopped but these, which change nothing that is trained:
-# where things are read and written, what is logged, how often it is evaluated and saved, and how batches are fetched.
+SETTINGS = "settings.json"  # settings of the run, in each of its checkpoints
+# A resumed run must have the settings of the stopped one, except these, which do not affect training: paths, logging,
+# intervals of evaluation and saving, and how batches are fetched.
 MAY_DIFFER = {
     *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "data_dir", "teacher_cache"),
     *("logging_strategy", "logging_steps", "logging_first_step", "log_level", "log_level_replica", "log_on_each_node"),
@@ -42,7 +42,7 @@ MAY_DIFFER = {
 
 
 def has_finished(args: TrainingArguments) -> bool:
-    """With `--resume_from_checkpoint auto`: whether the run in the output folder has finished, which is said then."""
+    """With `--resume_from_checkpoint auto`: prints a message and returns True if the run has already finished."""
     record = Path(args.output_dir, RECORD_NAME)
     finished = decided_by_main(lambda: args.resume_from_checkpoint == "auto" and record.is_file())
     if finished and rank() == 0:
@@ -51,14 +51,14 @@ def has_finished(args: TrainingArguments) -> bool:
 
 
 def find_checkpoint(args: TrainingArguments) -> str | None:
-    """The checkpoint to continue from: none, the one named, or with `auto` the newest whole one of the output folder.
+    """The checkpoint to continue from: none, the named one, or with `auto` the newest complete one of the folder.
 
-    Touches nothing yet: a run that starts from the beginning claims its folder when all else is ready, see
-    `claim_output_folder`. What was left by a run that was killed before its first complete checkpoint is replaced by
-    `auto` and kept otherwise.
+    Modifies nothing yet: a run that starts from the beginning claims its folder when all else is ready, see
+    `claim_output_folder`. Files of a run that was killed before its first complete checkpoint are replaced by `auto`
+    and kept otherwise.
 
     Raises:
-        InputError: no whole checkpoint is where one was named, or a run would replace another's model.
+        InputError: the named checkpoint is missing or incomplete, or a run would replace another's model.
     """
     return decided_by_main(
         lambda: find_in_folder(args.output_dir, args.resume_from_checkpoint, args.overwrite_output_dir)
@@ -69,8 +69,8 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
     if wanted not in (None, "auto"):
         if not is_whole(Path(wanted)):
             raise InputError(
-                f"--resume_from_checkpoint {wanted} is not a checkpoint, or not a whole one. Pass a folder "
-                f"checkpoint-<step> with a {SEAL} of an earlier run, or `auto` for the newest one in --output_dir."
+                f"--resume_from_checkpoint {wanted} is not a checkpoint, or not a complete one. Pass a folder "
+                f"checkpoint-<step> of an earlier run that has a {SEAL}, or `auto` for the newest one in --output_dir."
             )
         if is_of(wanted, output_dir):
             return wanted
@@ -81,7 +81,7 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
         checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdecimal()]
         checkpoints.sort(key=lambda path: int(path.name.rsplit("-", 1)[1]))
         while checkpoints and not is_whole(checkpoints[-1]):
-            logger.warning("%s is not whole (the run was stopped while writing it) and is skipped.", checkpoints.pop())
+            logger.warning("%s is not complete (the run was stopped while writing) and is skipped.", checkpoints.pop())
         if checkpoints:
             logger.info("resuming from %s", checkpoints[-1])
             return str(checkpoints[-1])
@@ -91,18 +91,18 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
     if not overwrite and (models or checkpoints):
         raise InputError(
             f"{folder} already holds {'a model' if models else 'checkpoints'}, which this run would replace. Name "
-            "another --output_dir, pass --overwrite_output_dir, or go on with --resume_from_checkpoint auto."
+            "another --output_dir, pass --overwrite_output_dir, or continue with --resume_from_checkpoint auto."
         )
     return None if wanted == "auto" else wanted
 
 
 def is_of(checkpoint: str, output_dir: str) -> bool:
-    """Whether a checkpoint is one of the run in a folder."""
+    """Whether a checkpoint belongs to the run in a folder."""
     return Path(checkpoint).resolve().parent == Path(output_dir).resolve()
 
 
 def run_settings(args: TrainingArguments, *others) -> dict:
-    """Every setting that decides what is trained: all arguments but `MAY_DIFFER`, and what the launcher decides.
+    """Every setting that affects training: all arguments except `MAY_DIFFER`, and those of the launcher.
 
     Args:
         others: the other argument dataclasses of the job.
@@ -118,14 +118,14 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
     """Prepares the folder of a run.
 
     A run that starts there, from the beginning or from another run's checkpoint, removes an earlier run's record,
-    adapter and checkpoints. A run that resumes has to have the settings that it was started with.
+    adapter and checkpoints. A run that resumes must have the settings that it was started with.
 
     Args:
-        checkpoint: what `find_checkpoint` gave.
-        settings: what `run_settings` gave. Every checkpoint keeps them.
+        checkpoint: result of `find_checkpoint`.
+        settings: result of `run_settings`, stored in every checkpoint.
 
     Raises:
-        InputError: the checkpoint is of a run with other settings, or does not say which it had.
+        InputError: the checkpoint is of a run with other settings, or has none stored.
     """
 
     def prepare() -> None:
@@ -141,16 +141,16 @@ def check_settings(checkpoint: Path, settings: dict) -> None:
     file = checkpoint / SETTINGS
     if not file.is_file():
         raise InputError(
-            f"{checkpoint} does not say what its run was started with: an earlier version wrote it. Start again with "
-            "--overwrite_output_dir, or finish the run with the version that began it."
+            f"{checkpoint} does not store the settings of its run: an earlier version wrote it. Start again with "
+            "--overwrite_output_dir, or finish the run with the version that started it."
         )
     started = json.loads(file.read_text(encoding="utf-8"))
     differing = [f"{name} {started[name]}, not {value}" for name, value in settings.items()
                  if name in started and json.loads(json.dumps(value)) != started[name]]  # fmt: skip
     if differing:
         raise InputError(
-            f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. It would be neither of "
-            "the two. Give the command that it was started with, or start a new run in another --output_dir."
+            f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. The result would match "
+            "neither. Repeat the command that it was started with, or start a new run in another --output_dir."
         )
 
 
@@ -164,7 +164,7 @@ def start_in(folder: Path, settings: dict) -> None:
 
 
 def seal(folder: Path) -> None:
-    """Declares a checkpoint whole: lists its files and their sizes in a file that appears at once."""
+    """Marks a checkpoint as complete: lists its files and their sizes in a file that is written atomically."""
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
     write_atomically(folder / SEAL, json.dumps(sizes, indent=1))
 
@@ -178,7 +178,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def had_ended(checkpoint: str, max_steps: int) -> bool:
-    """Whether training was over at this checkpoint: by early stopping, or since it has `max_steps` steps already."""
+    """Whether training had ended at this checkpoint, by early stopping or after `max_steps` steps."""
     state = json.loads(Path(checkpoint, STATE).read_text(encoding="utf-8"))
     stopped = state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
     return stopped and (state["global_step"] < state["max_steps"] or state["global_step"] >= max_steps)
@@ -186,7 +186,7 @@ def had_ended(checkpoint: str, max_steps: int) -> bool:
 
 @contextmanager
 def clear_disk_errors(folder: str | Path) -> Iterator[None]:
-    """Ends with a message for the user where a folder cannot be written, as on a full disk."""
+    """Raises an error with advice if a folder cannot be written, e.g. because the disk is full."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
@@ -195,7 +195,7 @@ def clear_disk_errors(folder: str | Path) -> Iterator[None]:
         place = next(parent for parent in (Path(folder), *Path(folder).parents) if parent.exists())
         free = shutil.disk_usage(place).free / 2**20
         raise InputError(
-            f"{folder} could not be written ({str(error).splitlines()[0]}); {free:.0f} MiB are free there. Checkpoints "
-            "that were whole before are untouched: make room, then give the same command with "
+            f"{folder} could not be written ({str(error).splitlines()[0]}); {free:.0f} MiB are free there. Earlier "
+            "complete checkpoints are untouched: make room, then repeat the same command with "
             "--resume_from_checkpoint auto."
         ) from error

@@ -1,7 +1,7 @@
-"""A guard against collapse: the loss falls, and what the model is for gets worse.
+"""Guard against collapse: the loss falls, but validation Spearman gets worse.
 
-kexue.fm 8847 tells of it for losses on cosines: loss and training accuracy improve while Spearman falls. Beside that,
-the guard looks at the embeddings of a sample of training pairs, which draw together in one direction or few.
+kexue.fm 8847 reports it for losses on cosines: loss and training accuracy improve while Spearman falls. The guard also
+measures the embeddings of a sample of training pairs, which then contract to one or a few directions.
 """
 
 import logging
@@ -24,20 +24,20 @@ SAMPLE = 256  # training pairs
 
 
 class CollapseGuard(TrainerCallback):
-    """Looks at every evaluation and acts where validation Spearman lies `drop` below its best, or is NaN.
+    """Checks every evaluation, and acts if validation Spearman is `drop` below its best, or NaN.
 
-    NaN means scores that are all equal. What it measures on a sample of the training pairs goes into the log, and with
-    it into `run.json`. It keeps no state but the log's, so a resumed run goes on as it would have.
+    NaN means that all scores are equal. Its measurements on a sample of the training pairs go into the log, and with it
+    into `run.json`. It has no state except the log, so a resumed run continues as an uninterrupted one would.
 
     Args:
         trainer: the trainer it watches.
-        action: `warn`; `stop`: end training, with the best checkpoint as ever; `rollback`: go back to the weights of
-            the best checkpoint with a fresh optimizer and a lower learning rate.
-        drop: Spearman, e.g. 0.1.
-        factor: of the learning rate, for `rollback`.
+        action: `warn`; `stop`: end training and keep the best checkpoint as usual; `rollback`: go back to the weights
+            of the best checkpoint with a fresh optimizer and a lower learning rate.
+        drop: drop of Spearman, e.g. 0.1.
+        factor: factor of the learning rate, for `rollback`.
 
     Raises:
-        InputError: a factor that lowers nothing, or a `rollback` without checkpoints to go back to.
+        InputError: a factor outside 0..1, or a `rollback` without checkpoints to go back to.
     """
 
     def __init__(self, trainer: PairTrainer, action: str, drop: float, factor: float):
@@ -78,11 +78,11 @@ class CollapseGuard(TrainerCallback):
 
     def roll_back(self, state) -> None:
         if state.best_model_checkpoint is None:
-            logger.warning("There is no checkpoint to go back to yet: training goes on. Lower --learning_rate.")
+            logger.warning("There is no checkpoint to go back to yet: training continues. Lower --learning_rate.")
             return
         trainer = self.trainer
         trainer._load_best_model()
-        trainer.optimizer.state.clear()  # moments of the steps that led astray
+        trainer.optimizer.state.clear()  # moments of the steps that led to the collapse
         schedulers = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
         schedulers.base_lrs = [rate * self.factor for rate in schedulers.base_lrs]
         for group in trainer.optimizer.param_groups:
@@ -92,7 +92,7 @@ class CollapseGuard(TrainerCallback):
 
 @torch.no_grad()
 def sample_metrics(trainer: PairTrainer, pairs: Subset) -> dict[str, float]:
-    """Spearman on some pairs, and where the model embeds sentences apart, how far their embeddings spread.
+    """Spearman on some pairs and, for a bi-encoder, the spread of their embeddings.
 
     Returns:
         `spearman`; `mean_cosine` of sentences of different pairs (1 = one direction), `uniformity` (0 = collapsed) and

@@ -1,4 +1,4 @@
-"""Where a run takes place and what it takes: versions, commit and device, parameters and memory."""
+"""Environment and footprint of a run: versions, commit and device, parameters and memory."""
 
 import platform
 import subprocess
@@ -18,7 +18,7 @@ PACKAGES = ("torch", "transformers", "datasets", "accelerate", "peft")
 
 
 def environment() -> Environment:
-    """Jobs ask before they train: what cannot be found out must not cost a night."""
+    """Versions, commit and device. Jobs call it before they train, so that a failure does not cost a night."""
     cuda = torch.cuda.is_available()
     return Environment(
         versions={"cosent": own_version(), **{name: version(name) for name in PACKAGES}}
@@ -30,7 +30,7 @@ def environment() -> Environment:
 
 
 def own_version() -> str:
-    """The version that is installed, or that of a source tree which runs without being installed."""
+    """The installed version, or that of a source tree that is not installed."""
     try:
         return version("cosent")
     except PackageNotFoundError:
@@ -38,7 +38,7 @@ def own_version() -> str:
 
 
 def commit() -> str | None:
-    """Commit of the checkout this package runs from, with `+` when it has changes; None outside of one."""
+    """Commit of the checkout that this package runs from, with `+` if it has changes; None outside of one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty=+"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -48,7 +48,7 @@ def commit() -> str | None:
 
 
 def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Footprint:
-    """What training took on this process."""
+    """Model size and memory of training on this process."""
     sizes = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
     states = [] if optimizer is None else [value for state in optimizer.state.values() for value in state.values()]
     states = [value.to_local() if isinstance(value, DTensor) else value for value in states]  # this process's shard
@@ -63,7 +63,7 @@ def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
 
 
 def recipe(args, *others) -> dict:
-    """Everything that was set, flags and defaults alike, in the form a recipe has.
+    """All settings, flags and defaults alike, in the form of a recipe.
 
     Args:
         args: `TrainingArguments`.

@@ -18,15 +18,15 @@ HeldOut = dict[str, dict[str, PairDataset]]  # by corpus and split
 
 
 def can_rank(labels: np.ndarray) -> bool:
-    """Whether a Spearman or a threshold means anything: there are two different labels."""
+    """Whether Spearman and thresholds are defined: there are two different labels."""
     return len(np.unique(labels)) > 1
 
 
 def validation_sets(held: HeldOut, names: list[str]) -> PairDataset | dict[str, PairDataset] | None:
-    """What Trainer evaluates on: one set, or a dict whose mean Spearman selects the best epoch.
+    """Evaluation sets of Trainer: one set, or a dict whose mean Spearman selects the best epoch.
 
     Args:
-        names: corpora that select; those whose validation split ranks nothing are left out.
+        names: corpora for selection; those whose validation split has a single label are left out.
     """
     sets = {name: held[name]["validation"] for name in names if "validation" in held[name]}
     sets = {name: data for name, data in sets.items() if can_rank(data.labels)}
@@ -36,11 +36,11 @@ def validation_sets(held: HeldOut, names: list[str]) -> PairDataset | dict[str, 
 def evaluate_splits(
     trainer: PairTrainer, held: HeldOut, find_thresholds: list[str], kept: Scores, moment: str
 ) -> tuple[Metrics, dict[str, float]]:
-    """Metrics by corpus and split, and the validation threshold of the corpora for which one is to be found.
+    """Metrics by corpus and split, and the validation thresholds of the corpora in `find_thresholds`.
 
-    Accuracy and F1 of both splits are taken at the threshold that is most accurate on validation. For comparison with
-    projects that choose it on test, `oracle_threshold` and `oracle_accuracy` of the test split are those: no model
-    that has not seen the answers reaches that accuracy. Labels are added to `kept`, and scores by the name of `moment`;
+    Accuracy and F1 of both splits use the threshold that is most accurate on validation. For comparison with projects
+    that choose it on test, the test split also has `oracle_threshold` and `oracle_accuracy`, which no deployed model
+    could reach. Labels are added to `kept`, and scores by the name of `moment`;
     before training also the distances |u - v| of the test pairs of a bi-encoder: kexue.fm 8847 explains with them why
     Sentence-BERT's head works.
     """
@@ -81,12 +81,12 @@ def table(before: Metrics, after: Metrics, thresholds: dict[str, float]) -> str:
 
 
 def corpora_that_rank(corpora: list[Corpus]) -> list[Corpus]:
-    """Those whose validation split can rank models: it has two different labels."""
+    """Corpora whose validation split can rank models, since it has two different labels."""
     return [c for c in corpora if "validation" in c.splits and can_rank(c.labels("validation"))]
 
 
 def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
-    """Keeps the best epoch where validation can tell it, else the last one; says which corpora select nothing."""
+    """Keeps the best epoch if validation can select it, else the last one; warns about corpora that cannot select."""
     usable = corpora_that_rank(corpora)
     idle = ", ".join(str(corpus.folder) for corpus in corpora if corpus not in usable)
     if not usable:

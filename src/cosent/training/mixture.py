@@ -1,4 +1,4 @@
-"""The corpora of a run: loaded and checked, then tokenised with the targets of the loss."""
+"""Load, check and tokenise the corpora of a run, with the targets of the loss."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,12 @@ from cosent.training.objective import loss_targets
 
 @dataclass(frozen=True)
 class TokenisedMixture:
-    """What a trainer reads.
+    """Tokenised corpora of a run.
 
     Args:
         train: training pairs with the targets of the loss; several corpora are drawn from in turn.
         held_out: validation and test pairs, by corpus and split.
-        validation: what Trainer evaluates on, see `validation_sets`.
+        validation: evaluation sets of Trainer, see `validation_sets`.
     """
 
     train: PairDataset | ConcatDataset
@@ -36,7 +36,7 @@ class Mixture:
 
     Args:
         training: corpora to train on.
-        selecting: corpora that select the best epoch and are tested.
+        selecting: corpora for selection of the best epoch, which are tested too.
         weights: share of the batches of each training corpus; None for equal shares.
     """
 
@@ -55,17 +55,17 @@ class Mixture:
 
     @property
     def binary(self) -> list[str]:
-        """Names of the corpora with labels of 0 and 1, for which a threshold means something."""
+        """Names of the corpora with labels of 0 and 1, for which a threshold is defined."""
         return [name for name, corpus in self.corpora.items() if corpus.manifest.label_kind == "binary"]
 
     def max_length(self, tower: str) -> int:
-        """Tokens that the corpus with the longest texts needs."""
+        """Maximum length in tokens of the corpus with the longest texts."""
         return max(corpus.manifest.max_length[tower] for corpus in self.corpora.values())
 
     def tokenise(
         self, dataset: type[PairDataset], encoder: TextModel, loss: str, args: DataArguments
     ) -> TokenisedMixture:
-        """Tokenises every split through the cache on disk; warns of text that is cut off."""
+        """Tokenises every split through the cache on disk; warns about truncated text."""
         train = training_set(self.training, dataset, encoder, loss, args)
         held_out = {
             name: {split: tokenised(corpus, split, dataset, encoder) for split in corpus.splits if split != "train"}
@@ -98,7 +98,7 @@ def load_mixture(args: DataArguments, loss: str) -> Mixture:
             others = [other for other in training if other.manifest.name == name and other.folder != corpus.folder]
             if others or [other.manifest.name for other in corpora].count(name) > 1:
                 raise InputError(
-                    f"{flag} names {name} more than once, and results are kept by name. "
+                    f"{flag} names {name} more than once, but results are kept by name. "
                     "Name each corpus once, or prepare one of them under another name."
                 )
     check_corpus_weights(args.corpus_weights, len(training), loss)
@@ -125,7 +125,7 @@ def training_set(
 
 
 def tokenised(corpus: Corpus, split: str, dataset: type[PairDataset], encoder, rows=None, labels=None) -> PairDataset:
-    """Tokenises a split, or some `rows` of it, and warns of text that is cut off."""
+    """Tokenises a split, or some `rows` of it, and warns about truncated text."""
     rows = corpus.splits[split] if rows is None else rows
     data = dataset(rows, encoder.tokenizer, encoder.max_length, labels)
     where = f"{corpus.manifest.name} {split}"
@@ -137,7 +137,7 @@ def check_corpus_weights(given: list[float] | None, corpora: int, loss: str) -> 
     """Checks `--corpus_weights`, the share of the batches of each corpus.
 
     Raises:
-        InputError: not one positive number per corpus, or a loss that has shares of its own.
+        InputError: not one positive number per corpus, or a loss that sets its own shares.
     """
     if given is None:
         return

@@ -1,4 +1,4 @@
-"""What a run optimises: a loss by name, its parameters bound, fitted to the labels of its corpora."""
+"""Objective of a run: a loss with bound parameters, checked against the labels of its corpora."""
 
 import inspect
 from collections.abc import Callable
@@ -19,13 +19,13 @@ class Objective:
     """A loss as a trainer uses it.
 
     Args:
-        loss: `(what reads names, targets) -> scalar`, with its parameters bound.
+        loss: `(output named by reads, targets) -> scalar`, with its parameters bound.
         reads: output of the model that the loss reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits`
             (batch, classes).
-        compares_pairs: the loss ranks the pairs of a batch against one another, so that a batch without two different
-            labels teaches nothing.
-        classes: logits that a bi-encoder's head must give, 0 for a loss that reads none; logits of a cross-encoder.
-        bias: whether a bi-encoder's head has one; the joint model of kexue.fm 8541 has none.
+        compares_pairs: whether the loss ranks the pairs of a batch against one another, so that a batch without two
+            different labels teaches nothing.
+        classes: number of logits of a bi-encoder's head, 0 for a loss that reads none, or of a cross-encoder.
+        bias: whether a bi-encoder's head has a bias; the joint model of kexue.fm 8541 has none.
     """
 
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -38,7 +38,7 @@ class Objective:
         """A fresh head of a bi-encoder on `u`, `v`, `|u-v|` by default, or None for a loss that reads no logits.
 
         Raises:
-            InputError: features that no head has, or for a loss without one.
+            InputError: unknown features, or features for a loss without a head.
         """
         if not self.classes:
             if features is not None:
@@ -61,8 +61,8 @@ ONLY_KIND = {
     "ce3": ("nli", "It learns contradiction, neutral and entailment. Use --loss ce, bce or cosent."),
 }
 WHY_NOT = {
-    "bi_encoder": "a bi-encoder gives a cosine for a pair and no logit",
-    "cross_encoder": "a cross-encoder gives a logit for a pair, neither a cosine nor two embeddings",
+    "bi_encoder": "a bi-encoder computes a cosine for a pair, not a logit",
+    "cross_encoder": "a cross-encoder computes a logit for a pair, neither a cosine nor two embeddings",
 }
 
 
@@ -73,13 +73,13 @@ def build_objective(
 
     Args:
         name: a key of `LOSSES`.
-        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`; None stands for the loss's default.
+        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`; None for the default of the loss.
         manifests: manifests of the training corpora.
-        tower: the model that is trained.
+        tower: tower of the model.
 
     Raises:
         InputError: a loss of the other tower, a parameter that this loss does not have, a scale that is not above 0,
-            or corpora that it cannot learn from, alone or together.
+            or corpora that it cannot learn from, separately or together.
     """
     check_tower(name, tower)
     chosen = LOSSES[name]
@@ -94,7 +94,7 @@ def build_objective(
 
 
 def check_tower(name: str, tower: str) -> None:
-    """Refuses a loss that reads what this tower does not give."""
+    """Refuses a loss that reads an output that this tower does not have."""
     towers = LOSSES[name].towers
     if tower not in towers:
         fitting = ", ".join(other for other, loss in LOSSES.items() if tower in loss.towers)
@@ -113,11 +113,11 @@ def check_parameters(name: str, given: dict[str, float]) -> None:
                 "Leave it out, or choose the loss it belongs to."
             )
     if given.get("scale", 1.0) <= 0:
-        raise InputError(f"--scale must be above 0, got {given['scale']:g}: scores would not count, or backwards.")
+        raise InputError(f"--scale must be above 0, got {given['scale']:g}: scores would be ignored or reversed.")
 
 
 def check_labels(name: str, manifests: list[Manifest]) -> None:
-    """Refuses corpora that a loss cannot learn from, alone or together."""
+    """Refuses corpora that a loss cannot learn from, separately or together."""
     for manifest in manifests:
         kind, why = ONLY_KIND.get(name, (manifest.label_kind, ""))
         if manifest.label_kind != kind:
@@ -138,7 +138,7 @@ def check_labels(name: str, manifests: list[Manifest]) -> None:
 
 
 def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarray:
-    """What a loss is given for the labels of a corpus, float32 of shape `(pairs,)`.
+    """Targets of a loss for the labels of a corpus, float32 of shape `(pairs,)`.
 
     Class numbers from 0 for `sbert`, `ce` and `ce3`; for `sbert_joint` similarity labels as 0 or 1 (graded ones split
     at the middle of their range, as kexue.fm 8541 does with STS-B) and NLI labels as 2, 3, 4; for all others the labels
@@ -160,9 +160,9 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarra
         if np.any(distinct != np.round(distinct)):
             some = ", ".join(f"{label:g}" for label in distinct[:4])
             raise InputError(
-                f"--loss {name} makes one class of every label, and {manifest.name} has fractional labels "
-                f"({some} ...). Use --loss cosent: it needs their order alone."
+                f"--loss {name} makes one class of every label, but {manifest.name} has fractional labels "
+                f"({some} ...). Use --loss cosent: it needs only their order."
             )
         return labels - low
     scaled = (labels.astype(np.float64) - low) / (high - low)
-    return scaled.clip(0, 1).astype(np.float32)  # float32 labels can lie a rounding error outside of their range
+    return scaled.clip(0, 1).astype(np.float32)  # float32 labels can be outside their range by a rounding error

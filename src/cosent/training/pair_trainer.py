@@ -1,4 +1,4 @@
-"""`PairTrainer`: the stock Trainer with an injected loss. How a pair is scored is up to the model's `forward`."""
+"""`PairTrainer`: Trainer with an injected loss on the scores, embeddings or logits of the model's `forward`."""
 
 import math
 from collections.abc import Iterator
@@ -28,31 +28,31 @@ Outputs = dict[str, torch.Tensor]
 class PairTrainer(ResumableTrainer):
     """Trains a model of pairs with an objective that reads the outputs of the model.
 
-    Nothing here knows the towers. A model's `forward` takes what its collator makes and returns a dict with at least
-    `scores` of shape `(pairs,)`, higher = more similar: `BiEncoder.forward` gives the cosine of two embeddings,
+    It is independent of the tower. A model's `forward` takes the batches of its collator and returns a dict with at
+    least `scores` of shape `(pairs,)`, higher = more similar: `BiEncoder.forward` returns the cosine of two embeddings,
     `CrossEncoder.forward` a logit.
 
-    The loss is that of the global batch: what it reads is gathered over ranks with gradients, and the rows with which
+    The loss is that of the global batch: its inputs are gathered over ranks with gradients, and the rows with which
     accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
     in parts of `args.per_device_train_batch_size`.
 
-    Trainer's own evaluation hands `compute_metrics` a dict: `scores`, and of a bi-encoder `distances`, the |u - v| of
+    Trainer's own evaluation passes `compute_metrics` a dict: `scores`, and for a bi-encoder `distances`, the |u - v| of
     each pair. There is no `eval_loss`, since the loss of a batch that compares pairs depends on its size. Checkpoints
     are written and read by the model itself (`save_pretrained`, `saved_state`), in the layout that serving tools load.
-    A `ConcatDataset` trains on several corpora, one to a batch; a dict of evaluation sets adds their mean metrics,
+    A `ConcatDataset` trains on several corpora, one per batch; a dict of evaluation sets adds their mean metrics,
     `eval_spearman` among them.
 
     Args:
-        objective: the loss and what it reads. Batches that can teach it nothing are reported once per epoch.
-        corpus_weights: share of the batches that each corpus of a `ConcatDataset` has; default: equal shares.
-        adapter: the LoRA adapter inside the model, if it has one; checkpoints then hold the merged model and it.
+        objective: the loss and the output that it reads. Batches that teach it nothing are reported once per epoch.
+        corpus_weights: share of the batches of each corpus of a `ConcatDataset`; default: equal shares.
+        adapter: the LoRA adapter inside the model, if any; checkpoints then hold both the merged model and the adapter.
         kwargs: arguments of `transformers.Trainer`.
 
     Raises:
         InputError: a cached batch size that the devices cannot share out, or early stopping without evaluations.
     """
 
-    target = "labels"  # what of a batch the loss is given, and the model is not
+    target = "labels"  # entry of a batch that goes to the loss, not to the model
     loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
     def __init__(
@@ -88,12 +88,12 @@ class PairTrainer(ResumableTrainer):
     def _prepare_for_training(self, *args, **kwargs):
         prepared = super()._prepare_for_training(*args, **kwargs)
         if self.args.world_size > 1:
-            # Dropout of their own for all ranks; the order of the pairs, which they share, comes from data_seed.
+            # Each rank draws its own dropout; the order of the pairs, which they share, comes from data_seed.
             set_seed(self.args.seed + self.args.process_index)
         return prepared
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """Adds to the last batch of an epoch how many of its pairs, over all ranks, are not repeated ones.
+        """Stores in the last batch of an epoch how many of its pairs, over all ranks, are not repeated ones.
 
         accelerate fills an uneven last batch with repeated pairs. Two ranks of 8 pairs read 70 = 4 * 16 + 6 pairs: in
         the fifth batch rank 0 has the last 6 pairs and 2 repeated ones, rank 1 has 8 repeated ones. Both ranks are cut
@@ -111,17 +111,17 @@ class PairTrainer(ResumableTrainer):
         return batches, count
 
     def pairs_in(self, inputs: dict[str, torch.Tensor]) -> int:
-        """Pairs of a batch; all of its tensors have a whole number of rows for each."""
+        """Number of pairs in a batch; all its tensors have the same number of rows per pair."""
         return len(inputs["attention_mask"])
 
     def training_step(self, model, inputs, num_items_in_batch=None):
-        with self.fast_linears():  # round the backward pass too: checkpointing runs layers again there
+        with self.fast_linears():  # around the backward pass too, where gradient checkpointing reruns layers
             if self.args.cached_batch_size is None:
                 return super().training_step(model, inputs, num_items_in_batch)
             return self.cached_step(model, self._prepare_inputs(inputs))
 
     def cached_step(self, model: torch.nn.Module, inputs: dict) -> torch.Tensor:
-        """One batch in parts: the gradient of the loss over all of it, see `grad_cache`."""
+        """Runs a batch in parts, with the gradient of the loss over all of it, see `grad_cache`."""
         model.train()
         targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
         pairs = self.pairs_in(inputs)
@@ -142,7 +142,7 @@ class PairTrainer(ResumableTrainer):
         return backward_in_parts(forward, parts, loss, backward, unsynchronised)
 
     def fast_linears(self) -> AbstractContextManager[None]:
-        """oneDNN where it helps; torch.compile has products of its own, and would compile again at every step."""
+        """oneDNN where it helps, except under torch.compile, which would recompile at every step."""
         return nullcontext() if self.args.torch_compile else trainable_onednn_linears()
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -158,21 +158,21 @@ class PairTrainer(ResumableTrainer):
         """The loss over all ranks: every rank computes it in full, see `distributed.gather`.
 
         Args:
-            read: what `read` gives for this rank's pairs.
-            targets: what of the batch the loss is given beside it, also with whole rows for each pair.
-            pairs: how many this rank has.
-            real_pairs: pairs of the global batch that count, in the order of the ranks; None for all.
+            read: result of `read` for this rank's pairs.
+            targets: targets of the loss, also with the same number of rows per pair.
+            pairs: number of pairs on this rank.
+            real_pairs: pairs of the global batch that count, in rank order; None for all.
         """
         local = self.args.local_comparisons and self.objective.compares_pairs
         pooled = {name: gather_pairs(tensor, pairs, real_pairs, local) for name, tensor in read.items()}
         return self.batch_loss(pooled, None if targets is None else gather_pairs(targets, pairs, real_pairs, local))
 
     def read(self, outputs: Outputs) -> Outputs:
-        """What the loss reads of the model's outputs: tensors with whole rows for each pair."""
+        """The model's outputs that the loss reads: tensors with the same number of rows per pair."""
         return {self.objective.reads: outputs[self.objective.reads]}
 
     def batch_loss(self, read: Outputs, targets: torch.Tensor | None) -> torch.Tensor:
-        """The loss of a whole batch, over all ranks and parts."""
+        """The loss of the complete batch, over all ranks and parts."""
         if self.objective.compares_pairs:
             self.dead_batches.add(has_ordered_pair(targets))
         return self.objective.loss(read[self.objective.reads], targets)
@@ -211,7 +211,7 @@ class PairTrainer(ResumableTrainer):
 
     @contextmanager
     def all_rows(self) -> Iterator[None]:
-        """Keeps --dataloader_drop_last, which is for training, from dropping pairs that are to be scored."""
+        """Keeps --dataloader_drop_last, which is meant for training, from dropping pairs in evaluation."""
         drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
         try:
             yield
@@ -245,7 +245,7 @@ class PairTrainer(ResumableTrainer):
         output_dir = Path(output_dir or self.args.output_dir)
         if self.args.should_save:
             output_dir.mkdir(parents=True, exist_ok=True)
-            if state_dict is None or self.is_deepspeed_enabled:  # whose clones do not show which weights are tied
+            if state_dict is None or self.is_deepspeed_enabled:  # its clones do not show which weights are tied
                 state_dict = self.model.state_dict()
             if self.adapter is not None:
                 self.adapter.save(output_dir, state_dict)

@@ -1,4 +1,4 @@
-"""The stock Trainer with crash-safe checkpoints, the same with every strategy of `recipes/accelerate`."""
+"""Trainer with crash-safe checkpoints, for every strategy of `recipes/accelerate`."""
 
 import shutil
 import warnings
@@ -17,12 +17,12 @@ from cosent.training.sharding import check_strategy, in_bfloat16, launched_with,
 
 
 class ResumableTrainer(Trainer):
-    """The stock Trainer, whose checkpoints are sealed when they are whole; older ones stay until then.
+    """Trainer whose checkpoints are sealed when they are complete; older ones stay until then.
 
-    Resumed from a checkpoint at which training had ended (the last step, early stopping), it trains no step more.
+    Resumed from a checkpoint at which training had ended (the last step, early stopping), it does not train further.
 
-    Checkpoints hold the whole model as serving tools load it. A subclass says how one is read (`saved_state`), and with
-    `loads_all_weights = False` that it holds a part of them.
+    Checkpoints hold the complete model as serving tools load it. A subclass defines how one is read (`saved_state`),
+    and sets `loads_all_weights = False` if it holds only a part of the weights.
     """
 
     starts_at_end: bool | None = None
@@ -31,19 +31,19 @@ class ResumableTrainer(Trainer):
     loads_all_weights = True
 
     def train(self, resume_from_checkpoint=None, *, at_start: Callable[[], Any] | None = None, **kwargs):
-        """Trains as the stock Trainer does.
+        """Trains like Trainer.
 
         Args:
-            at_start: called once on every rank, when the model is wrapped and still has the weights that the run began
-                with; those of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate
-                earlier. What it returns becomes `before`.
+            at_start: called once on every rank, when the model is wrapped and still has the initial weights of the run;
+                those of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate earlier. Its
+                result becomes `before`.
         """
         self.at_start = at_start
         return super().train(resume_from_checkpoint, **kwargs)
 
     def create_accelerator_and_postprocess(self):
         # FSDP would gather the weights in bfloat16 and round scores to it, DeepSpeed would keep and save them in it.
-        # Two bfloat16 scores are easily equal, and cannot be ranked.
+        # bfloat16 scores are often equal, and cannot be ranked.
         wanted = self.args.mixed_precision, self.args.bf16
         if launched_with() is not None:
             self.args.mixed_precision, self.args.bf16 = "no", False
@@ -71,11 +71,11 @@ class ResumableTrainer(Trainer):
         return prepared
 
     def saved_state(self, checkpoint: str | Path) -> dict[str, Tensor]:
-        """The weights of a checkpoint, named as the model names them."""
+        """The weights of a checkpoint, under the names of the model."""
         raise NotImplementedError
 
     def load_weights(self, checkpoint: str | Path) -> None:
-        """Takes over the weights of a checkpoint; the optimizer keeps its state."""
+        """Loads the weights of a checkpoint; the optimizer keeps its state."""
         load_state(self.model, self.saved_state(checkpoint), strict=self.loads_all_weights)
         if self.is_deepspeed_enabled:
             self.model_wrapped.optimizer.refresh_fp32_params()  # its own copy, which the next step would write back
@@ -89,7 +89,7 @@ class ResumableTrainer(Trainer):
     def _save_checkpoint(self, model, trial):
         folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
         if self.args.should_save:
-            (folder / SEAL).unlink(missing_ok=True)  # of a run that was resumed from before this step
+            (folder / SEAL).unlink(missing_ok=True)  # left by a run that was resumed from before this step
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             with clear_disk_errors(folder):
@@ -100,7 +100,7 @@ class ResumableTrainer(Trainer):
         if self.args.should_save:
             with clear_disk_errors(folder):
                 started = Path(self.args.output_dir, UNFINISHED)
-                if started.is_file():  # a trainer that no job runs has none
+                if started.is_file():  # missing for a trainer used outside a job
                     shutil.copyfile(started, folder / SETTINGS)
                 seal(folder)
             rotate_checkpoints(
@@ -123,10 +123,10 @@ class ResumableTrainer(Trainer):
 
 
 def set_epoch(dataloader, epoch: int) -> None:
-    """Tells the sampler of a dataloader which epoch it is, however deep accelerate has wrapped it.
+    """Sets the epoch of a dataloader's sampler, however deep accelerate has wrapped it.
 
-    accelerate 1.15 looks two wrappers deep, and there are three where several processes resume within an epoch: their
-    sampler would draw the order of the first epoch again.
+    accelerate 1.15 looks two wrappers deep, but there are three if several processes resume within an epoch: their
+    sampler would repeat the order of the first epoch.
     """
     sampler = dataloader.batch_sampler
     while sampler is not None:

@@ -1,6 +1,6 @@
-"""Weights and optimizer states spread over processes (FSDP2, DeepSpeed ZeRO-2): checks, and whole weights in and out.
+"""Sharded training (FSDP2, DeepSpeed ZeRO-2): checks of its settings, and loading and gathering of full weights.
 
-The weights stay in float32 with every strategy; `--bf16` computes beside them under autocast.
+The weights stay in float32 with every strategy; `--bf16` computes under autocast.
 """
 
 import os
@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from cosent.errors import InputError
 
-# What `fsdp_config` must say, and what would go wrong otherwise.
+# Required settings of `fsdp_config`, with the reason.
 FSDP_CONFIG = {
     "fsdp_version": (2, "weights are gathered and loaded as FSDP2 shards them"),
     "fsdp_state_dict_type": ("FULL_STATE_DICT", "no model would be saved"),
@@ -27,16 +27,16 @@ FSDP_CONFIG = {
 
 
 def launched_with() -> str | None:
-    """`fsdp` or `deepspeed` where the configuration of `accelerate launch` asks for it."""
+    """`fsdp` or `deepspeed` if the configuration of `accelerate launch` requests it, else None."""
     asked = (name for name in ("fsdp", "deepspeed") if os.environ.get(f"ACCELERATE_USE_{name.upper()}") == "true")
     return next(asked, None)
 
 
 def check_strategy(accelerator: Accelerator, precision: str) -> None:
-    """Refuses strategies under which a run would stop later, or train something else.
+    """Refuses strategies under which a run would fail later or train incorrectly.
 
     Raises:
-        InputError: FSDP with other settings than `FSDP_CONFIG`, another stage of ZeRO than 1 or 2, or fp16.
+        InputError: FSDP with other settings than `FSDP_CONFIG`, a ZeRO stage other than 1 or 2, or fp16.
     """
     if launched_with() is None:
         return
@@ -67,9 +67,9 @@ def check_strategy(accelerator: Accelerator, precision: str) -> None:
 
 
 def layer_classes(model: nn.Module) -> list[str]:
-    """Names of the classes that a backbone repeats: the layers of its deepest stack, which FSDP shards one by one.
+    """Class names of a backbone's layers, those of its deepest stack, which FSDP shards one by one.
 
-    transformers names them in `_no_split_modules` for BERT and RoBERTa, and not for ELECTRA, RoFormer or DeBERTa.
+    transformers names them in `_no_split_modules` for BERT and RoBERTa, but not for ELECTRA, RoFormer or DeBERTa.
     """
     stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList) and len(stack)]
     deepest = max(stacks, key=len, default=())
@@ -77,21 +77,21 @@ def layer_classes(model: nn.Module) -> list[str]:
 
 
 def in_bfloat16(forward: Callable, device: torch.device) -> Callable:
-    """A `forward` under autocast with outputs in float32, as accelerate makes it for a single GPU and for DDP."""
+    """Wraps `forward` in autocast with float32 outputs, as accelerate does for a single GPU and for DDP."""
     return convert_outputs_to_fp32(torch.autocast(device.type, torch.bfloat16)(forward))
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor]:
-    """A model's weights, whole on every rank. All ranks have to call it; without FSDP they are those of the model."""
+    """Full weights of a model on every rank; all ranks must call it. Without FSDP, the model's own state dict."""
     state = model.state_dict()
     return {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in state.items()}
 
 
 def load_state(model: nn.Module, state: dict[str, Tensor], strict: bool = True) -> None:
-    """Takes over whole weights, which every rank has; with FSDP each keeps its share of them.
+    """Loads full weights, which every rank has; with FSDP each keeps its shard.
 
     Args:
-        strict: whether `state` has to hold all weights of the model.
+        strict: whether `state` must hold all weights of the model.
     """
     shares = dict(state)
     for name, own in model.state_dict().items():

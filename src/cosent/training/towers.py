@@ -1,4 +1,4 @@
-"""The two towers side by side: the rows and batches that each reads, and how its model is built.
+"""The two towers: datasets and batches of each, and construction of its model.
 
 A bi-encoder (双塔) embeds each sentence of a pair by itself, a cross-encoder (单塔) reads both in one sequence.
 """
@@ -19,7 +19,7 @@ from cosent.training.objective import Objective
 
 
 class Tower(NamedTuple):
-    """How a tower reads pairs: its rows and its batches. How it scores them is its model's `forward`."""
+    """Dataset and collator of a tower; its model's `forward` does the scoring."""
 
     dataset: type[PairDataset]
     collator: type[PairCollator] | type[JoinedPairCollator]
@@ -34,10 +34,10 @@ TOWERS = {
 def build_model(
     args: ModelArguments, features: list[str] | None, objective: Objective, max_length: int, seed: int
 ) -> nn.Module:
-    """The model that a trainer wraps, with the head that its objective needs.
+    """Builds the model that a trainer wraps, with the head that its objective needs.
 
     Args:
-        max_length: tokens that the corpora need, unless `args` say otherwise.
+        max_length: tokens that the corpora need, unless set in `args`.
 
     Raises:
         InputError: a flag of the other tower.
@@ -65,10 +65,10 @@ def build_model(
 
 
 def adapter(args: ModelArguments, model: nn.Module, seed: int) -> lora.Adapter | None:
-    """Puts the LoRA adapter that the arguments ask for into the model.
+    """Adds the LoRA adapter of the arguments to the model, if any.
 
     Raises:
-        InputError: settings of an adapter, and none is asked for.
+        InputError: settings of an adapter without --use_peft.
     """
     if not args.use_peft:
         names = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
