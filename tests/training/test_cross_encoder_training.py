@@ -120,7 +120,7 @@ def test_truncated_pairs_are_counted_as_pairs(train, make_corpus, pairs, caplog)
     "flags, words",
     [
         (("--loss", "angle"), "--loss angle is for the bi_encoder: a cross-encoder computes a logit"),
-        (("--loss", "ce", "--tower", "bi_encoder"), "--loss ce is for the cross_encoder: a bi-encoder computes a cosine"),
+        (("--loss", "ce", "--tower", "bi_encoder"), "ce is for the cross_encoder: a bi-encoder computes a cosine"),
         (("--loss", "ce3"), "needs nli labels, and similar has binary labels.* Use --loss ce, bce or cosent"),
         (("--pooling", "mean"), "--pooling does nothing for --tower cross_encoder"),
         (("--features", "u"), "--features does nothing for --tower cross_encoder"),
