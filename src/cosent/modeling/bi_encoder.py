@@ -32,19 +32,13 @@ HEAD_NAME = "head.safetensors"
 
 
 class SentenceEncoder(TextModel):
-    """Sentence embedding model: a transformer backbone with its tokenizer and pooling.
+    """Sentence embedding model: a transformer backbone with its tokenizer and pooling."""
 
-    Args:
-        packing: lay the sentences of a batch into shared rows instead of padding them, where that does not change the
-            results (see `packing.py`). Also an attribute, which may be changed at any time.
-    """
-
-    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, packing: bool = True):
+    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling):
         super().__init__()
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.pooling = pooling
-        self.packing = packing
 
     @classmethod
     def from_pretrained(
@@ -163,7 +157,7 @@ class BiEncoder(nn.Module):
 
     @property
     def packing(self) -> bool:
-        """As `SentenceEncoder.packing`."""
+        """As `TextModel.packing`."""
         return self.encoder.packing
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:

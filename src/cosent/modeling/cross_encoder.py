@@ -51,14 +51,12 @@ class CrossEncoder(TextModel):
 
     Args:
         model: an `AutoModelForSequenceClassification`.
-        packing: as `SentenceEncoder.packing`.
     """
 
-    def __init__(self, model: nn.Module, tokenizer, packing: bool = True):
+    def __init__(self, model: nn.Module, tokenizer):
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
-        self.packing = packing
         for head in classifier_heads(model).values():
             keep_in_full_precision(head)
 

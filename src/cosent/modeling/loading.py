@@ -33,7 +33,13 @@ class TextModel(nn.Module):
         seed: seed of weights that the folder lacks; the global random state is left alone.
         attn_implementation: e.g. `flash_attention_2`, whose variable-length kernel then runs packed rows.
         quantization_config: transformers' config for quantised weights, which stay frozen.
+
+    Attributes:
+        packing: lay the sentences of a batch into shared rows instead of padding them, where that does not change the
+            results (see `packing.py`); may be changed at any time.
     """
+
+    packing = True
 
     @property
     def max_length(self) -> int:

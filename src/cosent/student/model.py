@@ -37,19 +37,18 @@ class Student(SentenceEncoder):
 
     Args:
         model: its backbone and head become this module's.
-        packing: as `SentenceEncoder.packing`.
 
     Raises:
         InputError: a pooling of several layers.
     """
 
-    def __init__(self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, packing: bool = True):
+    def __init__(self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling):
         if pooling.layers != (-1,):
             raise InputError(
                 f"--pooling {pooling.mode} reads several layers, but a student's losses read only the last. Choose "
                 "linear_cls, cls, mean, max or attention."
             )
-        super().__init__(model.roformer, tokenizer, pooling, packing)
+        super().__init__(model.roformer, tokenizer, pooling)
         self.head = model.cls
 
     @classmethod
