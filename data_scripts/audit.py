@@ -6,13 +6,12 @@ python -m data_scripts.audit data/my_pairs --json audit.json
 
 import argparse
 import json
-import sys
 import unicodedata
 from collections import Counter, defaultdict
 from itertools import combinations
 from pathlib import Path
 
-from cosent.errors import InputError
+from cosent.errors import InputError, messages_for_users
 from cosent.schema import COLUMNS, SPLITS, Manifest
 
 PERCENTILES = (50, 90, 99, 100)
@@ -172,7 +171,5 @@ def table(report: dict) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with messages_for_users():
         main(parse())
-    except InputError as error:
-        sys.exit(f"error: {error}")

@@ -12,11 +12,10 @@ import argparse
 import os
 import re
 import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 
-from cosent.errors import InputError
+from cosent.errors import InputError, messages_for_users
 from cosent.schema import LABEL_KINDS, MANIFEST_NAME, SPLITS, Manifest, sha256_of_file
 from data_scripts.corpora import CORPORA, unknown_name
 
@@ -210,7 +209,5 @@ def table(manifest: Manifest) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with messages_for_users():
         main(parse())
-    except InputError as error:
-        sys.exit(f"error: {error}")

@@ -68,14 +68,20 @@ def test_an_unknown_key_names_the_nearest_one(recipe):
 @pytest.mark.parametrize("flag", ["--learning_rat", "--learning-rats=3"])
 def test_an_unknown_flag_names_the_nearest_one(flag):
     """Fails if argparse guesses an abbreviation or a misspelt flag is ignored."""
-    with pytest.raises(InputError, match="Did you mean 'learning_rate'"):
+    with pytest.raises(InputError, match="Did you mean '--learning_rate'"):
         parse(["--corpus", "a", flag, "3"], Arguments)
 
 
 def test_a_misspelt_required_flag_names_the_right_one():
     """Fails if pages of usage ask for --corpus, and say nothing of --corpsu."""
-    with pytest.raises(InputError, match="'--corpsu'. Did you mean 'corpus'"):
+    with pytest.raises(InputError, match="'--corpsu'. Did you mean '--corpus'"):
         parse(["--corpsu", "stsb", "--output_dir", "x"], ModelArguments, DataArguments, PairTrainingArguments)
+
+
+def test_a_value_without_its_flag_is_told_from_a_misspelt_flag():
+    """Fails if `sentences.txt` where `--input sentences.txt` is meant is only called unknown."""
+    with pytest.raises(InputError, match="Unknown argument 'a.txt'. A value stands behind its flag"):
+        parse(["a.txt", "--corpus", "a"], ModelArguments, DataArguments, PairTrainingArguments)
 
 
 def test_the_negation_of_a_switch_is_known():
@@ -242,6 +248,8 @@ def test_a_job_that_is_not_there(command):
     status, _, errors = command("similarty", "--model", "mini")
     assert status == 2 and errors == "error: There is no job 'similarty'. Did you mean 'similarity'? `cosent --help` " \
         "lists them.\n"  # fmt: skip
+    status, _, errors = command("prepare", "faq")
+    assert status == 2 and "python -m data_scripts.prepare" in errors
     assert command("--version") == (0, f"cosent {cli.__version__}\n", "")
 
 

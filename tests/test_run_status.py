@@ -61,4 +61,4 @@ def test_a_job_tells_why_it_failed(tmp_path):
     command = [sys.executable, "-m", "cosent.train", "--corpus", "x", "--output_dir", "y", "--lerning_rate", "1"]
     done = subprocess.run(command, env=os.environ | {STATUS_VARIABLE: str(tmp_path)}, capture_output=True, text=True)
     told = json.loads((tmp_path / FAILURE_NAME).read_text(encoding="utf-8"))
-    assert done.returncode == 2 and told["kind"] == "InputError" and "Did you mean 'learning_rate'" in told["message"]
+    assert done.returncode == 2 and told["kind"] == "InputError" and "Did you mean '--learning_rate'" in told["message"]

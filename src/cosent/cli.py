@@ -42,6 +42,8 @@ def main() -> None:
         print(f"cosent {__version__}")
     else:
         with messages_for_users():
+            if job in ("prepare", "audit"):  # what somebody with raw files tries first; not part of this package
+                raise InputError(f"{job} is a program of its own: python -m data_scripts.{job}. See docs/data.md.")
             if job not in JOBS:
                 raise InputError(f"There is no job {job!r}.{nearest(job, JOBS)} `cosent --help` lists them.")
         del sys.argv[1]
@@ -68,7 +70,8 @@ def parse(argv: list[str], *argument_classes: type, program: str = "", descripti
     namespace, unknown = parser(argument_classes, program, description).parse_known_args(words)
     if unknown:
         name = unknown[0].removeprefix("--").split("=")[0]
-        meant = nearest(name, ["config", *flags]) if unknown[0].startswith("--") else ""
+        is_flag = unknown[0].startswith("--")
+        meant = nearest(name, ["config", *flags], "--") if is_flag else " A value stands behind its flag; see --help."
         raise InputError(f"Unknown argument {unknown[0]!r}.{meant} Nothing was run.")
     given = vars(namespace)
     recipe = given.pop("config", None)

@@ -160,9 +160,9 @@ def read_recipe(path: str) -> dict:
     return content
 
 
-def nearest(name: str, known) -> str:
+def nearest(name: str, known, prefix: str = "") -> str:
     matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+    return f" Did you mean {prefix + matches[0]!r}?" if matches else ""
 
 
 def refuse_below_1(arguments, *names: str) -> None:

@@ -120,7 +120,7 @@ def test_help_and_errors_answer_without_heavy_imports():
 def test_errors_reach_the_user_without_a_traceback():
     command = [sys.executable, "-m", "data_scripts.prepare", "stsb"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr.startswith("error: stsb needs --source") and "Traceback" not in result.stderr
 
 

@@ -138,6 +138,15 @@ def test_a_fresh_head_depends_on_the_seed_alone(tiny_model):
     assert torch.equal(first.backbone.pooler.dense.weight, again.backbone.pooler.dense.weight)
 
 
+def test_scores_of_a_folder_without_a_head_are_warned_of(tiny_model, caplog):
+    """Fails if a bi-encoder's folder, loaded by mistake, gives random scores in silence."""
+    with caplog.at_level(logging.WARNING):
+        CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
+        assert "holds no cross-encoder" not in caplog.text  # training asks for a new head
+        CrossEncoder.from_pretrained(str(tiny_model))
+    assert f"{tiny_model} holds no cross-encoder" in caplog.text
+
+
 def test_a_head_of_another_size_is_replaced_aloud(encoder, tmp_path, caplog):
     """Fails if a three-class model cannot be trained further with one logit, or loses its head without a word."""
     encoder.save_pretrained(tmp_path)

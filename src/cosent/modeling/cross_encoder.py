@@ -93,6 +93,8 @@ class CrossEncoder(TextModel):
             if is_cross_encoder(path) and config.num_labels != num_labels:
                 logger.warning("%s has no head of %d logit(s): a new one starts from seed %d.", path, num_labels, seed)
             changes |= {"num_labels": num_labels, "ignore_mismatched_sizes": True}
+        elif not is_cross_encoder(path):
+            logger.warning("%s holds no cross-encoder: the head is new, and scores mean nothing until trained.", path)
         with missing_models(model_name_or_path):
             model = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
             names = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
