@@ -135,6 +135,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(two):
     """Fails if weights, optimizer, schedule, order or dropout of a checkpoint are lost, or it starts from others."""
     whole, resumed = (load_file(two / name / "model.safetensors") for name in ("whole", "resumed"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert not (two / "whole/checkpoint-6/pytorch_model_fsdp.bin").exists(), "the weights are kept twice"
     before = [json.loads((two / name / "run.json").read_text())["before"] for name in ("whole", "resumed")]
     assert before[0] == before[1], "measured on the weights of the checkpoint"
 

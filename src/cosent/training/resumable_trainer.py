@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils.constants import FSDP_MODEL_NAME
 from torch import Tensor
 from transformers import Trainer
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
@@ -102,6 +103,7 @@ class ResumableTrainer(Trainer):
                 started = Path(self.args.output_dir, UNFINISHED)
                 if started.is_file():  # missing for a trainer used outside a job
                     shutil.copyfile(started, folder / SETTINGS)
+                (folder / f"{FSDP_MODEL_NAME}.bin").unlink(missing_ok=True)  # the weights again, which nothing reads
                 seal(folder)
             rotate_checkpoints(
                 str(folder.parent), limit, best_model_checkpoint=self.state.best_model_checkpoint, use_mtime=True
