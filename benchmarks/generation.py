@@ -61,7 +61,7 @@ def measure(model: str, texts: list[str], sampling: Sampling, rounds: int) -> di
         written["ours"] = write_targets(student, sources, sampling)
         seconds["ours"].append(time.perf_counter() - start)
         start = time.perf_counter()
-        with onednn_linears(reorder=True):
+        with onednn_linears(student, reorder=True):
             written["theirs"] = [write_without_cache(student, source, sampling) for source in sources]
         seconds["theirs"].append(time.perf_counter() - start)
     lengths = [len(target) for group in written["ours"] for target in group]

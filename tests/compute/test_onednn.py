@@ -146,7 +146,7 @@ def test_contexts_nest(calls):
     """Fails if encoding in the middle of a training step ends the run or leaves the step to MKL."""
     layer = nn.Linear(8, 8)
     with trainable_onednn_linears():
-        with onednn_linears(), torch.inference_mode():
+        with onednn_linears(layer), torch.inference_mode():
             layer(torch.ones(2, 8))
         calls.clear()
         layer(torch.ones(2, 8)).sum().backward()
@@ -160,8 +160,9 @@ def test_without_the_operator_or_the_need_nothing_changes(calls, monkeypatch):
         with trainable_onednn_linears():
             assert nn.Linear.forward is onednn.stock_forward
             nn.Linear(8, 8)(torch.ones(2, 8)).sum().backward()
-    with onednn_linears(), torch.inference_mode():
-        nn.Linear(8, 8)(torch.ones(2, 8))
+    layer = nn.Linear(8, 8)
+    with onednn_linears(layer), torch.inference_mode():
+        layer(torch.ones(2, 8))
     assert not calls
 
 
@@ -178,7 +179,7 @@ def test_a_replica_computes_with_its_own_weights(calls):
 def test_other_threads_keep_their_own_products(calls):
     """Fails if one thread's encoding turns another's training off its gradients."""
     layer, inputs = nn.Linear(4, 4), torch.ones(1, 4)
-    with onednn_linears(), ThreadPoolExecutor(1) as pool:
+    with onednn_linears(layer), ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: layer(inputs).sum().backward()).result()
     assert not calls and layer.weight.grad is not None
 
@@ -186,7 +187,7 @@ def test_other_threads_keep_their_own_products(calls):
 def test_threads_leave_in_any_order(calls):
     """Fails if the first thread that is done takes the fast layers from the others, or leaves them behind."""
     layer, inputs = nn.Linear(4, 4), torch.ones(1, 4)
-    first, second = onednn_linears(), onednn_linears()
+    first, second = onednn_linears(layer), onednn_linears(layer)
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two, torch.no_grad():
         for pool, context in ((one, first), (two, second)):
             pool.submit(context.__enter__).result()

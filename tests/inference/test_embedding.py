@@ -76,7 +76,7 @@ def test_onednn_gives_the_same_numbers(reorder, monkeypatch):
     monkeypatch.setattr(onednn, "linear", lambda *args: calls.append(1) or linear(*args))
     for bias in (True, False):
         layer, inputs = nn.Linear(512, 96, bias=bias), torch.randn(3, 7, 512)
-        with torch.inference_mode(), onednn.onednn_linears(reorder):
+        with torch.inference_mode(), onednn.onednn_linears(layer, reorder):
             torch.testing.assert_close(layer(inputs), onednn.stock_forward(layer, inputs), atol=3e-5, rtol=0)
     assert len(calls) == 2, "the layers were left as they are: nothing was compared"
 

@@ -32,8 +32,8 @@ def bound_caches() -> None:
 
 
 @contextmanager
-def onednn_linears(reorder: bool = False) -> Iterator[None]:
-    """Runs the float32 CPU `nn.Linear` layers that this thread calls through oneDNN; for code without gradients.
+def onednn_linears(model: nn.Module, reorder: bool = False) -> Iterator[None]:
+    """Runs the float32 CPU `nn.Linear` layers of a model, called by this thread, through oneDNN; without gradients.
 
     Subclasses, other dtypes and other devices are left as they are, and so is everything under autocast.
 
@@ -41,17 +41,17 @@ def onednn_linears(reorder: bool = False) -> Iterator[None]:
         reorder: copy the weights into the layout of oneDNN first (0.1 s for 12 x 768): 10% faster from then on.
     """
     weights = {}
+    if AVAILABLE and not torch.is_autocast_enabled("cpu"):
+        layers = [layer for layer in model.modules() if type(layer) is nn.Linear and is_plain(layer.weight)]
+        weights = {layer: layer.weight for layer in layers}
+    if reorder:  # all at once: done by each layer when it first runs, writing is 6% slower
+        weights = {layer: torch.ops.mkldnn._reorder_linear_weight(weight, None) for layer, weight in weights.items()}
 
     def run(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-        if not fits(layer, inputs) or inputs.numel() == 0:
-            return stock_forward(layer, inputs)
-        if not reorder:
-            return linear(inputs, layer.weight, layer.bias)
-        if layer not in weights:
-            weights[layer] = torch.ops.mkldnn._reorder_linear_weight(layer.weight, None)
-        return linear(inputs, weights[layer], layer.bias)
+        weight = weights.get(layer)
+        return stock_forward(layer, inputs) if weight is None else linear(inputs, weight, layer.bias)
 
-    with run_linears(run) if AVAILABLE else nullcontext():
+    with run_linears(run):
         yield
 
 
@@ -101,13 +101,9 @@ class OneDNNLinear(torch.autograd.Function):
 
 
 def trainable_linear(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    if not fits(layer, inputs):
+    if torch.is_autocast_enabled("cpu") or not is_plain(inputs) or not is_plain(layer.weight):
         return stock_forward(layer, inputs)
     return OneDNNLinear.apply(inputs, layer.weight, layer.bias)
-
-
-def fits(layer: nn.Linear, inputs: torch.Tensor) -> bool:
-    return is_plain(layer.weight) and is_plain(inputs) and not torch.is_autocast_enabled("cpu")
 
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

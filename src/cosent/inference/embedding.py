@@ -104,7 +104,7 @@ def embed_tokens(
     some = np.count_nonzero(lengths)  # sentences without tokens come last and keep vectors of zeros
     vectors = torch.zeros((len(lengths), encoder.pooling.hidden_size), device=device)
     ends = lengths.cumsum()
-    with onednn_linears(reorder=len(tokenized.ids) >= REORDER_TOKENS):
+    with onednn_linears(encoder, reorder=len(tokenized.ids) >= REORDER_TOKENS):
         for start, stop in device_batches(lengths[:some], batch_size, device):
             mask = np.arange(lengths[start]) < lengths[start:stop, None]  # (sentences, longest)
             ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)

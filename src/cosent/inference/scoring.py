@@ -63,7 +63,7 @@ def score_tokens(
     order = np.argsort(-lengths, kind="stable")
     scores = torch.empty(len(ids), device=device)
     collate = JoinedPairCollator.from_tokenizer(encoder.tokenizer)
-    with onednn_linears(reorder=lengths.sum() >= REORDER_TOKENS):
+    with onednn_linears(encoder, reorder=lengths.sum() >= REORDER_TOKENS):
         for start, stop in device_batches(lengths[order], batch_size, device):
             batch = collate([(ids[row], first_tokens[row], 0.0) for row in order[start:stop]])
             del batch["labels"]

@@ -72,7 +72,7 @@ def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampli
     room = CACHE_BYTES.get(device.type, CACHE_BYTES["cuda"])
     at_once = max(1, room // (sampling.num_samples * sample_bytes))  # sources, if no prefix were shared
     order = np.argsort([-len(source) for source in sources], kind="stable")  # sources of similar length together
-    with evaluating(student), onednn_linears(reorder=True):
+    with evaluating(student), onednn_linears(student, reorder=True):
         for start in range(0, len(sources), at_once):
             chosen = order[start : start + at_once]
             targets = _write(student, [sources[index] for index in chosen], sampling)

@@ -41,7 +41,7 @@ def perplexity(student: Student, sources: list[str], targets: list[str]) -> floa
     collate = StudentCollator(student.tokenizer.pad_token_id)
     lengths = np.array([2 * (len(first) + len(second)) for first, second, *_ in pairs])
     losses, tokens, device = 0.0, 0.0, student.backbone.device
-    with evaluating(student), onednn_linears():
+    with evaluating(student), onednn_linears(student):
         for start, stop in batch_bounds(lengths, len(pairs), BATCH_TOKENS):
             batch = {name: tensor.to(device) for name, tensor in collate(pairs[start:stop]).items()}
             outputs = student(**batch)
