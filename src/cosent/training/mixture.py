@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch.utils.data import ConcatDataset
 
-from cosent.data.corpus import Corpus, labels_of, load_corpus, random_negatives, random_subset
+from cosent.data.corpus import Corpus, labels_of, load_corpus, random_subset
+from cosent.data.negatives import random_negatives
 from cosent.data.pairs import PairDataset
 from cosent.data.tokenization import warn_truncated
 from cosent.errors import InputError
