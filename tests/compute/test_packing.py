@@ -11,7 +11,16 @@ from transformers import AutoConfig, AutoModel
 
 from cosent.compute import packed_backbone
 from cosent.compute.packed_backbone import POSITIONS, max_tokens, packed_forward, packing_obstacle, padded_forward
-from cosent.compute.packing import block_mask, cheapest_plan, pack, plan_rows, token_counts, unpack, worthwhile_plan
+from cosent.compute.packing import (
+    WIDEST,
+    block_mask,
+    cheapest_plan,
+    pack,
+    plan_rows,
+    token_counts,
+    unpack,
+    worthwhile_plan,
+)
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.pooling import POOLINGS, Pooling
@@ -335,3 +344,11 @@ def test_roberta_reserves_positions():
         backbone(**make_inputs([limit]))
         with pytest.raises((IndexError, RuntimeError), match="out of (bounds|range)"):
             backbone(**make_inputs([limit + 1]))
+
+
+def test_long_sentences_make_no_wider_rows_than_they_need():
+    """Fails if one sentence of 8,000 tokens asks for a mask of 16,000 x 16,000, or for a thousand plans."""
+    lengths = np.array([8000, 30, 20, 700, 5])
+    assert cheapest_plan(lengths, 256, 8192).width == 8000
+    assert cheapest_plan(np.array([700, 690, 30, 20]), 256, 8192).width <= WIDEST
+    assert cheapest_plan(np.array([500, 490, 30, 20]), 256, 8192).width <= WIDEST

@@ -22,6 +22,15 @@ def whole(folder, step, size=3):
     return place
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
+    """Fails if a power failure can leave a sealed checkpoint whose weights are zeros."""
+    order = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append("flushed"))
+    monkeypatch.setattr(checkpoints, "write_atomically", lambda *_: order.append("sealed"))
+    whole(tmp_path, 4)
+    assert order == ["flushed", "flushed", "sealed"]
+
+
 def test_auto_starts_where_nothing_is(tmp_path):
     """Fails if the first start of a command that resumes stops with an error."""
     assert checkpoints.find_in_folder(str(tmp_path / "run"), "auto", overwrite=False) is None

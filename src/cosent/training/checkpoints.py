@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -164,8 +165,15 @@ def start_in(folder: Path, settings: dict) -> None:
 
 
 def seal(folder: Path) -> None:
-    """Marks a checkpoint as complete: lists its files and their sizes in a file that is written atomically."""
-    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Marks a checkpoint as complete: lists its files and their sizes in a file that is written atomically.
+
+    The files are on the disk by then: after a power failure, one of the right size may be full of zeros otherwise.
+    """
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    for path in files:
+        with open(path, "rb+") as file:  # Windows flushes only what is open for writing
+            os.fsync(file.fileno())
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
     write_atomically(folder / SEAL, json.dumps(sizes, indent=1))
 
 
