@@ -49,7 +49,9 @@ def onednn_linears(model: nn.Module, reorder: bool = False) -> Iterator[None]:
 
     def run(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
         weight = weights.get(layer)
-        return stock_forward(layer, inputs) if weight is None else linear(inputs, weight, layer.bias)
+        if weight is None or not is_plain(inputs) or torch.is_autocast_enabled("cpu"):  # which may begin inside
+            return stock_forward(layer, inputs)
+        return linear(inputs, weight, layer.bias)
 
     with run_linears(run):
         yield
