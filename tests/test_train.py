@@ -224,7 +224,7 @@ def test_a_validation_split_of_one_label_selects_nothing(train, make_corpus, pai
         (("--loss", "sbert", "--features", "u", "w"), "--features u w"),
         (("--features", "u"), "--features are those of a Sentence-BERT head"),
         (("--eval_strategy", "no", "--early_stopping_patience", "1"), "--early_stopping_patience needs"),
-        (("--bf16_full_eval", "true"), "--bf16_full_eval would turn"),
+        (("--bf16_full_eval", "true"), "--bf16_full_eval would convert"),
         (("--lora_r", "4"), "--lora_r does nothing here. Add --use_peft true"),
         (("--rollback_factor", "0.1"), "--rollback_factor does nothing here. Add --on_collapse"),
         (("--max_length", "0"), "max_length must be 3 to"),
