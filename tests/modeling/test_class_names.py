@@ -22,6 +22,9 @@ from tests.families import LETTERS, save_family
         (["entailment", "not_entailment"], (0, 1)),
         (["not duplicate", "duplicate"], (1, 0)),
         (["other", "similar"], (1, 0)),
+        (["yes", "no"], (0, 1)),
+        ([0, 1], (1, 0)),
+        (["mismatch", "match"], (1, 0)),
     ],
 )
 def test_scores_follow_the_names_of_classes(names, expected):
@@ -29,7 +32,9 @@ def test_scores_follow_the_names_of_classes(names, expected):
     assert scored_classes(dict(enumerate(names))) == expected
 
 
-@pytest.mark.parametrize("names", [["a", "b"], ["positive", "negative"], ["LABEL_0", "LABEL_1", "LABEL_2"]])
+@pytest.mark.parametrize(
+    "names", [["a", "b"], ["positive", "negative"], ["LABEL_0", "LABEL_1", "LABEL_2"], ["maybe", "yes"]]
+)
 def test_classes_that_say_nothing_are_refused(names):
     """Fails if a score is guessed, and perhaps inverted."""
     with pytest.raises(InputError, match="which of them means similar is unclear"):

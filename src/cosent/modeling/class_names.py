@@ -8,9 +8,10 @@ from cosent.schema import NLI_CLASSES
 
 logger = logging.getLogger(__name__)
 
-SIMILAR = ("entailment", "similar", "paraphrase", "duplicate", "equivalent", "relevant", "match", "yes", "true", "1")
-DISSIMILAR = ("contradiction", "no", "false", "0", *(f"{no}{name}" for no in ("not_", "non_", "un", "dis", "in", "ir")
-                                                     for name in SIMILAR))  # fmt: skip
+SIMILAR = ("entailment", "similar", "paraphrase", "duplicate", "equivalent", "relevant", "match")
+NEGATIONS = ("not_", "non_", "not", "non", "un", "dis", "mis", "in", "ir")
+DISSIMILAR = ("contradiction", *(f"{negation}{name}" for negation in NEGATIONS for name in SIMILAR))
+ANSWERS = (("no", "yes"), ("false", "true"), ("0", "1"))  # of two classes; one of a pair alone may mean anything
 UNNAMED = re.compile(r"LABEL_\d+")
 
 
@@ -28,18 +29,23 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     Raises:
         InputError: names that do not identify the classes.
     """
-    names = {int(number): re.sub(r"[\s-]+", "_", name.strip().lower()) for number, name in id2label.items()}
+    # `str`: transformers' example scripts keep the labels of a CSV file, which may be the numbers 0 and 1.
+    names = {int(number): re.sub(r"[\s-]+", "_", str(name).strip().lower()) for number, name in id2label.items()}
     if len(names) == 1:
         return 0, None
-    if len(names) == 2 and all(UNNAMED.fullmatch(name) for name in id2label.values()):
+    if len(names) == 2 and all(UNNAMED.fullmatch(str(name)) for name in id2label.values()):
         return 1, 0
+    by_name = {name: number for number, name in names.items()}
+    for no, yes in ANSWERS:
+        if set(by_name) == {no, yes}:
+            return by_name[yes], by_name[no]
     similar = [number for number, name in names.items() if name in SIMILAR]
     dissimilar = [number for number, name in names.items() if name in DISSIMILAR]
     if len(names) == 2 and len(similar) == 1 != len(dissimilar):
         dissimilar = [1 - similar[0]]
     if len(similar) != 1 or len(dissimilar) != 1:
         raise InputError(
-            f"The classes of this classifier are named {', '.join(id2label[number] for number in sorted(names))}, and "
+            f"The classes of this classifier are named {', '.join(names[number] for number in sorted(names))}, and "
             "which of them means similar is unclear: scores might be inverted. Set `id2label` in its config.json "
             "to entailment, neutral, contradiction, or to similar and dissimilar."
         )
@@ -56,7 +62,9 @@ def name_classes(config, path: str) -> None:
     if config.num_labels != len(NLI_CLASSES):
         return
     old = [config.id2label[number] for number in range(config.num_labels)]
-    if not all(UNNAMED.fullmatch(name) for name in old) and [name.lower() for name in old] != list(NLI_CLASSES):
+    if not all(UNNAMED.fullmatch(str(name)) for name in old) and [str(name).lower() for name in old] != list(
+        NLI_CLASSES
+    ):
         logger.warning("%s has the classes %s; its head is trained as %s.", path, old, list(NLI_CLASSES))
     config.id2label = dict(enumerate(NLI_CLASSES))
     config.label2id = {name: number for number, name in enumerate(NLI_CLASSES)}
