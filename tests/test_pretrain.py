@@ -19,6 +19,7 @@ from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments,
 from cosent.pretraining.model import Pretraining, first_vectors, fresh_model, initial_model, piece_means
 from cosent.pretraining.trainer import rate
 from cosent.run_record import read_record
+from tests.families import save_family
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
 
@@ -212,3 +213,10 @@ def test_what_does_not_go_together_is_said(pretrain, flags, told):
     """Fails if a run without an end starts, or one that reads nothing, or learns from what is not there."""
     with pytest.raises(InputError, match=told):
         pretrain(*flags)
+
+
+@pytest.mark.parametrize("name", ["electra", "albert", "roberta"])
+def test_models_whose_head_is_another_are_refused(name, tmp_path):
+    """Fails if --init accepts a model that training then stops at with a traceback."""
+    with pytest.raises(InputError, match=f"is a {name} model, and pretraining continues only bert"):
+        initial_model(str(save_family(name, tmp_path / name)))
