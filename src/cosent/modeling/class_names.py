@@ -9,8 +9,8 @@ from cosent.schema import NLI_CLASSES
 logger = logging.getLogger(__name__)
 
 SIMILAR = ("entailment", "similar", "paraphrase", "duplicate", "equivalent", "relevant", "match")
-NEGATIONS = ("not_", "non_", "not", "non", "un", "dis", "mis", "in", "ir")
-DISSIMILAR = ("contradiction", *(f"{negation}{name}" for negation in NEGATIONS for name in SIMILAR))
+NEGATIONS = ("not_", "non_", "not", "non", "un", "dis", "in", "ir")
+DISSIMILAR = ("contradiction", "mismatch", *(f"{negation}{name}" for negation in NEGATIONS for name in SIMILAR))
 ANSWERS = (("no", "yes"), ("false", "true"), ("0", "1"))  # of two classes; one of a pair alone may mean anything
 UNNAMED = re.compile(r"LABEL_\d+")
 
