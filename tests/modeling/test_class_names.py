@@ -52,3 +52,14 @@ def test_a_folder_with_its_classes_in_another_order(tmp_path):
         scores[order[0]] = CrossEncoder.from_pretrained(str(folder)).similarity(LETTERS[:8], LETTERS[8:16])
     assert np.abs(scores["entailment"]).max() > 0.1
     np.testing.assert_allclose(scores["entailment"], -scores["contradiction"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("names", [["entailment", "not_entailment"], ["a", "b"]])
+def test_a_classifier_that_is_trained_scores_the_class_of_label_1(tmp_path, names):
+    """Fails if `--loss ce` trains class 1 of somebody's classifier as similar, and scores class 0."""
+    folder = save_family("bert", tmp_path / "two", num_labels=2)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    (folder / "config.json").write_text(json.dumps(config))
+    CrossEncoder.from_pretrained(str(folder), num_labels=2).save_pretrained(tmp_path / "saved")
+    assert scored_classes(CrossEncoder.from_pretrained(str(tmp_path / "saved")).model.config.id2label) == (1, 0)

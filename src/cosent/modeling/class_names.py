@@ -12,6 +12,7 @@ SIMILAR = ("entailment", "similar", "paraphrase", "duplicate", "equivalent", "re
 NEGATIONS = ("not_", "non_", "not", "non", "un", "dis", "in", "ir")
 DISSIMILAR = ("contradiction", "mismatch", *(f"{negation}{name}" for negation in NEGATIONS for name in SIMILAR))
 ANSWERS = (("no", "yes"), ("false", "true"), ("0", "1"))  # of two classes; one of a pair alone may mean anything
+BINARY_CLASSES = ("dissimilar", "similar")  # the label is the position
 UNNAMED = re.compile(r"LABEL_\d+")
 
 
@@ -53,18 +54,24 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
 
 
 def name_classes(config, path: str) -> None:
-    """Names the classes of a classifier before training: three are those of NLI, in the order of its labels.
+    """Names the classes of a classifier before training, in the order of its labels.
+
+    Three are those of NLI. Two are `BINARY_CLASSES`, unless they have no names: under other names the score of what is
+    trained as similar might be inverted.
 
     Args:
         config: config of a transformers model; changed in place.
         path: name of the loaded model, for the warning that its head is retrained with another order of classes.
     """
-    if config.num_labels != len(NLI_CLASSES):
+    old = [str(config.id2label[number]) for number in range(config.num_labels)]
+    unnamed = all(UNNAMED.fullmatch(name) for name in old)
+    if config.num_labels == len(NLI_CLASSES):
+        names = NLI_CLASSES
+    elif config.num_labels == len(BINARY_CLASSES) and not unnamed:
+        names = BINARY_CLASSES
+    else:
         return
-    old = [config.id2label[number] for number in range(config.num_labels)]
-    if not all(UNNAMED.fullmatch(str(name)) for name in old) and [str(name).lower() for name in old] != list(
-        NLI_CLASSES
-    ):
-        logger.warning("%s has the classes %s; its head is trained as %s.", path, old, list(NLI_CLASSES))
-    config.id2label = dict(enumerate(NLI_CLASSES))
-    config.label2id = {name: number for number, name in enumerate(NLI_CLASSES)}
+    if not unnamed and [name.lower() for name in old] != list(names):
+        logger.warning("%s has the classes %s; its head is trained as %s.", path, old, list(names))
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: number for number, name in enumerate(names)}
