@@ -98,6 +98,16 @@ def test_the_head_keeps_float32_under_autocast(encoder):
     assert not torch.equal(scores, scores.bfloat16().float())
 
 
+def test_a_compiled_classifier_scores_as_before(encoder):
+    """Fails if --torch_compile stops at a head that leaves autocast: dynamo cannot trace a context over two hooks."""
+    inputs = encoder.tokenizer(FIRST, SECOND, padding=True, return_tensors="pt")
+    model = encoder.model.eval()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = model(**inputs).logits
+        logits = torch.compile(model, backend="eager")(**inputs).logits
+    assert torch.equal(logits, expected)
+
+
 def test_dropout_reaches_every_head(tmp_path):
     """Fails if the head of ALBERT, whose config has a name of its own for it, keeps its dropout."""
     config = AlbertConfig(vocab_size=200, embedding_size=8, hidden_size=8, num_attention_heads=2, intermediate_size=8)

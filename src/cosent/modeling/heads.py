@@ -30,6 +30,7 @@ def keep_in_full_precision(head: nn.Module) -> None:
     head.register_forward_hook(_return_to_autocast, always_call=True)
 
 
+@torch.compiler.disable  # it cannot trace a context that one hook enters and another leaves
 def _leave_autocast(head: nn.Module, inputs: tuple) -> tuple:
     weight = next(head.parameters(), torch.empty(0))  # int8 layers have none: they read float32, on the CPU
     context = torch.autocast(weight.device.type, enabled=False)
@@ -39,5 +40,6 @@ def _leave_autocast(head: nn.Module, inputs: tuple) -> tuple:
                  for value in inputs)  # fmt: skip
 
 
+@torch.compiler.disable
 def _return_to_autocast(head: nn.Module, inputs: tuple, output) -> None:
     _local.entered.pop().__exit__(None, None, None)
