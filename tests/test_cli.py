@@ -65,6 +65,12 @@ def test_an_unknown_key_names_the_nearest_one(recipe):
         parse(["--config", recipe("corpus: a\nlearning_rat: 1.0\n")], Arguments)
 
 
+def test_a_key_that_is_no_text_is_unknown(recipe):
+    """Fails if a number as a key ends in a traceback."""
+    with pytest.raises(InputError, match="unknown key 1"):
+        parse(["--config", recipe("corpus: a\n1: 1.0\n")], Arguments)
+
+
 @pytest.mark.parametrize("flag", ["--learning_rat", "--learning-rats=3"])
 def test_an_unknown_flag_names_the_nearest_one(flag):
     """Fails if argparse guesses an abbreviation or a misspelt flag is ignored."""

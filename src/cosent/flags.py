@@ -136,7 +136,7 @@ def read_values(recipe: str, flags: dict[str, Flag]) -> dict:
     values = {}
     for key, value in read_recipe(recipe).items():
         if key not in flags:
-            raise InputError(f"{recipe}: unknown key {key!r}.{nearest(key, flags)} Nothing was run.")
+            raise InputError(f"{recipe}: unknown key {key!r}.{nearest(str(key), flags)} Nothing was run.")
         values[key] = value_of(flags[key], value, f"{recipe}: {key}")
     return values
 
