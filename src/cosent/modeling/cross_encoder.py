@@ -76,7 +76,7 @@ class CrossEncoder(TextModel):
 
         Args:
             num_labels: number of logits, for training; default: that of the folder. A head of another size is
-                replaced, and three classes are named as `NLI_CLASSES`.
+                replaced, and classes are named in the order of the labels (`class_names.name_classes`).
             segment_ids: `tokenizer`: those of the tokenizer (all 0 if it was saved that way); `zero`: all 0, in
                 training, here and wherever the saved folder is served.
             The others: see `TextModel`.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from cosent.compute.contexts import evaluating
 from cosent.compute.packed_backbone import POSITIONS, averaged_layers
 from cosent.errors import InputError
 
@@ -66,19 +67,16 @@ def try_out(backbone: nn.Module, tokenizer) -> Trial:
     a, b, c, d, e = [number for number in range(len(special) + 5) if number not in special][:5]
     padded = [[a, b, c, d], [a, b, c, e], [a, b, c, tokenizer.pad_token_id]]
     mask = [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]]
-    was_training = backbone.training
-    backbone.eval()
     try:
-        one_end, other_end, short = _vectors(backbone, padded, mask)
-        (alone,) = _vectors(backbone, [[a, b, c]], [[1, 1, 1]])
+        with evaluating(backbone):
+            one_end, other_end, short = _vectors(backbone, padded, mask)
+            (alone,) = _vectors(backbone, [[a, b, c]], [[1, 1, 1]])
     except Exception as error:  # architectures that are not encoders fail in many ways
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"A {backbone.config.model_type} model does not run on plain sentences ({reason}). Take an encoder, such "
             "as a BERT, RoBERTa, ModernBERT, or a decoder that is trained for embeddings."
         ) from error
-    finally:
-        backbone.train(was_training)
     effect = (short[:3] - alone).abs().max() / alone.abs().max()
     return Trial(torch.equal(one_end[0], other_end[0]), float(effect))
 
