@@ -56,7 +56,7 @@ def main(args: EncodeArguments) -> None:
         return
     seconds = time.time() - start
     warn_truncated(truncated, rows, "sentences", encoder.max_length)
-    result = {"output": args.output, "rows": rows, "dim": encoder.pooling.hidden_size, "truncated": truncated}
+    result = {"output": args.output, "rows": rows, "dim": encoder.embedding_dimension, "truncated": truncated}
     print(json.dumps(result | {"seconds": round(seconds, 3), "sentences_per_second": round(rows / seconds, 1)}))
 
 

@@ -12,12 +12,12 @@ from transformers import AutoModel, AutoTokenizer
 
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.pooling import POOLINGS
+from cosent.modeling.pooling import MODE_KEYS, POOLINGS
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "linear_cls"])
+@pytest.mark.parametrize("pooling", [*MODE_KEYS, "linear_cls", "cls+mean", "mean+lasttoken+max"])
 def test_sentence_transformers_gives_the_same_vectors(tiny_model, tmp_path, pooling):
     """Fails if a served model answers differently from the one that was measured, also for too long sentences."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=16)
@@ -28,7 +28,7 @@ def test_sentence_transformers_gives_the_same_vectors(tiny_model, tmp_path, pool
     assert np.std(encoder.encode(TEXTS), axis=0).max() > 1e-3, "all vectors are alike: nothing was compared"
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", [*POOLINGS, "cls+mean", "mean+cls", "max+attention"])
 def test_reloading_gives_the_same_vectors(tiny_model, tmp_path, pooling):
     """Fails if saving loses the pool, its weights or the maximum length."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=16, seed=7)
@@ -38,18 +38,18 @@ def test_reloading_gives_the_same_vectors(tiny_model, tmp_path, pooling):
     np.testing.assert_array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", [*POOLINGS, "cls+mean", "mean+cls", "max+attention"])
 def test_sentence_transformers_and_we_read_what_the_other_saved(tiny_model, tmp_path, pooling):
     """Fails if a folder means another pooling after sentence-transformers loaded it and saved it again."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=16, seed=7)
     encoder.save_pretrained(tmp_path / "ours")
-    trust = {"trust_remote_code": pooling == "attention"}  # for the class that modules.json names
+    trust = {"trust_remote_code": "attention" in pooling}  # for the class that modules.json names
     served = SentenceTransformer(str(tmp_path / "ours"), device="cpu", **trust)
     served.save(str(tmp_path / "theirs"))
     again = SentenceTransformer(str(tmp_path / "theirs"), device="cpu", **trust)
     ours = SentenceEncoder.from_pretrained(str(tmp_path / "theirs"))
     assert (ours.pooling.mode, ours.max_length, served.max_seq_length) == (pooling, 16, 16)
-    assert again.get_embedding_dimension() == encoder.pooling.hidden_size
+    assert again.get_embedding_dimension() == encoder.embedding_dimension
     expected = encoder.encode(TEXTS)
     assert np.std(expected, axis=0).max() > 1e-3, "all vectors are alike: nothing was compared"
     for vectors in (served.encode(TEXTS), again.encode(TEXTS), ours.encode(TEXTS)):
@@ -110,7 +110,7 @@ def test_the_maximum_length_of_older_folders(tiny_model, tmp_path):
 def test_a_pool_of_others_that_we_do_not_compute(tiny_model, tmp_path):
     """Fails if a sentence-transformers folder with another pool is read as if it were mean pooling."""
     SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path)
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "lasttoken"}')
-    with pytest.raises(InputError, match="lasttoken, which this project does not compute"):
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "median"}')
+    with pytest.raises(InputError, match="median, which this project does not compute"):
         SentenceEncoder.from_pretrained(str(tmp_path))
     assert SentenceEncoder.from_pretrained(str(tmp_path), pooling="cls").pooling.mode == "cls"

@@ -62,7 +62,7 @@ def embed(
     rows: dict[str, int] = {}
     row = np.fromiter((rows.setdefault(sentence, len(rows)) for sentence in sentences), np.int64, len(sentences))
     unique, copies = list(rows), np.bincount(row, minlength=len(rows))
-    vectors = np.empty((len(unique), encoder.pooling.hidden_size), dtype=np.float32)
+    vectors = np.empty((len(unique), encoder.embedding_dimension), dtype=np.float32)
     truncated = np.zeros(len(unique), dtype=bool)
     with evaluating(encoder):
         for start in range(0, len(unique), CHUNK_SEQUENCES):
@@ -102,7 +102,7 @@ def embed_tokens(
     """Runs the encoder over tokenised sentences; shape `(sentences, hidden)`, float32, in the order they were given."""
     device, lengths, order = encoder.backbone.device, tokenized.lengths, tokenized.order
     some = np.count_nonzero(lengths)  # sentences without tokens come last and keep vectors of zeros
-    vectors = torch.zeros((len(lengths), encoder.pooling.hidden_size), device=device)
+    vectors = torch.zeros((len(lengths), encoder.embedding_dimension), device=device)
     ends = lengths.cumsum()
     with onednn_linears(encoder, reorder=len(tokenized.ids) >= REORDER_TOKENS):
         for start, stop in device_batches(lengths[:some], batch_size, device):

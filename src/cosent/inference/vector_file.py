@@ -140,7 +140,7 @@ def encode_file(
         InputError: the output does not fit on the disk, a worker died, or this process does not see the file that the
             first one created.
     """
-    rows, columns = chunks[-1].first + chunks[-1].rows, encoder.pooling.hidden_size
+    rows, columns = chunks[-1].first + chunks[-1].rows, encoder.embedding_dimension
     own = chunks[rank() :: world_size()]
     with partial_file(task.output_path) if rank() == 0 else nullcontext() as partial:
         partial_task = replace(task, output_path=decided_by_main(lambda: reserve(partial, rows, columns)))

@@ -40,6 +40,11 @@ class SentenceEncoder(TextModel):
         self.tokenizer = tokenizer
         self.pooling = pooling
 
+    @property
+    def embedding_dimension(self) -> int:
+        """Width of a sentence vector."""
+        return self.pooling.embedding_dimension
+
     @classmethod
     def from_pretrained(
         cls,

@@ -12,7 +12,17 @@ from cosent.compute.contexts import seeded
 from cosent.errors import InputError
 
 CONFIG_NAME, WEIGHTS_NAME = "config.json", "model.safetensors"
-POOLINGS = ("cls", "mean", "first_last_mean", "max", "attention", "linear_cls")
+# Keys of sentence-transformers' `Pooling` up to 5.3, in the order in which it concatenates several modes.
+MODE_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+ALONE = ("first_last_mean", "linear_cls")
+POOLINGS = (*MODE_KEYS, "attention", *ALONE)
 
 
 class Pooling(nn.Module):
@@ -21,24 +31,33 @@ class Pooling(nn.Module):
     `pool` computes. `forward`, `save` and `load` follow the protocol of sentence-transformers' modules without
     importing it, so that it can load folders with our own poolings wherever this package is installed.
 
-    `cls`: the first token. `mean`, `max`: over all tokens, [CLS] and [SEP] included, as sentence-transformers does.
-    `first_last_mean`: mean over tokens of the average of the first and the last layer's output (BERT-whitening,
-    arXiv 2103.15316). `attention`: softmax-weighted mean with one learned score per token. `linear_cls`: a linear
-    layer without activation on [CLS] (RoFormer-Sim, kexue.fm 8454).
+    Modes, all of which read the attention mask and take padding on either side:
+        cls, lasttoken: the first or the last token.
+        mean, max: over all tokens, special ones included, as sentence-transformers does.
+        mean_sqrt_len_tokens: sum over tokens / square root of their number.
+        weightedmean: mean weighted by position 1, 2, 3, ... (SGPT, arXiv 2202.08904).
+        first_last_mean: mean over tokens of the average of the first and the last layer's output (BERT-whitening,
+            arXiv 2103.15316).
+        attention: softmax-weighted mean with one learned score per token.
+        linear_cls: a linear layer without activation on the first token (RoFormer-Sim, kexue.fm 8454).
 
     Args:
-        mode: one of `POOLINGS`.
+        mode: one of `POOLINGS`, or several joined by `+`, whose vectors are concatenated in this order.
         hidden_size: width of the token vectors.
         seed: seed of the fresh weights of `attention` and `linear_cls`; the global random state is left alone.
     """
 
     def __init__(self, mode: str, hidden_size: int, seed: int = 42):
         super().__init__()
-        if mode not in POOLINGS:
-            raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {mode!r}.")
+        self.modes = tuple(mode.split("+"))
+        if not set(self.modes) <= set(POOLINGS) or (len(self.modes) > 1 and set(self.modes) & set(ALONE)):
+            raise InputError(
+                f"pooling must be one of {', '.join(POOLINGS)}, or several joined by + (without {' and '.join(ALONE)}),"
+                f" got {mode!r}."
+            )
         self.mode = mode
         self.hidden_size = hidden_size
-        outputs = {"attention": 1, "linear_cls": hidden_size}.get(mode)
+        outputs = hidden_size if mode == "linear_cls" else 1 if "attention" in self.modes else None
         if outputs is not None:
             with seeded(seed):
                 self.linear = nn.Linear(hidden_size, outputs)
@@ -48,27 +67,42 @@ class Pooling(nn.Module):
         """Indices of the backbone's `hidden_states` to average: 0 would be the embeddings, -1 is the output."""
         return (1, -1) if self.mode == "first_last_mean" else (-1,)
 
-    def pool(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    @property
+    def embedding_dimension(self) -> int:
+        """Width of the pooled vectors."""
+        return self.hidden_size * len(self.modes)
+
+    def pool(self, tokens: torch.Tensor, mask: torch.Tensor, skip: int | torch.Tensor = 0) -> torch.Tensor:
         """Pools one sentence per row.
 
         Args:
             tokens (`torch.Tensor` of shape `(sentences, tokens, hidden)`): mean of the layers named by `layers`.
-            mask (`torch.Tensor` of shape `(sentences, tokens)`): 1 for tokens, 0 for padding on the right.
+            mask (`torch.Tensor` of shape `(sentences, tokens)`): 1 for tokens, 0 for padding on the left or right.
+            skip: number of tokens at the start of every sentence that are not pooled, those of a prompt; or of each,
+                `torch.Tensor` of shape `(sentences,)`.
 
         Returns:
-            `torch.Tensor` of shape `(sentences, hidden)`.
+            `torch.Tensor` of shape `(sentences, embedding_dimension)`.
         """
-        if self.mode == "cls":
-            return tokens[:, 0]
-        if self.mode == "linear_cls":
-            return self.linear(tokens[:, 0])
-        mask = mask[..., None].bool()  # (sentences, tokens, 1)
-        if self.mode == "max":
-            return tokens.masked_fill(~mask, -torch.inf).amax(dim=1)
-        if self.mode == "attention":
-            weights = self.linear(tokens).masked_fill(~mask, -torch.inf).softmax(dim=1)
+        mask = mask.bool()
+        place = mask.cumsum(dim=1)  # (sentences, tokens), 1 for the first token of a sentence
+        mask = mask & (place > (skip if isinstance(skip, int) else skip[:, None]))
+        return torch.cat([self.pool_by(mode, tokens, mask, place) for mode in self.modes], dim=-1)
+
+    def pool_by(self, mode: str, tokens: torch.Tensor, mask: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        """Pools by one mode, see `pool`; `place` is the position of each token in its sentence."""
+        if mode in ("cls", "linear_cls", "lasttoken"):
+            index = mask.int().argmax(dim=1)  # the first of equal ones
+            if mode == "lasttoken":
+                index = mask.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)
+            chosen = tokens.take_along_dim(index[:, None, None], dim=1)[:, 0]
+            return self.linear(chosen) if mode == "linear_cls" else chosen
+        if mode == "max":
+            return tokens.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
+        if mode == "attention":
+            weights = self.linear(tokens).masked_fill(~mask[..., None], -torch.inf).softmax(dim=1)
         else:
-            weights = mask / mask.sum(dim=1, keepdim=True)
+            weights = token_weights(mode, mask, place)[..., None]
         return (tokens * weights.to(tokens.dtype)).sum(dim=1)
 
     def config(self) -> dict[str, str | int]:
@@ -92,7 +126,7 @@ class Pooling(nn.Module):
         return features | {"sentence_embedding": self.pool(tokens, features["attention_mask"])}
 
     def get_embedding_dimension(self) -> int:
-        return self.hidden_size
+        return self.embedding_dimension
 
     def save(self, output_path: str, *args, **kwargs) -> None:
         Path(output_path, CONFIG_NAME).write_text(json.dumps(self.config(), indent=2) + "\n", encoding="utf-8")
@@ -121,3 +155,12 @@ class Pooling(nn.Module):
         if pooling.state_dict():
             pooling.load_state_dict(load_file(file(WEIGHTS_NAME)))
         return pooling
+
+
+def token_weights(mode: str, mask: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """Weights of the tokens in a mean, shape `(sentences, tokens)`, 0 where `mask` is."""
+    if mode == "weightedmean":
+        weights = mask * place
+        return weights / weights.sum(dim=1, keepdim=True)
+    count = mask.sum(dim=1, keepdim=True)
+    return mask / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)

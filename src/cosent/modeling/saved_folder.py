@@ -2,12 +2,13 @@
 
 `modules.json` names the modules after the backbone:
 
-    cls, mean, max     1_Pooling
+    one of MODE_KEYS   1_Pooling
     linear_cls         1_Pooling (cls), 2_Dense
     first_last_mean    1_WeightedLayerPooling (1, 0, ..., 0, 1), 2_Pooling (mean); sentence_bert_config.json asks the
                        backbone for the output of all layers
     attention          1_Pooling, the class `cosent.modeling.pooling.Pooling`: sentence-transformers imports it where
                        cosent is installed and trust_remote_code is set, otherwise it refuses the folder
+    several            1_Pooling, as attention where that is one of them
 """
 
 import json
@@ -19,11 +20,9 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import cached_file
 
 from cosent.errors import InputError
-from cosent.modeling.pooling import POOLINGS, Pooling
+from cosent.modeling.pooling import MODE_KEYS, POOLINGS, Pooling
 
-# Poolings that sentence-transformers supports itself, with their keys in the config.json of its `Pooling`.
-POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
-WEIGHT_FILES = {"linear_cls": "2_Dense/model.safetensors", "attention": "1_Pooling/model.safetensors"}
+LINEAR_WEIGHTS, POOLING_WEIGHTS = "2_Dense/model.safetensors", "1_Pooling/model.safetensors"
 LAYER_WEIGHTS = "1_WeightedLayerPooling/model.safetensors"
 MODULE_FOLDERS = ("1_Pooling", "2_Dense", "1_WeightedLayerPooling", "2_Pooling")
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
@@ -42,7 +41,7 @@ def save_pooling(pooling: Pooling, folder: str | Path, weights: dict, layers: in
     folder, width = Path(folder), pooling.hidden_size
     remove_pooling(folder)  # left by an earlier model in this folder
     modules = {"": f"{THEIRS}Transformer", "1_Pooling": f"{THEIRS}Pooling"}
-    if pooling.mode == "attention":
+    if "attention" in pooling.modes:
         modules["1_Pooling"] = f"{Pooling.__module__}.{Pooling.__name__}"
         write_json(folder / "1_Pooling" / "config.json", pooling.config())
     elif pooling.mode == "first_last_mean":
@@ -61,7 +60,7 @@ def save_pooling(pooling: Pooling, folder: str | Path, weights: dict, layers: in
     else:
         write_json(folder / "1_Pooling" / "config.json", their_config(pooling.mode, width))
     if weights:
-        save_file(weights, folder / WEIGHT_FILES[pooling.mode])
+        save_file(weights, folder / (LINEAR_WEIGHTS if pooling.mode == "linear_cls" else POOLING_WEIGHTS))
     described = [
         {"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules.items())
     ]
@@ -69,8 +68,20 @@ def save_pooling(pooling: Pooling, folder: str | Path, weights: dict, layers: in
 
 
 def their_config(mode: str, width: int) -> dict:
-    """config.json of sentence-transformers' `Pooling`."""
-    return {"word_embedding_dimension": width} | {key: name == mode for name, key in POOLING_KEYS.items()}
+    """config.json of sentence-transformers' `Pooling`.
+
+    Up to 5.3 it wrote one key for each mode, which all versions read and which TEI and vLLM require. They do not tell
+    the order of several modes: one that is not theirs is written in the key of 5.4 too, which comes before the others.
+    """
+    modes = mode.split("+")
+    config = {"word_embedding_dimension": width} | {key: name in modes for name, key in MODE_KEYS.items()}
+    return config if read_mode(config) == mode else config | {"pooling_mode": modes}
+
+
+def read_mode(config: dict) -> str:
+    """Our name of the mode in a config.json of sentence-transformers' `Pooling`."""
+    modes = config.get("pooling_mode") or [name for name, key in MODE_KEYS.items() if config.get(key)]
+    return modes if isinstance(modes, str) else "+".join(modes) or "mean"
 
 
 def first_and_last(layers: int) -> torch.Tensor:
@@ -98,7 +109,7 @@ def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int, def
         InputError: the folder has a pooling that this project does not support, and no other is requested.
     """
     saved = read_pooling_mode(path)
-    if wanted is None and saved is not None and saved not in POOLINGS:
+    if wanted is None and saved is not None and not set(saved.split("+")) <= set(POOLINGS):
         raise InputError(
             f"{path} was saved with pooling {saved}, which this project does not compute ({', '.join(POOLINGS)}). "
             "Name another --pooling to start only from its backbone."
@@ -107,8 +118,9 @@ def load_pooling(path: str, hidden_size: int, wanted: str | None, seed: int, def
     pooling = Pooling(wanted or saved or ("linear_cls" if ported else default), hidden_size, seed)
     if ported:
         pooling.linear.load_state_dict(ported)
-    if pooling.mode == saved and pooling.mode in WEIGHT_FILES:
-        pooling.load_state_dict(load_file(cached_file(path, WEIGHT_FILES[pooling.mode])))
+    if pooling.mode == saved and pooling.state_dict():
+        file = LINEAR_WEIGHTS if saved == "linear_cls" else POOLING_WEIGHTS
+        pooling.load_state_dict(load_file(cached_file(path, file)))
     return pooling
 
 
@@ -118,8 +130,7 @@ def read_pooling_mode(path: str) -> str | None:
     config = read_json(path, f"{modules.get('Pooling', '1_Pooling')}/config.json")
     if config is None:
         return None
-    modes = [name for name, key in POOLING_KEYS.items() if config.get(key)]
-    mode = config.get("pooling_mode") or "+".join(modes)
+    mode = read_mode(config)
     if "WeightedLayerPooling" in modules:
         weights = load_file(cached_file(path, LAYER_WEIGHTS))["layer_weights"]
         start = read_json(path, "1_WeightedLayerPooling/config.json")["layer_start"]

@@ -42,7 +42,7 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
         return
     trial = try_out(backbone, tokenizer)
     kind = backbone.config.model_type
-    if trial.is_causal and pooling in ("cls", "linear_cls"):
+    if trial.is_causal and pooling is not None and {"cls", "linear_cls"} & set(pooling.split("+")):
         raise InputError(
             f"--pooling {pooling} reads the first token, but in a {kind} model that token sees no other: sentences "
             "with the same beginning would be equal. Pass --pooling mean."

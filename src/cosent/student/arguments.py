@@ -14,7 +14,9 @@ class StudentArguments:
     """The student to start from."""
 
     model_name_or_path: str = option("mini-roformer", "A RoFormer, a student or a published RoFormer-Sim.")
-    pooling: str | None = option(None, f"{', '.join(POOLINGS)}; default: that of the model, else linear_cls.")
+    pooling: str | None = option(
+        None, f"{', '.join(POOLINGS)}, or several joined by +; default: that of the model, else linear_cls."
+    )
     student_layers: int | None = option(None, "Keep this many of its layers, evenly spaced; default: all.")
     max_length: int | None = option(None, "Tokens per sentence; default: that of the corpus.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")

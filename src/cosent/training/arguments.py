@@ -20,7 +20,9 @@ class ModelArguments:
 
     model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
     tower: str = option("bi_encoder", "One encoder for each sentence, or a classifier that reads both.", TOWERS)
-    pooling: str | None = option(None, f"bi_encoder: {', '.join(POOLINGS)}; default: that of the model, else mean.")
+    pooling: str | None = option(
+        None, f"bi_encoder: {', '.join(POOLINGS)}, or several joined by +; default: that of the model, else mean."
+    )
     segment_ids: str = option(
         "tokenizer", "cross_encoder: those of the tokenizer, or 0 for both sentences.", ("tokenizer", "zero")
     )

@@ -59,7 +59,7 @@ def build_model(
         )
     else:
         encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, pooling=args.pooling, seed=seed, **same)
-        model = BiEncoder(encoder, objective.head(encoder.pooling.hidden_size, features, seed))
+        model = BiEncoder(encoder, objective.head(encoder.embedding_dimension, features, seed))
     encoder.packing = args.packing
     return model
 
