@@ -22,7 +22,7 @@ from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.loading import keep_layers
-from cosent.run_record import CorpusRecord, RunRecord
+from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.data import Corruption, StudentCollator, StudentDataset, training_rows
 from cosent.student.decoding import Sampling
@@ -72,7 +72,9 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         eval_dataset=list(held_out.validation),
         data_collator=student_collator(encoder.tokenizer, model_args.generation, distill_args),
     )
-    claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, distill_args))
+    records = {name: CorpusRecord.of(corpus.folder) for name, corpus in (measured | corpora).items()}
+    settings = run_settings(args, model_args, data_args, distill_args, data=manifest_hashes(records))
+    claim_output_folder(args.output_dir, checkpoint, settings)
     result = trainer.train(checkpoint, at_start=lambda: held_out.report(whole_state(trainer.model)))
     before, written_before = trainer.before
     after, written_after = held_out.report(whole_state(trainer.model))
@@ -83,7 +85,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
             environment=here,
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
-            corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.items()},
+            corpora=records,
             train_pairs=len(rows),
             synonyms=int(positive.sum()),
             before=before,

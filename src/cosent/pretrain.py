@@ -52,7 +52,8 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         neighbour_weight=args.neighbour_weight,
         max_minutes=args.max_minutes,
     )
-    claim_output_folder(args.output_dir, checkpoint, run_settings(args, text_args, encoder_args))
+    read = texts.hashes()
+    claim_output_folder(args.output_dir, checkpoint, run_settings(args, text_args, encoder_args, data=read))
     if not untrained:
         logger.info("reading the text; progress is logged every %d steps", args.logging_steps)
         trainer.train(resume_from_checkpoint=checkpoint)
@@ -61,7 +62,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         trainer.model.save_pretrained(args.output_dir, getattr(torch, encoder_args.save_dtype))
         last = next((entry for entry in reversed(trainer.state.log_history) if "tokens" in entry), {})
         done = PretrainingRecord(
-            text_sha256=texts.hashes(),
+            text_sha256=read,
             excluded_sentences=len(texts.excluded),
             excluded_lines_per_pass=texts.left_out,
             tokens=last.get("tokens", 0),

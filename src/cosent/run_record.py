@@ -63,6 +63,10 @@ class CorpusRecord:
         return cls(str(folder), sha256_of_file(folder / MANIFEST_NAME))
 
 
+def manifest_hashes(corpora: dict[str, CorpusRecord]) -> dict[str, str]:
+    return {name: corpus.manifest_sha256 for name, corpus in corpora.items()}
+
+
 @dataclass(frozen=True)
 class Written:
     """A student's generation on held-out synonyms: perplexity of the true ones, and statistics of samples."""

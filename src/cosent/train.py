@@ -13,7 +13,7 @@ from transformers import set_seed
 from cosent.cli import run
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.modeling.bi_encoder import BiEncoder
-from cosent.run_record import CorpusRecord, RunRecord
+from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
 from cosent.run_scores import SCORES_NAME, Scores, save_scores
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
@@ -42,6 +42,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     mixture = load_mixture(data_args, loss_args.loss)
     select_on_validation(mixture.selecting, args)
     tower, manifests = TOWERS[model_args.tower], mixture.training_manifests
+    records = {name: CorpusRecord.of(corpus.folder) for name, corpus in mixture.corpora.items()}
     objective = build_objective(loss_args.loss, loss_args.parameters(), manifests, model_args.tower)
 
     set_seed(args.seed)
@@ -66,7 +67,8 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     if args.on_collapse is not None:
         trainer.add_callback(CollapseGuard(trainer, args.on_collapse, args.collapse_drop, args.rollback_factor))
 
-    claim_output_folder(args.output_dir, checkpoint, run_settings(args, model_args, data_args, loss_args))
+    settings = run_settings(args, model_args, data_args, loss_args, data=manifest_hashes(records))
+    claim_output_folder(args.output_dir, checkpoint, settings)
     scores: Scores = {}
     result = trainer.train(checkpoint, at_start=lambda: evaluate_splits(trainer, data.held_out, [], scores, "before"))
     before, _ = trainer.before
@@ -78,7 +80,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             environment=here,
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
-            corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in mixture.corpora.items()},
+            corpora=records,
             train_pairs=len(data.train),
             before=before,
             after=after,

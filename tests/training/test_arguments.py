@@ -5,6 +5,7 @@ import logging
 import pytest
 import torch
 
+from cosent.errors import InputError
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.pretraining.arguments import PretrainingArguments
 from cosent.student.arguments import StudentTrainingArguments
@@ -28,6 +29,21 @@ def test_several_gpus_are_never_used_by_accident(kind, flags, tmp_path, monkeypa
         args = kind(output_dir=str(tmp_path), **flags)
     assert args.n_gpu == 1 and args.train_batch_size == args.per_device_train_batch_size
     assert "sees 4 GPUs and trains on the first. To train on all of them: accelerate launch" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [PairTrainingArguments, PretrainingArguments])
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("gradient_accumulation_steps", 0, "--gradient_accumulation_steps must be at least 1, got 0"),
+        ("deepspeed", "x.json", "--deepspeed would shard with settings that are not checked here"),
+        ("fsdp", "full_shard", "--fsdp would shard with settings that are not checked here"),
+    ],
+)
+def test_refused_before_trainer_sees_it(kind, flag, value, words, tmp_path):
+    """Fails if a wrong value trains nothing, or ends in the traceback of a library that is not installed."""
+    with pytest.raises(InputError, match=words):
+        kind(output_dir=str(tmp_path), max_steps=1, **{flag: value})
 
 
 def test_the_model_is_not_replicated(tiny_model, tmp_path, monkeypatch):

@@ -70,14 +70,35 @@ def test_a_run_resumes_with_its_own_settings_only(tmp_path):
         checkpoints.claim_output_folder(str(tmp_path), str(whole(tmp_path, 8)), started)
 
 
+@pytest.mark.parametrize(
+    ("started", "now"),
+    [
+        ({"corpus": ["data/lcqmc", "nli"]}, {"corpus": ["lcqmc", "./data/nli/"]}),
+        ({"model_name_or_path": "./m/"}, {"model_name_or_path": "m"}),
+        ({"text": ["a//b.txt"], "teacher": None}, {"text": ["a/b.txt"], "teacher": None}),
+    ],
+)
+def test_another_spelling_of_a_place_is_no_other_setting(tmp_path, started, now):
+    """Fails if `data/lcqmc` cannot resume what `lcqmc` started, or another place can."""
+    checkpoint = whole(tmp_path, 4)
+    (checkpoint / checkpoints.SETTINGS).write_text(json.dumps(started))
+    checkpoints.check_settings(checkpoint, now)
+    name, value = next(iter(now.items()))
+    other = [f"{value[0]}2", *value[1:]] if isinstance(value, list) else f"{value}2"
+    with pytest.raises(InputError, match=f"started with other settings: {name}"):
+        checkpoints.check_settings(checkpoint, {name: other})
+
+
 def test_what_may_differ_exists(tmp_path):
     """Fails if the list of settings that may differ names one that no job has any more."""
     from cosent.distill import DistillArguments, StudentDataArguments, StudentTrainingArguments
-    from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments
+    from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
+    from cosent.student.arguments import StudentArguments
 
-    classes = (DistillArguments, StudentDataArguments, StudentTrainingArguments, EncoderArguments, PretrainingArguments)
+    classes = (DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments)
+    classes += (EncoderArguments, PretrainingArguments, TextArguments)
     names = {field.name for arguments in classes for field in fields(arguments)}
-    assert not checkpoints.MAY_DIFFER - names
+    assert not (checkpoints.MAY_DIFFER | checkpoints.CORPORA | checkpoints.PLACES) - names
 
 
 @pytest.mark.parametrize(
@@ -163,6 +184,38 @@ def test_training_that_was_over_is_not_continued(tmp_path):
     assert checkpoints.had_ended(state(4, 8, True), 8)  # early stopping
     assert checkpoints.had_ended(state(8, 8, True), 8)
     assert not checkpoints.had_ended(state(8, 8, True), 16)  # the user asks for more epochs now
+
+
+def test_data_prepared_anew_is_other_data(train, make_corpus, pairs):
+    """Fails if a run goes on in silence with other pairs than it began with, because their corpus has the same name."""
+    checkpoint = train("--save_total_limit", "2") / "checkpoint-4"
+    make_corpus({"train": [*pairs[1:], pairs[0]], "validation": pairs[:32]})
+    with pytest.raises(InputError, match=r"started with other settings: data of made_up \w{12}, not \w{12}"):
+        train("--resume_from_checkpoint", str(checkpoint), output="other")
+
+
+@pytest.fixture
+def opposed(pairs):
+    """What is learnt of the training pairs makes validation worse: the first epoch is the best."""
+    return {"train": pairs, "validation": [(a, b, 1 - label) for a, b, label in pairs]}
+
+
+def test_a_run_that_was_moved_keeps_its_best_epoch(train, make_corpus, opposed, tmp_path):
+    """Fails if a run resumed in a moved folder ends with its last weights, since the best had an absolute path."""
+    make_corpus(opposed)
+    folder = train()
+    best = (folder / "model.safetensors").read_bytes()
+    assert best == (folder / "checkpoint-4/model.safetensors").read_bytes()
+    assert best != (folder / "checkpoint-8/model.safetensors").read_bytes()
+    (folder / "run.json").unlink()
+    moved = folder.rename(tmp_path / "moved")
+    train("--resume_from_checkpoint", "auto", output="moved")
+    assert (moved / "model.safetensors").read_bytes() == best
+
+    (moved / "run.json").unlink()
+    shutil.rmtree(moved / "checkpoint-4")
+    with pytest.raises(InputError, match="best checkpoint so far of the run in .*moved is checkpoint-4.*neither place"):
+        train("--resume_from_checkpoint", "auto", output="moved")
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import torch
 from transformers import TrainingArguments
 
 from cosent.errors import InputError
-from cosent.flags import option
+from cosent.flags import option, refuse_below_1
 from cosent.pretraining.model import ARCHITECTURES
-from cosent.training.arguments import use_one_gpu
+from cosent.training.arguments import refuse_sharding_flags, use_one_gpu
 
 
 @dataclass
@@ -56,6 +56,8 @@ class PretrainingArguments(TrainingArguments):
     def __post_init__(self):
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the encoder, e.g. runs/mini.")
+        refuse_below_1(self, "gradient_accumulation_steps")
+        refuse_sharding_flags(self)
         if self.max_steps < 0 and self.max_minutes is None:
             raise InputError("Text is streamed endlessly: give --max_minutes or --max_steps.")
         if not 0 < self.mask_ratio < 1:

@@ -125,7 +125,7 @@ class PairTrainingArguments(TrainingArguments):
     overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
 
     def __post_init__(self):
-        refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size")
+        refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
         if self.on_collapse is None:
             refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")
         for flag in ("bf16_full_eval", "fp16_full_eval"):
@@ -136,12 +136,7 @@ class PairTrainingArguments(TrainingArguments):
                 "--label_smoothing_factor does nothing here: most of these losses rank or measure scores and have no "
                 "classes to smooth. Leave it out."
             )
-        for flag in ("fsdp", "deepspeed"):
-            if getattr(self, flag):
-                raise InputError(
-                    f"--{flag} would shard with settings that are not checked here. Leave it out, and launch with "
-                    "accelerate launch --config_file recipes/accelerate/fsdp.yaml or deepspeed_zero2.yaml."
-                )
+        refuse_sharding_flags(self)
         if self.train_sampling_strategy == "group_by_length":
             raise InputError(
                 "--train_sampling_strategy group_by_length is for padded batches: these are packed, and only pairs of "
@@ -157,6 +152,16 @@ class PairTrainingArguments(TrainingArguments):
         use_one_gpu(self)
         # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
+
+
+def refuse_sharding_flags(args: TrainingArguments) -> None:
+    """Refuses Trainer's own flags for sharding, before it looks for a library that may not be installed."""
+    for flag in ("fsdp", "deepspeed"):
+        if getattr(args, flag):
+            raise InputError(
+                f"--{flag} would shard with settings that are not checked here. Leave it out, and launch with "
+                "accelerate launch --config_file recipes/accelerate/fsdp.yaml or deepspeed_zero2.yaml."
+            )
 
 
 def use_one_gpu(args: TrainingArguments) -> None:

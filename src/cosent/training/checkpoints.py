@@ -39,7 +39,11 @@ MAY_DIFFER = {
     *("hub_revision", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
     *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "use_cpu", "local_rank"),
     *("ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "gradient_checkpointing", "gradient_checkpointing_kwargs"),
+    "torch_empty_cache_steps",
 }
+# Settings that name corpora, whose content is compared by its hashes, and models or files: `./m/` is the same as `m`.
+CORPORA = {"corpus", "eval_corpora", "pairs", "exclude"}
+PLACES = {"model_name_or_path", "init", "teacher", "text"}
 
 
 def has_finished(args: TrainingArguments) -> bool:
@@ -102,13 +106,15 @@ def is_of(checkpoint: str, output_dir: str) -> bool:
     return Path(checkpoint).resolve().parent == Path(output_dir).resolve()
 
 
-def run_settings(args: TrainingArguments, *others) -> dict:
-    """Every setting that affects training: all arguments except `MAY_DIFFER`, and those of the launcher.
+def run_settings(args: TrainingArguments, *others, data: dict[str, str] | None = None) -> dict:
+    """Every setting that affects training: all arguments except `MAY_DIFFER`, those of the launcher, and the data.
 
     Args:
         others: the other argument dataclasses of the job.
+        data: a hash of everything that is read, by name.
     """
     settings = args.to_dict() | {"processes": args.world_size}
+    settings |= {f"data of {Path(name).name}": sha256[:12] for name, sha256 in (data or {}).items()}
     settings |= {"mixed_precision": args.mixed_precision, "sharded_by": launched_with()}
     for arguments in others:
         settings |= asdict(arguments)
@@ -147,12 +153,41 @@ def check_settings(checkpoint: Path, settings: dict) -> None:
         )
     started = json.loads(file.read_text(encoding="utf-8"))
     differing = [f"{name} {started[name]}, not {value}" for name, value in settings.items()
-                 if name in started and json.loads(json.dumps(value)) != started[name]]  # fmt: skip
+                 if name in started and comparable(name, value) != comparable(name, started[name])]  # fmt: skip
     if differing:
         raise InputError(
             f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. The result would match "
             "neither. Repeat the command that it was started with, or start a new run in another --output_dir."
         )
+
+
+def comparable(name: str, value):
+    """A setting as JSON would give it back, without the spelling of places: `data/lcqmc/` is the corpus `lcqmc`."""
+    value = json.loads(json.dumps(value))
+    if isinstance(value, list):
+        return [comparable(name, item) for item in value]
+    if value is None or name not in CORPORA | PLACES:
+        return value
+    return Path(value).name if name in CORPORA else os.path.normpath(value)
+
+
+def best_checkpoint(resumed: str | Path) -> str | None:
+    """The best checkpoint so far of the run that a checkpoint is of, also if its folder was moved or copied.
+
+    Raises:
+        InputError: it is no longer there.
+    """
+    recorded = json.loads(Path(resumed, STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
+    if recorded is None:
+        return None
+    for place in (Path(resumed).parent / Path(recorded).name, Path(recorded)):
+        if is_whole(place):
+            return str(place)
+    raise InputError(
+        f"The best checkpoint so far of the run in {Path(resumed).parent} is {Path(recorded).name}, expected next to "
+        f"{Path(resumed).name} or at {recorded}, and is in neither place. The run might end with a worse model. Copy "
+        "it there, or pass --load_best_model_at_end false to end with the last weights."
+    )
 
 
 def start_in(folder: Path, settings: dict) -> None:

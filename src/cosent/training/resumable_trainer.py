@@ -12,8 +12,10 @@ from transformers import Trainer
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 
+from cosent.compute.distributed import decided_by_main
+from cosent.modeling.loading import quiet_transformers
 from cosent.run_record import UNFINISHED
-from cosent.training.checkpoints import SEAL, SETTINGS, clear_disk_errors, had_ended, seal
+from cosent.training.checkpoints import SEAL, SETTINGS, best_checkpoint, clear_disk_errors, had_ended, seal
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 
@@ -53,6 +55,13 @@ class ResumableTrainer(Trainer):
         super().create_accelerator_and_postprocess()
         self.args.mixed_precision, self.args.bf16 = wanted
         check_strategy(self.accelerator, self.args.mixed_precision)
+
+    def _init_training_state(self, max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial):
+        with quiet_transformers():  # it drops a best checkpoint whose folder was moved, with a warning
+            trained = super()._init_training_state(max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial)
+        if resume_from_checkpoint is not None and self.args.load_best_model_at_end:
+            self.state.best_model_checkpoint = decided_by_main(lambda: best_checkpoint(resume_from_checkpoint))
+        return trained
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         if launched_with() is not None and self.args.mixed_precision == "bf16":
