@@ -1,0 +1,81 @@
+"""Queries of a labelled corpus: which sentences of its pool are labelled similar to which."""
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from cosent.data.corpus import Corpus
+from cosent.errors import InputError
+from cosent.evaluation.retrieval import Relevance
+from cosent.schema import Manifest
+
+TOP_SHARE = 0.8  # of the range of labels: from here on, sentences are similar
+
+
+def similar_from(manifest: Manifest) -> float:
+    """The least label of similar sentences: 1 of binary labels, entailment of NLI, 4 of 0..5."""
+    return manifest.label_min + TOP_SHARE * (manifest.label_max - manifest.label_min)
+
+
+def pool_and_relevance(
+    corpus: Corpus, split: str, from_label: float | None = None, closure: bool = False, whole_pool: bool = False
+) -> tuple[list[str], Relevance]:
+    """The distinct sentences of a split, and for each that is labelled similar to others, which ones.
+
+    Every sentence of a similar pair is a query for the other one. The gain of a sentence is its label: 1 of binary
+    labels. Of a pair that is labelled more than once, the greatest label is kept; a sentence with itself is no pair.
+
+    Args:
+        from_label: least label of similar sentences; default: `similar_from`.
+        closure: also take sentences as similar that are connected by similar pairs, with gain 1.
+        whole_pool: retrieve among the sentences of all splits; the queries stay those of `split`.
+
+    Returns:
+        The pool and its queries; `Relevance.items` are places in the pool.
+
+    Raises:
+        InputError: the split has no similar pair, or `from_label` is not above 0, where gains begin.
+    """
+    least = similar_from(corpus.manifest) if from_label is None else from_label
+    if least <= 0:
+        raise InputError(f"The least label of similar sentences must be above 0, got {least:g}: labels are gains.")
+    rows = corpus.split(split)
+    splits = [rows, *(other for name, other in corpus.splits.items() if whole_pool and name != split)]
+    place: dict[str, int] = {}
+    for part in splits:
+        for name in ("sentence1", "sentence2"):
+            for sentence in part[name][:]:
+                place.setdefault(sentence, len(place))
+    labels = corpus.labels(split).astype(np.float64)
+    first, second = (np.array([place[s] for s in rows[name][:]]) for name in ("sentence1", "sentence2"))
+    similar = (labels >= least) & (first != second)
+    if not similar.any():
+        raise InputError(
+            f"{corpus.folder} {split} has no pair of different sentences with a label of at least {least:g}, so "
+            "nothing can be retrieved. Name another split or a lower label."
+        )
+    first, second, labels = first[similar], second[similar], labels[similar]
+    if closure:
+        first, second, labels = connected(first, second, len(place))
+    return list(place), relevance(np.r_[first, second], np.r_[second, first], np.r_[labels, labels])
+
+
+def connected(first: np.ndarray, second: np.ndarray, sentences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All pairs of sentences that are connected by the given pairs, each once, with labels of 1."""
+    graph = coo_array((np.ones(len(first)), (first, second)), shape=(sentences, sentences))
+    _, component = connected_components(graph, directed=False)
+    members = np.unique(np.r_[first, second])
+    groups = np.split(members[np.argsort(component[members], kind="stable")],
+                      np.cumsum(np.unique(component[members], return_counts=True)[1])[:-1])  # fmt: skip
+    pairs = np.concatenate([group[np.stack(np.triu_indices(len(group), 1), axis=1)] for group in groups])
+    return pairs[:, 0], pairs[:, 1], np.ones(len(pairs))
+
+
+def relevance(query: np.ndarray, item: np.ndarray, gain: np.ndarray) -> Relevance:
+    """`Relevance` of pairs of query and item in any order; of repeated ones the greatest gain is kept."""
+    order = np.lexsort((-gain, item, query))
+    query, item, gain = query[order], item[order], gain[order]
+    new = np.r_[True, (query[1:] != query[:-1]) | (item[1:] != item[:-1])]
+    query, item, gain = query[new], item[new], gain[new]
+    queries, starts = np.unique(query, return_index=True)
+    return Relevance(queries, np.r_[starts, len(query)], item, gain)

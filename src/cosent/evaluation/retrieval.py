@@ -1,0 +1,105 @@
+"""Retrieval metrics: which of the sentences that belong to a query are among its nearest ones.
+
+`rows` (`numpy.ndarray` of shape `(queries, depth)`) are the retrieved items of each query, best first, without the query
+itself. Each metric is a value per query, so that a bootstrap can draw queries; their means are what is reported.
+
+Source: Manning, Raghavan and Schütze 2008, Introduction to Information Retrieval, chapter 8; nDCG with linear gains:
+Järvelin and Kekäläinen 2002. The values equal those of sentence-transformers' InformationRetrievalEvaluator, whose
+gains are all 1.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cosent.evaluation.significance import RESAMPLES
+
+DEPTH = 100  # items that mean average precision looks at
+RECALLS = (1, 5, 10)
+CUTOFF = 10  # of mrr and ndcg
+METRICS = (*(f"recall_at_{k}" for k in RECALLS), f"mrr_at_{CUTOFF}", f"ndcg_at_{CUTOFF}", "map")
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """Queries and the items of a pool that are relevant to each.
+
+    Args:
+        queries: int64 of shape `(queries,)`, the item that is each query.
+        starts: int64 of shape `(queries + 1,)`: those of query q are `items[starts[q]:starts[q + 1]]`.
+        items: int64 of shape `(relevant in all,)`, at least one per query, each once.
+        gains: float64 of the same shape, greater than 0: how relevant each is.
+    """
+
+    queries: np.ndarray
+    starts: np.ndarray
+    items: np.ndarray
+    gains: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Number of relevant items of each query, int64 of shape `(queries,)`."""
+        return np.diff(self.starts)
+
+
+def retrieval_metrics(rows: np.ndarray, relevance: Relevance) -> dict[str, np.ndarray]:
+    """The `METRICS` of each query, by name, each float64 of shape `(queries,)` and between 0 and 1.
+
+    With n relevant items of a query, gain_r of the item at rank r (0 if it is not relevant) and hit_r = gain_r > 0:
+    `recall_at_k` = hits in the first k / n; `mrr_at_10` = 1 / rank of the first hit, 0 if there is none; `ndcg_at_10` =
+    sum(gain_r / log2(r + 1)) / the same sum for the best possible order; `map` = sum(hit_r * hits until r / r) /
+    min(n, depth).
+
+    Args:
+        rows: int64 of shape `(queries, depth)`; if depth is less than 10 or 100, longer lists count as missed.
+
+    Raises:
+        ValueError: another number of queries.
+    """
+    if len(rows) != len(relevance):
+        raise ValueError(
+            f"Expected retrieved items of {len(relevance)} queries, got {len(rows)}. Pass a row for each query."
+        )
+    gains = gains_of(rows, relevance)  # (queries, depth)
+    hits, count = gains > 0, relevance.counts
+    ranks = np.arange(1, rows.shape[1] + 1)
+    metrics = {f"recall_at_{k}": hits[:, :k].sum(axis=1) / count for k in RECALLS}
+    metrics[f"mrr_at_{CUTOFF}"] = (hits / ranks)[:, :CUTOFF].max(axis=1)
+    discounts = 1 / np.log2(ranks[:CUTOFF] + 1)
+    best = best_gains(relevance, len(discounts))  # (queries, cutoff)
+    metrics[f"ndcg_at_{CUTOFF}"] = gains[:, :CUTOFF] @ discounts / (best @ discounts)
+    precision = hits.cumsum(axis=1) / ranks
+    metrics["map"] = (hits * precision).sum(axis=1) / np.minimum(count, rows.shape[1])
+    return metrics
+
+
+def gains_of(rows: np.ndarray, relevance: Relevance) -> np.ndarray:
+    """Gain of each retrieved item, 0 for those that are not relevant: float64 of the shape of `rows`."""
+    items = int(max(rows.max(initial=0), relevance.items.max(initial=0))) + 1
+    query = np.repeat(np.arange(len(relevance)), relevance.counts)
+    known = query * items + relevance.items  # a number for each query with each of its items
+    order = np.argsort(known)
+    asked = np.arange(len(rows))[:, None] * items + rows
+    place = np.searchsorted(known, asked, sorter=order).clip(max=len(known) - 1)
+    return np.where(known[order[place]] == asked, relevance.gains[order[place]], 0.0)
+
+
+def best_gains(relevance: Relevance, cutoff: int) -> np.ndarray:
+    """The `cutoff` greatest gains of each query in falling order, then zeros: float64 of shape `(queries, cutoff)`."""
+    query = np.repeat(np.arange(len(relevance)), relevance.counts)
+    order = np.lexsort((-relevance.gains, query))
+    place = np.arange(len(order)) - relevance.starts[:-1][query]
+    best = np.zeros((len(relevance), cutoff))
+    kept = place < cutoff
+    best[query[kept], place[kept]] = relevance.gains[order][kept]
+    return best
+
+
+def mean_interval(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
+    """95% bootstrap interval of the mean of `values` `(queries,)` over drawn queries."""
+    drawn = np.random.default_rng(seed).multinomial(len(values), np.full(len(values), 1 / len(values)), size=resamples)
+    low, high = np.percentile(drawn @ values / len(values), (2.5, 97.5))
+    return float(low), float(high)

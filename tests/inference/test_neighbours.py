@@ -1,0 +1,79 @@
+"""Exact nearest neighbours in blocks: the same as sorting the whole matrix of dot products."""
+
+import numpy as np
+import pytest
+
+from cosent.errors import InputError
+from cosent.inference import neighbours
+from cosent.inference.neighbours import nearest, pairs_above
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of a few rows, so that every border between blocks is crossed."""
+    for name, value in (("QUERIES", 7), ("ROWS", 11), ("LARGEST", 13)):
+        monkeypatch.setattr(neighbours, name, value)
+
+
+def integers(rows: int, width: int, seed: int) -> np.ndarray:
+    """Vectors with exact dot products, many of them equal."""
+    return np.random.default_rng(seed).integers(-2, 3, (rows, width)).astype(np.float32)
+
+
+@pytest.mark.parametrize("k", [1, 5, 59])
+@pytest.mark.parametrize("own", [False, True])
+def test_equal_to_sorting_everything(small_blocks, k, own):
+    """Fails if a neighbour is lost at the border of a block, ties change their order, or a query finds itself."""
+    vectors = integers(60, 8, seed=0)
+    queries = vectors[:30]
+    exclude = np.where(np.arange(30) % 3 == 0, -1, np.arange(30)) if own else None
+    products = queries @ vectors.T
+    if own:
+        some = exclude >= 0
+        products[np.flatnonzero(some), exclude[some]] = -np.inf
+    expected = np.argsort(-products, axis=1, kind="stable")[:, :k]
+    assert any(len(np.unique(row)) < len(row) for row in products), "no ties: their order is not tested"
+    rows, scores = nearest(queries, vectors, k, exclude)
+    assert rows.dtype == np.int64 and scores.dtype == np.float32
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_array_equal(scores, np.take_along_axis(products, expected, axis=1))
+
+
+def test_worst_order_of_vectors(small_blocks):
+    """Fails if the best neighbours are missed where every block is better than all before it."""
+    vectors = np.arange(1, 61, dtype=np.float32)[:, None]
+    rows, scores = nearest(np.ones((3, 1), np.float32), vectors, 4)
+    assert rows.tolist() == [[59, 58, 57, 56]] * 3 and scores[0].tolist() == [60, 59, 58, 57]
+
+
+@pytest.mark.filterwarnings("error")
+def test_memory_maps(tmp_path, small_blocks):
+    """Fails if a file of vectors cannot be searched without loading it, or is changed by a search."""
+    vectors = integers(40, 4, seed=1)
+    np.save(tmp_path / "vectors.npy", vectors)
+    for mode in ("r", "c"):
+        mapped = np.load(tmp_path / "vectors.npy", mmap_mode=mode)
+        np.testing.assert_array_equal(nearest(vectors[:9], mapped, 3)[0], nearest(vectors[:9], vectors, 3)[0])
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), vectors)
+
+
+@pytest.mark.parametrize("threshold", [6.0, -100.0, 100.0])
+def test_pairs_above(small_blocks, threshold):
+    """Fails if a pair of similar rows is lost, given twice, or a row is paired with itself."""
+    vectors = integers(45, 6, seed=2)
+    products = vectors @ vectors.T
+    found = list(pairs_above(vectors, threshold))
+    pairs = [pair for first, second, _ in found for pair in zip(first.tolist(), second.tolist(), strict=True)]
+    expected = np.argwhere(np.triu(products >= threshold, 1)).tolist()
+    assert sorted(map(list, pairs)) == expected and (expected or threshold == 100)
+    assert all(np.array_equal(scores, products[first, second]) for first, second, scores in found)
+
+
+def test_refusals():
+    """Fails if vectors of two models are compared, or more neighbours are promised than there are."""
+    with pytest.raises(InputError, match=r"equal width, got shapes \(1, 3\) and \(2, 4\)"):
+        nearest(np.zeros((1, 3), np.float32), np.zeros((2, 4), np.float32), 1)
+    with pytest.raises(InputError, match="1 to 1 neighbours, as many as there are, got 2"):
+        nearest(np.zeros((1, 3), np.float32), np.zeros((2, 3), np.float32), 2, exclude=np.array([0]))
+    rows, scores = nearest(np.zeros((0, 3), np.float32), np.zeros((2, 3), np.float32), 2)
+    assert rows.shape == scores.shape == (0, 2)
