@@ -1,7 +1,7 @@
 """Retrieval metrics: which of the sentences that belong to a query are among its nearest ones.
 
-`rows` (`numpy.ndarray` of shape `(queries, depth)`) are the retrieved items of each query, best first, without the query
-itself. Each metric is a value per query, so that a bootstrap can draw queries; their means are what is reported.
+`rows` (`numpy.ndarray` of shape `(queries, depth)`) are the retrieved items of each query, best first, without the
+query itself. Each metric is a value per query, so that a bootstrap can draw queries; their means are what is reported.
 
 Source: Manning, Raghavan and Schütze 2008, Introduction to Information Retrieval, chapter 8; nDCG with linear gains:
 Järvelin and Kekäläinen 2002. The values equal those of sentence-transformers' InformationRetrievalEvaluator, whose

@@ -120,8 +120,7 @@ def entries(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def blocks(vectors: np.ndarray, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
     """Yields blocks of an array with the number of their first row; copies only what PyTorch cannot share."""
     for start in range(0, len(vectors), rows):
-        block = np.ascontiguousarray(vectors[start : start + rows])
-        yield start, torch.from_numpy(block if block.flags.writeable else block.copy())
+        yield start, torch.from_numpy(np.require(vectors[start : start + rows], requirements=["C", "W"]))
 
 
 def check(queries: np.ndarray, vectors: np.ndarray, k: int, excluded: bool) -> None:
