@@ -12,9 +12,11 @@ from pathlib import Path
 import datasets
 
 from cosent.errors import InputError
-from cosent.schema import COLUMNS, SPLITS, sha256_of_file
+from cosent.schema import COLUMNS, sha256_of_file
 from data_scripts.checks import LabelRange
-from data_scripts.readers import Layout, Record, Tally, read_pairs, read_records
+from data_scripts.readers import Pair, Shape, Tally, read_pairs
+from data_scripts.records import Record, place, read_records
+from data_scripts.survey import Carve, Places, Repetitions, contradiction_error, find_repetitions
 
 VERSION = "1.0.0"
 ONE_FILE = "1000GB"  # a split is one file, however large: `datasets` would start a second shard at 500 MB
@@ -25,7 +27,7 @@ class RawFile:
     """One raw file of a split; `records` replaces reading `path` for sources that are not files (demo, Hub)."""
 
     path: Path
-    layout: Layout
+    shape: Shape
     records: Callable[[], Iterator[Record]] | None = None
 
     def sha256(self) -> str:
@@ -36,51 +38,75 @@ class RawFile:
             digest.update(text.encode("utf-8", errors="surrogateescape") + b"\n")
         return digest.hexdigest()
 
+    def read(self, labels: LabelRange, tally: Tally, on_bad_rows: str) -> Iterator[tuple[int, Pair]]:
+        """The checked pairs and their lines, as `read_pairs`."""
+        tally.files.append({"name": "/".join(self.path.parts[-2:]), "rows": 0})
+        records = self.records() if self.records else read_records(self.path, self.shape.format)
+        return read_pairs(str(self.path), records, self.shape, labels, tally, on_bad_rows)
+
 
 @dataclass(frozen=True)
-class Carve:
-    """Validation and test pairs taken out of the train files at the user's request."""
+class Rows:
+    """The rows of one corpus: raw files by split, and what is done with them.
 
-    validation_share: float
-    test_share: float
-    seed: int
+    Args:
+        labels: labels that the rows may hold.
+        on_bad_rows: `error` or `skip`.
+        on_conflict: `error`, `drop` or `keep` for pairs with two different labels; None does not look for them.
+        carve: shares to take out of the train split.
+    """
 
-    def split_of(self, pairs: list[tuple[str, str, float]]) -> list[str]:
-        """The split of each pair, which depends only on the texts and the seed, not on the order of the rows.
+    files: dict[str, list[RawFile]]
+    labels: LabelRange
+    on_bad_rows: str = "error"
+    on_conflict: str | None = None
+    carve: Carve | None = None
 
-        Equal pairs, in either order, stay together, so that no pair is in two splits.
+    def lines(self, split: str, tally: Tally | None = None) -> Iterator[tuple[RawFile, int, Pair]]:
+        """File, line and pair of every usable row of a split, counted in `tally`."""
+        tally = Tally() if tally is None else tally
+        for file in self.files[split]:
+            for line, pair in file.read(self.labels, tally, self.on_bad_rows):
+                yield file, line, pair
+
+    def repetitions(self, split: str) -> Repetitions:
+        """Repeated and contradictory pairs of a split; nothing is found where nothing is looked for.
 
         Raises:
-            InputError: a share of these pairs rounds to none of them, or to all.
+            InputError: a bad row, or contradictory pairs.
         """
-        keys = ["\t".join(sorted(pair[:2])) for pair in pairs]
-        ranked = sorted(set(keys), key=lambda key: hashlib.sha256(f"{self.seed}\t{key}".encode()).digest())
-        validation, test = (round(share * len(ranked)) for share in (self.validation_share, self.test_share))
-        for name, share, count in (("validation", self.validation_share, validation), ("test", self.test_share, test)):
-            if share and not 0 < count < len(ranked) - 1:
-                raise InputError(
-                    f"--{name}_share {share:g} of {len(ranked)} different pairs is {count} pairs. A figure on "
-                    "so few means nothing. Give more pairs or another share."
-                )
-        split = dict.fromkeys(ranked, "train") | dict.fromkeys(ranked[:validation], "validation")
-        split |= dict.fromkeys(ranked[validation : validation + test], "test")
-        return [split[key] for key in keys]
+        if self.on_conflict is None:
+            return Repetitions()
+        found = find_repetitions((pair for _, _, pair in self.lines(split)), self.labels.kind == "nli")
+        if found.contradictory and self.on_conflict == "error":
+            lines = self.lines(split)
+            rows = ((place(file.path, file.shape.format, line), pair) for file, line, pair in lines)
+            raise contradiction_error(split, found, rows)
+        return found
+
+    def kept(self, split: str, repeated: Repetitions, tally: Tally | None = None) -> Iterator[tuple[str, Pair]]:
+        """The pairs of a split that are kept, each with its group."""
+        tally = Tally() if tally is None else tally
+        for file, _, pair in self.lines(split, tally):
+            if self.on_conflict == "drop" and repeated.contradicts(pair):
+                tally.left_out["contradictory pair"] += 1
+            else:
+                yield file.shape.group(pair), pair
 
 
 @dataclass
 class PairsConfig(datasets.BuilderConfig):
-    """Input of a build: raw files by split, the labels they may hold, and the handling of bad rows."""
+    """Input of a build; `repetitions` by split of the files, `places` if the train split is carved."""
 
-    files: dict[str, list[RawFile]] = field(default_factory=dict)
-    labels: LabelRange | None = None
-    on_bad_rows: str = "error"
-    carve: Carve | None = None
+    rows: Rows | None = None
+    repetitions: dict[str, Repetitions] = field(default_factory=dict)
+    places: Places | None = None
 
 
 class PairsBuilder(datasets.GeneratorBasedBuilder):
     """Builder of the columns sentence1, sentence2 (string) and label (float32), for every source of this project.
 
-    After a build, `tallies` holds the counts of each split.
+    After a build, `tallies` holds the counts of each split of the files.
     """
 
     VERSION = datasets.Version(VERSION)
@@ -91,46 +117,38 @@ class PairsBuilder(datasets.GeneratorBasedBuilder):
         return datasets.DatasetInfo(features=datasets.Features({name: datasets.Value(types[name]) for name in COLUMNS}))
 
     def _split_generators(self, dl_manager: datasets.DownloadManager) -> list[datasets.SplitGenerator]:
-        self.tallies = {split: Tally() for split in self.config.files}
-        pairs = {split: self._read(split) for split in self.config.files}
-        if self.config.carve:
-            everything = list(pairs["train"])
-            places = self.config.carve.split_of(everything)
-            pairs = {
-                split: iter([pair for pair, place in zip(everything, places, strict=True) if place == split])
-                for split in SPLITS
-                if split in places
-            }
-        return [datasets.SplitGenerator(name=split, gen_kwargs={"pairs": rows}) for split, rows in pairs.items()]
+        self.tallies = {split: Tally() for split in self.config.rows.files}
+        splits = self.config.places.splits if self.config.places else self.tallies
+        return [datasets.SplitGenerator(name=split, gen_kwargs={"split": split}) for split in splits]
 
-    def _read(self, split: str) -> Iterator[tuple[str, str, float]]:
-        tally = self.tallies[split]
-        for file in self.config.files[split]:
-            tally.files.append({"name": "/".join(file.path.parts[-2:]), "sha256": file.sha256(), "rows": 0})
-            records = file.records() if file.records else read_records(file.path, file.layout.format)
-            yield from read_pairs(
-                str(file.path), records, file.layout, self.config.labels, tally, self.config.on_bad_rows
-            )
-
-    def _generate_examples(self, pairs: Iterator[tuple[str, str, float]]) -> Iterator[tuple[int, dict]]:
+    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict]]:
+        places = self.config.places
+        source = "train" if places else split  # a carved split is read, and counted, with train
+        tally = self.tallies[source] if split == source else None
+        kept = self.config.rows.kept(source, self.config.repetitions[source], tally)
+        pairs = (pair for group, pair in kept if not places or places.split_of(group) == split)
         for key, pair in enumerate(pairs):
             yield key, dict(zip(COLUMNS, pair, strict=True))
 
 
-def build(folder: Path, scratch: Path, config: dict) -> dict[str, Tally]:
+def build(folder: Path, scratch: Path, rows: Rows) -> dict[str, Tally]:
     """Writes `{split}.parquet` for every split into `folder` and returns the counts of what was read.
+
+    The files are streamed: read once to find contradictory pairs, once to carve, and once for each split.
 
     Args:
         folder: an empty folder.
         scratch: an empty folder on the same disk, for the cache and lock files; the caller deletes it.
-        config: the fields of `PairsConfig`.
 
     Returns:
         `dict[str, Tally]`: by split of the source files (a carved corpus has only `train`).
 
     Raises:
-        InputError: a bad row, or a split without a single usable row.
+        InputError: a bad row, contradictory pairs, or a split without a single usable row.
     """
+    repetitions = {split: rows.repetitions(split) for split in rows.files}
+    places = rows.carve and rows.carve.places(group for group, _ in rows.kept("train", repetitions["train"]))
+    config = {"rows": rows, "repetitions": repetitions, "places": places}
     builder = PairsBuilder(cache_dir=str(scratch / "cache"), dataset_name="pairs", config_name="pairs", **config)
     try:
         builder.download_and_prepare(str(scratch / "parquet"), file_format="parquet", max_shard_size=ONE_FILE)
@@ -140,11 +158,15 @@ def build(folder: Path, scratch: Path, config: dict) -> dict[str, Tally]:
         raise
     for split, info in builder.info.splits.items():
         if not info.num_examples:
-            names = ", ".join(str(file.path) for file in config["files"][split])
+            names = ", ".join(str(file.path) for file in rows.files[split])
             raise InputError(
                 f"The {split} split has no usable row (read: {names}). A model would train or be measured on nothing. "
                 "Check that this is the right file, with its --format and --label_kind."
             )
         (file,) = (scratch / "parquet").glob(f"pairs-{split}*.parquet")
         file.rename(folder / f"{split}.parquet")
+    for split, tally in builder.tallies.items():
+        tally.repeated, tally.contradictory = repetitions[split].repeated, len(repetitions[split].contradictory)
+        for described, raw in zip(tally.files, rows.files[split], strict=True):
+            described["sha256"] = raw.sha256()
     return builder.tallies

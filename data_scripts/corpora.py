@@ -10,6 +10,7 @@ from cosent.errors import InputError
 from cosent.schema import LABEL_KINDS
 from data_scripts.readers import COLUMN_NAMES, Layout
 
+OWN_LABEL_KINDS = (*LABEL_KINDS, "scores")  # scores of a model: graded labels, whose range is that of the rows
 TEXT = Layout("tsv")
 NAMED_TSV = Layout("tsv", header=True, columns=COLUMN_NAMES, width=None)
 JSON_LINES = Layout("jsonl", columns=COLUMN_NAMES, width=None)
@@ -200,5 +201,6 @@ def unknown_name(name: str) -> InputError:
     return InputError(
         f"{name!r} is not in the table of corpora ({', '.join(CORPORA)})"
         + (f"; nearest: {', '.join(near)}" if near else "")
-        + f". For pairs of your own with that name, state their labels: --label_kind {'|'.join(LABEL_KINDS)}."
+        + ". For pairs of your own with that name, state their labels: --label_kind "
+        f"{'|'.join(OWN_LABEL_KINDS)} (rows of query, pos and neg need no flag)."
     )

@@ -1,23 +1,27 @@
-"""Find the files, splits and columns of the user's own pairs, and report every decision."""
+"""Find the files, splits, labels and prompts of the user's own pairs, and report every decision."""
 
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from cosent.errors import InputError
 from cosent.schema import SPLITS
-from data_scripts.builder import Carve, RawFile
-from data_scripts.checks import RowError
-from data_scripts.corpora import Corpus
-from data_scripts.readers import COLUMN_NAMES, Layout, find_columns, read_records
+from data_scripts.builder import RawFile
+from data_scripts.checks import ANY_SCORE
+from data_scripts.corpora import Corpus, unknown_name
+from data_scripts.layouts import FORMATS, find_shape
+from data_scripts.queries import Fields, QueryLayout
+from data_scripts.records import read_records
 from data_scripts.sources import Source
+from data_scripts.survey import Carve
 
-FORMATS = {".tsv": "tsv", ".txt": "tsv", ".data": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
 SPLIT_WORDS = {
     "train": ("train", "training"),
     "validation": ("dev", "valid", "validation"),
     "test": ("test", "testing"),
 }
-RANGES = {"binary": (0.0, 1.0), "nli": (0.0, 2.0)}
+FIXED_RANGES = {"binary": (0.0, 1.0), "nli": (0.0, 2.0), "scores": (ANY_SCORE.low, ANY_SCORE.high)}
 
 
 def from_own_pairs(name: str, source: Path, arguments) -> Source:
@@ -26,38 +30,117 @@ def from_own_pairs(name: str, source: Path, arguments) -> Source:
     Raises:
         InputError: files, flags or columns that do not go together.
     """
-    low, high = _label_range(arguments)
-    corpus = Corpus(name=name, label_kind=arguments.label_kind, label_min=low, label_max=high)
-    paths, decisions = _split_files(source, arguments.format)
-    files = {}
+    try:
+        paths, decisions = _split_files(source, arguments.format)
+    except InputError as error:
+        if arguments.label_kind is None:  # a corpus of the table, misspelt?
+            raise unknown_name(name) from error
+        raise
+    files: dict[str, list[RawFile]] = {}
     for split in (split for split in SPLITS if split in paths):
         for path in paths[split]:
-            layout, decided = _layout(path, arguments)
-            files.setdefault(split, []).append(RawFile(path, layout))
-            decisions.append(f"{path.name}: {split}, {layout.format}, {decided}")
+            shape, words = find_shape(path, arguments)
+            files.setdefault(split, []).append(RawFile(path, shape))
+            decisions.append(f"{path.name}: {split}, {shape.format}, {words}")
+    fields = _fields(files)
+    kind = _label_kind(name, files, fields, arguments.label_kind)
+    low, high = _label_range(kind, arguments)
+    corpus = Corpus(name, "graded" if kind == "scores" else kind, label_min=low, label_max=high)
+    warnings, prompt = [], ""
+    if fields is not None:
+        files = _with_fields(files, scored=kind in ("graded", "scores"), add_prompt=len(fields.prompts) > 1)
+        decisions += _decisions(kind, fields)
+        warnings += _prompt_warnings(fields)
+        prompt = next(iter(fields.prompts)) if len(fields.prompts) == 1 else ""
     carve = _carve(arguments, files)
-    warnings = []
     if carve:
+        together = "Equal pairs" if fields is None else "All pairs of a query"
         warnings.append(
-            f"No published split: of the different pairs, a share of {carve.validation_share:g} was taken out for "
-            f"validation and {carve.test_share:g} for test, with seed {carve.seed}. Equal pairs stay together; one "
-            "sentence may still be in several splits (see the audit)."
+            f"No published split: of the different {'pairs' if fields is None else 'queries'}, a share of "
+            f"{carve.validation_share:g} was taken out for validation and {carve.test_share:g} for test, with seed "
+            f"{carve.seed}. {together} stay together; one sentence may still be in several splits (see the audit)."
         )
-    return Source(corpus, files, f"own pairs of {source.resolve().name}", warnings, decisions, carve)
+    on_conflict = arguments.on_conflict or "error"
+    words = f"own pairs of {source.resolve().name}"
+    return Source(corpus, files, words, warnings, decisions, carve, on_conflict, prompt)
 
 
-def _label_range(arguments) -> tuple[float, float]:
+def _fields(files: dict[str, list[RawFile]]) -> Fields | None:
+    """What the rows of a query hold, over all files; None if there are no such files."""
+    found = None
+    for file in (file for split in files.values() for file in split):
+        if isinstance(file.shape, QueryLayout):
+            found = found or Fields()
+            found.count(read_records(file.path, file.shape.format), file.shape)
+    return found
+
+
+def _with_fields(files: dict[str, list[RawFile]], **known: bool) -> dict[str, list[RawFile]]:
+    """The files with what is `known` of all of them in the shapes of those with queries."""
+    return {
+        split: [
+            replace(file, shape=replace(file.shape, **known)) if isinstance(file.shape, QueryLayout) else file
+            for file in some
+        ]
+        for split, some in files.items()
+    }
+
+
+def _label_kind(name: str, files: dict[str, list[RawFile]], fields: Fields | None, asked: str | None) -> str:
+    """The kind of labels asked for; that of files of queries is clear from whether they have scores."""
+    if asked is None and any(not isinstance(file.shape, QueryLayout) for some in files.values() for file in some):
+        raise unknown_name(name)
+    if fields is None:
+        return str(asked)
+    if asked == "nli" or (asked in ("graded", "scores") and not fields.scored):
+        raise InputError(
+            f"--label_kind {asked} needs labels of that kind, and rows of a query with pos and neg have none: only "
+            "pos_scores and neg_scores could be grades. Leave --label_kind out (1 for pos, 0 for neg), or add scores."
+        )
+    return asked or ("scores" if fields.scored else "binary")
+
+
+def _decisions(kind: str, fields: Fields) -> list[str]:
+    labels = "1 for positives, 0 for negatives"
+    if kind != "binary":
+        labels = "pos_scores and neg_scores, unchanged"
+    elif fields.scored:
+        labels += " (--label_kind binary: pos_scores and neg_scores are not read)"
+    decisions = [f"labels: {labels}"]
+    if fields.unread:
+        decisions.append(f"not read: {', '.join(sorted(fields.unread))}")
+    (prompt, _), *others = fields.prompts.most_common() or [("", 0)]
+    if prompt and not others:
+        quoted = shlex.quote(prompt)
+        decisions.append(
+            f"prompt: the same in every row, and not written into the queries; train with --prompt {quoted} '' (none "
+            f"for the texts), a cross-encoder with --prompt {quoted}"
+        )
+    return decisions
+
+
+def _prompt_warnings(fields: Fields) -> list[str]:
+    if len(fields.prompts) < 2:
+        return []
+    shown = "; ".join(f"{prompt or 'none'!r}: {rows:,} rows" for prompt, rows in fields.prompts.most_common(3))
+    return [
+        f"The rows have different prompts ({shown}): each is written before its query, in sentence1. Write them before "
+        "the queries of the trained model too; --prompt would add one more."
+    ]
+
+
+def _label_range(kind: str, arguments) -> tuple[float, float]:
     given = (arguments.label_min, arguments.label_max)
-    if arguments.label_kind != "graded":
+    if kind in FIXED_RANGES:
         if given != (None, None):
-            raise InputError(
-                f"--label_min and --label_max are for --label_kind graded; {arguments.label_kind} has a fixed range."
-            )
-        return RANGES[arguments.label_kind]
+            own = "that of its rows" if kind == "scores" else "a fixed range"
+            raise InputError(f"--label_min and --label_max are for --label_kind graded; {kind} has {own}.")
+        return FIXED_RANGES[kind]
     if None in given or not given[0] < given[1]:
         raise InputError(
             f"--label_kind graded needs --label_min and --label_max, e.g. 0 and 5, got {given[0]} and {given[1]}. A "
-            "range taken from the rows would accept every typing error and change with the file."
+            "range taken from the rows would accept every typing error and change with the file (--label_kind scores "
+            "does so, for the scores of a model)."
         )
     return given
 
@@ -96,60 +179,6 @@ def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]
             "formats would be read twice. Name one file with --source, or rename the files."
         )
     return paths, decisions
-
-
-def _layout(path: Path, arguments) -> tuple[Layout, str]:
-    format = arguments.format or FORMATS.get(path.suffix)
-    if format is None:
-        raise InputError(f"The format of {path} is not clear from its name. Pass --format tsv, csv or jsonl.")
-    flags = (arguments.sentence1_column, arguments.sentence2_column, arguments.label_column)
-    wanted = tuple(int(flag) if flag and flag.isdecimal() else (flag,) if flag else None for flag in flags)
-    if format == "jsonl":
-        if any(isinstance(column, int) for column in wanted) or arguments.header is not None:
-            raise InputError(f"{path} is JSON lines: columns are named by their keys, and there is no header.")
-        columns = tuple(column or names for column, names in zip(wanted, COLUMN_NAMES, strict=True))
-        return Layout("jsonl", columns=columns, width=None), "columns by key"
-    names = _first_row(path, format)
-    header, why = _has_header(names, wanted, arguments.header)
-    if not header and any(isinstance(column, tuple) for column in wanted):
-        raise InputError(
-            f"{path} is read without a header (--no_header), so its columns have no names: give 0-based positions, got "
-            f"{', '.join(flag for flag in flags if flag)}."
-        )
-    by_name = [header and bool(set(known) & set(names)) for known in COLUMN_NAMES]
-    if len(names) != 3 and any(column is None and not found for column, found in zip(wanted, by_name, strict=True)):
-        raise InputError(
-            f"{path}, line 1: expected 3 columns (sentence1, sentence2, label) or a header with such names, got "
-            f"{len(names)}: {names}. Taking the first three could train on an id. Pass --sentence1_column, "
-            "--sentence2_column and --label_column (names of the header, or positions from 0), or --format."
-        )
-    columns = tuple(
-        column if column is not None else COLUMN_NAMES[place] if by_name[place] else place
-        for place, column in enumerate(wanted)
-    )
-    layout = Layout(format, header, columns, width=None)
-    chosen = ", ".join(names[position] if header else str(position) for position in find_columns(names, layout, path))
-    return layout, f"{why}, columns {chosen}"
-
-
-def _first_row(path: Path, format: str) -> list[str]:
-    for number, _, fields in read_records(path, format):
-        if isinstance(fields, RowError):
-            raise InputError(f"{path}, line {number}: {fields}. The columns are read from it: correct the line.")
-        if fields:
-            return [field.strip() for field in fields]
-    raise InputError(f"{path} is empty: it has no rows. Nothing could be learnt from it: name another file.")
-
-
-def _has_header(names: list[str], wanted: tuple, flag: bool | None) -> tuple[bool, str]:
-    """Whether line 1 is a header, and why: only if it holds known (or requested) column names."""
-    if flag is not None:
-        return flag, "line 1 is a header (--header)" if flag else "no header (--no_header)"
-    if any(isinstance(column, tuple) for column in wanted):
-        return True, "line 1 is a header (columns are asked for by name)"
-    if all(set(known) & set(names) for known in COLUMN_NAMES[:2]):
-        return True, "line 1 is a header (it holds column names; --no_header if not)"
-    return False, "no header (line 1 holds no known column name; --header if it is one)"
 
 
 def _carve(arguments, files: dict) -> Carve | None:

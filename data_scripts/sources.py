@@ -8,10 +8,11 @@ from pathlib import Path
 
 from cosent.errors import InputError
 from cosent.schema import SPLITS
-from data_scripts.builder import Carve, RawFile
+from data_scripts.builder import RawFile, Rows
 from data_scripts.checks import LabelRange
 from data_scripts.corpora import CORPORA, TEXT, Corpus
-from data_scripts.readers import Record
+from data_scripts.records import Record
+from data_scripts.survey import Carve
 
 HUB_SPLITS = {"train": "train", "validation": "validation", "dev": "validation", "valid": "validation", "test": "test"}
 HUB_COLUMNS = ("sentence1", "sentence2", "score")
@@ -19,7 +20,12 @@ HUB_COLUMNS = ("sentence1", "sentence2", "score")
 
 @dataclass
 class Source:
-    """A source as `prepare` needs it before reading a row."""
+    """A source as `prepare` needs it before reading a row.
+
+    Args:
+        on_conflict: what to do with contradictory pairs; None for published corpora, which stay as they are.
+        prompt: prompt of every first sentence, which is not part of it.
+    """
 
     corpus: Corpus
     files: dict[str, list[RawFile]]
@@ -27,10 +33,12 @@ class Source:
     warnings: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     carve: Carve | None = None
+    on_conflict: str | None = None
+    prompt: str = ""
 
-    @property
-    def labels(self) -> LabelRange:
-        return LabelRange(self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max)
+    def rows(self, on_bad_rows: str) -> Rows:
+        labels = LabelRange(self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max)
+        return Rows(self.files, labels, on_bad_rows, self.on_conflict, self.carve)
 
 
 def from_folder(corpus: Corpus, source: Path) -> Source:

@@ -28,11 +28,13 @@ class Manifest:
         label_min, label_max: range of the labels, both ends included (binary 0..1, NLI 0..2, STS-B 0..5).
         max_length: tokens, by tower (`bi_encoder`: per sentence, `cross_encoder`: per pair), special tokens counted.
         splits: by split name: `rows`, `sha256` of the Parquet file, `label_histogram`, `source_files` (name, SHA-256,
-            rows read), `published_rows` (or None), `left_out` (reason -> rows), `bad_rows` (file, line, text, reason).
+            rows read), `published_rows` (or None), `left_out` (reason -> rows), `repeated_rows`, `contradictory_pairs`,
+            `bad_rows` (file, line, text, reason).
         absent_splits: splits that the source does not have.
         warnings: caveats for users of the figures, e.g. a partial corpus.
         source: origin of the rows, in words.
         builder_version: version of the builder that wrote the folder.
+        prompt: prompt that the raw rows had for every first sentence; the sentences do not contain it.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Manifest:
     warnings: list[str] = field(default_factory=list)
     source: str = ""
     builder_version: str = ""
+    prompt: str = ""
 
     def save(self, folder: str | Path) -> None:
         text = json.dumps(asdict(self), ensure_ascii=False, indent=2)

@@ -15,7 +15,7 @@ TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 0), ("甲", "新", 
 def leaky(bench):
     for split, rows in (("train", TRAIN), ("test", TEST)):
         bench.write(f"raw/{split}.tsv", "".join(f"{a}\t{b}\t{c}\n" for a, b, c in rows))
-    bench.prepare("leaky", "--source", bench.folder / "raw", "--label_kind", "binary")
+    bench.prepare("leaky", "--source", bench.folder / "raw", "--label_kind", "binary", "--on_conflict", "keep")
     return bench
 
 

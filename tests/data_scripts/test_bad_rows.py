@@ -83,12 +83,12 @@ def test_an_unclosed_csv_quote_does_not_swallow_the_rest(bench):
 
 def test_a_stray_csv_quote_does_not_join_rows(bench):
     """Fails if a quote that closes rows later makes one sentence of them, or their number is lost when skipping."""
-    text = 'sentence1,sentence2,label\n"你好,再见,1\n今天,明天,0\n甲,乙,0\n很好",不错,1\n戊,己,0\n己,戊,1\n'
+    text = 'sentence1,sentence2,label\n"你好,再见,1\n今天,明天,0\n甲,乙,0\n很好",不错,1\n戊,己,0\n己,庚,1\n'
     path = bench.write("pairs.csv", text)
     with pytest.raises(InputError, match="line 2: expected a quote closed where its sentence ends"):
         bench.prepare("mine", "--source", path, "--label_kind", "binary")
     manifest = bench.prepare("mine", "--source", path, "--label_kind", "binary", "--on_bad_rows", "skip")
-    assert bench.rows() == [("戊", "己", 0.0), ("己", "戊", 1.0)]
+    assert bench.rows() == [("戊", "己", 0.0), ("己", "庚", 1.0)]
     assert manifest["splits"]["train"]["left_out"]["bad row"] == 4
 
 

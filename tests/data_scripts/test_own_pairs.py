@@ -123,7 +123,7 @@ def test_one_file_is_train_unless_shares_are_asked_for(bench):
 
 def test_shares_are_explicit_repeatable_and_keep_equal_pairs_together(bench):
     lines = [f"句{i}\t话{i}\t{i % 2}\n" for i in range(100)] + [f"话{i}\t句{i}\t0\n" for i in range(100)]
-    flags = (*BINARY, "--validation_share", "0.1", "--test_share", "0.2", "--seed", "7")
+    flags = (*BINARY, "--validation_share", "0.1", "--test_share", "0.2", "--seed", "7", "--on_conflict", "keep")
     manifest = bench.prepare("mine", "--source", bench.write("pairs.tsv", "".join(lines)), *flags)
     splits = {split: {frozenset(row[:2]) for row in bench.rows(split)} for split in ("train", "validation", "test")}
     assert {split: len(found) for split, found in splits.items()} == {"train": 70, "validation": 10, "test": 20}
@@ -135,7 +135,7 @@ def test_shares_are_explicit_repeatable_and_keep_equal_pairs_together(bench):
 
 def test_shares_that_cannot_be_taken_stop(bench):
     path = bench.write("pairs/train.tsv", "甲\t乙\t1\n丙\t丁\t0\n")
-    with pytest.raises(InputError, match="is 0 pairs"):
+    with pytest.raises(InputError, match="2 different pairs .or queries. is 0 of them"):
         bench.prepare("mine", "--source", path, *BINARY, "--validation_share", "0.1")
     bench.write("pairs/dev.tsv", "甲\t乙\t1\n")
     with pytest.raises(InputError, match="Existing splits are never drawn again"):

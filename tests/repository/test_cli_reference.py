@@ -27,4 +27,4 @@ def test_every_flag_is_on_the_page():
             spelling = flag.name.upper() if flag.positional else f"--{flag.name} "
             assert f"\n  {spelling}" in sections[f"cosent {job}"], flag.name
     assert "\n  --torch_compile " not in sections["cosent train"]
-    assert "\n  --label_kind {binary,graded,nli}" in sections["python -m data_scripts.prepare"]
+    assert "\n  --label_kind {binary,graded,nli,scores}" in sections["python -m data_scripts.prepare"]

@@ -149,9 +149,11 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarra
     """
     distinct = np.unique(labels)
     if len(distinct) < 2:
+        positives = distinct[0] == manifest.label_max
         raise InputError(
-            f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}. A similarity cannot "
-            "be learnt from one label: every loss here would push all scores one way. Add pairs of another label."
+            f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}. --loss {name} learns "
+            "nothing from one label: it would push all scores one way, or none. Add pairs of another label"
+            + (", or learn from positives alone with `cosent distill --no_generation`." if positives else ".")
         )
     low, high = manifest.label_min, manifest.label_max
     if name == "sbert_joint":

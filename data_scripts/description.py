@@ -1,0 +1,119 @@
+"""Describe a prepared folder: its manifest, and the manifest as text."""
+
+from pathlib import Path
+
+from cosent.errors import InputError
+from cosent.schema import SPLITS, Manifest, sha256_of_file
+from data_scripts.checks import ANY_SCORE
+from data_scripts.readers import Tally
+
+MOST_HISTOGRAM_KEYS = 20  # if there are more distinct labels, they are counted in ten bins
+
+
+def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
+    """The manifest of the splits in `folder`.
+
+    Raises:
+        InputError: scores that are all equal.
+    """
+    corpus = source.corpus
+    labels = {split: read_labels(path) for split in SPLITS if (path := folder / f"{split}.parquet").exists()}
+    low, high = label_range(corpus, labels)
+    splits, warnings = {}, list(source.warnings)
+    for split, found in labels.items():
+        tally = tallies.get(split, Tally())  # a carved split was read, and is counted, with train
+        published = corpus.published_rows.get(split)
+        splits[split] = {
+            "rows": len(found),
+            "sha256": sha256_of_file(folder / f"{split}.parquet"),
+            "label_histogram": histogram(found, low, high),
+            "source_files": tally.files,
+            "published_rows": published,
+            "left_out": dict(tally.left_out),
+            "repeated_rows": tally.repeated,
+            "contradictory_pairs": tally.contradictory,
+            "bad_rows": tally.bad_rows,
+        }
+        warnings += caveats(split, splits[split], high)
+    return Manifest(
+        name=corpus.name,
+        label_kind=corpus.label_kind,
+        label_min=low,
+        label_max=high,
+        max_length={"bi_encoder": corpus.bi_encoder_length, "cross_encoder": corpus.cross_encoder_length},
+        splits=splits,
+        absent_splits=[split for split in SPLITS if split not in splits],
+        warnings=warnings,
+        source=source.words,
+        builder_version=version,
+        prompt=source.prompt,
+    )
+
+
+def caveats(split: str, facts: dict, label_max: float) -> list[str]:
+    """What users of the figures should know of a split."""
+    found = []
+    if facts["published_rows"] not in (None, facts["rows"]):
+        found.append(f"{split} has {facts['rows']:,} rows, the published corpus has {facts['published_rows']:,}.")
+    (label, *others) = facts["label_histogram"]
+    if split == "train" and not others:
+        found.append(f"every train label is {label}: a loss that compares labels will learn nothing.")
+        if float(label) == label_max:
+            found[-1] += (
+                " Positives alone teach only `cosent distill --no_generation`, which takes the other sentences of the "
+                "batch for negatives."
+            )
+    if facts["repeated_rows"]:
+        found.append(f"{split}: {facts['repeated_rows']:,} rows repeat an earlier pair with its label. They are kept.")
+    if facts["contradictory_pairs"] and "contradictory pair" not in facts["left_out"]:
+        found.append(f"{split}: {facts['contradictory_pairs']:,} pairs have two different labels. They are kept.")
+    return found + [f"{split}: {rows:,} left out, {reason}." for reason, rows in facts["left_out"].items()]
+
+
+def read_labels(path: Path):
+    """Labels of a split, float32 of shape `(pairs,)`."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(path, columns=["label"])["label"].to_numpy()
+
+
+def label_range(corpus, labels: dict) -> tuple[float, float]:
+    """Range of the labels: that of the corpus, or for scores that of all rows."""
+    if corpus.label_max != ANY_SCORE.high:
+        return corpus.label_min, corpus.label_max
+    low = min(float(found.min()) for found in labels.values())
+    high = max(float(found.max()) for found in labels.values())
+    if low == high:
+        raise InputError(
+            f"Expected scores that differ, got {low:g} for every pair: there is no order to learn. Check the scores, "
+            "or leave them out with --label_kind binary."
+        )
+    return low, high
+
+
+def histogram(labels, low: float, high: float) -> dict[str, int]:
+    """Rows by label, in ascending order; many distinct labels are counted in ten bins of equal width instead."""
+    import numpy as np
+
+    distinct, counts = np.unique(labels, return_counts=True)
+    if len(distinct) <= MOST_HISTOGRAM_KEYS:
+        return {f"{label:g}": int(count) for label, count in zip(distinct, counts, strict=True)}
+    counts, edges = np.histogram(labels, bins=10, range=(low, high))
+    names = (f"{edges[place]:g}..{edges[place + 1]:g}" for place in range(10))
+    return dict(zip(names, map(int, counts), strict=True))
+
+
+def table(manifest: Manifest) -> str:
+    """Summary of a prepared corpus as text."""
+    lines = [f"{manifest.name}: {manifest.label_kind} labels, {manifest.source}"]
+    lines.append(f"{'split':<12}{'rows':>10}{'published':>12}  labels")
+    for split in SPLITS:
+        if split not in manifest.splits:
+            lines.append(f"{split:<12}{'absent':>10}")
+            continue
+        facts = manifest.splits[split]
+        published = f"{facts['published_rows']:,}" if facts["published_rows"] else "-"
+        labels = "  ".join(f"{label}: {rows:,}" for label, rows in facts["label_histogram"].items())
+        lines.append(f"{split:<12}{facts['rows']:>10,}{published:>12}  {labels}")
+    lines += [f"warning: {warning}" for warning in manifest.warnings]
+    return "\n".join(lines)

@@ -1,0 +1,223 @@
+"""If these fail, a retrieval file (query, positives, negatives) trains on other pairs or labels than it holds."""
+
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from cosent.errors import InputError
+from data_scripts import prepare
+
+Q, A, B, C = "怎么还款", "如何还款", "怎么借款", "今天天气好"
+
+
+def lines(*rows: dict) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+@pytest.fixture
+def prepared(bench):
+    """Returns a function that prepares rows of JSON lines and gives back the manifest."""
+
+    def run(*rows: dict, flags=()):
+        return bench.prepare("mine", "--source", bench.write("bge.jsonl", lines(*rows)), "--overwrite", *flags)
+
+    return run
+
+
+def test_positives_become_1_and_negatives_0(bench, prepared):
+    manifest = prepared(
+        {"query": Q, "pos": [A], "neg": [B, C], "id": 7},
+        {"query": C, "pos": [A]},
+        {"query": B, "neg": [Q, A], "pos": []},
+    )
+    assert bench.rows() == [(Q, A, 1), (Q, B, 0), (Q, C, 0), (C, A, 1), (B, Q, 0), (B, A, 0)]
+    assert manifest["label_kind"] == "binary" and manifest["label_max"] == 1
+    train = manifest["splits"]["train"]
+    assert (train["rows"], train["source_files"][0]["rows"]) == (6, 3)  # pairs, and rows of the file
+    assert (train["repeated_rows"], train["contradictory_pairs"]) == (1, 0)  # Q B and B Q are one pair
+    assert any("1 rows repeat an earlier pair" in warning for warning in manifest["warnings"])
+
+
+def test_scores_become_graded_labels_unchanged(bench, prepared, capsys):
+    """Fails if scores are cut, scaled or swapped between texts; 8.5, -9 and 0.1 are also out of 0..1 and 0..5."""
+    row = {"query": Q, "pos": [A], "neg": [B, C], "pos_scores": [8.5], "neg_scores": [0.1, -9], "type": "normal"}
+    manifest = prepared(row)
+    assert bench.rows() == [(Q, A, 8.5), (Q, B, pytest.approx(0.1, rel=1e-6)), (Q, C, -9)]
+    assert (manifest["label_kind"], manifest["label_min"], manifest["label_max"]) == ("graded", -9, 8.5)
+    assert "not read: type" in capsys.readouterr().out
+    prepared(row, flags=("--label_kind", "binary"))
+    assert [label for *_, label in bench.rows()] == [1, 0, 0]
+    assert "pos_scores and neg_scores are not read" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"line 1: expected a score in pos_scores\[0\] that is a number from -9 to 5"):
+        prepared(row, flags=("--label_kind", "graded", "--label_min", "-9", "--label_max", "5"))
+
+
+TRIPLES = {
+    "csv": ("t.csv", f"anchor,positive,negative_1,negative_2\n{Q},{A},{B},{C}\n"),
+    "tsv": ("t.tsv", f"query\tpos\tneg\tnegative_2\n{Q}\t{A}\t{B}\t{C}\n"),
+    "jsonl": ("t.jsonl", lines({"anchor": Q, "positive": A, "negative": B, "negative_2": C, "negative_3": None})),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), TRIPLES.values(), ids=TRIPLES)
+def test_triples_of_any_format(bench, name, content):
+    bench.prepare("mine", "--source", bench.write(name, content))
+    assert bench.rows() == [(Q, A, 1), (Q, B, 0), (Q, C, 0)]
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_parquet_of_lists_and_of_triples(bench, lists):
+    columns = {"query": [Q, C], "positive": [[A], [A, B]] if lists else [A, B], "neg": [[B], None] if lists else [B, Q]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), bench.folder / "t.parquet")
+    bench.prepare("mine", "--source", bench.folder / "t.parquet")
+    expected = [(Q, A, 1), (Q, B, 0), (C, A, 1), (C, B, 1)] if lists else [(Q, A, 1), (Q, B, 0), (C, B, 1), (C, Q, 0)]
+    assert bench.rows() == expected
+
+
+def test_pairs_in_parquet_and_a_file_that_is_none(bench):
+    table = pyarrow.table({"sentence1": [Q, Q], "sentence2": [A, B], "score": [4, 0]})
+    pyarrow.parquet.write_table(table, bench.folder / "pairs.parquet")
+    graded = ("--label_kind", "graded", "--label_min", "0", "--label_max", "5")
+    bench.prepare("mine", "--source", bench.folder / "pairs.parquet", *graded)
+    assert bench.rows() == [(Q, A, 4), (Q, B, 0)]
+    with pytest.raises(InputError, match="broken.parquet is not a Parquet file"):
+        bench.prepare("mine", "--source", bench.write("broken.parquet", "甲,乙,1"), *graded, "--overwrite")
+
+
+def test_scores_of_a_reranker_are_taken_before_the_label_next_to_them(bench, capsys):
+    path = bench.write("scored.tsv", f"query\tpassage\tlabel\tscore\n{Q}\t{A}\t1\t-3.5\n{Q}\t{C}\t0\t-9\n")
+    manifest = bench.prepare("mine", "--source", path, "--label_kind", "scores")
+    assert bench.rows() == [(Q, A, -3.5), (Q, C, -9)]
+    assert (manifest["label_min"], manifest["label_max"]) == (-9, -3.5)
+    assert "columns query, passage, score" in capsys.readouterr().out
+    path = bench.write("equal.tsv", f"query\tpassage\tscore\n{Q}\t{A}\t2\n{Q}\t{C}\t2\n")
+    with pytest.raises(InputError, match="got 2 for every pair"):
+        bench.prepare("mine", "--source", path, "--label_kind", "scores", "--overwrite")
+
+
+GOOD = {"query": Q, "pos": [A], "neg": [B], "pos_scores": [3], "neg_scores": [1]}
+BAD_ROWS = {
+    "no query": ({"pos": [A], "neg": [B]}, "expected the key query, got a row with the keys pos, neg"),
+    "query null": (GOOD | {"query": None}, "text in query, got None"),
+    "query empty": (GOOD | {"query": " "}, "a sentence in query, got an empty sentence"),
+    "pos not a list": (GOOD | {"pos": A}, "a list of texts in pos, got '如何还款'"),
+    "a text is empty": (GOOD | {"neg": [""]}, r"a sentence in neg\[0\], got an empty sentence"),
+    "a text is a number": (GOOD | {"neg": [4]}, r"text in neg\[0\], got 4"),
+    "no text": ({"query": Q, "pos": [], "neg": []}, "a text in pos or neg, got none"),
+    "too few scores": (GOOD | {"neg": [B, C]}, "a list of 2 scores in neg_scores, one for each text, got 1 scores"),
+    "no scores": ({"query": Q, "pos": [A]}, "a list of 1 scores in pos_scores, one for each text, got None"),
+    "scores without texts": (GOOD | {"neg": []}, "a list of 0 scores in neg_scores, one for each text, got 1 scores"),
+    "score NaN": (
+        GOOD | {"pos_scores": [float("nan")]},
+        r"a score in pos_scores\[0\] that is a finite number, got nan",
+    ),
+    "score infinite": (GOOD | {"pos_scores": [float("inf")]}, r"pos_scores\[0\] that is a finite number, got inf"),
+    "score beyond float32": (GOOD | {"neg_scores": [1e39]}, r"neg_scores\[0\] that is a finite number, got 1e\+39"),
+    "score not a number": (GOOD | {"neg_scores": ["高"]}, r"neg_scores\[0\] that is a finite number, got '高'"),
+    "prompt not text": (GOOD | {"prompt": 1}, "expected text in prompt, got 1"),
+}
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_a_bad_row_stops_with_line_and_field_or_is_skipped(bench, prepared, bad, message):
+    with pytest.raises(InputError, match=f"bge.jsonl, line 2: .*{message}") as caught:
+        prepared(GOOD, bad)
+    assert "--on_bad_rows skip" in str(caught.value) and not bench.output.exists()
+    manifest = prepared(GOOD, bad, flags=("--on_bad_rows", "skip"))
+    assert bench.rows() == [(Q, A, 3), (Q, B, 1)]  # the whole row is left out: none of its pairs is half right
+    assert manifest["splits"]["train"]["left_out"] == {"bad row": 1}
+
+
+def test_a_triple_with_too_few_columns_stops(bench):
+    path = bench.write("t.csv", f"anchor,positive,negative\n{Q},{A},{B}\n{Q},{A}\n")
+    with pytest.raises(InputError, match="t.csv, line 3: expected 3 columns, got 2"):
+        bench.prepare("mine", "--source", path)
+
+
+def test_labels_that_the_rows_cannot_have_stop(prepared):
+    row = {"query": Q, "pos": [A], "neg": [B]}
+    for kind in (("nli",), ("scores",), ("graded", "--label_min", "0", "--label_max", "1")):
+        with pytest.raises(InputError, match=f"--label_kind {kind[0]} needs labels of that kind"):
+            prepared(row, flags=("--label_kind", *kind))
+    with pytest.raises(InputError, match="could be pairs with a label"):
+        prepared({"query": Q, "positive": A, "score": 0.3})
+    with pytest.raises(InputError, match="--label_min and --label_max are for --label_kind graded"):
+        prepared(GOOD, flags=("--label_min", "0", "--label_max", "9"))
+
+
+def test_pairs_still_need_their_kind_of_labels(bench):
+    path = bench.write("pairs.csv", "sentence1,sentence2,label\n甲,乙,1\n")
+    with pytest.raises(InputError, match="'lcqcm' is not in the table .*nearest: lcqmc"):
+        bench.prepare("lcqcm", "--source", path)
+    with pytest.raises(InputError, match="'lcqcm' is not in the table .*nearest: lcqmc"):
+        bench.prepare("lcqcm", "--source", bench.folder)
+
+
+def test_one_prompt_is_recorded_and_its_flag_printed(bench, prepared, capsys):
+    manifest = prepared(
+        GOOD | {"prompt": "为句子 生成表示："},
+        {"query": C, "pos": [A], "pos_scores": [2], "prompt": "为句子 生成表示："},
+    )
+    assert manifest["prompt"] == "为句子 生成表示：" and manifest["warnings"] == []
+    assert bench.rows() == [(Q, A, 3), (Q, B, 1), (C, A, 2)]
+    assert "train with --prompt '为句子 生成表示：' ''" in capsys.readouterr().out
+
+
+def test_different_prompts_are_written_before_their_queries(bench, prepared):
+    """No flag can tell them apart, and the same query may have other answers under another instruction."""
+    manifest = prepared(
+        {"query": Q, "pos": [A], "prompt": "找同义句："},
+        {"query": Q, "neg": [A], "pos": [], "prompt": "找答案："},
+        {"query": Q, "pos": [C]},
+    )
+    assert bench.rows() == [("找同义句：" + Q, A, 1), ("找答案：" + Q, A, 0), (Q, C, 1)]
+    assert manifest["prompt"] == ""
+    assert any("different prompts ('找同义句：': 1 rows" in warning for warning in manifest["warnings"])
+
+
+def test_whole_queries_are_carved_out(bench, prepared):
+    """Fails if a query is in train and validation: the figure would be flattered."""
+    rows = [{"query": f"问{i}", "pos": [f"答{i}"], "neg": [f"错{i}", f"误{i}"]} for i in range(60)]
+    manifest = prepared(*rows, flags=("--validation_share", "0.1", "--test_share", "0.2"))
+    assert {split: facts["rows"] for split, facts in manifest["splits"].items()} == {
+        "train": 126,
+        "validation": 18,
+        "test": 36,
+    }
+    queries = [{row[0] for row in bench.rows(split)} for split in ("train", "validation", "test")]
+    assert len(set.union(*queries)) == sum(map(len, queries)) == 60
+
+
+def test_memory_does_not_grow_with_the_file(bench):
+    """Fails if the texts of a file are held in memory: a hundred times the rows take little more than hashes."""
+    import tracemalloc
+
+    from data_scripts.builder import RawFile, Rows
+    from data_scripts.checks import LabelRange
+    from data_scripts.layouts import find_shape
+    from data_scripts.survey import Carve
+
+    def peak(count: int) -> int:
+        text = "很长的句子" * 100
+        rows = ({"query": f"{i}{text}", "pos": [f"甲{i}{text}"], "neg": [f"乙{i}{text}"]} for i in range(count))
+        path = bench.folder / "long.jsonl"
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(map(lines, rows))
+        shape, _ = find_shape(path, prepare.parse(["mine"]))
+        all_rows = Rows(
+            {"train": [RawFile(path, shape)]}, LabelRange("binary", 0, 1), on_conflict="drop", carve=Carve(0.1, 0, 42)
+        )
+        tracemalloc.start()
+        found = all_rows.repetitions("train")
+        places = all_rows.carve.places(group for group, _ in all_rows.kept("train", found))
+        assert (
+            sum(places.split_of(group) == "validation" for group, _ in all_rows.kept("train", found)) == 2 * count // 10
+        )
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    small, large = peak(20), peak(2000)  # the larger file has 9 MB
+    assert large < small + 1_000_000

@@ -1,0 +1,98 @@
+"""From a retrieval file to a trained model; if these fail, its labels or their order are lost on the way."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cosent.cli import parse
+from cosent.data.corpus import load_corpus
+from cosent.distill import ARGUMENTS, main
+from cosent.errors import InputError
+from cosent.losses import LOSSES
+from cosent.run_record import read_record
+from cosent.schema import Manifest
+from cosent.training.objective import loss_targets
+from data_scripts import prepare
+from tests.conftest import SENTENCES
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Returns a function that prepares rows of JSON lines and gives back the folder."""
+
+    def run(rows, *flags):
+        (tmp_path / "bge.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        source = ["mine", "--source", str(tmp_path / "bge.jsonl"), "--output", str(tmp_path / "mine")]
+        return prepare.main(prepare.parse([*source, *flags]))
+
+    return run
+
+
+def scored(count: int) -> list[dict]:
+    """Queries with a positive and two negatives, and scores of a reranker out of 0..1."""
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "query": f"{SENTENCES[i % 8]}{i}",
+            "pos": [f"{SENTENCES[(i + 1) % 8]}{i}"],
+            "neg": [f"{SENTENCES[(i + k) % 8]}{i}" for k in (3, 5)],
+            "pos_scores": [float(rng.normal(6))],
+            "neg_scores": rng.normal(-3, size=2).tolist(),
+        }
+        for i in range(count)
+    ]
+
+
+def test_scores_of_a_reranker_train_in_their_order(prepared, train):
+    rows = scored(40)
+    folder = prepared(rows, "--validation_share", "0.2")
+    corpus = load_corpus(str(folder))
+    given = {(row["query"], text): score for row in rows for side in ("pos", "neg")
+             for text, score in zip(row[side], row[f"{side}_scores"], strict=True)}  # fmt: skip
+    pairs = corpus.split("train")
+    labels = np.array([given[pair] for pair in zip(pairs["sentence1"][:], pairs["sentence2"][:], strict=True)])
+    assert len(labels) == 96 and labels.min() < 0 and labels.max() > 1
+    np.testing.assert_array_equal(corpus.labels("train"), labels.astype(np.float32))
+    targets = loss_targets("cosent", corpus.labels("train"), corpus.manifest)
+    assert (np.argsort(targets, kind="stable") == np.argsort(labels, kind="stable")).all()
+    record = read_record(train(folder, "--max_steps", "1"))
+    assert record.train_pairs == 96 and "mine" in record.after
+
+
+def test_positives_and_negatives_train_every_pair_loss(prepared, train):
+    folder = prepared([{key: row[key] for key in ("query", "pos", "neg")} for row in scored(12)])
+    corpus = load_corpus(str(folder))
+    assert sorted(corpus.labels("train")) == [0.0] * 24 + [1.0] * 12
+    train(folder, "--max_steps", "1", "--loss", "cosine_hinge")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_positives_alone_are_refused_by_the_name_of_the_loss(loss):
+    manifest = Manifest("mine", "binary", 0.0, 1.0, {"bi_encoder": 32}, {})
+    with pytest.raises(InputError, match=f"have the label 1. --loss {loss} learns nothing .*distill --no_generation"):
+        loss_targets(loss, np.ones(8, dtype=np.float32), manifest)
+    with pytest.raises(InputError, match="have the label 0. .*Add pairs of another label.$"):
+        loss_targets(loss, np.zeros(8, dtype=np.float32), manifest)
+
+
+def test_positives_alone_teach_a_student(prepared, train, tiny_model, tmp_path):
+    """The remedy that the refusal names has to work, from preparing to the saved model."""
+    folder = prepared([{key: row[key] for key in ("query", "pos")} for row in scored(32)])
+    manifest = Manifest.load(folder)
+    assert any("every train label is 1" in warning and "--no_generation" in warning for warning in manifest.warnings)
+    with pytest.raises(InputError, match="--loss cosent learns nothing from one label"):
+        train(folder)
+    flags = [
+        "--model_name_or_path",
+        str(tiny_model),
+        "--corpus",
+        str(folder),
+        "--output_dir",
+        str(tmp_path / "student"),
+    ]
+    flags += ["--no_generation", "--use_cpu", "--per_device_train_batch_size", "8", "--num_train_epochs", "2"]
+    flags += ["--learning_rate", "1e-3", "--logging_steps", "1", "--disable_tqdm"]
+    main(*parse(flags, *ARGUMENTS))
+    losses = [entry["loss"] for entry in read_record(tmp_path / "student").history if "loss" in entry]
+    assert np.mean(losses[-4:]) < np.mean(losses[:4])
