@@ -8,12 +8,13 @@ import logging
 import time
 
 import torch
-from transformers import AutoTokenizer, set_seed
+from transformers import set_seed
 
 from cosent.cli import run
 from cosent.compute.packed_backbone import POSITIONS
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.modeling.loading import load_tokenizer
 from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
 from cosent.pretraining.batches import JoinedBatches, NeighbourBatches
 from cosent.pretraining.model import NO_DROPOUT, Pretraining, fresh_model, initial_model
@@ -97,9 +98,7 @@ def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, see
     """The model and tokenizer of a checkpoint or of --init, or new ones with a vocabulary learnt from the text."""
     source = checkpoint or args.init
     if source is not None:
-        return initial_model(source, args.architecture, isinstance(texts, Pairs)), AutoTokenizer.from_pretrained(
-            resolve(source)
-        )
+        return initial_model(source, args.architecture, isinstance(texts, Pairs)), load_tokenizer(resolve(source))
     logger.info("learning a vocabulary of %d entries from the text", args.vocabulary_size)
     tokenizer = learn_tokenizer(texts.read(), args.vocabulary_size)
     return fresh_model(args.architecture or "bert", len(tokenizer), args.layers, args.width, seed=seed), tokenizer

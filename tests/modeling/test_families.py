@@ -10,6 +10,7 @@ from peft import PeftModel
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification
+from transformers.pytorch_utils import Conv1D
 
 from cosent.compute.packed_backbone import POSITIONS
 from cosent.data.collators import JoinedPairCollator, PairCollator
@@ -28,6 +29,26 @@ FINE = [name for name in FAMILIES if name not in (*REFUSED, *READ_PADDING)]
 UNUSED = {"xlnet": ("mask_emb", "r_s_bias", "seg_embed")}
 # sentence-transformers pads on the left as its tokenizer says, which shifts the absolute positions of gpt2.
 SHIFTED_BY_OTHERS = ("gpt2",)
+# Linear layers of each architecture, all of which get an adapter. Attention in XLNet is made of bare weights.
+BERTS = "dense key query value"
+DECODERS = "down_proj gate_proj k_proj o_proj q_proj up_proj v_proj"
+ADAPTED = {
+    **dict.fromkeys(("bert", "ernie", "megatron-bert", "roformer", "roberta", "xlm-roberta", "camembert"), BERTS),
+    **dict.fromkeys(("xlm-roberta-xl", "data2vec-text"), BERTS),
+    **dict.fromkeys(("qwen3", "qwen3 without a padding token", "llama", "eurobert", "nomic_bert"), DECODERS),
+    "electra": f"{BERTS} embeddings_project",
+    "albert": f"{BERTS} embedding_hidden_mapping_in ffn ffn_output",
+    "mpnet": "dense k o q v",
+    "distilbert": "k_lin lin1 lin2 out_lin q_lin v_lin",
+    "modernbert": "Wi Wo Wqkv",
+    "deberta-v2": "dense key_proj query_proj value_proj",
+    "gpt2": "c_attn c_fc c_proj",
+    "bart": "fc1 fc2 k_proj out_proj q_proj v_proj",
+    "convbert": f"{BERTS} conv_kernel_layer conv_out_layer",
+    "mobilebert": f"{BERTS} embedding_transformation",
+    "fnet": "dense projection",
+    "xlnet": "layer_1 layer_2",
+}
 
 
 def sentences(lengths=(1, 3, 5, 2, 9, 30, 4, 62, 7, 3)) -> list[str]:
@@ -118,7 +139,10 @@ def test_a_cross_encoder_of_every_family(name, folder, tmp_path):
 def test_lora_trains_and_saves_fresh_heads_of_every_family(name, folder, tmp_path):
     """Fails if a fresh head stays frozen at random under LoRA, or `adapter/` over the same base gives other scores."""
     encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=3)
+    other_seed = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=4).state_dict()
+    fresh = {weight for weight, value in encoder.state_dict().items() if not torch.equal(value, other_seed[weight])}
     adapter = add_adapter(encoder, encoder.model, 4, 8.0, 0.0, ["all-linear"], seed=1)
+    assert fresh and fresh <= {weight.replace(".modules_to_save.default", "") for weight in adapter.trained}
     with torch.no_grad():
         for weight in encoder.parameters():
             if weight.requires_grad:
@@ -137,6 +161,23 @@ def test_lora_trains_and_saves_fresh_heads_of_every_family(name, folder, tmp_pat
     theirs.config.pad_token_id = encoder.tokenizer.pad_token_id
     again = CrossEncoder(theirs, encoder.tokenizer).similarity(texts[:5], texts[5:])
     np.testing.assert_allclose(again, scores, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [*FINE, *READ_PADDING])
+def test_lora_finds_the_layers_of_every_family(name, folder, caplog):
+    """Fails if an architecture gets no adapter on a part of its layers, or the log does not say which ones it got."""
+    encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+    linear = [module for module in encoder.backbone.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+    with caplog.at_level(logging.INFO):
+        adapter = add_adapter(encoder, encoder.backbone, 4, 8.0, 0.0, ["all-linear"], seed=1)
+    layers = [weight.split(".")[-4] for weight in adapter.trained if weight.endswith("lora_A.default.weight")]
+    assert " ".join(sorted(set(layers), key=str.lower)) == " ".join(sorted(ADAPTED[name].split(), key=str.lower))
+    assert len(layers) == len(linear)
+    assert all(f"{layers.count(layer)} {layer}" in caplog.text for layer in layers)
+    for wrong in sorted({"query", "q_proj", "Wqkv"} - set(layers)):
+        with pytest.raises(InputError, match=f"--lora_target_modules {wrong}: no such linear layer .* {layers[0]}"):
+            again = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+            add_adapter(again, again.backbone, 4, 8.0, 0.0, [layers[0], wrong], seed=1)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -172,16 +213,26 @@ def test_the_first_token_of_a_decoder_is_no_sentence(name, folder):
         SentenceEncoder.from_pretrained(folder(name), pooling="cls")
 
 
-@pytest.mark.parametrize(
-    "name", ["bert", "distilbert", "modernbert", "eurobert", "qwen3", "gpt2", "bart", "deberta-v2"]
-)
+@pytest.mark.parametrize("name", [*FINE, *READ_PADDING])
 @pytest.mark.parametrize("tower", [SentenceEncoder, CrossEncoder])
-def test_dropout_has_a_name_in_every_family(name, tower, folder):
-    """Fails if --dropout ends in a traceback, or leaves an architecture as it was without a word."""
+def test_dropout_has_a_name_in_every_family(name, tower, folder, caplog):
+    """Fails if --dropout ends in a traceback, leaves a place as it was, or does not say which ones an architecture has.
+
+    Qwen3 and LLaMA, for example, have dropout in attention alone.
+    """
     options = {"pooling": "mean"} if tower is SentenceEncoder else {"num_labels": 1}
-    encoder = tower.from_pretrained(folder(name), dropout=0.37, **options)
-    settings = {key: value for key, value in encoder.backbone.config.to_dict().items() if "drop" in key}
-    assert 0.37 in settings.values(), settings
+    with caplog.at_level(logging.INFO):
+        encoder = tower.from_pretrained(folder(name), dropout=0.37, **options)
+    layers = {path: module.p for path, module in encoder.named_modules() if isinstance(module, torch.nn.Dropout)}
+    values = {
+        f"{path}.{field}": value
+        for path, module in encoder.named_modules()
+        for field, value in vars(module).items()
+        if "dropout" in field and isinstance(value, float)
+    }
+    found = {path: value for path, value in (layers | values).items() if not path.endswith(".activation_dropout")}
+    assert found and set(found.values()) == {0.37}, found
+    assert "--dropout 0.37 sets " in caplog.text
 
 
 @pytest.mark.parametrize("name", ["mpnet", "xlm-roberta-xl", "data2vec-text", "roberta", "modernbert"])

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from cosent.compute.packed_backbone import (
     POSITIONS,
@@ -22,6 +22,8 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.scoring import score_pairs
 from cosent.modeling.class_names import name_classes, scored_classes
+from cosent.modeling.decoder_pairs import find_last_token, reads_last_token
+from cosent.modeling.foreign_code import load_config
 from cosent.modeling.heads import classifier_heads, keep_in_full_precision
 from cosent.modeling.loading import (
     TextModel,
@@ -86,14 +88,15 @@ class CrossEncoder(TextModel):
         """
         path = resolve(model_name_or_path)
         with missing_models(model_name_or_path):
-            config = AutoConfig.from_pretrained(path)
+            config = load_config(path)
             changes = dropout_changes(path, dropout, head=True)
         changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        has_head = is_cross_encoder(path) and num_labels in (None, config.num_labels)
         if num_labels is not None:
-            if is_cross_encoder(path) and config.num_labels != num_labels:
+            if is_cross_encoder(path) and not has_head:
                 logger.warning("%s has no head of %d logit(s): a new one starts from seed %d.", path, num_labels, seed)
             changes |= {"num_labels": num_labels, "ignore_mismatched_sizes": True}
-        elif not is_cross_encoder(path):
+        elif not has_head:
             logger.warning("%s holds no cross-encoder: the head is new, and scores mean nothing until trained.", path)
         with missing_models(model_name_or_path):
             model = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
@@ -101,8 +104,8 @@ class CrossEncoder(TextModel):
             tokenizer = load_tokenizer(path, **names)
         if num_labels is not None:
             name_classes(model.config, path)
-        if model.config.pad_token_id is None:  # decoders look for the last token before the padding
-            model.config.pad_token_id = tokenizer.pad_token_id
+        if reads_last_token(model):
+            find_last_token(model.config, tokenizer, fresh=not has_head)
         check_architecture(model.base_model, tokenizer)
         encoder = cls(model, tokenizer)
         if max_length is not None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
+from transformers import AutoModel, AutoTokenizer, BertTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cosent.compute.contexts import seeded
 from cosent.compute.packed_backbone import max_tokens
 from cosent.errors import InputError
+from cosent.modeling.foreign_code import load_config
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout")
 DROPOUTS += ("mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "pooler_dropout")
+HEAD_DROPOUTS += ("summary_last_dropout",)
 
 
 class TextModel(nn.Module):
@@ -78,12 +80,17 @@ def quiet_transformers():
 
 @contextmanager
 def missing_models(model_name_or_path: str):
-    """Explains to the user that a name does not lead to a model."""
+    """Explains to the user that a name does not lead to a model, or to one that needs code."""
     try:
         yield
     except InputError:
         raise
     except (OSError, ValueError) as error:
+        if "custom code" in str(error):
+            raise InputError(
+                f"The tokenizer of {model_name_or_path} needs code of its own, which is never run. Look for a copy "
+                "with a tokenizer.json, or take another model."
+            ) from error
         raise InputError(
             f"{model_name_or_path} is neither a model folder here nor a model that the Hub provides now "
             f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
@@ -103,7 +110,7 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
         return {}
     if not 0 <= dropout < 1:
         raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}: nothing would be left.")
-    config = AutoConfig.from_pretrained(path)
+    config = load_config(path)
     known = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
     inner = [name for name in DROPOUTS if name in known]
     if not inner:
@@ -111,7 +118,9 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
             f"--dropout {dropout:g}: a {config.model_type} model has none of the settings {', '.join(DROPOUTS)}. Leave "
             "it out, or change the dropout in the model's config.json."
         )
-    return dict.fromkeys(inner + [name for name in HEAD_DROPOUTS if head and name in known], dropout)
+    names = inner + [name for name in HEAD_DROPOUTS if head and name in known]
+    logger.info("--dropout %g sets %s of a %s model.", dropout, ", ".join(names), config.model_type)
+    return dict.fromkeys(names, dropout)
 
 
 def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
@@ -122,21 +131,34 @@ def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
 
 
 def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:
-    """Loads a model in float32; missing weights start from `seed`, with a warning unless they are a head."""
-    if getattr(AutoConfig.from_pretrained(path), "is_decoder", False):  # RoFormer-Sim: attention would be causal
+    """Loads a model in float32; missing weights start from `seed`, with a warning unless they are a head.
+
+    Raises:
+        InputError: weights for code that comes with the model, which is never run.
+    """
+    config = load_config(path)
+    if getattr(config, "is_decoder", False):  # RoFormer-Sim: attention would be causal
         config_changes["is_decoder"] = False
     with quiet_transformers(), seeded(seed):
         model, report = auto_class.from_pretrained(
-            path, dtype=torch.float32, output_loading_info=True, **config_changes
+            path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **config_changes
         )
     if config_changes.get("quantization_config") is not None:  # saved models hold plain weights
         model.hf_quantizer, model.is_quantized = None, False
         del model.config.quantization_config
+    comes_with_code = "auto_map" in vars(model.config)
+    if comes_with_code:  # nobody who loads the saved folder shall be asked to run it
+        del model.config.auto_map
     freeze_sines(model)
     inner = "" if model.base_model is model else f"{model.base_model_prefix}."
     fresh = sorted(key for key in report["missing_keys"] if key.startswith(inner) and ".pooler." not in f".{key}")
     if fresh:
         missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
+        if comes_with_code:
+            raise InputError(
+                f"{path} needs code of its own, which is never run: for transformers' {config.model_type} it lacks "
+                f"{missing}, and would compute noise. Look for a copy that was converted for transformers."
+            )
         logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
     return model
 
@@ -155,7 +177,7 @@ def load_tokenizer(path: str, **options):
         InputError: a vocabulary of words without rjieba, or neither a padding token nor one that ends a text.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
     except ImportError as error:  # rjieba is missing
         tokenizer = BertTokenizer.from_pretrained(path, **options)
         if any(len(token) > 1 and all("一" <= character <= "鿿" for character in token) for token in tokenizer.vocab):

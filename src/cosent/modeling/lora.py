@@ -3,7 +3,9 @@
 Source: https://arxiv.org/abs/2106.09685; layers and file format are those of peft.
 """
 
+import logging
 import re
+from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,8 @@ from cosent.compute.contexts import seeded
 from cosent.errors import InputError
 from cosent.modeling.heads import classifier_heads
 from cosent.modeling.loading import submodule_state
+
+logger = logging.getLogger(__name__)
 
 ADAPTER = "adapter"
 TRAINED = "trained.safetensors"
@@ -108,20 +112,13 @@ def add_adapter(
         seed: seed of the adapter; the global random state is left alone.
 
     Raises:
-        InputError: a rank or alpha that is not positive, or no layer of such a name.
+        InputError: a rank or alpha that is not positive, or no linear layer of such a name.
     """
     if r < 1 or alpha <= 0:
         raise InputError(f"--lora_r and --lora_alpha must be positive, got {r} and {alpha}.")
     is_classifier = type(inner).__name__.endswith("ForSequenceClassification")
     heads = list(classifier_heads(inner)) if is_classifier else []
-    linear = [name for name, module in inner.named_modules() if isinstance(module, nn.Linear | Conv1D)]
-    for target in targets:  # peft ignores names without a match if another one matches
-        if target != "all-linear" and not any(f".{name}".endswith(f".{target}") for name in linear):
-            known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
-            raise InputError(
-                f"--lora_target_modules {target}: this model has no such linear layer, only {known}. Name some of "
-                "those, or all-linear."
-            )
+    check_targets(inner, heads, targets)
     config = LoraConfig(
         task_type=TaskType.SEQ_CLS if is_classifier else TaskType.FEATURE_EXTRACTION,
         r=r,
@@ -137,8 +134,37 @@ def add_adapter(
     transposed = frozenset(
         name for name, module in model.named_modules() if isinstance(getattr(module, "base_layer", None), Conv1D)
     )
+    adapted = Counter(name.split(".")[-4] for name in trained if name.endswith(".lora_A.default.weight"))
+    layers = ", ".join(f"{count} {layer}" for layer, count in sorted(adapted.items()))
+    fresh = f"; trained in full: {', '.join(heads)}" if heads else ""
+    logger.info("LoRA of rank %d on the linear layers %s%s.", r, layers, fresh)
     place = next(name for name, module in model.named_modules() if module is inner)
     return Adapter(model, peft_model, place, alpha / r, trained, transposed)
+
+
+def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> None:
+    """Refuses names of layers that a model does not have: peft ignores them if another one matches.
+
+    Args:
+        heads: names of the parts that are trained in full and get no adapter.
+
+    Raises:
+        InputError: no linear layer of such a name, or none at all.
+    """
+    within = tuple(f"{head}." for head in heads)
+    linear = [
+        name
+        for name, module in inner.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and not f"{name}.".startswith(within)
+    ]
+    known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
+    for target in targets:
+        found = linear if target == "all-linear" else [name for name in linear if f".{name}".endswith(f".{target}")]
+        if not found:
+            raise InputError(
+                f"--lora_target_modules {target}: no such linear layer outside the head of this "
+                f"{inner.config.model_type} model, only {known or 'none at all'}. Name some of those, or all-linear."
+            )
 
 
 def four_bit_config():

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import (
-    AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     BertConfig,
@@ -22,6 +21,7 @@ from cosent.compute.packing import block_mask
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.losses.distillation import synonym_loss
+from cosent.modeling.foreign_code import load_config
 from cosent.modeling.loading import freeze_sines, quiet_transformers
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import save_pooling
@@ -63,7 +63,7 @@ def initial_model(path: str, architecture: str | None = None, pairs: bool = Fals
             fit the requested architecture.
     """
     path = resolve(path)
-    kind = AutoConfig.from_pretrained(path).model_type
+    kind = load_config(path).model_type
     if kind not in CAN_GO_ON:
         raise InputError(
             f"--init {path} is a {kind} model, and pretraining continues only {', '.join(CAN_GO_ON)} models. Start "

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, RoFormerForMaskedLM
+from transformers import RoFormerForMaskedLM
 
 from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
 from cosent.compute.threads import run_tokenizer
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.foreign_code import load_config
 from cosent.modeling.loading import (
     dropout_changes,
     keep_layers,
@@ -73,7 +74,7 @@ class Student(SentenceEncoder):
         """
         path = resolve(model_name_or_path)
         with missing_models(model_name_or_path):
-            kind = AutoConfig.from_pretrained(path).model_type
+            kind = load_config(path).model_type
         if kind != "roformer":
             raise InputError(
                 f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer, whose "

@@ -1,0 +1,160 @@
+"""Tiny random models in the file layout of published ones: names of weights, configs, tokenizers, module folders."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3Model,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
+)
+from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
+from cosent.encoders import resolve
+
+LINES = ["我喜欢北京", "我不喜欢北京", "今天天气很好，今天天气不好", "推荐一辆红车", "怎么还款，如何还款", "红色的苹果"]
+END, TURN = "<|endoftext|>", "<|im_end|>"
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+THEIRS = "sentence_transformers.models."
+
+
+def qwen3_embedding(folder: Path, padding_side: str = "left") -> str:
+    """As Qwen/Qwen3-Embedding-0.6B: pooled by the last token, which its tokenizer puts there and also pads with.
+
+    Its architecture is called a CausalLM, its weights are those of the bare model, and its config has no padding token.
+    """
+    save_tokenizer(byte_level([END, "<|im_start|>", TURN], f"$A:0 {END}:0", f"$A:0 {END}:0 $B:1 {END}:1"), folder,
+                   tokenizer_class="Qwen2Tokenizer", eos_token=TURN, pad_token=END, unk_token=None, bos_token=None,
+                   additional_special_tokens=["<|im_start|>", TURN], padding_side=padding_side,
+                   model_max_length=131072)  # fmt: skip
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    end = tokenizer.convert_tokens_to_ids(END)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), num_key_value_heads=2, head_dim=8, bos_token_id=end, eos_token_id=end, **SIZES
+    )
+    save(Qwen3Model(config).bfloat16(), folder, architectures=["Qwen3ForCausalLM"], torch_dtype="bfloat16")
+    prompts = {"query": "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"}
+    write(folder, "config_sentence_transformers.json", {
+        "prompts": prompts | {"document": ""}, "default_prompt_name": None, "similarity_fn_name": "cosine",
+    })  # fmt: skip
+    describe_pooling(folder, "lasttoken")
+    return str(folder)
+
+
+def bge_zh(folder: Path) -> str:
+    """As BAAI/bge-base-zh-v1.5: a BERT with its pooler, pooled by [CLS] and normalised."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
+    save(BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)), folder)
+    tokenizer.model_max_length = 512
+    tokenizer.save_pretrained(folder)
+    write(folder, "sentence_bert_config.json", {"max_seq_length": 512, "do_lower_case": True})
+    versions = {"sentence_transformers": "2.2.2", "transformers": "4.28.1", "pytorch": "1.13.0+cu117"}
+    write(folder, "config_sentence_transformers.json", {"__version__": versions})
+    describe_pooling(folder, "cls_token")
+    return str(folder)
+
+
+def chinese_modernbert(folder: Path) -> str:
+    """As qihoo360/Zhinao-ChineseModernBert: a bare ModernBERT with a byte-level vocabulary."""
+    special = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+    save_tokenizer(byte_level(special, "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:0 [SEP]:0"), folder,
+                   tokenizer_class="PreTrainedTokenizerFast", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]",
+                   mask_token="[MASK]", model_max_length=1536, model_input_names=["input_ids", "attention_mask"],
+                   )  # fmt: skip
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    ids = {"cls_token_id": start, "bos_token_id": start, "sep_token_id": end, "eos_token_id": end}
+    config = ModernBertConfig(
+        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, local_attention=8,
+        global_attn_every_n_layers=2, max_position_embeddings=1536, **ids, **SIZES,
+    )  # fmt: skip
+    save(ModernBertModel(config), folder)
+    return str(folder)
+
+
+def bge_reranker(folder: Path) -> str:
+    """As BAAI/bge-reranker-v2-m3: an XLM-RoBERTa with one logit and a unigram vocabulary."""
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(special_tokens=[*special, "<mask>"], unk_token="<unk>", show_progress=False)
+    backend.train_from_iterator(LINES, trainer)
+    ends = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends
+    )
+    roles = dict(bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>", cls_token="<s>")
+    save_tokenizer(backend, folder, tokenizer_class="XLMRobertaTokenizer", sep_token="</s>", mask_token="<mask>",
+                   model_max_length=8192, **roles)  # fmt: skip
+    config = XLMRobertaConfig(
+        vocab_size=backend.get_vocab_size(), num_labels=1, type_vocab_size=1, max_position_embeddings=130,
+        bos_token_id=0, pad_token_id=1, eos_token_id=2, classifier_dropout=0.0, **SIZES,
+    )  # fmt: skip
+    save(XLMRobertaForSequenceClassification(config), folder, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
+    return str(folder)
+
+
+def byte_level(special: list[str], single: str, pair: str) -> Tokenizer:
+    """A byte-level BPE as of Qwen2, learnt from `LINES`, with templates of `tokenizers`."""
+    backend = Tokenizer(models.BPE())
+    backend.normalizer = normalizers.NFC()
+    words = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(LINES, trainer)
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    used = [(token, backend.token_to_id(token)) for token in special if token in pair]
+    template = processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)
+    plain = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    backend.post_processor = processors.Sequence([plain, template])
+    return backend
+
+
+def save_tokenizer(backend: Tokenizer, folder: Path, **config) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    write(folder, "tokenizer_config.json", config | {"clean_up_tokenization_spaces": False})
+
+
+def save(model: PreTrainedModel, folder: Path, **config) -> None:
+    """Saves weights drawn with a deviation of 0.15, under the names that the model has; `config` overrides its keys."""
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=0.15, generator=generator)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: w.contiguous() for name, w in model.state_dict().items()}, folder / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+    model.config.architectures = [type(model).__name__]
+    write(folder, "config.json", model.config.to_dict() | config)
+
+
+def describe_pooling(folder: Path, mode: str) -> None:
+    """Writes modules.json with Pooling and Normalize, whose folder is empty, as versions before 5.4 did."""
+    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+    keys = {f"pooling_mode_{name}": name == mode for name in modes}
+    write(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32, **keys, "include_prompt": True})
+    modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{THEIRS}{kind}"}
+        for number, (path, kind) in enumerate(modules.items())
+    ]
+    write(folder, "modules.json", listed)
+
+
+def write(folder: Path, name: str, content: dict | list) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
