@@ -86,6 +86,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
             corpora=records,
+            cached_part_size=trainer.cached_parts and trainer.cached_parts.pairs,
             train_pairs=len(rows),
             synonyms=int(positive.sum()),
             before=before,

@@ -124,11 +124,13 @@ class RunRecord(RunSummary):
     Args:
         seconds: duration of the job.
         history: the log of Trainer.
+        cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
         synonyms: number of pairs with a target to generate; only for students, as `Written` is.
     """
 
     seconds: float
     history: list[dict[str, Any]]
+    cached_part_size: int | None = None
     synonyms: int | None = None
     written_before: Written | None = None
     written_after: Written | None = None
@@ -155,6 +157,7 @@ def read_record(folder: str | Path) -> RunRecord | None:
         return RunRecord(
             **summary_fields(raw),
             **{name: raw[name] for name in ("seconds", "history")},
+            cached_part_size=raw.get("cached_part_size"),
             synonyms=raw.get("synonyms"),
             written_before=optional(Written, raw.get("written_before")),
             written_after=optional(Written, raw.get("written_after")),

@@ -81,6 +81,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
             corpora=records,
+            cached_part_size=trainer.cached_parts and trainer.cached_parts.pairs,
             train_pairs=len(data.train),
             before=before,
             after=after,

@@ -1,9 +1,10 @@
 """Gradient caching: the exact gradient of a large batch in the memory of a small one, for one more forward pass.
 
-1. Every part of the batch runs forward without a graph. Only the tensors that the loss reads are kept: a few numbers
-   per pair.
+1. Every part of the batch runs forward without a graph, and the last one with its graph. Of the others, only the
+   tensors that the loss reads are kept: a few numbers per pair.
 2. The loss of all parts together is differentiated with respect to the kept tensors: these gradients are the cache.
-3. Every part runs forward again, with a graph and the same dropout masks, and backward from its cached gradients.
+3. The last part runs backward from its cached gradients; then every other part runs forward again, with a graph and the
+   same dropout masks, and backward. A batch of a single part thus costs nothing more than a plain one.
 
 Source: https://arxiv.org/abs/2101.06983 (there for contrastive losses; exact for any loss of the kept tensors).
 """
@@ -21,6 +22,7 @@ def backward_in_parts(
     loss: Callable[[dict[str, Tensor]], Tensor],
     backward: Callable[[Tensor], None] = Tensor.backward,
     without_sync: Callable[[], AbstractContextManager] = nullcontext,
+    phase: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Tensor:
     """Backpropagates `loss(forward(full batch))` with the graph of only one part in memory at a time.
 
@@ -33,36 +35,48 @@ def backward_in_parts(
         parts: at least one.
         loss: those tensors of all parts, concatenated -> scalar. Tensors that it does not read may be omitted.
         backward: a scalar -> backward, e.g. `accelerator.backward`.
-        without_sync: context for all parts but the last, e.g. the `no_sync` of DistributedDataParallel.
+        without_sync: context for all parts but the one that runs backward last, e.g. the `no_sync` of
+            DistributedDataParallel.
+        phase: context around steps 1 and 3, which call `forward` and `backward`.
 
     Returns:
         The loss, detached.
     """
+    *others, last = parts
+    alone = without_sync if others else nullcontext
     states, kept = [], []
-    with torch.no_grad():
-        for part in parts:
-            states.append(random_state())
-            kept.append(forward(part))
+    with phase():
+        with torch.no_grad():
+            for part in others:
+                states.append(random_state())
+                kept.append(forward(part))
+        with alone():
+            with_graph = forward(last)
     after = random_state()
+    kept.append({name: tensor.detach() for name, tensor in with_graph.items()})
 
     leaves = {name: torch.cat([tensors[name] for tensors in kept]).requires_grad_() for name in kept[0]}
     value = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     rows = [len(next(iter(tensors.values()))) for tensors in kept]
-    cached = {
-        name: gradient.split(rows)
-        for name, gradient in zip(leaves, gradients, strict=True)
-        if gradient is not None  # the loss does not read it
-    }
+    read = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is not None]
+    split = zip(*(gradient.split(rows) for gradient in gradients if gradient is not None), strict=True)
+    *cached, cached_last = [dict(zip(read, pieces, strict=True)) for pieces in split]
 
-    for number, (part, state) in enumerate(zip(parts, states, strict=True)):
-        with without_sync() if number < len(parts) - 1 else nullcontext():
-            set_random_state(state)
-            tensors = forward(part)
-            # The gradient of this sum with respect to each tensor is its cached gradient.
-            backward(sum((tensors[name] * gradient[number]).sum() for name, gradient in cached.items()))
+    with phase():
+        with alone():
+            backward(product(with_graph, cached_last))
+        for number, (part, state, gradient) in enumerate(zip(others, states, cached, strict=True), start=1):
+            with without_sync() if number < len(others) else nullcontext():
+                set_random_state(state)
+                backward(product(forward(part), gradient))
     set_random_state(after)
     return value.detach()
+
+
+def product(tensors: dict[str, Tensor], gradients: dict[str, Tensor]) -> Tensor:
+    """A scalar whose gradient with respect to each tensor is the given one."""
+    return torch.stack([(tensors[name] * gradient).sum() for name, gradient in gradients.items()]).sum()
 
 
 def random_state() -> tuple[Tensor, Tensor | None]:

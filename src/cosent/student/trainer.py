@@ -50,9 +50,12 @@ class StudentTrainer(PairTrainer):
         if "target_losses" in read:
             tokens = read["target_tokens"].sum().clamp(min=1)
             parts["generation_loss"] = self.generation_weight * read["target_losses"].sum() / tokens
-        for name, value in parts.items():
-            self.parts.setdefault(name, []).append(value.detach())
+        self.batch_parts = {name: value.detach() for name, value in parts.items()}
         return sum(parts.values())
+
+    def count_batch(self) -> None:
+        for name, value in self.batch_parts.items():
+            self.parts.setdefault(name, []).append(value)
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         measured = self.validate(whole_state(self.model))

@@ -114,6 +114,11 @@ class PairTrainingArguments(TrainingArguments):
         "Pairs of one loss over all devices, in parts of per_device_train_batch_size: the gradient of the large batch "
         "in the memory of a part, for one more forward pass. Default: one part per device, without caching.",
     )
+    cached_part_size: str | None = option(
+        None,
+        "Pairs per device and part of a batch: a number, or auto for the largest that fits into memory, halved when it "
+        "runs out. The loss does not depend on it. Default: per_device_train_batch_size.",
+    )
     local_comparisons: bool = option(False, "Several devices: compare pairs within each device only.")
     balanced_batches: bool = option(False, "Swap rows so that as few batches as possible have only one label.")
     on_collapse: str | None = option(
@@ -126,6 +131,7 @@ class PairTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+        self.check_part_size()
         if self.on_collapse is None:
             refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")
         for flag in ("bf16_full_eval", "fp16_full_eval"):
@@ -153,6 +159,17 @@ class PairTrainingArguments(TrainingArguments):
         # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
 
+    def check_part_size(self) -> None:
+        size = self.cached_part_size
+        if size not in (None, "auto") and not (str(size).isdecimal() and int(size) >= 1):
+            raise InputError(f"--cached_part_size must be auto or a number of pairs from 1, got {size!r}.")
+        if size == "auto" and self.gradient_accumulation_steps > 1:
+            raise InputError(
+                f"--cached_part_size auto with --gradient_accumulation_steps {self.gradient_accumulation_steps}: a "
+                "batch that does not fit is repeated, which would lose the gradients accumulated before it. A larger "
+                "--cached_batch_size takes no more memory, and compares all of its pairs. Leave the accumulation out."
+            )
+
 
 def refuse_sharding_flags(args: TrainingArguments) -> None:
     """Refuses Trainer's own flags for sharding, before it looks for a library that may not be installed."""
@@ -176,22 +193,6 @@ def use_one_gpu(args: TrainingArguments) -> None:
             args.n_gpu,
         )
         args._n_gpu = 1
-
-
-def rows_per_device(args) -> int:
-    """Rows of a cached batch on each device.
-
-    Raises:
-        InputError: they are not a multiple of the parts.
-    """
-    step = args.per_device_train_batch_size * args.world_size
-    if args.cached_batch_size < 1 or args.cached_batch_size % step:
-        raise InputError(
-            f"--cached_batch_size counts the pairs of one loss over all devices and is made of parts: a multiple of "
-            f"{step} (--per_device_train_batch_size {args.per_device_train_batch_size} x {args.world_size} processes), "
-            f"got {args.cached_batch_size}."
-        )
-    return args.cached_batch_size // args.world_size
 
 
 TRAIN_ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)  # arguments of `cosent.train`

@@ -10,14 +10,15 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import set_seed
 
-from cosent.compute.distributed import gather_pairs, without_sync
+from cosent.compute.distributed import average_gradients, gather_pairs, without_sync
 from cosent.compute.grad_cache import backward_in_parts, split_batch
 from cosent.compute.onednn import trainable_onednn_linears
+from cosent.compute.out_of_memory import fits_everywhere
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
 from cosent.losses.cosent import has_ordered_pair
 from cosent.modeling.lora import Adapter
-from cosent.training.arguments import rows_per_device
+from cosent.training.cached_parts import CachedParts
 from cosent.training.callbacks import DeadBatchReport, EarlyStopping, use_log_lines
 from cosent.training.objective import Objective
 from cosent.training.resumable_trainer import ResumableTrainer
@@ -34,7 +35,7 @@ class PairTrainer(ResumableTrainer):
 
     The loss is that of the global batch: its inputs are gathered over ranks with gradients, and the rows with which
     accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
-    in parts of `args.per_device_train_batch_size`.
+    in parts, see `CachedParts`.
 
     Trainer's own evaluation passes `compute_metrics` a dict: `scores`, and for a bi-encoder `distances`, the |u - v| of
     each pair. There is no `eval_loss`, since the loss of a batch that compares pairs depends on its size. Checkpoints
@@ -82,8 +83,11 @@ class PairTrainer(ResumableTrainer):
                     "--early_stopping_patience needs a validation split and --eval_strategy epoch or steps."
                 )
             self.add_callback(EarlyStopping(self.args.early_stopping_patience))
-        if self.args.cached_batch_size is not None:
-            self._train_batch_size = rows_per_device(self.args)
+        self.cached_parts = None
+        if self.args.cached_batch_size is not None or self.args.cached_part_size is not None:
+            self.cached_parts = CachedParts(self.args)
+            self._train_batch_size = self.cached_parts.batch
+            self.add_callback(self.cached_parts)
 
     def _prepare_for_training(self, *args, **kwargs):
         prepared = super()._prepare_for_training(*args, **kwargs)
@@ -116,11 +120,14 @@ class PairTrainer(ResumableTrainer):
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         with self.fast_linears():  # around the backward pass too, where gradient checkpointing reruns layers
-            if self.args.cached_batch_size is None:
-                return super().training_step(model, inputs, num_items_in_batch)
-            return self.cached_step(model, self._prepare_inputs(inputs))
+            if self.cached_parts is None:
+                loss = super().training_step(model, inputs, num_items_in_batch)
+            else:
+                loss = self.cached_step(model, self._prepare_inputs(inputs), self.cached_parts)
+        self.count_batch()
+        return loss
 
-    def cached_step(self, model: torch.nn.Module, inputs: dict) -> torch.Tensor:
+    def cached_step(self, model: torch.nn.Module, inputs: dict, parts: CachedParts) -> torch.Tensor:
         """Runs a batch in parts, with the gradient of the loss over all of it, see `grad_cache`."""
         model.train()
         targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
@@ -133,13 +140,21 @@ class PairTrainer(ResumableTrainer):
         def loss(read: Outputs) -> torch.Tensor:
             return self.global_loss(read, targets, pairs, real_pairs) / self.current_gradient_accumulation_steps
 
-        rows = self.args.per_device_train_batch_size * (len(inputs["attention_mask"]) // pairs)
-        parts = split_batch(inputs, rows)
-        unsynchronised = partial(without_sync, self.accelerator, model)
         # `loss` has divided by the accumulation steps; DeepSpeed would again
         options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
         backward = partial(self.accelerator.backward, **options)
-        return backward_in_parts(forward, parts, loss, backward, unsynchronised)
+        unsynchronised = partial(without_sync, self.accelerator, model)
+
+        def step(part: int) -> torch.Tensor:
+            split = split_batch(inputs, part * (len(inputs["attention_mask"]) // pairs))
+            if not parts.auto:
+                return backward_in_parts(forward, split, loss, backward, unsynchronised)
+            with unsynchronised():  # DDP would wait, in a part, for a process that may have run out of memory
+                value = backward_in_parts(forward, split, loss, backward, phase=fits_everywhere)
+            average_gradients(model)
+            return value
+
+        return parts.run(step, model.zero_grad, self.log, pairs)
 
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps, except under torch.compile, which would recompile at every step."""
@@ -172,10 +187,15 @@ class PairTrainer(ResumableTrainer):
         return {self.objective.reads: outputs[self.objective.reads]}
 
     def batch_loss(self, read: Outputs, targets: torch.Tensor | None) -> torch.Tensor:
-        """The loss of the complete batch, over all ranks and parts."""
+        """The loss of the complete batch, over all ranks and parts; computed again if the batch is repeated."""
         if self.objective.compares_pairs:
-            self.dead_batches.add(has_ordered_pair(targets))
+            self.has_order = has_ordered_pair(targets)
         return self.objective.loss(read[self.objective.reads], targets)
+
+    def count_batch(self) -> None:
+        """Adds what `batch_loss` has noted to the statistics of the epoch, once for every batch."""
+        if self.objective.compares_pairs:
+            self.dead_batches.add(self.has_order)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)

@@ -1,0 +1,289 @@
+"""Parts of cached batches: a size of their own, and the largest one that fits into memory."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cosent.compute.out_of_memory import DoesNotFit, fits_everywhere, is_out_of_memory
+from cosent.errors import InputError
+from cosent.modeling.bi_encoder import BiEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.run_record import read_record
+from cosent.training.cached_parts import sizes
+from tests.launching import ROOT, history, launch
+
+TOWERS = {"bi_encoder": BiEncoder, "cross_encoder": CrossEncoder}
+AUTO = ("--cached_part_size", "auto")
+
+
+@pytest.fixture
+def corpus(make_corpus, pairs):
+    return make_corpus({"train": pairs[:48], "validation": pairs[:32]})
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """Returns a function that lets training run out of memory on more than `pairs` pairs; it returns what was tried.
+
+    Args of the function:
+        tower: the model that it happens in.
+        after: number of forward passes of training that still succeed with any number of pairs.
+        backward: whether it happens in the backward pass.
+    """
+
+    def bounded(tower: str, pairs: int, after: int = 0, backward: bool = False) -> list[int]:
+        model, tried = TOWERS[tower], []
+        original = model.forward
+
+        def forward(self, input_ids, **inputs):
+            outputs = original(self, input_ids, **inputs)
+            if self.training:
+                tried.append(len(input_ids))
+                if len(tried) > after and len(input_ids) > pairs:
+                    if not backward:
+                        raise torch.OutOfMemoryError("CUDA out of memory.")
+                    if torch.is_grad_enabled():
+                        outputs["scores"].register_hook(fail)
+            return outputs
+
+        monkeypatch.setattr(model, "forward", forward)
+        return tried
+
+    def fail(gradient):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    return bounded
+
+
+def weights(folder, step=None):
+    return (folder / (f"checkpoint-{step}" if step else "") / "model.safetensors").read_bytes()
+
+
+def losses(folder):
+    return history(folder, "loss"), history(folder, "grad_norm")
+
+
+@pytest.mark.parametrize("tower", TOWERS)
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_batch_that_does_not_fit_is_repeated_in_parts(train, corpus, memory, tower, backward):
+    """Fails if running out of memory loses a step, leaves half of its gradients behind, or draws other dropout."""
+    flags = ("--per_device_train_batch_size", "24", "--tower", tower, "--dropout", "0.2")
+    fixed = train(corpus, *flags, "--cached_part_size", "6", output="fixed")
+    tried = memory(tower, 6, backward=backward)
+    found = train(corpus, *flags, *AUTO, output="found")
+    assert weights(found) == weights(fixed) and losses(found) == losses(fixed)
+    assert tried[:2] == [24, 12] and max(tried[5:]) == 6, "24 -> 12 -> 6"
+    assert history(found, "cached_part_size") == [12, 6]
+    assert read_record(found).cached_part_size == read_record(fixed).cached_part_size == 6
+
+
+def test_what_fits_costs_nothing_and_changes_nothing(train, corpus, memory):
+    """Fails if `auto` runs forward twice where memory suffices, or trains otherwise than without it."""
+    flags = ("--per_device_train_batch_size", "24", "--dropout", "0.2")
+    plain = train(corpus, *flags, output="plain")
+    tried = memory("bi_encoder", 24)
+    found = train(corpus, *flags, *AUTO, output="found")
+    assert weights(found) == weights(plain) and losses(found) == losses(plain)
+    assert tried == [24] * 4 and history(found, "cached_part_size") == []
+
+
+def test_a_resumed_run_begins_with_the_size_that_fitted(train, corpus, memory):
+    """Fails if every restart runs out of memory anew, or the checkpoint does not lead to the same weights."""
+    flags = ("--cached_batch_size", "24", *AUTO, "--dropout", "0.2", "--save_total_limit", "2")
+    memory("bi_encoder", 12)
+    whole = train(corpus, *flags, output="whole")
+    tried = memory("bi_encoder", 12)
+    resumed = train(corpus, *flags, "--resume_from_checkpoint", str(whole / "checkpoint-2"), output="resumed")
+    assert tried == [12, 12, 12] * 2, "two parts forward, one of them again"
+    assert weights(resumed) == weights(whole)
+
+
+def test_memory_that_runs_out_later(train, corpus, memory):
+    """Fails if only the first batch may shrink: sentences of a later one may be longer."""
+    tried = memory("bi_encoder", 12, after=3)
+    folder = train(corpus, "--per_device_train_batch_size", "24", *AUTO)
+    assert tried == [24] * 3 + [24, 12, 12, 12]
+    entries = json.loads((folder / "run.json").read_text())["history"]
+    assert [entry["step"] for entry in entries if "cached_part_size" in entry] == [3]
+
+
+def test_a_batch_counts_once_however_often_it_is_tried(train, make_corpus, pairs, memory, caplog):
+    """Fails if repeated batches are reported as dead ones, or a student's losses as means over them too."""
+    memory("bi_encoder", 1, backward=True)
+    train(make_corpus({"train": pairs[:6]}), "--per_device_train_batch_size", "2", *AUTO, "--num_train_epochs", "1")
+    assert "of 3 batches held pairs of one label only" in caplog.text
+
+
+def test_not_even_one_pair_fits(train, corpus, memory):
+    """Fails if the search goes on for ever, or ends in a traceback that helps nobody."""
+    memory("bi_encoder", 0)
+    with pytest.raises(InputError, match="Out of memory with a single pair at a time.*--max_length"):
+        train(corpus, *AUTO)
+
+
+def test_other_errors_are_no_lack_of_memory(train, corpus, monkeypatch):
+    """Fails if a mistake in a model is retried with ever smaller parts, and then reported as something else."""
+    monkeypatch.setattr(BiEncoder, "forward", lambda self, **inputs: 1 / 0 if self.training else None)
+    with pytest.raises((ZeroDivisionError, TypeError)):
+        train(corpus, *AUTO, "--eval_strategy", "no")
+    assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."))
+    assert is_out_of_memory(MemoryError()) and is_out_of_memory(torch.OutOfMemoryError("HIP"))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    with pytest.raises(KeyError), fits_everywhere():
+        raise KeyError("memory")
+    with pytest.raises(DoesNotFit), fits_everywhere():
+        raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--cached_part_size", "0"), "must be auto or a number of pairs from 1, got '0'"),
+        (("--cached_part_size", "many"), "must be auto or a number of pairs from 1, got 'many'"),
+        ((*AUTO, "--gradient_accumulation_steps", "2"), "auto with --gradient_accumulation_steps 2: .*Leave"),
+    ],
+)
+def test_sizes_that_make_no_sense(train, corpus, flags, words):
+    with pytest.raises(InputError, match=words):
+        train(corpus, *flags)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed"])
+def test_auto_under_sharding_is_refused(tmp_path, monkeypatch, strategy):
+    """Fails if one process runs out of memory within a part, and the others wait for its shards for ever."""
+    from cosent.training.arguments import PairTrainingArguments
+    from cosent.training.cached_parts import CachedParts
+
+    args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, cached_part_size="auto", eval_strategy="no")
+    monkeypatch.setenv(f"ACCELERATE_USE_{strategy.upper()}", "true")
+    with pytest.raises(InputError, match=f"auto under {strategy}: .*Name a size"):
+        CachedParts(args)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"per_device_train_batch_size": 24, "cached_part_size": "7"}, (24, 7)),
+        ({"per_device_train_batch_size": 24, "cached_part_size": "auto"}, (24, 24)),
+        ({"per_device_train_batch_size": 8, "cached_batch_size": 64}, (64, 8)),
+        ({"per_device_train_batch_size": 7, "cached_batch_size": 64, "cached_part_size": "auto"}, (64, 64)),
+        ({"per_device_train_batch_size": 7, "cached_batch_size": 64, "cached_part_size": "999"}, (64, 64)),
+    ],
+)
+def test_how_the_three_flags_go_together(tmp_path, given, expected):
+    """Fails if a part is larger than its batch, or the number of pairs that are compared depends on it."""
+    from cosent.training.arguments import PairTrainingArguments
+
+    assert sizes(PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", **given)) == expected
+
+
+LIMITED = """
+import json, re, resource, sys
+from functools import partial
+from pathlib import Path
+from transformers import TrainerCallback
+from cosent import train
+from cosent.cli import parse
+from cosent.training.pair_trainer import PairTrainer
+
+class Limit(TrainerCallback):  # 40 MiB of activations
+    def on_train_begin(self, args, state, control, **kwargs):
+        used = int(re.findall(r"VmData:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[0])
+        self.set(used * 1024 + 40 * 2**20)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.set(resource.RLIM_INFINITY)
+
+    def set(self, limit):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+
+train.PairTrainer = partial(PairTrainer, callbacks=[Limit()])
+for job in json.loads(sys.argv[1]):
+    train.main(*parse(job, *train.ARGUMENTS))
+"""
+
+
+def arguments(model, corpus, output, *flags):
+    given = ["--model_name_or_path", str(model), "--corpus", str(corpus), "--output_dir", str(output), *flags]
+    return [*given, "--num_train_epochs", "1", "--logging_steps", "1", "--use_cpu", "true", "--disable_tqdm", "true"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
+def test_memory_that_really_is_limited(tiny_model, make_corpus, tmp_path):
+    """Fails if what PyTorch raises on a CPU is not recognised, or the memory of what failed is not given back.
+
+    MALLOC_MMAP_THRESHOLD_ keeps glibc from holding back freed blocks of up to 32 MiB, of which this batch consists.
+    """
+    rows = [("今天天气很好" * 5, "红色的苹果" * 6, float(number % 2)) for number in range(1024)]
+    corpus = make_corpus({"train": rows, "validation": rows[:8]})
+    (tmp_path / "limited.py").write_text(LIMITED)
+    jobs = [
+        arguments(tiny_model, corpus, tmp_path / tower, "--per_device_train_batch_size", "512", *AUTO, "--tower", tower)
+        for tower in TOWERS
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/src", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    command = [sys.executable, str(tmp_path / "limited.py"), json.dumps(jobs)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-3000:]
+    for tower in TOWERS:
+        found = history(tmp_path / tower, "cached_part_size")
+        assert len(history(tmp_path / tower, "loss")) == 2 and 8 <= found[-1] < 512, (tower, found)
+
+
+PATCHED = """
+import json, os, sys
+import torch
+from cosent import train
+from cosent.cli import run
+from cosent.modeling.bi_encoder import BiEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+
+rank, jobs = int(os.environ["RANK"]), json.loads(sys.argv[1])
+
+def fail(gradient):
+    raise torch.OutOfMemoryError("in the backward pass of rank 0")
+
+def bounded(original):
+    def forward(self, input_ids, **inputs):
+        outputs = original(self, input_ids, **inputs)
+        if self.training and auto and rank == 1 and len(input_ids) > 4:
+            raise torch.OutOfMemoryError("in the forward pass of rank 1")
+        if self.training and auto and rank == 0 and len(input_ids) > 2 and torch.is_grad_enabled():
+            outputs["scores"].register_hook(fail)
+        return outputs
+    return forward
+
+for model in (BiEncoder, CrossEncoder):
+    model.forward = bounded(model.forward)
+for job in jobs:
+    auto = "auto" in job
+    sys.argv[1:] = job
+    run(train.main, *train.ARGUMENTS)
+"""
+
+
+@pytest.mark.distributed
+def test_processes_agree_on_the_size(tiny_model, uneven_corpus, tmp_path):
+    """Fails if one process that runs out of memory leaves the others waiting, or they train on different gradients.
+
+    Parts of 8 do not fit on process 1, forward, and parts of 4 not on process 0, backward: both take parts of 2.
+    """
+    (tmp_path / "patched.py").write_text(PATCHED)
+    jobs = [
+        arguments(
+            tiny_model, uneven_corpus, tmp_path / f"{tower}_{size}", "--per_device_train_batch_size", "8",
+            *("--cached_part_size", size, "--tower", tower, "--dropout", "0.1"),
+        )
+        for tower in TOWERS for size in ("auto", "2")
+    ]  # fmt: skip
+    launch("ddp", [str(tmp_path / "patched.py"), json.dumps(jobs)], ACCELERATE_USE_CPU="true")
+    for tower in TOWERS:
+        found, fixed = (tmp_path / f"{tower}_{size}" for size in ("auto", "2"))
+        assert history(found, "cached_part_size") == [4, 2]
+        assert weights(found) == weights(fixed) and losses(found) == losses(fixed)
+        assert len(losses(found)[0]) == 5 and min(losses(found)[1]) > 0
