@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cosent.errors import InputError
+from cosent.evaluation.calibration import Isotonic, Platt
 from cosent.run_record import (
     RECORD_NAME,
     UNFINISHED,
@@ -36,6 +37,8 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         before={"stsb": {"test": {"spearman": 0.25}}},
         after={"stsb": {"test": {"spearman": 0.5}}},
         thresholds={"stsb": 0.5},
+        calibrations={"stsb": Platt(pairs=9, slope=1.5, intercept=-1.0)}
+        | {"lcqmc": Isotonic(pairs=9, log_loss={"platt": 0.5}, scores=[0.1, 0.2], fitted=[0.25, 0.5])},
         seconds=20.0,
         history=[{"loss": 1.0, "step": 1}],
         synonyms=7,

@@ -9,18 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cosent.inference.decision_rule import decision_rules
     from cosent.modeling.auto import load_model
     from cosent.modeling.bi_encoder import SentenceEncoder
     from cosent.modeling.cross_encoder import CrossEncoder
     from cosent.student.model import Student
 
 __version__ = "0.1.0"
-__all__ = ["CrossEncoder", "SentenceEncoder", "Student", "load_model"]
+__all__ = ["CrossEncoder", "SentenceEncoder", "Student", "decision_rules", "load_model"]
 
 HOMES = {
     "CrossEncoder": "cosent.modeling.cross_encoder",
     "SentenceEncoder": "cosent.modeling.bi_encoder",
     "Student": "cosent.student.model",
+    "decision_rules": "cosent.inference.decision_rule",
     "load_model": "cosent.modeling.auto",
 }
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from cosent.cli import run
 from cosent.errors import InputError, writing
+from cosent.evaluation.calibration import Calibration
 from cosent.files import partial_file
 from cosent.flags import REQUIRED, option, refuse_below_1
 from cosent.run_record import read_record
@@ -33,7 +34,7 @@ class EvaluateArguments:
     data_dir: str = option("data", "Folder of the prepared corpora.")
     batch_size: int = option(512, "Most sentences or pairs per forward pass; their tokens are limited too.")
     threshold: float | None = option(None, "Lowest score of a similar pair; default: that of the model.")
-    find_threshold: bool = option(False, "Find the threshold anew on the validation split of this corpus.")
+    find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
     threshold_grid: float | None = option(None, "Step of a grid over 0..1 for --find_threshold; default: exact search.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
@@ -44,9 +45,11 @@ def main(args: EvaluateArguments) -> None:
     from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
     from cosent.data.corpus import load_corpus
+    from cosent.evaluation.calibration import calibration_metrics
     from cosent.evaluation.metrics import SimilarityMetrics
     from cosent.inference.embedding import quantized
     from cosent.modeling.auto import load_model
+    from cosent.modeling.cross_encoder import CrossEncoder
 
     start = time.time()
     device = choose_device(args.device, args.int8)
@@ -59,17 +62,22 @@ def main(args: EvaluateArguments) -> None:
         model = quantized(model)
     scores = score(model, corpus.split(args.split), args.batch_size)
     labels = corpus.labels(args.split)
-    threshold, source = choose_threshold(args, corpus, model)
-    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
+    found = choose_decision(args, corpus, model)
+    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=found.threshold)
     if rank() > 0:
         return
     if args.predictions:
-        write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
+        write_predictions(args.predictions, corpus.split(args.split), scores, found.threshold)
     result = {"model": args.model, "corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
-    result |= {"int8": args.int8, "threshold": threshold, "threshold_from": source}
-    print(table(result, metrics), file=sys.stderr)
-    finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
-    print(json.dumps(result | finite | {"seconds": time.time() - start}))
+    result |= {"int8": args.int8, "threshold": found.threshold, "threshold_from": found.threshold_from}
+    result |= {"calibration": found.method, "calibration_from": found.calibration_from}
+    errors = {}
+    if corpus.manifest.label_kind == "binary":
+        tower = "cross_encoder" if isinstance(model, CrossEncoder) else "bi_encoder"
+        errors = calibration_metrics(found.calibration, scores, labels, tower)
+    print(table(result, metrics, errors), file=sys.stderr)
+    numbers = {name: value if math.isfinite(value) else None for name, value in (metrics | errors).items()}
+    print(json.dumps(result | numbers | {"seconds": time.time() - start}))  # JSON has no NaN
 
 
 def score(model, rows, batch_size: int) -> np.ndarray:
@@ -85,8 +93,22 @@ def score(model, rows, batch_size: int) -> np.ndarray:
     return scores
 
 
-def choose_threshold(args: EvaluateArguments, corpus, model) -> tuple[float | None, str]:
-    """The threshold and its source: a flag, the validation split of this corpus, or the training of the model.
+@dataclass(frozen=True)
+class Decision:
+    """A threshold and a map from scores to probabilities, or None, and the source of each."""
+
+    threshold: float | None
+    threshold_from: str
+    calibration: Calibration | None
+    calibration_from: str
+
+    @property
+    def method(self) -> str | None:
+        return None if self.calibration is None else self.calibration.method
+
+
+def choose_decision(args: EvaluateArguments, corpus, model) -> Decision:
+    """The threshold from a flag, this corpus' validation split or the training of the model; the map from the last two.
 
     Raises:
         InputError: a threshold is requested on labels that are not binary, or in two ways.
@@ -95,25 +117,39 @@ def choose_threshold(args: EvaluateArguments, corpus, model) -> tuple[float | No
         raise InputError("--threshold sets a threshold and --find_threshold searches for one. Give one of the two.")
     if args.threshold_grid is not None and not args.find_threshold:
         raise InputError("--threshold_grid is an option of --find_threshold. Add that flag, or leave both out.")
-    from cosent.evaluation.metrics import find_threshold
-    from cosent.modeling.cross_encoder import CrossEncoder
-
     name, record = corpus.manifest.name, read_record(args.model)
-    saved = {} if record is None else record.thresholds
     if corpus.manifest.label_kind != "binary":
         if args.threshold is not None or args.find_threshold:
             raise InputError(f"{name} has {corpus.manifest.label_kind} labels: accuracy at a threshold needs 0 and 1.")
-        return None, "none: the labels are not binary"
-    if args.threshold is not None:
-        return args.threshold, "--threshold"
+        return Decision(None, "none: the labels are not binary", None, "none: the labels are not binary")
     if args.find_threshold:
-        if args.threshold_grid and isinstance(model, CrossEncoder):
-            raise InputError("--threshold_grid divides 0..1; the logits of a cross-encoder have no bounds. Drop it.")
-        scores = score(model, corpus.split("validation"), args.batch_size)
-        return find_threshold(scores, corpus.labels("validation"), grid=args.threshold_grid)[0], f"{name} validation"
-    if name in saved:
-        return saved[name], f"{name} validation, when the model was trained"
-    return None, f"none: the model was not trained on {name}; --find_threshold or --threshold"
+        return find_decision(args, corpus, model)
+    trained = f"{name} validation, when the model was trained"
+    threshold = None if record is None else record.thresholds.get(name)
+    source = f"none: the model was not trained on {name}; --find_threshold or --threshold"
+    if args.threshold is not None:
+        threshold, source = args.threshold, "--threshold"
+    elif threshold is not None:
+        source = trained
+    calibration = None if record is None else record.calibrations.get(name)
+    missing = f"none: the model has none for {name}; --find_threshold fits one"
+    return Decision(threshold, source, calibration, missing if calibration is None else trained)
+
+
+def find_decision(args: EvaluateArguments, corpus, model) -> Decision:
+    """The threshold and the map that fit the validation split of this corpus."""
+    from cosent.evaluation.calibration_fit import fit_calibration
+    from cosent.evaluation.metrics import find_threshold
+    from cosent.modeling.cross_encoder import CrossEncoder
+
+    if args.threshold_grid and isinstance(model, CrossEncoder):
+        raise InputError("--threshold_grid divides 0..1; the logits of a cross-encoder have no bounds. Drop it.")
+    source = f"{corpus.manifest.name} validation"
+    scores, labels = score(model, corpus.split("validation"), args.batch_size), corpus.labels("validation")
+    threshold = find_threshold(scores, labels, grid=args.threshold_grid)[0]
+    if len(np.unique(labels)) == 1:
+        return Decision(threshold, source, None, "none: all labels of the validation split are equal")
+    return Decision(threshold, source, fit_calibration(scores, labels), source)
 
 
 def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:
@@ -129,11 +165,18 @@ def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | No
             print(index, *sentences, f"{row['label']:g}", prediction, f"{value:.6f}", sep="\t", file=file)
 
 
-def table(result: dict, metrics: dict) -> str:
+def table(result: dict, metrics: dict, errors: dict) -> str:
     head = f"{result['model']} on {result['corpus']} {result['split']} ({result['pairs']} pairs)"
     if result["threshold"] is not None:
         head += f", threshold {result['threshold']:.4f} from {result['threshold_from']}"
-    return "\n".join([head, *(f"  {name:<18}{value:8.4f}" for name, value in metrics.items())])
+    lines = [head, *(f"  {name:<18}{value:8.4f}" for name, value in metrics.items())]
+    if errors:
+        method = result["calibration"] or "no map"
+        lines += ["", f"as probabilities ({method}: {result['calibration_from']})", f"{'':20}   as is  calibrated"]
+    for name in ("brier", "log_loss", "calibration_error") if errors else ():
+        line = f"  {name:<18}{errors[f'uncalibrated_{name}']:8.4f}"
+        lines.append(line + (f"{errors[name]:12.4f}" if name in errors else ""))
+    return "\n".join(lines)
 
 
 ARGUMENTS = (EvaluateArguments,)

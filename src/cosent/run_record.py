@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cosent.errors import InputError
+from cosent.evaluation.calibration import Calibration, calibration_from
 from cosent.files import write_atomically
 from cosent.schema import MANIFEST_NAME, sha256_of_file
 
@@ -97,6 +98,7 @@ class RunSummary:
         recipe: every setting by name, flags and defaults alike.
         train_seconds: without evaluation before and after.
         thresholds: lowest cosine or logit of similar pairs, by corpus.
+        calibrations: maps from scores to probabilities, by corpus; empty for runs before 2026-11-23.
         processes: None for older runs, which recorded neither it nor the footprint.
     """
 
@@ -110,6 +112,7 @@ class RunSummary:
     before: Metrics = field(default_factory=dict)
     after: Metrics = field(default_factory=dict)
     thresholds: dict[str, float] = field(default_factory=dict)
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON, with the environment at the top level as in earlier records."""
@@ -194,6 +197,7 @@ def summary_fields(raw: dict[str, Any]) -> dict[str, Any]:
         "before": raw["before"],
         "after": raw["after"],
         "thresholds": raw.get("thresholds", {}),
+        "calibrations": {name: calibration_from(saved) for name, saved in raw.get("calibrations", {}).items()},
     }
 
 

@@ -4,6 +4,7 @@ cosent similarity --model runs/stsb 我喜欢北京 我不喜欢北京
 cosent similarity --model runs/stsb --pairs pairs.tsv
 """
 
+import sys
 from dataclasses import dataclass
 
 from cosent.cli import run
@@ -19,20 +20,56 @@ class SimilarityArguments:
     model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
     sentences: list[str] | None = option(None, "Sentences, in pairs.", positional=True, commas=True)
     pairs: str | None = option(None, "Instead of sentences: UTF-8 file with `sentence1 TAB sentence2` lines.")
+    corpus: str | None = option(
+        None, "Corpus whose threshold and probabilities to use; default: the only one that the model has them for."
+    )
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
 
 def main(args: SimilarityArguments) -> None:
     from cosent.compute.devices import choose_device
+    from cosent.inference.decision_rule import decision_rules
     from cosent.modeling.auto import load_model
 
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
     pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences or [])
+    rule, note = choose_rule(decision_rules(args.model), args)
     model = load_model(args.model).to(choose_device(args.device))
     scores = model.similarity([first for first, _ in pairs], [second for _, second in pairs])
-    for (first, second), score in zip(pairs, scores, strict=True):
-        print(f"{score:7.4f}  {first}  |  {second}")
+    print(note, file=sys.stderr)
+    for line in lines(pairs, scores, rule):
+        print(line)
+
+
+def choose_rule(rules: dict, args: SimilarityArguments):
+    """The decision rule of `--corpus`, or the only one, or None; and a note about it for the user.
+
+    Raises:
+        InputError: the model has no rule for that corpus.
+    """
+    names = " ".join(rules)
+    if args.corpus is not None and args.corpus not in rules:
+        raise InputError(
+            f"--corpus {args.corpus}: {args.model} has a threshold and probabilities for {names or 'no corpus'}. Those "
+            "of another corpus would give wrong verdicts. Name one of these, or leave it out."
+        )
+    if not rules:
+        return None, "score; no probability or verdict, since this model was not trained here on labels of 0 and 1"
+    if args.corpus is None and len(rules) > 1:
+        return None, f"score; for probability and verdict choose --corpus {names.replace(' ', ' or ')}"
+    rule = rules[args.corpus or names]
+    return rule, f"score, probability and verdict (at {rule.threshold:.4f}) as on {rule.corpus} validation"
+
+
+def lines(pairs: list[tuple[str, str]], scores, rule) -> list[str]:
+    """Score, with a rule also probability and verdict, and the sentences of each pair."""
+    columns = [f"{score:7.4f}" for score in scores]
+    if rule is not None:
+        verdicts = ("similar" if similar else "not similar" for similar in rule.similar(scores))
+        judged = zip(columns, rule.probabilities(scores), verdicts, strict=True)
+        columns = [f"{score}  {probability:6.4f}  {verdict:<11}" for score, probability, verdict in judged]
+    return [f"{column}  {first}  |  {second}" for column, (first, second) in zip(columns, pairs, strict=True)]
 
 
 def pair_up(sentences: list[str]) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \
 
 import logging
 import time
+from functools import partial
 from pathlib import Path
 
 from transformers import set_seed
@@ -64,15 +65,16 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             predictions=p.predictions["scores"], references=p.label_ids
         ),
     )
-    if args.on_collapse is not None:
-        trainer.add_callback(CollapseGuard(trainer, args.on_collapse, args.collapse_drop, args.rollback_factor))
+    on_collapse = args.on_collapse or (tower.on_collapse if args.eval_strategy != "no" else "off")
+    if on_collapse != "off":
+        trainer.add_callback(CollapseGuard(trainer, on_collapse, args.collapse_drop, args.rollback_factor))
 
     settings = run_settings(args, model_args, data_args, loss_args, data=manifest_hashes(records))
     claim_output_folder(args.output_dir, checkpoint, settings)
     scores: Scores = {}
-    result = trainer.train(checkpoint, at_start=lambda: evaluate_splits(trainer, data.held_out, [], scores, "before"))
-    before, _ = trainer.before
-    after, thresholds = evaluate_splits(trainer, data.held_out, mixture.binary, scores, "after")
+    evaluate = partial(evaluate_splits, trainer, data.held_out, model_args.tower)
+    result = trainer.train(checkpoint, at_start=lambda: evaluate([], scores, "before"))
+    before, after = trainer.before.metrics, evaluate(mixture.binary, scores, "after")
     trainer.save_model()
     if trainer.is_world_process_zero():
         record = RunRecord(
@@ -84,15 +86,16 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             cached_part_size=trainer.cached_parts and trainer.cached_parts.pairs,
             train_pairs=len(data.train),
             before=before,
-            after=after,
-            thresholds=thresholds,
+            after=after.metrics,
+            thresholds=after.thresholds,
+            calibrations=after.calibrations,
             history=trainer.state.log_history,
             train_seconds=result.metrics["train_runtime"],
             seconds=time.time() - start,
         )
         save_scores(Path(args.output_dir, SCORES_NAME), scores)
         record.save(args.output_dir)  # last: from here on the run counts as finished
-        print(table(before, after, thresholds), record.footprint, sep="\n")
+        print(table(before, after), record.footprint, sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 
 

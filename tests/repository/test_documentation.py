@@ -14,8 +14,10 @@ import pytest
 from accelerate.commands.launch import launch_command_parser
 
 import cosent.cli
+from cosent.evaluation.calibration import Platt
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.run_record import Environment, RunRecord
 from cosent.student.model import Student
 
 ROOT = Path(__file__).parents[2]
@@ -153,8 +155,11 @@ def test_a_link_leads_somewhere(page, target):
 def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student):
     """The folders that the examples load, with tiny models in them."""
     monkeypatch.chdir(tmp_path)
-    for name in ("faq", "stsb"):
+    for name in ("faq", "stsb", "lcqmc"):
         SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path / "runs" / name)
+    found = {"thresholds": {"lcqmc": 0.9}, "calibrations": {"lcqmc": Platt(pairs=98, slope=9.0, intercept=-8.0)}}
+    measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
+    RunRecord(recipe={}, **measured, **found).save(tmp_path / "runs/lcqmc")
     CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "runs/cross")
     Student.from_pretrained(str(tiny_student)).save_pretrained(tmp_path / "runs/student")
 

@@ -31,7 +31,7 @@ def train(train, make_corpus, pairs):
     corpus = make_corpus({"train": pairs, "validation": pairs})
 
     def run(*flags, output="run"):
-        drop = ("--collapse_drop", "0.2") if "--on_collapse" in flags else ()
+        drop = ("--collapse_drop", "0.2") if "--on_collapse" in flags and "off" not in flags else ()
         schedule = ("--learning_rate", "0.1", "--warmup_steps", "60", "--lr_scheduler_type", "constant_with_warmup")
         length = ("--per_device_train_batch_size", "8", "--num_train_epochs", "8", "--logging_steps", "4")
         folder = train(corpus, *schedule, *length, "--dropout", "0", *flags, *drop, output=output)
@@ -75,7 +75,30 @@ def test_a_healthy_run_is_left_alone(train, caplog):
     with caplog.at_level(logging.WARNING):
         watched = train(*calm, "--on_collapse", "stop", output="watched")
     assert "collapse" not in caplog.text
+    assert not any("sample_spearman" in entry for entry in watched), "a check costs more than a comparison"
     assert spearmans(watched) == spearmans(train(*calm, output="alone"))
+
+
+@pytest.mark.parametrize(
+    "flags, warned",
+    [
+        (("--tower", "cross_encoder"), True),
+        (("--tower", "cross_encoder", "--on_collapse", "off"), False),
+        ((), False),
+    ],
+)
+def test_cross_encoders_are_watched_unless_switched_off(train, flags, warned, caplog):
+    """Fails if a reranker collapses to one number, as users of every library report, and nothing says so."""
+    with caplog.at_level(logging.WARNING):
+        history = train("--learning_rate", "0.3", "--warmup_steps", "12", *flags)
+    values = spearmans(history)
+    assert max(values) - values[-1] > 0.1 or np.isnan(values[-1]), f"the case does not collapse: {values}"
+    assert ("collapse. Validation Spearman is" in caplog.text) == warned
+
+
+def test_a_cross_encoder_without_validation_needs_no_flag(train, caplog):
+    """Fails if the default guard refuses a run that evaluates nothing."""
+    assert train("--tower", "cross_encoder", "--eval_strategy", "no", "--num_train_epochs", "1")
 
 
 @pytest.mark.parametrize(

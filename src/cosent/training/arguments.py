@@ -122,7 +122,9 @@ class PairTrainingArguments(TrainingArguments):
     local_comparisons: bool = option(False, "Several devices: compare pairs within each device only.")
     balanced_batches: bool = option(False, "Swap rows so that as few batches as possible have only one label.")
     on_collapse: str | None = option(
-        None, "Action when the scores collapse on validation; default: no check.", ("warn", "stop", "rollback")
+        None,
+        "Action when the scores collapse on validation; default: warn for a cross_encoder, else off.",
+        ("off", "warn", "stop", "rollback"),
     )
     collapse_drop: float = option(0.1, "on_collapse: drop of validation Spearman that counts as a collapse.")
     rollback_factor: float = option(0.5, "on_collapse rollback: factor of the learning rate after each rollback.")
@@ -132,7 +134,7 @@ class PairTrainingArguments(TrainingArguments):
     def __post_init__(self):
         refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
         self.check_part_size()
-        if self.on_collapse is None:
+        if self.on_collapse in (None, "off"):
             refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")
         for flag in ("bf16_full_eval", "fp16_full_eval"):
             if getattr(self, flag):

@@ -1,7 +1,7 @@
 """Guard against collapse: the loss falls, but validation Spearman gets worse.
 
-kexue.fm 8847 reports it for losses on cosines: loss and training accuracy improve while Spearman falls. The guard also
-measures the embeddings of a sample of training pairs, which then contract to one or a few directions.
+kexue.fm 8847 reports it for losses on cosines: loss and training accuracy improve while Spearman falls. When that
+happens, the guard measures the embeddings of a sample of training pairs: they contract to one or a few directions.
 """
 
 import logging
@@ -26,8 +26,9 @@ SAMPLE = 256  # training pairs
 class CollapseGuard(TrainerCallback):
     """Checks every evaluation, and acts if validation Spearman is `drop` below its best, or NaN.
 
-    NaN means that all scores are equal. Its measurements on a sample of the training pairs go into the log, and with it
-    into `run.json`. It has no state except the log, so a resumed run continues as an uninterrupted one would.
+    NaN means that all scores are equal. A check compares two numbers; only at a collapse is a sample of the training
+    pairs measured, into the log and with it into `run.json`. The guard has no state except the log, so a resumed run
+    continues as an uninterrupted one would.
 
     Args:
         trainer: the trainer it watches.
@@ -56,12 +57,12 @@ class CollapseGuard(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "eval_spearman" not in logs or not self.trainer.is_in_train or state.global_step == 0:
             return
-        measured = sample_metrics(self.trainer, self.sample)
-        self.trainer.log({f"sample_{name}": value for name, value in measured.items()})
         earlier = [entry["eval_spearman"] for entry in state.log_history if "eval_spearman" in entry]
         best, now = max((value for value in earlier if not math.isnan(value)), default=math.nan), earlier[-1]
         if not (math.isnan(now) or now < best - self.drop):
             return
+        measured = sample_metrics(self.trainer, self.sample)
+        self.trainer.log({f"sample_{name}": value for name, value in measured.items()})
         self.warn(state, best, now, measured)
         if self.action == "stop":
             control.should_training_stop = True

@@ -1,11 +1,14 @@
-"""Evaluate on the validation and test splits: metrics, thresholds, and the table of both."""
+"""Evaluate on the validation and test splits: metrics, thresholds, calibrations, and the table of them."""
 
 import logging
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cosent.data.corpus import Corpus
 from cosent.data.pairs import PairDataset
+from cosent.evaluation.calibration import Calibration, calibration_metrics
+from cosent.evaluation.calibration_fit import fit_calibration
 from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
 from cosent.run_record import Metrics
 from cosent.run_scores import Scores
@@ -15,6 +18,15 @@ from cosent.training.pair_trainer import PairTrainer
 logger = logging.getLogger(__name__)
 
 HeldOut = dict[str, dict[str, PairDataset]]  # by corpus and split
+
+
+@dataclass
+class Evaluation:
+    """Metrics by corpus and split; thresholds and maps to probabilities by corpus, found on validation."""
+
+    metrics: Metrics = field(default_factory=dict)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
 
 
 def can_rank(labels: np.ndarray) -> bool:
@@ -34,25 +46,28 @@ def validation_sets(held: HeldOut, names: list[str]) -> PairDataset | dict[str, 
 
 
 def evaluate_splits(
-    trainer: PairTrainer, held: HeldOut, find_thresholds: list[str], kept: Scores, moment: str
-) -> tuple[Metrics, dict[str, float]]:
-    """Metrics by corpus and split, and the validation thresholds of the corpora in `find_thresholds`.
+    trainer: PairTrainer, held: HeldOut, tower: str, binary: list[str], kept: Scores, moment: str
+) -> Evaluation:
+    """Evaluates every split, and finds thresholds and calibrations on validation for the corpora in `binary`.
 
     Accuracy and F1 of both splits use the threshold that is most accurate on validation. For comparison with projects
     that choose it on test, the test split also has `oracle_threshold` and `oracle_accuracy`, which no deployed model
-    could reach. Labels are added to `kept`, and scores by the name of `moment`;
+    could reach; and, as validation would flatter the map that was fitted on it, only the test split has
+    `calibration_metrics`. Labels are added to `kept`, and scores by the name of `moment`;
     before training also the distances |u - v| of the test pairs of a bi-encoder: kexue.fm 8847 explains with them why
     Sentence-BERT's head works.
     """
-    metrics, thresholds = {}, {}
+    found = Evaluation()
     for name, splits in held.items():
         predicted = {split: trainer.predict(data) for split, data in splits.items()}
         scored = {split: (output.predictions["scores"], output.label_ids) for split, output in predicted.items()}
-        rankable = [split for split, (_, labels) in scored.items() if name in find_thresholds and can_rank(labels)]
+        rankable = [split for split, (_, labels) in scored.items() if name in binary and can_rank(labels)]
         if "validation" in rankable:
-            thresholds[name] = find_threshold(*scored["validation"])[0]
-        metrics[name] = {
-            split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=thresholds.get(name))
+            found.thresholds[name] = find_threshold(*scored["validation"])[0]
+            found.calibrations[name] = fit_calibration(*scored["validation"])
+        threshold = found.thresholds.get(name)
+        found.metrics[name] = {
+            split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
             for split, (scores, labels) in scored.items()
         }
         for split, (scores, labels) in scored.items():
@@ -61,15 +76,17 @@ def evaluate_splits(
             kept[name]["test"]["distances"] = predicted["test"].predictions["distances"]
         if "test" in rankable:
             oracle = find_threshold(*scored["test"])
-            metrics[name]["test"] |= {"oracle_threshold": oracle[0], "oracle_accuracy": oracle[1]}
-    return metrics, thresholds
+            found.metrics[name]["test"] |= {"oracle_threshold": oracle[0], "oracle_accuracy": oracle[1]}
+        if name in found.calibrations and "test" in scored:
+            found.metrics[name]["test"] |= calibration_metrics(found.calibrations[name], *scored["test"], tower)
+    return found
 
 
-def table(before: Metrics, after: Metrics, thresholds: dict[str, float]) -> str:
-    """Spearman of every corpus and split before and after training, and accuracy at the validation threshold."""
+def table(before: Metrics, found: Evaluation) -> str:
+    """Spearman by corpus and split before and after training; accuracy and calibration as found on validation."""
     lines = [f"{'Spearman':<24}{'before':>8}{'after':>8}"]
-    for name, splits in after.items():
-        threshold = thresholds.get(name)
+    for name, splits in found.metrics.items():
+        threshold = found.thresholds.get(name)
         for split, values in splits.items():
             line = f"{name + ' ' + split:<24}{before[name][split]['spearman']:8.4f}{values['spearman']:8.4f}"
             if threshold is not None:
@@ -77,6 +94,12 @@ def table(before: Metrics, after: Metrics, thresholds: dict[str, float]) -> str:
                     f"   accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {threshold:.4f} (from validation)"
                 )
             lines.append(line)
+    for name, calibration in found.calibrations.items():
+        if "test" in found.metrics[name]:
+            values = found.metrics[name]["test"]
+            errors = (f"{what} {values[f'uncalibrated_{key}']:.4f} -> {values[key]:.4f}"
+                      for what, key in (("Brier", "brier"), ("calibration error", "calibration_error")))  # fmt: skip
+            lines.append(f"{name} test, scores -> probabilities ({calibration.method}): {', '.join(errors)}")
     return "\n".join(lines)
 
 

@@ -19,15 +19,16 @@ from cosent.training.objective import Objective
 
 
 class Tower(NamedTuple):
-    """Dataset and collator of a tower; its model's `forward` does the scoring."""
+    """Dataset and collator of a tower, and its default of `--on_collapse`; its model's `forward` does the scoring."""
 
     dataset: type[PairDataset]
     collator: type[PairCollator] | type[JoinedPairCollator]
+    on_collapse: str
 
 
 TOWERS = {
-    "bi_encoder": Tower(PairDataset, PairCollator),
-    "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator),
+    "bi_encoder": Tower(PairDataset, PairCollator, "off"),
+    "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator, "warn"),
 }
 
 

@@ -1,0 +1,179 @@
+"""Maps from scores to probabilities, against scikit-learn, scipy and cases by hand."""
+
+import json
+import warnings
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.metrics import brier_score_loss, log_loss
+
+from cosent.evaluation.calibration import Isotonic, Platt, calibration_from, calibration_metrics, sigmoid, uncalibrated
+from cosent.evaluation.calibration_fit import cross_validated_log_loss, fit_calibration, fit_isotonic, fit_platt
+from cosent.evaluation.probability_metrics import probability_metrics, reliability
+
+
+def drawn(rows: int, curve, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Scores within 0..1, and labels that are 1 with the probability `curve(score)`."""
+    rng = np.random.default_rng(seed)
+    scores = rng.random(rows)
+    return scores, (rng.random(rows) < curve(scores)).astype(float)
+
+
+def logistic(scores):
+    return sigmoid(8 * scores - 5)
+
+
+def steps(scores):
+    return np.select([scores < 0.3, scores < 0.6, scores < 0.9], [0.05, 0.5, 0.55], 0.98)
+
+
+@pytest.mark.parametrize("curve, method", [(logistic, "platt"), (steps, "isotonic")])
+def test_the_method_that_fits_the_data_wins_and_finds_the_true_probabilities(curve, method):
+    """Fails if the choice favours a method whatever the data, or probabilities are not shares of similar pairs."""
+    calibration = fit_calibration(*drawn(20_000, curve))
+    assert calibration.method == method == min(calibration.log_loss, key=calibration.log_loss.get)
+    scores, labels = drawn(20_000, curve, seed=1)
+    assert np.abs(calibration.probabilities(scores) - curve(scores)).mean() < 0.015
+    fitted = calibration_metrics(calibration, scores, labels, "bi_encoder")
+    assert fitted["calibration_error"] < 0.015 < 0.05 < fitted["uncalibrated_calibration_error"]
+    assert fitted["brier"] < fitted["uncalibrated_brier"] and fitted["log_loss"] < fitted["uncalibrated_log_loss"]
+
+
+def test_pairs_are_never_judged_by_a_map_that_has_seen_them():
+    """Fails if the contest is held on the fitted pairs, where isotonic wins even on labels that are pure chance."""
+    scores, labels = drawn(400, logistic)
+    labels = np.random.default_rng(2).permutation(labels)
+    seen = {fit.__name__: probability_metrics(fit(scores, labels).probabilities(scores), labels)["log_loss"]
+            for fit in (fit_isotonic, fit_platt)}  # fmt: skip
+    assert seen["fit_isotonic"] < seen["fit_platt"]
+    calibration = fit_calibration(scores, labels)
+    assert calibration.method == "platt" and calibration.log_loss["isotonic"] > seen["fit_isotonic"]
+    assert calibration.log_loss["platt"] == cross_validated_log_loss("platt", scores, labels)  # the same folds
+
+
+def test_platt_is_the_line_of_least_smoothed_log_loss():
+    """Fails if scikit-learn regularises the slope, or the shift of the scores is not undone: cosines lie around 0.9."""
+    scores, labels = drawn(500, logistic)
+    scores = (0.9 + 0.02 * scores).astype(np.float32)
+    ones = labels.sum()
+    targets = np.where(labels == 1, (ones + 1) / (ones + 2), 1 / (500 - ones + 2))
+
+    def loss(line):
+        logits = line[0] * (scores.astype(float) - 0.91) / 0.01 + line[1]
+        return np.sum(np.logaddexp(0, logits) - targets * logits)
+
+    slope, intercept = minimize(loss, (0.0, 0.0), tol=1e-12).x
+    expected = sigmoid(slope * (scores.astype(float) - 0.91) / 0.01 + intercept)
+    assert fit_platt(scores.astype(float), labels).probabilities(scores) == pytest.approx(expected, abs=1e-5)
+
+
+def test_isotonic_by_hand():
+    """Scores 1..6, labels 0 0 1 0 1 1, and a pair of the other label at each end. Lowest block: labels 0, 1 at
+    score 1 and 0 at score 2 give 1/3. Middle: 1, 0 give 1/2. Highest: 1 at score 5; 1, 0 at score 6 pool to 2/3."""
+    curve = fit_isotonic(np.arange(1.0, 7), np.array([0.0, 0, 1, 0, 1, 1]))
+    assert curve.probabilities([1, 2, 3, 4, 5, 6]) == pytest.approx([1 / 3, 1 / 3, 1 / 2, 1 / 2, 2 / 3, 2 / 3])
+    assert curve.probabilities([-9, 2.5, 99]) == pytest.approx([1 / 3, 5 / 12, 2 / 3])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rows", [10, 40, 3000])
+def test_a_higher_score_never_has_a_lower_probability(rows, seed):
+    """Fails if ranking by probability differs from ranking by score, with ties, few rows or scores that mislead."""
+    rng = np.random.default_rng(seed)
+    scores, labels = rng.normal(size=rows).round(1), (rng.random(rows) < 0.3).astype(float)
+    labels[:2] = 0, 1
+    for fit in (fit_platt, fit_isotonic, fit_calibration):
+        everywhere = fit(scores, labels).probabilities(np.linspace(-5, 5, 1001))
+        assert (np.diff(everywhere) >= 0).all() and everywhere[0] > 0 and everywhere[-1] < 1
+        assert len(set(fit(scores, labels).probabilities(np.full(3, scores[0])))) == 1
+
+
+@pytest.mark.parametrize("scores", [np.full(100, 0.9), np.arange(100.0)], ids=["equal", "reversed"])
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_scores_that_say_nothing_give_the_share_of_similar_pairs(scores, share):
+    """Fails if a collapsed or inverted model divides by zero, or ranks upside down."""
+    labels = (np.arange(100) < 100 * share).astype(float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probabilities = fit_calibration(scores, labels).probabilities([-1e6, 0.9, 1e6])
+    assert np.ptp(probabilities) == 0 and probabilities[0] == pytest.approx(share, abs=0.015)
+
+
+def test_no_number_of_pairs_proves_certainty():
+    """Fails if the log loss of one surprising pair is infinite, for scores that separate the labels of validation."""
+    scores, labels = np.arange(200.0), (np.arange(200) >= 100).astype(float)
+    for fit in (fit_platt, fit_isotonic):
+        least, most = fit(scores, labels).probabilities([-1e9, 1e9])
+        assert 1 / 202 <= least < 0.02 and 0.98 < most <= 1 - 1 / 202
+    assert fit_isotonic(scores, labels).probabilities([0.0, 199]) == pytest.approx([1 / 101, 100 / 101])
+
+
+def test_few_pairs_get_the_simpler_map():
+    """Fails if folds without a label decide, or 12 pairs become a staircase."""
+    calibration = fit_calibration(np.arange(12.0), (np.arange(12) > 5).astype(float))
+    assert isinstance(calibration, Platt) and calibration.log_loss == {}
+    assert calibration.probabilities([0.0])[0] < 0.3 < 0.7 < calibration.probabilities([11.0])[0]
+
+
+@pytest.mark.parametrize("labels", [np.ones(30), np.zeros(30), np.linspace(0, 5, 30)], ids=["1", "0", "graded"])
+def test_labels_of_one_kind_have_no_map(labels):
+    """Fails if every score gets the same probability, and nothing says why."""
+    with pytest.raises(ValueError, match="labels of 0 and 1, both of them"):
+        fit_calibration(np.arange(30.0), labels)
+
+
+@pytest.mark.parametrize("curve", [logistic, steps])
+def test_a_map_reads_back_as_it_was(curve):
+    """Fails if a served model answers with other probabilities than the one that was measured."""
+    scores, labels = drawn(2000, curve)
+    calibration = fit_calibration(scores.astype(np.float32), labels)
+    read = calibration_from(json.loads(json.dumps(asdict(calibration))))
+    assert read == calibration and isinstance(read, Platt | Isotonic)
+    assert np.array_equal(read.probabilities(scores), calibration.probabilities(scores))
+
+
+def test_metrics_equal_scikit_learn_and_the_definition():
+    """Fails if our Brier score, log loss or calibration error are not those of the field."""
+    rng = np.random.default_rng(0)
+    p = rng.random(300)
+    p[:2] = 0, 1
+    y = (rng.random(300) < p).astype(float)
+    ours = probability_metrics(p, y)
+    assert ours["brier"] == pytest.approx(brier_score_loss(y, p))
+    assert ours["log_loss"] == pytest.approx(log_loss(y, np.clip(p, 1e-7, 1 - 1e-7)))
+    error = 0.0
+    for k in range(15):
+        inside = (p >= k / 15) & ((p < (k + 1) / 15) | (k == 14))
+        error += abs(p[inside].sum() - y[inside].sum()) / 300
+    assert ours["calibration_error"] == pytest.approx(error) and error > 0.01
+
+
+def test_the_calibration_error_by_hand():
+    """Two pairs at 0.9, one of them similar, are off by 0.4; two dissimilar ones at 0.1 by 0.1; the mean is 0.25."""
+    metrics = probability_metrics(np.array([0.9, 0.9, 0.1, 0.1]), np.array([1.0, 0, 0, 0]))
+    assert metrics["calibration_error"] == pytest.approx(0.25)
+    assert metrics["brier"] == pytest.approx((0.01 + 0.81 + 0.01 + 0.01) / 4)
+    counts, means, shares = reliability(np.array([0.9, 0.9, 0.1, 0.1]), np.array([1.0, 0, 0, 0]))
+    assert (counts.tolist(), shares.tolist()) == ([2, 2], [0, 0.5]) and means == pytest.approx([0.1, 0.9])
+
+
+@pytest.mark.parametrize(
+    "p, y", [([0.5, 1.5], [0, 1]), ([0.5, np.nan], [0, 1]), ([0.5, 0.5], [0, 3]), ([0.5], [0, 1]), ([], [])]
+)
+def test_what_is_no_probability_is_refused(p, y):
+    """Fails if the Brier score of a cosine below 0, or of a grade, is printed."""
+    with pytest.raises(ValueError, match="Expected probabilities"):
+        probability_metrics(np.array(p), np.array(y))
+
+
+def test_uncalibrated_scores_are_read_as_serving_tools_show_them():
+    """Fails if `before` is made to look bad: a classifier of two logits has its softmax, a cosine is cut to 0..1."""
+    logits = np.array([[1.0, 3.0], [0.5, -2.0]])
+    softmax = np.exp(logits[:, 1]) / np.exp(logits).sum(axis=1)
+    assert uncalibrated(logits[:, 1] - logits[:, 0], "cross_encoder") == pytest.approx(softmax)
+    assert uncalibrated([-0.2, 0.7, 1 + 1e-7], "bi_encoder").tolist() == [0, 0.7, 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sigmoid([-1e4, 0, 1e4]).tolist() == [0, 0.5, 1]

@@ -1,0 +1,154 @@
+"""From training to an answer: probabilities and verdicts of a saved model, on the command line and in Python."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cosent import decision_rules, load_model
+from cosent.cli import parse
+from cosent.errors import InputError
+from cosent.evaluate import EvaluateArguments
+from cosent.evaluate import main as evaluate
+from cosent.evaluation.calibration import Isotonic, Platt, sigmoid
+from cosent.evaluation.calibration_fit import fit_calibration
+from cosent.evaluation.probability_metrics import probability_metrics
+from cosent.inference.decision_rule import DecisionRule
+from cosent.run_record import read_record
+from cosent.similarity import SimilarityArguments, choose_rule, lines
+from cosent.similarity import main as similarity
+
+
+@pytest.fixture
+def splits(pairs):
+    return {"train": pairs, "validation": pairs[:32], "test": pairs[32:]}
+
+
+@pytest.fixture
+def corpus(make_corpus, splits):
+    return make_corpus(splits)
+
+
+def columns(part):
+    first, second, labels = zip(*part, strict=True)
+    return list(first), list(second), np.array(labels)
+
+
+@pytest.mark.parametrize("flags", [(), ("--tower", "cross_encoder"), ("--tower", "cross_encoder", "--loss", "ce")])
+def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys, flags):
+    """Fails if probabilities are not those of validation, or `similarity`, `evaluate`, Python and run.json disagree."""
+    folder = train(corpus, *flags, "--num_train_epochs", "4")
+    printed = capsys.readouterr().out
+    model, rule = load_model(str(folder)), decision_rules(folder)["made_up"]
+    first, second, labels = columns(pairs[:32])
+    expected = fit_calibration(model.similarity(first, second), labels)
+    assert rule.probabilities([0.1, 0.9]) == pytest.approx(expected.probabilities([0.1, 0.9]), abs=1e-4)
+
+    first, second, labels = columns(pairs[32:])
+    scores = model.similarity(first, second)
+    probabilities = rule.probabilities(scores)
+    assert 0 < probabilities.min() < probabilities.max() < 1
+    main_args = ["--model", str(folder), "--corpus", str(corpus)]
+    evaluate(*parse(main_args, EvaluateArguments))
+    result = json.loads(capsys.readouterr().out)
+    wanted = probability_metrics(probabilities, labels)
+    raw = probability_metrics(sigmoid(scores) if flags else np.clip(scores, 0, 1), labels)
+    stored = read_record(folder).after["made_up"]["test"]
+    for name, value in {**wanted, **{f"uncalibrated_{name}": value for name, value in raw.items()}}.items():
+        assert result[name] == pytest.approx(value, abs=1e-4) == stored[name]
+    assert f"Brier {stored['uncalibrated_brier']:.4f} -> {stored['brier']:.4f}" in printed
+    assert result["calibration"] == rule.calibration.method
+    assert result["calibration_from"] == "made_up validation, when the model was trained"
+
+    similarity(*parse(["--model", str(folder), first[1], second[1]], SimilarityArguments))
+    out, err = capsys.readouterr()
+    verdict = "similar" if scores[1] >= rule.threshold else "not similar"
+    assert out.split("  ")[0].strip() == f"{scores[1]:.4f}" and f"{probabilities[1]:.4f}  {verdict}" in out
+    assert "as on made_up validation" in err
+
+
+def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, splits, capsys):
+    """Fails if a corpus is answered with the map of another, or STS-B gets a probability."""
+    turned = {split: [(a, b, 1 - y) for a, b, y in part] for split, part in splits.items()}
+    graded = {split: [(a, b, 5 * y) for a, b, y in part] for split, part in splits.items()}
+    corpora = (make_corpus(splits, name="one"), make_corpus(turned, name="two"),
+               make_corpus(graded, "graded", 5.0, name="stsb"))  # fmt: skip
+    folder = train(corpora)
+    rules = decision_rules(folder)
+    assert list(rules) == ["one", "two"] and rules["one"].calibration != rules["two"].calibration
+    assert "brier" not in read_record(folder).after["stsb"]["test"]
+    capsys.readouterr()
+    evaluate(*parse(["--model", str(folder), "--corpus", str(corpora[2])], EvaluateArguments))
+    out, err = capsys.readouterr()
+    assert json.loads(out)["calibration_from"] == "none: the labels are not binary"
+    assert "brier" not in out and "probabilities" not in err
+
+    pair = ["--model", str(folder), "好", "坏"]
+    similarity(*parse(pair, SimilarityArguments))
+    out, err = capsys.readouterr()
+    assert "similar" not in out and "choose --corpus one or two" in err
+    similarity(*parse([*pair, "--corpus", "two"], SimilarityArguments))
+    out, err = capsys.readouterr()
+    assert "similar" in out and "as on two validation" in err
+    with pytest.raises(InputError, match="has a threshold and probabilities for one two. Those of another"):
+        similarity(*parse([*pair, "--corpus", "lcqmc"], SimilarityArguments))
+
+
+def test_a_model_without_a_map_prints_the_score_alone(capsys):
+    """Fails if a model that was never calibrated gives a verdict, or says nothing about why it has none."""
+    similarity(*parse(["--model", "mini", "好", "坏"], SimilarityArguments))
+    out, err = capsys.readouterr()
+    assert out.count("  ") == 3 and "similar" not in out and "not trained here on labels of 0 and 1" in err
+
+
+def test_verdicts_agree_with_the_threshold():
+    """Fails if rounding calls a score similar that `evaluate` calls different: 0.7 in float32 is below 0.7."""
+    rule = DecisionRule("lcqmc", 0.7, Platt(pairs=98, slope=10.0, intercept=-7.0))
+    scores = np.array([0.7, 0.71, -1.0], dtype=np.float32)
+    assert rule.similar(scores).tolist() == [False, True, False]
+    assert rule.probabilities(scores) == pytest.approx([0.5, 0.525, 0.01], abs=1e-3)
+    printed = lines([("甲", "乙"), ("丙", "丁"), ("戊", "己")], scores, rule)
+    assert printed[1] == " 0.7100  0.5250  similar      丙  |  丁"
+    assert printed[2] == "-1.0000  0.0100  not similar  戊  |  己"
+    assert lines([("甲", "乙")], scores[:1], None) == [" 0.7000  甲  |  乙"]
+
+
+def test_the_only_rule_needs_no_flag():
+    """Fails if the common case, one corpus, asks for a flag, or a name is taken for a prefix."""
+    rules = {"atec": DecisionRule("atec", 0.9, Isotonic(pairs=3, scores=[0.0], fitted=[0.5]))}
+    arguments, _ = parse(["--model", "m"], SimilarityArguments)[0], None
+    assert choose_rule(rules, arguments)[0] is rules["atec"]
+    arguments.corpus = "ate"
+    with pytest.raises(InputError, match="for atec"):
+        choose_rule(rules, arguments)
+
+
+def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, capsys):
+    """Fails if --find_threshold fits on the scored split, or says nothing about a model that has no map."""
+    arguments = ["--model", str(tiny_model), "--corpus", str(corpus)]
+    evaluate(*parse(arguments, EvaluateArguments))
+    out, err = capsys.readouterr()
+    without = json.loads(out)
+    assert without["calibration"] is None and "--find_threshold" in without["calibration_from"]
+    assert "brier" not in without and without["uncalibrated_brier"] > 0 and "no map" in err
+    evaluate(*parse([*arguments, "--find_threshold"], EvaluateArguments))
+    found = json.loads(capsys.readouterr().out)
+    model = load_model(str(tiny_model))
+    first, second, labels = columns(pairs[:32])
+    calibration = fit_calibration(model.similarity(first, second), labels)
+    first, second, labels = columns(pairs[32:])
+    expected = probability_metrics(calibration.probabilities(model.similarity(first, second)), labels)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert found["calibration_from"] == "made_up validation"
+
+
+def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, capsys):
+    """Fails if training on a corpus that validates nothing stops at the end, after hours."""
+    same = [(a, b, 1.0) for a, b, _ in pairs[:8]]
+    corpus = make_corpus({"train": pairs, "validation": same, "test": pairs[32:]})
+    folder = train(corpus)
+    assert read_record(folder).calibrations == {} and decision_rules(folder) == {}
+    capsys.readouterr()
+    evaluate(*parse(["--model", str(folder), "--corpus", str(corpus), "--find_threshold"], EvaluateArguments))
+    out, _ = capsys.readouterr()
+    assert json.loads(out)["calibration_from"] == "none: all labels of the validation split are equal"
