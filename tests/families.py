@@ -88,6 +88,7 @@ FAMILIES = {
     "camembert": Family(ROBERTA_IDS | {"type_vocab_size": 1}, roberta_tokenizer),
     "xlm-roberta-xl": Family(ROBERTA_IDS | {"type_vocab_size": 1}, roberta_tokenizer),
     "data2vec-text": Family(ROBERTA_IDS | {"type_vocab_size": 1}, roberta_tokenizer),
+    "roberta-prelayernorm": Family(ROBERTA_IDS | {"type_vocab_size": 1}, roberta_tokenizer),
     "mpnet": Family(ROBERTA_IDS, roberta_tokenizer),
     "distilbert": Family(
         {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 2 * WIDTH}, without_segments, common=False
@@ -102,12 +103,26 @@ FAMILIES = {
         | {"norm_rel_ebd": "layer_norm", "position_biased_input": False}
     ),
     "nomic_bert": Family(),
+    "gte": Family(ROBERTA_IDS | {"max_position_embeddings": LONGEST, "type_vocab_size": 1}, roberta_tokenizer),
+    "jina_embeddings_v3": Family(
+        ROBERTA_IDS | {"max_position_embeddings": LONGEST, "type_vocab_size": 1}, roberta_tokenizer
+    ),
     "eurobert": Family(DECODER | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}, without_segments),
     "qwen3": Family(DECODER | {"head_dim": 8}, decoder_tokenizer),
     "qwen3 without a padding token": Family(
         DECODER | {"head_dim": 8, "pad_token_id": None}, lambda: decoder_tokenizer(pad=False), model_type="qwen3"
     ),
+    "qwen2": Family(
+        DECODER | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, decoder_tokenizer
+    ),
+    "mistral": Family(DECODER | {"sliding_window": 8}, decoder_tokenizer),
     "llama": Family(DECODER, decoder_tokenizer),
+    "gemma3_text": Family(
+        DECODER
+        | {"head_dim": 8, "sliding_window": 8, "use_bidirectional_attention": True}
+        | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        decoder_tokenizer,
+    ),
     "gpt2": Family(
         {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": LONGEST, "pad_token_id": 0},
         decoder_tokenizer,
@@ -134,26 +149,34 @@ FAMILIES = {
 }
 
 
-def save_family(name: str, folder: Path, num_labels: int | None = None) -> Path:
-    """Saves a random model of a family with its tokenizer, as a backbone, or as a classifier of `num_labels` logits.
+def random_family(name: str, num_labels: int | None = None, **options) -> torch.nn.Module:
+    """A random model of a family without dropout, as a backbone, or as a classifier of `num_labels` logits.
 
     Weights are drawn with a deviation of 0.15: with the usual 0.02 a mistake in a mask or a position hardly shows.
+
+    Args:
+        options: options of `from_config`, e.g. `attn_implementation`.
     """
     family = FAMILIES[name]
-    words = family.tokenizer()
     sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
     sizes |= {"intermediate_size": 2 * WIDTH, "max_position_embeddings": LONGEST}
-    settings = {"vocab_size": len(words)} | (sizes if family.common else {}) | family.config
+    settings = {"vocab_size": len(family.tokenizer())} | (sizes if family.common else {}) | family.config
     if num_labels is not None:
         settings["num_labels"] = num_labels
     config = AutoConfig.for_model(family.model_type or name, **settings)
+    config.update({key: 0.0 for key in config.to_dict() if "drop" in key})
     auto = AutoModel if num_labels is None else AutoModelForSequenceClassification
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = auto.from_config(config)
+        model = auto.from_config(config, **options)
         for weight_name, weight in model.named_parameters():
             if weight.ndim > 1 and "embed_positions" not in weight_name:
                 torch.nn.init.normal_(weight, std=0.15)
-    model.save_pretrained(folder)
-    words.save_pretrained(folder)
+    return model
+
+
+def save_family(name: str, folder: Path, num_labels: int | None = None) -> Path:
+    """Saves a random model of a family, see `random_family`, with its tokenizer."""
+    random_family(name, num_labels).save_pretrained(folder)
+    FAMILIES[name].tokenizer().save_pretrained(folder)
     return folder

@@ -1,120 +1,11 @@
-"""Packed rows must give the numbers of a padded batch, for every architecture and pool that claims it."""
-
-import copy
-import logging
+"""Plans of packed rows: every token stands once, rows are cheap, bad batches are refused."""
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cosine_similarity
-from transformers import AutoConfig, AutoModel
 
-from cosent.compute import packed_backbone
-from cosent.compute.packed_backbone import POSITIONS, max_tokens, packed_forward, packing_obstacle, padded_forward
-from cosent.compute.packing import (
-    WIDEST,
-    block_mask,
-    cheapest_plan,
-    pack,
-    plan_rows,
-    token_counts,
-    unpack,
-    worthwhile_plan,
-)
+from cosent.compute.packing import WIDEST, cheapest_plan, pack, plan_rows, token_counts, unpack, worthwhile_plan
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.pooling import POOLINGS, Pooling
-
-ARCHITECTURES = [
-    (kind, attention)
-    for kind in sorted(POSITIONS)
-    for attention in ("sdpa", "eager")
-    if attention == "eager" or kind not in ("roformer", "megatron-bert")
-]  # these two have eager alone
-LENGTHS = [70, 3, 9, 1, 30, 12, 5, 22, 9, 17, 64, 2]
-
-
-def make_backbone(kind="bert", attention="sdpa", dropout=0.0):
-    config = AutoConfig.for_model(
-        kind, vocab_size=50, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=90, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    backbone = AutoModel.from_config(config, attn_implementation=attention).eval()
-    for name, parameter in backbone.named_parameters():
-        if parameter.dim() > 1 and "embed_positions" not in name:  # RoFormer's are sinusoids
-            torch.nn.init.normal_(parameter, std=0.1)
-    backbone.pooler = None
-    return backbone
-
-
-def make_inputs(lengths=LENGTHS, pad_token_id=0, seed=1):
-    lengths = torch.tensor(lengths)
-    mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
-    ids = torch.randint(5, 50, mask.shape, generator=torch.Generator().manual_seed(seed))
-    return {"input_ids": torch.where(mask.bool(), ids, pad_token_id), "attention_mask": mask}
-
-
-def make_encoder(backbone, pooling="mean"):
-    return SentenceEncoder(backbone, None, Pooling(pooling, backbone.config.hidden_size))
-
-
-def tokens_computed(backbone, run):
-    """Runs `run()` and counts the tokens that went through the backbone."""
-    counts = []
-    hook = backbone.register_forward_pre_hook(
-        lambda module, args, kwargs: counts.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
-    result = run()
-    hook.remove()
-    return result, sum(counts)
-
-
-def both_ways(encoder, inputs):
-    """Embeddings packed and padded; fails where nothing was packed."""
-    encoder.packing = False
-    padded, all_tokens = tokens_computed(encoder.backbone, lambda: encoder(**inputs))
-    encoder.packing = True
-    packed, tokens = tokens_computed(encoder.backbone, lambda: encoder(**inputs))
-    assert tokens < 0.9 * all_tokens, "the batch was not packed: nothing was compared"
-    return packed, padded
-
-
-@pytest.mark.parametrize(("kind", "attention"), ARCHITECTURES)
-def test_packed_embeddings_are_the_padded_ones(kind, attention):
-    """Fails if packing changes a single number: positions, mask or reading back are wrong for an architecture."""
-    backbone = make_backbone(kind, attention)
-    assert backbone.config._attn_implementation == attention
-    inputs = make_inputs(pad_token_id=backbone.config.pad_token_id)
-    for pooling in POOLINGS:
-        with torch.no_grad():
-            packed, padded = both_ways(make_encoder(backbone, pooling), inputs)
-        torch.testing.assert_close(packed, padded, atol=2e-6, rtol=0)
-        assert padded.std(dim=0).min() > 1e-3, "all sentences are alike: nothing was compared"
-
-
-def test_the_shipped_encoder_is_packed_exactly():
-    """Fails if the default of every recipe gives other embeddings packed than padded."""
-    encoder = SentenceEncoder.from_pretrained("mini").eval()
-    with torch.no_grad():
-        packed, padded = both_ways(encoder, make_inputs())
-    torch.testing.assert_close(packed, padded, atol=2e-6, rtol=0)
-
-
-@pytest.mark.parametrize("kind", ["bert", "roberta", "roformer"])
-def test_segments_of_pairs_are_packed_along(kind):
-    """Fails if a packed cross-encoder forgets which of the two sentences a token belongs to."""
-    backbone = make_backbone(kind, "eager")
-    if kind == "roberta":
-        backbone.embeddings.token_type_embeddings = torch.nn.Embedding(2, 32)
-    inputs = make_inputs(pad_token_id=backbone.config.pad_token_id)
-    second = torch.arange(70) > torch.tensor(LENGTHS)[:, None] // 2
-    inputs["token_type_ids"] = second.long() * inputs["attention_mask"]
-    with torch.no_grad():
-        packed, padded = packed_forward(backbone, inputs), padded_forward(backbone, inputs)
-        without = packed_forward(backbone, {**inputs, "token_type_ids": torch.zeros_like(inputs["input_ids"])})
-    torch.testing.assert_close(packed[:, 0], padded[:, 0], atol=2e-6, rtol=0)  # what a head reads
-    assert (without[:, 0] - padded[:, 0]).abs().max() > 1e-2, "segments do not matter here: nothing was compared"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -123,8 +14,8 @@ def test_every_token_stands_once_and_no_row_overflows(seed):
     random = np.random.default_rng(seed)
     width = int(random.integers(1, 100))
     lengths = random.integers(1, width + 1, size=int(random.integers(1, 60)))
-    inputs = make_inputs(lengths)
-    tokens = torch.arange(1, inputs["input_ids"].numel() + 1).view_as(inputs["input_ids"]) * inputs["attention_mask"]
+    mask = torch.arange(lengths.max()) < torch.from_numpy(lengths)[:, None]
+    tokens = torch.arange(1, mask.numel() + 1).view_as(mask) * mask
     for plan in (plan_rows(lengths, width), cheapest_plan(lengths, 32, max_width=width)):
         taken = np.zeros((plan.rows, plan.width), dtype=int)
         for length, row, start in zip(lengths, plan.row, plan.start, strict=True):
@@ -136,7 +27,7 @@ def test_every_token_stands_once_and_no_row_overflows(seed):
         assert ((placed == -100) == (packed.segments == 0)).all()
         assert sorted(placed[placed > 0].tolist()) == sorted(tokens[tokens > 0].tolist())
         back = unpack(placed[..., None], packed.slots)[..., 0]
-        assert torch.equal(back * inputs["attention_mask"], tokens)
+        assert torch.equal(back * mask, tokens)
 
 
 def test_the_example_of_the_module_docstring():
@@ -147,123 +38,6 @@ def test_the_example_of_the_module_docstring():
     assert packed.tensors["position_ids"].tolist() == [[0, 1, 2, 0], [0, 1, 0, 1]]
     assert packed.segments.tolist() == [[1, 1, 1, 0], [2, 2, 3, 3]]
     assert packed.slots.tolist() == [[0, 1, 2], [4, 5, 5], [6, 7, 7]]
-    assert block_mask(packed.segments)[1, 0].int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
-    assert block_mask(packed.segments, torch.float32)[0, 0, 3].tolist() == [torch.finfo(torch.float32).min] * 3 + [0.0]
-
-
-def test_sentences_of_a_row_do_not_see_each_other():
-    """Fails if a sentence leaks into its neighbours: the embedding would depend on the batch."""
-    for kind, attention in (("bert", "sdpa"), ("roformer", "eager")):
-        encoder = make_encoder(make_backbone(kind, attention))
-        inputs = make_inputs()
-        changed = copy.deepcopy(inputs)
-        changed["input_ids"][4, :30] = 7
-        with torch.no_grad():
-            before, after = encoder(**inputs), encoder(**changed)
-        moved = (before - after).abs().amax(dim=1)
-        assert moved[4] > 1e-2
-        assert torch.cat([moved[:4], moved[5:]]).max() < 1e-6
-
-
-def pair_loss(encoder, inputs):
-    """CoSENT over the six pairs of a batch, labels 0, 1, 2, 0, 1, 2."""
-    embeddings = encoder(**inputs).unflatten(0, (-1, 2))
-    scores = 20 * cosine_similarity(embeddings[:, 0], embeddings[:, 1])
-    labels = torch.tensor([0, 1, 2, 0, 1, 2])
-    differences = (scores[:, None] - scores)[labels[:, None] < labels]
-    return torch.cat([differences.new_zeros(1), differences]).logsumexp(dim=0)
-
-
-@pytest.mark.parametrize(("kind", "attention"), [("bert", "sdpa"), ("roberta", "eager"), ("roformer", "eager")])
-def test_training_takes_the_same_steps(kind, attention):
-    """Fails if a packed run learns something else than a padded one."""
-    losses, gradients = {}, {}
-    for packs in (True, False):
-        encoder = make_encoder(make_backbone(kind, attention)).train()
-        encoder.packing = packs
-        optimizer = torch.optim.SGD(encoder.parameters(), lr=0.01)
-        losses[packs] = []
-        for step in range(5):
-            loss = pair_loss(encoder, make_inputs(pad_token_id=encoder.backbone.config.pad_token_id, seed=step))
-            optimizer.zero_grad()
-            loss.backward()
-            if step == 0:
-                found = {name: parameter.grad for name, parameter in encoder.named_parameters()}
-                gradients[packs] = {name: grad.clone() for name, grad in found.items() if grad is not None}
-            optimizer.step()
-            losses[packs].append(loss.item())
-    np.testing.assert_allclose(losses[True], losses[False], atol=2e-5)
-    assert np.std(losses[False]) > 1e-2
-    assert gradients[True].keys() == gradients[False].keys()
-    for name, gradient in gradients[False].items():
-        torch.testing.assert_close(
-            gradients[True][name],
-            gradient,
-            atol=2e-5 * gradient.abs().max().item() + 1e-6,
-            rtol=0,
-            msg=lambda text, name=name: f"{name}: {text}",
-        )
-    assert max(gradient.abs().max() for gradient in gradients[False].values()) > 1e-2
-
-
-def test_dropout_has_the_same_distribution():
-    """Fails if dropout is off in packed rows, or drops more or less than in a padded batch."""
-    encoder = make_encoder(make_backbone(dropout=0.2)).train()
-    inputs = make_inputs([20, 5, 9, 3, 12, 4])
-    torch.manual_seed(0)
-    with torch.no_grad():
-        draws = [torch.stack(way) for way in zip(*(both_ways(encoder, inputs) for _ in range(400)), strict=True)]
-    packed, padded = draws  # each (draws, sentences, hidden)
-    assert packed.std(dim=0).min() > 1e-2, "dropout is off"
-    error = ((packed.var(dim=0) + padded.var(dim=0)) / 400).sqrt()
-    z = (packed.mean(dim=0) - padded.mean(dim=0)) / error  # 192 standard normals, were they independent
-    assert z.abs().max() < 5 and 0.7 < z.square().mean() < 1.4
-    assert abs((packed.std(dim=0) / padded.std(dim=0)).mean() - 1) < 0.03
-
-
-def test_gradient_checkpointing_changes_nothing():
-    """Fails if recomputing a layer loses the mask or the positions of packed rows."""
-    gradients = []
-    for checkpointing in (False, True):
-        encoder = make_encoder(make_backbone()).train()
-        if checkpointing:
-            encoder.backbone.gradient_checkpointing_enable()
-        pair_loss(encoder, make_inputs()).backward()
-        gradients.append(encoder.backbone.encoder.layer[0].attention.self.query.weight.grad)
-    torch.testing.assert_close(*gradients)
-    assert gradients[0].abs().max() > 0
-
-
-@pytest.mark.parametrize(("kind", "attention"), [("bert", "sdpa"), ("bert", "eager"), ("roformer", "eager")])
-def test_autocast_stays_finite_and_close(kind, attention):
-    """Fails if bf16 meets a mask of another type, or turns it into NaN."""
-    encoder = make_encoder(make_backbone(kind, attention))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        packed, padded = both_ways(encoder, make_inputs())
-        pair_loss(encoder, make_inputs()).backward()
-    torch.testing.assert_close(packed.float(), padded.float(), atol=0.05, rtol=0)
-    assert all(p.grad.isfinite().all() for p in encoder.parameters() if p.grad is not None)
-
-
-def test_bfloat16_weights():
-    """Fails if a backbone loaded in half precision gets a mask of float32."""
-    for attention in ("sdpa", "eager"):
-        backbone = make_backbone(attention=attention).bfloat16()
-        with torch.no_grad():
-            packed, padded = both_ways(make_encoder(backbone), make_inputs())
-        torch.testing.assert_close(packed.float(), padded.float(), atol=0.05, rtol=0)
-
-
-@pytest.mark.parametrize("lengths", [[1], [9], [90], [12, 12, 12], [64, 63, 64]])
-def test_batches_without_padding_stay_as_they_are(lengths):
-    """Fails if sorted batches, as in encode, pay for packing that saves nothing."""
-    encoder = make_encoder(make_backbone())
-    inputs = make_inputs(lengths)
-    with torch.no_grad():
-        embeddings, tokens = tokens_computed(encoder.backbone, lambda: encoder(**inputs))
-        encoder.packing = False
-        torch.testing.assert_close(embeddings, encoder(**inputs), atol=0, rtol=0)
-    assert tokens == inputs["input_ids"].numel()
 
 
 def test_rows_are_wider_where_that_leaves_less_empty():
@@ -274,56 +48,6 @@ def test_rows_are_wider_where_that_leaves_less_empty():
     assert worthwhile_plan(np.array([10, 10, 10, 9]), 10, 768, 512) is None
 
 
-def test_an_unverified_backbone_is_padded_and_says_so_once(caplog):
-    """Fails if packing is guessed to be exact, or dropped without a word."""
-    packed_backbone.warn_of_padding.cache_clear()
-    encoder = make_encoder(make_backbone())
-    encoder.backbone.config.model_type = "novel"
-    with caplog.at_level(logging.WARNING), torch.no_grad():
-        for _ in range(2):
-            _, tokens = tokens_computed(encoder.backbone, lambda: encoder(**make_inputs()))
-    assert tokens == len(LENGTHS) * 70
-    assert caplog.text.count("Batches of novel are padded, not packed: this architecture was not verified") == 1
-
-
-def test_what_would_not_be_exact_is_named():
-    """Fails if a causal model or an attention without ready-made masks is packed."""
-    config = make_backbone().config
-    assert packing_obstacle(config) is None
-    config.is_decoder = True
-    assert "causally" in packing_obstacle(config)
-    config.is_decoder, config._attn_implementation = False, "flex_attention"
-    assert "flex_attention" in packing_obstacle(config)
-
-
-def test_flash_attention_gets_one_row_and_the_bounds_of_its_sentences():
-    """Fails if the variable-length kernel would mix sentences; the kernel itself needs a GPU."""
-
-    class Flash(torch.nn.Module):
-        device, dtype = torch.device("cpu"), torch.bfloat16
-
-        def forward(self, input_ids, **arguments):
-            self.seen = {"input_ids": input_ids, **arguments}
-            return type("Output", (), {"last_hidden_state": input_ids[..., None].float()})
-
-    backbone = Flash()
-    backbone.config = make_backbone().config
-    backbone.config._attn_implementation = "flash_attention_2"
-    inputs = {
-        "input_ids": torch.tensor([[5, 6, 0], [7, 8, 9], [4, 0, 0]]),
-        "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]]),
-    }
-    hidden = packed_forward(backbone, inputs)
-    assert "attention_mask" not in backbone.seen
-    assert backbone.seen["input_ids"].tolist() == [[7, 8, 9, 5, 6, 4]]
-    assert backbone.seen["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0]]
-    for side in ("q", "k"):
-        assert backbone.seen[f"cu_seq_lens_{side}"].tolist() == [0, 3, 5, 6]
-        assert backbone.seen[f"cu_seq_lens_{side}"].dtype == torch.int32
-        assert backbone.seen[f"max_length_{side}"] == 3
-    assert (hidden[..., 0].long() * inputs["attention_mask"]).tolist() == inputs["input_ids"].tolist()
-
-
 def test_bad_batches_are_refused():
     """Fails if left padding, an empty sentence or one longer than a row gives wrong numbers in silence."""
     with pytest.raises(InputError, match="ones followed by zeros"):
@@ -332,18 +56,6 @@ def test_bad_batches_are_refused():
         plan_rows(np.array([3, 0]), 64)
     with pytest.raises(InputError, match="sentences of 1 to 8 tokens, got 3 to 9"):
         plan_rows(np.array([3, 9]), 8)
-
-
-def test_roberta_reserves_positions():
-    """Fails if a sentence of max_length tokens has no position for its last one."""
-    assert max_tokens(AutoConfig.for_model("roberta", max_position_embeddings=514, pad_token_id=1)) == 512
-    assert max_tokens(AutoConfig.for_model("bert", max_position_embeddings=512)) == 512
-    backbone = make_backbone("roberta")
-    limit = max_tokens(backbone.config)
-    with torch.no_grad():
-        backbone(**make_inputs([limit]))
-        with pytest.raises((IndexError, RuntimeError), match="out of (bounds|range)"):
-            backbone(**make_inputs([limit + 1]))
 
 
 def test_long_sentences_make_no_wider_rows_than_they_need():

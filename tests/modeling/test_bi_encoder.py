@@ -42,7 +42,7 @@ def test_a_model_that_does_not_exist(path):
 
 def test_wrong_arguments_are_explained(tiny_model):
     """Fails if a wrong pool, length or type is accepted or answered without the valid ones."""
-    with pytest.raises(InputError, match="pooling must be one of cls, mean"):
+    with pytest.raises(InputError, match="pooling must be one of cls, max, mean"):
         SentenceEncoder.from_pretrained(str(tiny_model), pooling="avg")
     with pytest.raises(InputError, match="max_length must be 3 to 512"):
         SentenceEncoder.from_pretrained(str(tiny_model), max_length=1000)

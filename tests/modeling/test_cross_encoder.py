@@ -8,7 +8,7 @@ import pytest
 import sentence_transformers
 import torch
 from tokenizers.processors import TemplateProcessing
-from transformers import AlbertConfig, AlbertModel, AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AlbertConfig, AlbertModel, AutoTokenizer
 
 from cosent.compute.packed_backbone import POSITIONS, packed_forward
 from cosent.encoders import resolve
@@ -16,14 +16,11 @@ from cosent.errors import InputError
 from cosent.modeling import cross_encoder
 from cosent.modeling.auto import load_model
 from cosent.modeling.cross_encoder import CrossEncoder
+from tests.families import FAMILIES, random_family
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
 SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
-SIZES = {
-    **{"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
-    **{"embedding_size": 16, "max_position_embeddings": 64, "type_vocab_size": 2, "pad_token_id": 1},
-    **{"initializer_range": 0.5, "num_labels": 2},
-}
+PACKED = [name for name, family in FAMILIES.items() if (family.model_type or name) in POSITIONS]
 
 
 @pytest.fixture
@@ -31,16 +28,23 @@ def encoder(tiny_model):
     return CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
 
 
-@pytest.mark.parametrize("architecture", sorted(POSITIONS))
-def test_packed_logits_are_those_of_the_stock_model(architecture, monkeypatch):
-    """Fails if an architecture's head reads something else on packed rows: a pooler, an activation, another token."""
-    config = AutoConfig.for_model(architecture, **SIZES)
-    torch.manual_seed(1)
-    stock = AutoModelForSequenceClassification.from_config(config).eval()
+@pytest.mark.parametrize(
+    "name", [name for name, family in FAMILIES.items() if (family.model_type or name) in POSITIONS]
+)
+def test_packed_logits_are_those_of_the_stock_model(name, monkeypatch):
+    """Fails if an architecture's head reads something else on packed rows: a pooler, another token, a mean."""
+    stock = random_family(name, num_labels=2).eval()
+    if name == "modernbert":  # has two ways, and others read [CLS] too
+        stock.config.classifier_pooling = "mean"
     lengths = torch.tensor([3, 30, 4, 5, 3, 12])
-    mask = (torch.arange(30) < lengths[:, None]).long()
-    ids = torch.randint(2, 50, mask.shape) * mask + (1 - mask)  # 1 is padding
-    segments = (torch.arange(30) >= lengths[:, None] // 2) * mask
+    mask = (torch.arange(32) < lengths[:, None]).long()  # padded to more than the longest
+    padding = stock.config.pad_token_id = stock.config.pad_token_id or 0
+    ids = torch.where(mask.bool(), torch.randint(10, 100, mask.shape), padding)
+    ids[torch.arange(6), lengths - 1] = 5
+    ids[0, 2] = padding  # as Qwen3-Embedding's end of a text, which its head does not read
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if stock.config.to_dict().get("type_vocab_size", 1) > 1:
+        inputs["token_type_ids"] = (torch.arange(32) >= lengths[:, None] // 2) * mask
     shapes = []
 
     def spy(backbone, inputs):
@@ -53,8 +57,8 @@ def test_packed_logits_are_those_of_the_stock_model(architecture, monkeypatch):
 
     monkeypatch.setattr(cross_encoder, "packed_forward", spy)
     with torch.no_grad():
-        ours = CrossEncoder(stock, tokenizer=None)(ids, mask, segments)
-        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments).logits
+        ours = CrossEncoder(stock, tokenizer=None)(**inputs)
+        theirs = stock(**inputs).logits
     assert shapes[0][0] < 6, "nothing was packed"
     assert theirs.std() > 1e-2, "all logits are alike: nothing was compared"
     torch.testing.assert_close(ours["logits"], theirs, atol=1e-5, rtol=1e-5)

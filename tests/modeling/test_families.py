@@ -34,8 +34,10 @@ BERTS = "dense key query value"
 DECODERS = "down_proj gate_proj k_proj o_proj q_proj up_proj v_proj"
 ADAPTED = {
     **dict.fromkeys(("bert", "ernie", "megatron-bert", "roformer", "roberta", "xlm-roberta", "camembert"), BERTS),
-    **dict.fromkeys(("xlm-roberta-xl", "data2vec-text"), BERTS),
+    **dict.fromkeys(("xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), BERTS),
     **dict.fromkeys(("qwen3", "qwen3 without a padding token", "llama", "eurobert", "nomic_bert"), DECODERS),
+    **dict.fromkeys(("gemma3_text", "gte", "mistral", "qwen2"), DECODERS),
+    "jina_embeddings_v3": "fc1 fc2 k_proj o_proj q_proj v_proj",
     "electra": f"{BERTS} embeddings_project",
     "albert": f"{BERTS} embedding_hidden_mapping_in ffn ffn_output",
     "mpnet": "dense k o q v",

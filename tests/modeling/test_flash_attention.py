@@ -9,11 +9,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import modeling_flash_attention_utils
 
 from cosent.compute import packed_backbone
+from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.trial import check_architecture
 from tests.families import save_family
 
-TEXTS = ["一丁丂七", "丄丅丆万丈三上下丌不", "与", "丏丐丑丒专且丕"]
+TEXTS = ["一丁丂七", "丄丅丆万丈三上下丌不丑丒专且丕三上下丌不丑丒", "与", "丏丐丑丒专且丕"]
 
 
 @pytest.fixture
@@ -21,18 +23,27 @@ def kernel_calls(monkeypatch):
     """Puts a reference kernel in the place of flash-attn's; gives the types that it was called with."""
     calls = []
 
-    def varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, **options):  # (tokens, heads, width)
-        calls.append(query.dtype)
+    def varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, softmax_scale, window_size=None):
+        calls.append(query.dtype)  # query, key, value: (tokens, heads, width)
         if query.dtype not in (torch.float16, torch.bfloat16):
             raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
         bounds = cu_seqlens_q.tolist()
         parts = []
         for start, end in zip(bounds[:-1], bounds[1:], strict=True):
             sentence = [tensor[start:end].transpose(0, 1)[None] for tensor in (query, key, value)]
-            parts.append(scaled_dot_product_attention(*sentence)[0].transpose(0, 1))
+            ahead = torch.arange(end - start) - torch.arange(end - start)[:, None]  # of the key before the query
+            seen = ahead <= 0 if causal else torch.ones_like(ahead, dtype=torch.bool)
+            if window_size is not None:
+                seen &= (-window_size[0] <= ahead) & (ahead <= window_size[1])
+            kept = {"attn_mask": seen, "scale": softmax_scale, "enable_gqa": True}
+            parts.append(scaled_dot_product_attention(*sentence, **kept)[0].transpose(0, 1))
         return torch.cat(parts)
 
-    kernels = ((None, varlen, None, None, None), (lambda **options: {}, None))
+    def options(is_causal, softmax_scale, sliding_window, **others) -> dict:  # as transformers gives them to the kernel
+        window = {} if sliding_window is None else {"window_size": (sliding_window - 1, sliding_window - 1)}
+        return {"causal": is_causal, "softmax_scale": softmax_scale, **window}
+
+    kernels = ((None, varlen, None, None, None), (options, None))
     monkeypatch.setattr(modeling_flash_attention_utils, "lazy_import_flash_attention", lambda *_, **__: kernels)
     packed_backbone.say_flash_computes_in_half.cache_clear()
     return calls
@@ -43,7 +54,10 @@ def with_flash(encoder):
     return encoder
 
 
-@pytest.mark.parametrize("name", ["bert", "xlm-roberta", "electra", "albert"])
+NAMES = ["bert", "xlm-roberta", "electra", "albert", "modernbert", "gte", "qwen3", "mistral"]  # windows of 8 tokens
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("tower", [SentenceEncoder, CrossEncoder])
 def test_float32_weights_meet_the_kernel_in_half_precision(name, tower, kernel_calls, tmp_path, caplog):
     """Fails if encoding or scoring outside of a trainer's autocast ends in the kernel's own refusal."""
@@ -81,3 +95,12 @@ def test_a_whole_run_with_flash_attention(tower, kernel_calls, train, make_corpu
     corpus = make_corpus({"train": pairs[:32], "validation": pairs[32:48], "test": pairs[48:]})
     folder = train(corpus, "--tower", tower, "--num_train_epochs", "1")
     assert len(kernel_calls) > 4 and (folder / "run.json").is_file()
+
+
+def test_a_decoder_is_tried_out_without_flash_attention(kernel_calls, tmp_path):
+    """Fails if a job with flash attention stops at loading: its kernel has no CPU version, and models start there."""
+    folder = str(save_family("qwen3", tmp_path / "qwen3"))
+    encoder = with_flash(SentenceEncoder.from_pretrained(folder, pooling="mean"))
+    with pytest.raises(InputError, match="that token sees no other"):
+        check_architecture(encoder.backbone, encoder.tokenizer, "cls")
+    assert encoder.backbone.config._attn_implementation == "flash_attention_2" and not kernel_calls

@@ -9,26 +9,25 @@ import numpy as np
 import torch
 from torch import nn
 
-from cosent.compute.packing import Plan, block_mask, pack, plan_rows, token_counts, unpack, worthwhile_plan
+from cosent.compute.packing import Plan, pack, plan_rows, token_counts, unpack, worthwhile_plan
+from cosent.compute.row_masks import IMPLEMENTATIONS, sentences_apart
 
 logger = logging.getLogger(__name__)
 
+DECODERS = ("gemma3_text", "gpt2", "llama", "mistral", "qwen2", "qwen3")
 # First position of each architecture. Architectures not listed were not verified to be exact, and are padded.
 POSITIONS = {
-    "albert": "zero",
-    "bert": "zero",
-    "electra": "zero",
-    "ernie": "zero",
-    "megatron-bert": "zero",
-    "camembert": "after_padding_id",
-    "roberta": "after_padding_id",
-    "xlm-roberta": "after_padding_id",
+    **dict.fromkeys(("albert", "bert", "electra", "ernie", "megatron-bert", "distilbert"), "zero"),
+    **dict.fromkeys(("eurobert", "gte", "jina_embeddings_v3", "modernbert", "nomic_bert"), "zero"),
+    **dict.fromkeys(DECODERS, "zero"),
+    **dict.fromkeys(("camembert", "roberta", "xlm-roberta", "data2vec-text", "xlm-roberta-xl"), "after_padding_id"),
+    **dict.fromkeys(("mpnet", "roberta-prelayernorm"), "after_padding_id"),
     "roformer": "relative",
 }
 # Architectures that number positions from pad_token_id + 1, which leaves fewer positions for tokens.
 NUMBERED_FROM_PADDING = (
     *(name for name, start in POSITIONS.items() if start == "after_padding_id"),
-    *("data2vec-text", "longformer", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl", "xmod"),
+    *("longformer", "xmod"),
 )
 FLASH = ("flash_attention_2", "flash_attention_3")
 NO_LIMIT = 2**20  # tokens, for architectures with relative positions
@@ -58,24 +57,26 @@ def packed_forward(
         warn_of_padding(config.model_type, obstacle)
         return padded_forward(backbone, inputs, layers)
     lengths = token_counts(inputs["attention_mask"])
+    flash = config._attn_implementation in FLASH
     plan: Plan | None
-    if config._attn_implementation in FLASH:
+    if flash:
         plan = plan_rows(lengths, int(lengths.sum()))
-        arguments = flash_arguments(plan, inputs["input_ids"].device)
     else:
         max_width = max(config.max_position_embeddings, int(lengths.max()))
         plan = worthwhile_plan(lengths, inputs["input_ids"].shape[1], config.hidden_size, max_width)
-        arguments = {}
     if plan is None:
         return padded_forward(backbone, inputs, layers)
     per_token = {name: tensor for name, tensor in inputs.items() if name != "attention_mask"}
     if POSITIONS[config.model_type] != "relative":
-        per_token["position_ids"] = position_ids(inputs["input_ids"], config)
+        per_token["position_ids"] = position_ids(inputs["input_ids"], backbone)
     packed = pack(per_token, plan)
-    if not arguments:
-        dtype: Any = None if config._attn_implementation == "sdpa" else backbone.dtype
-        arguments["attention_mask"] = block_mask(packed.segments, dtype)
-    return unpack(averaged_layers(backbone, layers, **packed.tensors, **arguments), packed.slots)
+    if flash:
+        bounds = flash_arguments(plan, inputs["input_ids"].device)
+        hidden = averaged_layers(backbone, layers, **packed.tensors, **bounds)
+    else:
+        with sentences_apart(packed.segments):
+            hidden = averaged_layers(backbone, layers, **packed.tensors)
+    return unpack(hidden, packed.slots)
 
 
 def padded_forward(
@@ -108,12 +109,13 @@ def say_flash_computes_in_half() -> None:
     logger.info("Flash attention has no float32: computing in bfloat16; weights and saved models stay float32.")
 
 
-def position_ids(input_ids: torch.Tensor, config) -> torch.Tensor:
+def position_ids(input_ids: torch.Tensor, backbone: Any) -> torch.Tensor:
     """Position ids that a backbone would assign to padded sentences, shape `(sentences, tokens)`."""
-    if POSITIONS[config.model_type] == "zero":
+    if POSITIONS[backbone.config.model_type] == "zero":
         return torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-    filled = input_ids.ne(config.pad_token_id)
-    return filled.cumsum(dim=1) * filled + config.pad_token_id
+    padding = backbone.embeddings.padding_idx  # MPNet does not take it from its config
+    filled = input_ids.ne(padding)
+    return filled.cumsum(dim=1) * filled + padding
 
 
 def max_tokens(config) -> int:
@@ -138,9 +140,7 @@ def packing_obstacle(config) -> str | None:
     """Reason why a backbone would compute other numbers on packed rows; None if it does not."""
     if config.model_type not in POSITIONS:
         return "this architecture was not verified"
-    if getattr(config, "is_decoder", False):  # ALBERT has no such field
-        return "it attends causally (is_decoder)"
-    known = ("sdpa", "eager", *FLASH)
+    known = (*IMPLEMENTATIONS, *FLASH)
     if config._attn_implementation not in known:
         return f"attention implementation {config._attn_implementation} is none of {', '.join(known)}"
     return None

@@ -169,21 +169,3 @@ def pack(tensors: dict[str, torch.Tensor], plan: Plan, fill: dict[str, int] | No
 def unpack(hidden: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     """Reads `hidden` of shape `(rows, width, hidden)` back to `(sentences, longest, hidden)`; see `Packed.slots`."""
     return hidden.flatten(0, 1).index_select(0, slots.flatten()).unflatten(0, slots.shape)
-
-
-def block_mask(segments: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Attention mask of packed rows: tokens see only their own sentence.
-
-    Empty places see each other, so that no softmax is empty.
-
-    Args:
-        segments: shape `(rows, width)`, see `Packed`.
-        dtype: None for a boolean mask; else an additive one of this type, 0 or `finfo.min`.
-
-    Returns:
-        `torch.Tensor` of shape `(rows, 1, width, width)`.
-    """
-    same = segments[:, None, :, None] == segments[:, None, None, :]
-    if dtype is None:
-        return same
-    return torch.zeros_like(same, dtype=dtype).masked_fill_(~same, torch.finfo(dtype).min)

@@ -9,14 +9,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
-from cosent.compute.packed_backbone import (
-    POSITIONS,
-    flash_precision,
-    packed_forward,
-    packing_obstacle,
-    padded_forward,
-    warn_of_padding,
-)
+from cosent.compute.packed_backbone import flash_precision, packed_forward, packing_obstacle, warn_of_padding
 from cosent.data.tokenization import warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -24,7 +17,7 @@ from cosent.inference.scoring import score_pairs
 from cosent.modeling.class_names import name_classes, scored_classes
 from cosent.modeling.decoder_pairs import find_last_token, reads_last_token
 from cosent.modeling.foreign_code import load_config
-from cosent.modeling.heads import classifier_heads, keep_in_full_precision
+from cosent.modeling.heads import classifier_heads, keep_in_full_precision, logits_of_tokens
 from cosent.modeling.loading import (
     TextModel,
     dropout_changes,
@@ -39,7 +32,6 @@ from cosent.modeling.trial import check_architecture
 
 logger = logging.getLogger(__name__)
 
-READ_A_POOLER = ("albert", "bert", "ernie", "megatron-bert")  # other heads read [CLS] from the token vectors
 WITHOUT_SEGMENTS = ["input_ids", "attention_mask"]
 
 
@@ -131,13 +123,12 @@ class CrossEncoder(TextModel):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
-        config = self.model.config
-        if config.model_type in POSITIONS:
-            run = packed_forward if self.packing else padded_forward
-            logits = head_logits(self.model, run(self.backbone, inputs))
+        obstacle = packing_obstacle(self.model.config) if self.packing else None
+        if self.packing and obstacle is None:
+            logits = logits_of_tokens(self.model, packed_forward(self.backbone, inputs), inputs)
         else:
-            if self.packing:
-                warn_of_padding(config.model_type, packing_obstacle(config))
+            if obstacle is not None:
+                warn_of_padding(self.model.config.model_type, obstacle)
             with flash_precision(self.backbone):
                 logits = self.model(**inputs).logits
         logits = logits.float()
@@ -195,13 +186,3 @@ class CrossEncoder(TextModel):
                 "with the recipe it was started with."
             )
         return saved.state_dict()
-
-
-def head_logits(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """Applies a classifier's own head to token vectors `(batch, tokens, hidden)`: `(batch, classes)`."""
-    kind, backbone = model.config.model_type, model.base_model
-    first = tokens[:, :1]  # all heads read only [CLS]
-    if kind not in READ_A_POOLER:
-        return model.classifier(first)
-    pooled = backbone.pooler(first[:, 0] if kind == "albert" else first)
-    return model.classifier(model.dropout(backbone.pooler_activation(pooled) if kind == "albert" else pooled))

@@ -1,9 +1,11 @@
-"""Heads of sequence classifiers of any architecture: finding their modules, and keeping them in full precision."""
+"""Heads of sequence classifiers of any architecture: finding, running alone, and keeping in full precision."""
 
 import threading
+from copy import copy
 
 import torch
 from torch import nn
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 _local = threading.local()  # contexts that this thread has entered and not left
 
@@ -19,6 +21,42 @@ def classifier_heads(model: nn.Module) -> dict[str, nn.Module]:
     if pooler is not None:
         heads[f"{model.base_model_prefix}.pooler"] = pooler
     return {name: module for name, module in heads.items() if next(module.parameters(), None) is not None}
+
+
+def logits_of_tokens(model: nn.Module, tokens: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Logits of a classifier whose backbone gave these token vectors.
+
+    The classifier's own `forward` computes them, on a copy with all its modules but the backbone: every architecture's
+    head reads what it always reads, whether [CLS], a mean or the last token.
+
+    Args:
+        tokens: shape `(batch, longest, hidden)`.
+        inputs: what the backbone was called with, each of shape `(batch, tokens)`.
+
+    Returns:
+        `torch.Tensor` of shape `(batch, classes)`.
+    """
+    reader = copy(model)
+    reader._modules = {**model._modules, model.base_model_prefix: KnownTokens(model.base_model, tokens)}
+    return reader(**{name: tensor[:, : tokens.shape[1]] for name, tensor in inputs.items()}).logits
+
+
+class KnownTokens(nn.Module):
+    """In the place of a backbone whose token vectors have been computed: adds what its pooler makes of them."""
+
+    def __init__(self, backbone: nn.Module, tokens: torch.Tensor):
+        super().__init__()
+        self.backbone, self.tokens = backbone, tokens
+
+    def forward(self, *args, **kwargs) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        pooler = getattr(self.backbone, "pooler", None)
+        if pooler is None:
+            pooled = None
+        elif self.backbone.config.model_type == "albert":  # whose pooler is a bare linear layer
+            pooled = self.backbone.pooler_activation(pooler(self.tokens[:, 0]))
+        else:
+            pooled = pooler(self.tokens)
+        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=self.tokens, pooler_output=pooled)
 
 
 def keep_in_full_precision(head: nn.Module) -> None:

@@ -1,13 +1,15 @@
-"""Trial forward pass that checks an unverified architecture for causal attention and effects of padding."""
+"""Trial forward pass that checks an architecture for causal attention and effects of padding."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from cosent.compute.contexts import evaluating
-from cosent.compute.packed_backbone import POSITIONS, averaged_layers
+from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, averaged_layers
 from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +32,7 @@ class Trial:
 
 
 def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = None) -> None:
-    """Tries out a backbone of an unverified architecture, and warns the user of its limits.
+    """Tries out a backbone, unless it is a verified encoder, and warns the user of its limits.
 
     Args:
         pooling: pooling of its token vectors; None if a classifier reads them.
@@ -38,10 +40,10 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
     Raises:
         InputError: it does not run, or the pooling reads a first token that sees no other.
     """
-    if backbone.config.model_type in POSITIONS:
+    kind = backbone.config.model_type
+    if kind in POSITIONS and kind not in DECODERS:
         return
     trial = try_out(backbone, tokenizer)
-    kind = backbone.config.model_type
     if trial.is_causal and pooling is not None and {"cls", "linear_cls"} & set(pooling.split("+")):
         raise InputError(
             f"--pooling {pooling} reads the first token, but in a {kind} model that token sees no other: sentences "
@@ -68,7 +70,7 @@ def try_out(backbone: nn.Module, tokenizer) -> Trial:
     padded = [[a, b, c, d], [a, b, c, e], [a, b, c, tokenizer.pad_token_id]]
     mask = [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]]
     try:
-        with evaluating(backbone):
+        with evaluating(backbone), on_any_device(backbone.config):
             one_end, other_end, short = _vectors(backbone, padded, mask)
             (alone,) = _vectors(backbone, [[a, b, c]], [[1, 1, 1]])
     except Exception as error:  # architectures that are not encoders fail in many ways
@@ -79,6 +81,17 @@ def try_out(backbone: nn.Module, tokenizer) -> Trial:
         ) from error
     effect = (short[:3] - alone).abs().max() / alone.abs().max()
     return Trial(torch.equal(one_end[0], other_end[0]), float(effect))
+
+
+@contextmanager
+def on_any_device(config) -> Iterator[None]:
+    """Replaces flash attention, whose kernels need a GPU, to which a loaded model has not been moved yet."""
+    chosen = config._attn_implementation
+    config._attn_implementation = "sdpa" if chosen in FLASH else chosen
+    try:
+        yield
+    finally:
+        config._attn_implementation = chosen
 
 
 def _vectors(backbone: nn.Module, ids: list[list[int]], mask: list[list[int]]) -> torch.Tensor:

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from cosent.compute.contexts import seeded
-from cosent.compute.packing import block_mask
+from cosent.compute.row_masks import sentences_apart
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.losses.distillation import synonym_loss
@@ -127,10 +127,8 @@ class Pretraining(nn.Module):
             random ones; or without `strangers`, `neighbour`: mean cross entropy of finding the neighbour of each piece
             among all other pieces of the batch by cosine (`synonym_loss`). All of shape `()`.
         """
-        autocast = torch.is_autocast_enabled(input_ids.device.type)
-        dtype = torch.get_autocast_dtype(input_ids.device.type) if autocast else self.model.dtype
-        mask = block_mask(segments, dtype)
-        hidden = self.model.base_model(input_ids=input_ids, attention_mask=mask, **positions).last_hidden_state
+        with sentences_apart(segments):
+            hidden = self.model.base_model(input_ids=input_ids, **positions).last_hidden_state
         chosen = labels != -100
         mlm = cross_entropy(self.head(hidden[chosen]).float(), labels[chosen])  # of (hidden tokens, vocabulary)
         if strangers is None:

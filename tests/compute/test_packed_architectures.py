@@ -1,0 +1,173 @@
+"""Packed rows give every listed architecture the numbers and gradients of a padded batch, however it attends."""
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from cosent.compute.grad_cache import backward_in_parts, split_batch
+from cosent.compute.onednn import onednn_linears, trainable_onednn_linears
+from cosent.compute.packed_backbone import POSITIONS, packed_forward, padded_forward
+from cosent.losses.cosent import cosent_loss
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.loading import freeze_sines
+from cosent.modeling.lora import add_adapter
+from cosent.modeling.pooling import Pooling
+from tests.families import FAMILIES, LETTERS, LONGEST, random_family
+
+KINDS = {name: family.model_type or name for name, family in FAMILIES.items()}
+PACKED = [name for name, kind in KINDS.items() if kind in POSITIONS]
+EAGER_ONLY = ("megatron-bert", "mpnet", "roformer")
+ATTENTIONS = [(name, attention) for name in PACKED for attention in ("sdpa", "eager")[name in EAGER_ONLY :]]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+    ),
+]
+# Local windows are 8 tokens wide (`tests/families.py`): most of these sentences are longer.
+LENGTHS = [LONGEST, 3, 9, 1, 30, 12, 5, 22, 9, 17, 54, 2]
+
+
+def backbone_of(name: str, attention: str | None = None, device: str = "cpu") -> torch.nn.Module:
+    options = {} if attention is None else {"attn_implementation": attention}
+    backbone = random_family(name, **options).to(device).eval()
+    backbone.pooler = None
+    freeze_sines(backbone)
+    return backbone
+
+
+def batch_of(backbone: torch.nn.Module) -> dict[str, torch.Tensor]:
+    config, lengths = backbone.config, torch.tensor(LENGTHS)
+    mask = (torch.arange(LONGEST) < lengths[:, None]).long()
+    generator = torch.Generator().manual_seed(1)
+    ids = config.vocab_size - 1 - torch.randint(len(LETTERS), mask.shape, generator=generator)  # no special tokens
+    ids = torch.where(mask.bool(), ids, config.pad_token_id or 0)
+    return {"input_ids": ids.to(backbone.device), "attention_mask": mask.to(backbone.device)}
+
+
+def tokens_of(backbone: torch.nn.Module, run) -> int:
+    """Tokens that go through a backbone in `run()`."""
+    counts = []
+    hook = backbone.register_forward_pre_hook(
+        lambda module, args, kwargs: counts.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    run()
+    hook.remove()
+    return sum(counts)
+
+
+def difference(seen: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """Largest difference relative to the largest expected value."""
+    scale = max(float(tensor.abs().max()) for tensor in expected)
+    pairs = zip(seen, expected, strict=True)
+    return max(float((a.float() - b.float()).abs().max()) for a, b in pairs) / scale
+
+
+def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+
+
+def towers(name: str) -> tuple[BiEncoder, dict[str, torch.Tensor]]:
+    """A bi-encoder with mean pooling, and a batch of six pairs."""
+    backbone = backbone_of(name)
+    encoder = SentenceEncoder(backbone, None, Pooling("mean", backbone.config.hidden_size))
+    return BiEncoder(encoder), {name: tensor.unflatten(0, (-1, 2)) for name, tensor in batch_of(backbone).items()}
+
+
+def learn(model: BiEncoder, batch: dict[str, torch.Tensor], packing: bool) -> list[torch.Tensor]:
+    """The gradients of one step of CoSENT."""
+    model.encoder.packing = packing
+    model.zero_grad()
+    cosent_loss(model(**batch)["scores"], torch.arange(6.0)).backward()
+    return gradients(model)
+
+
+def test_every_listed_architecture_is_tried_here():
+    """Fails if an architecture is declared exact, and no test looks at it."""
+    assert set(POSITIONS) == {KINDS[name] for name in PACKED} and len(PACKED) > 20
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("name", "attention"), ATTENTIONS)
+def test_vectors_and_gradients_are_the_padded_ones(name, attention, device):
+    """Fails if positions, mask, local window or reading back are wrong for an architecture."""
+    backbone = backbone_of(name, attention, device)
+    assert backbone.config._attn_implementation == attention
+    batch = batch_of(backbone)
+    real = batch["attention_mask"][..., None]  # (sentences, tokens, 1)
+    target = torch.randn(*real.shape[:2], backbone.config.hidden_size, generator=torch.Generator().manual_seed(2))
+    seen = {}
+    for run in (packed_forward, padded_forward):
+        backbone.zero_grad()
+        vectors = run(backbone, batch)
+        (vectors * target.to(device) * real).sum().backward()
+        seen[run] = [(vectors * real).detach()], gradients(backbone)
+    (vectors, grads), (expected, expected_grads) = seen[packed_forward], seen[padded_forward]
+    assert difference(vectors, expected) < 2e-6
+    assert difference(grads, expected_grads) < 2e-6
+    assert len(grads) > 10 and expected[0].std(dim=(0, 1)).min() > 1e-2, "nothing was compared"
+    tokens = tokens_of(backbone, lambda: packed_forward(backbone, batch))
+    assert tokens < 0.5 * real.numel(), "the batch was not packed"
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_sentence_does_not_see_its_neighbours(name):
+    """Fails if a sentence leaks into others of its row: its vectors would depend on the batch."""
+    backbone = backbone_of(name)
+    batch = batch_of(backbone)
+    changed = {**batch, "input_ids": batch["input_ids"].clone()}
+    changed["input_ids"][4, :30] = batch["input_ids"][0, :30]
+    with torch.no_grad():
+        moved = (packed_forward(backbone, batch) - packed_forward(backbone, changed)).abs().amax(dim=(1, 2))
+    assert moved[4] > 0.1 and torch.cat([moved[:4], moved[5:]]).max() == 0
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_training_in_every_way_learns_the_same(name):
+    """Fails if checkpointing, gradient caching, oneDNN or LoRA train something else on packed rows."""
+    model, batch = towers(name)
+    expected = learn(model, batch, packing=False)
+    assert difference(learn(model, batch, packing=True), expected) < 5e-6
+    with trainable_onednn_linears():
+        assert difference(learn(model, batch, packing=True), expected) < 5e-6
+
+    model.zero_grad()
+    parts = split_batch(batch, 3)
+    backward_in_parts(lambda part: model(**part), parts, lambda kept: cosent_loss(kept["scores"], torch.arange(6.0)))
+    assert difference(gradients(model), expected) < 5e-6
+
+    if model.encoder.backbone.supports_gradient_checkpointing:
+        model.train()  # without which nothing is recomputed; there is no dropout
+        model.encoder.gradient_checkpointing_enable()
+        assert difference(learn(model, batch, packing=True), expected) < 5e-6
+
+    model, _ = towers(name)
+    add_adapter(model, model.encoder.backbone, 4, 8.0, 0.0, ["all-linear"], seed=1)
+    with torch.no_grad():  # fresh adapters do nothing
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.normal_(0, 0.1, generator=torch.Generator().manual_seed(3))
+    expected = learn(model, batch, packing=False)
+    assert difference(learn(model, batch, packing=True), expected) < 5e-6
+    assert 0 < len(expected) < len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_encoding_in_every_way_gives_the_same(name):
+    """Fails if oneDNN or half precision get another mask on packed rows than on padded ones."""
+    model, batch = towers(name)
+    batch = {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
+    encoder = model.encoder
+    with torch.no_grad():
+        encoder.packing = False
+        expected = encoder(**batch)
+        encoder.packing = True
+        with onednn_linears(encoder):
+            assert difference([encoder(**batch)], [expected]) < 2e-6
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            packed = encoder(**batch)
+            encoder.packing = False
+            assert cosine_similarity(packed.float(), encoder(**batch).float()).min() > 0.999
+        encoder.packing = True
+        half = encoder.bfloat16()(**batch)
+    assert half.dtype == torch.bfloat16 and cosine_similarity(half.float(), expected).min() > 0.99

@@ -1,0 +1,244 @@
+"""A packed backbone: every pooling, training, dropout, half precision, and what is padded instead."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+from transformers import AutoConfig, AutoModel
+
+from cosent.compute import packed_backbone
+from cosent.compute.packed_backbone import max_tokens, packed_forward, packing_obstacle, padded_forward
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.pooling import POOLINGS, Pooling
+
+LENGTHS = [70, 3, 9, 1, 30, 12, 5, 22, 9, 17, 64, 2]
+
+
+def make_backbone(kind="bert", attention="sdpa", dropout=0.0):
+    config = AutoConfig.for_model(
+        kind, vocab_size=50, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=90, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    backbone = AutoModel.from_config(config, attn_implementation=attention).eval()
+    for name, parameter in backbone.named_parameters():
+        if parameter.dim() > 1 and "embed_positions" not in name:  # RoFormer's are sinusoids
+            torch.nn.init.normal_(parameter, std=0.1)
+    backbone.pooler = None
+    return backbone
+
+
+def make_inputs(lengths=LENGTHS, pad_token_id=0, seed=1):
+    lengths = torch.tensor(lengths)
+    mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
+    ids = torch.randint(5, 50, mask.shape, generator=torch.Generator().manual_seed(seed))
+    return {"input_ids": torch.where(mask.bool(), ids, pad_token_id), "attention_mask": mask}
+
+
+def make_encoder(backbone, pooling="mean"):
+    return SentenceEncoder(backbone, None, Pooling(pooling, backbone.config.hidden_size))
+
+
+def tokens_computed(backbone, run):
+    """Runs `run()` and counts the tokens that went through the backbone."""
+    counts = []
+    hook = backbone.register_forward_pre_hook(
+        lambda module, args, kwargs: counts.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    result = run()
+    hook.remove()
+    return result, sum(counts)
+
+
+def both_ways(encoder, inputs):
+    """Embeddings packed and padded; fails where nothing was packed."""
+    encoder.packing = False
+    padded, all_tokens = tokens_computed(encoder.backbone, lambda: encoder(**inputs))
+    encoder.packing = True
+    packed, tokens = tokens_computed(encoder.backbone, lambda: encoder(**inputs))
+    assert tokens < 0.9 * all_tokens, "the batch was not packed: nothing was compared"
+    return packed, padded
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_packed_embeddings_are_the_padded_ones(pooling):
+    """Fails if a pooling reads a place of packed rows that is not of its sentence."""
+    encoder = make_encoder(make_backbone(), pooling)
+    with torch.no_grad():
+        packed, padded = both_ways(encoder, make_inputs())
+    torch.testing.assert_close(packed, padded, atol=2e-6, rtol=0)
+    assert padded.std(dim=0).min() > 1e-3, "all sentences are alike: nothing was compared"
+
+
+def test_the_shipped_encoder_is_packed_exactly():
+    """Fails if the default of every recipe gives other embeddings packed than padded."""
+    encoder = SentenceEncoder.from_pretrained("mini").eval()
+    with torch.no_grad():
+        packed, padded = both_ways(encoder, make_inputs())
+    torch.testing.assert_close(packed, padded, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "roformer"])
+def test_segments_of_pairs_are_packed_along(kind):
+    """Fails if a packed cross-encoder forgets which of the two sentences a token belongs to."""
+    backbone = make_backbone(kind, "eager")
+    if kind == "roberta":
+        backbone.embeddings.token_type_embeddings = torch.nn.Embedding(2, 32)
+    inputs = make_inputs(pad_token_id=backbone.config.pad_token_id)
+    second = torch.arange(70) > torch.tensor(LENGTHS)[:, None] // 2
+    inputs["token_type_ids"] = second.long() * inputs["attention_mask"]
+    with torch.no_grad():
+        packed, padded = packed_forward(backbone, inputs), padded_forward(backbone, inputs)
+        without = packed_forward(backbone, {**inputs, "token_type_ids": torch.zeros_like(inputs["input_ids"])})
+    torch.testing.assert_close(packed[:, 0], padded[:, 0], atol=2e-6, rtol=0)  # what a head reads
+    assert (without[:, 0] - padded[:, 0]).abs().max() > 1e-2, "segments do not matter here: nothing was compared"
+
+
+def pair_loss(encoder, inputs):
+    """CoSENT over the six pairs of a batch, labels 0, 1, 2, 0, 1, 2."""
+    embeddings = encoder(**inputs).unflatten(0, (-1, 2))
+    scores = 20 * cosine_similarity(embeddings[:, 0], embeddings[:, 1])
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    differences = (scores[:, None] - scores)[labels[:, None] < labels]
+    return torch.cat([differences.new_zeros(1), differences]).logsumexp(dim=0)
+
+
+@pytest.mark.parametrize(("kind", "attention"), [("bert", "sdpa"), ("roberta", "eager"), ("roformer", "eager")])
+def test_training_takes_the_same_steps(kind, attention):
+    """Fails if a packed run learns something else than a padded one."""
+    losses, gradients = {}, {}
+    for packs in (True, False):
+        encoder = make_encoder(make_backbone(kind, attention)).train()
+        encoder.packing = packs
+        optimizer = torch.optim.SGD(encoder.parameters(), lr=0.01)
+        losses[packs] = []
+        for step in range(5):
+            loss = pair_loss(encoder, make_inputs(pad_token_id=encoder.backbone.config.pad_token_id, seed=step))
+            optimizer.zero_grad()
+            loss.backward()
+            if step == 0:
+                found = {name: parameter.grad for name, parameter in encoder.named_parameters()}
+                gradients[packs] = {name: grad.clone() for name, grad in found.items() if grad is not None}
+            optimizer.step()
+            losses[packs].append(loss.item())
+    np.testing.assert_allclose(losses[True], losses[False], atol=2e-5)
+    assert np.std(losses[False]) > 1e-2
+    assert gradients[True].keys() == gradients[False].keys()
+    for name, gradient in gradients[False].items():
+        torch.testing.assert_close(
+            gradients[True][name],
+            gradient,
+            atol=2e-5 * gradient.abs().max().item() + 1e-6,
+            rtol=0,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+    assert max(gradient.abs().max() for gradient in gradients[False].values()) > 1e-2
+
+
+def test_dropout_has_the_same_distribution():
+    """Fails if dropout is off in packed rows, or drops more or less than in a padded batch."""
+    encoder = make_encoder(make_backbone(dropout=0.2)).train()
+    inputs = make_inputs([20, 5, 9, 3, 12, 4])
+    torch.manual_seed(0)
+    with torch.no_grad():
+        draws = [torch.stack(way) for way in zip(*(both_ways(encoder, inputs) for _ in range(400)), strict=True)]
+    packed, padded = draws  # each (draws, sentences, hidden)
+    assert packed.std(dim=0).min() > 1e-2, "dropout is off"
+    error = ((packed.var(dim=0) + padded.var(dim=0)) / 400).sqrt()
+    z = (packed.mean(dim=0) - padded.mean(dim=0)) / error  # 192 standard normals, were they independent
+    assert z.abs().max() < 5 and 0.7 < z.square().mean() < 1.4
+    assert abs((packed.std(dim=0) / padded.std(dim=0)).mean() - 1) < 0.03
+
+
+@pytest.mark.parametrize(("kind", "attention"), [("bert", "sdpa"), ("bert", "eager"), ("roformer", "eager")])
+def test_autocast_stays_finite_and_close(kind, attention):
+    """Fails if bf16 meets a mask of another type, or turns it into NaN."""
+    encoder = make_encoder(make_backbone(kind, attention))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        packed, padded = both_ways(encoder, make_inputs())
+        pair_loss(encoder, make_inputs()).backward()
+    torch.testing.assert_close(packed.float(), padded.float(), atol=0.05, rtol=0)
+    assert all(p.grad.isfinite().all() for p in encoder.parameters() if p.grad is not None)
+
+
+def test_bfloat16_weights():
+    """Fails if a backbone loaded in half precision gets a mask of float32."""
+    for attention in ("sdpa", "eager"):
+        backbone = make_backbone(attention=attention).bfloat16()
+        with torch.no_grad():
+            packed, padded = both_ways(make_encoder(backbone), make_inputs())
+        torch.testing.assert_close(packed.float(), padded.float(), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("lengths", [[1], [9], [90], [12, 12, 12], [64, 63, 64]])
+def test_batches_without_padding_stay_as_they_are(lengths):
+    """Fails if sorted batches, as in encode, pay for packing that saves nothing."""
+    encoder = make_encoder(make_backbone())
+    inputs = make_inputs(lengths)
+    with torch.no_grad():
+        embeddings, tokens = tokens_computed(encoder.backbone, lambda: encoder(**inputs))
+        encoder.packing = False
+        torch.testing.assert_close(embeddings, encoder(**inputs), atol=0, rtol=0)
+    assert tokens == inputs["input_ids"].numel()
+
+
+def test_an_unverified_backbone_is_padded_and_says_so_once(caplog):
+    """Fails if packing is guessed to be exact, or dropped without a word."""
+    packed_backbone.warn_of_padding.cache_clear()
+    encoder = make_encoder(make_backbone())
+    encoder.backbone.config.model_type = "novel"
+    with caplog.at_level(logging.WARNING), torch.no_grad():
+        for _ in range(2):
+            _, tokens = tokens_computed(encoder.backbone, lambda: encoder(**make_inputs()))
+    assert tokens == len(LENGTHS) * 70
+    assert caplog.text.count("Batches of novel are padded, not packed: this architecture was not verified") == 1
+
+
+def test_what_would_not_be_exact_is_named():
+    """Fails if an attention without masks of ours is packed."""
+    config = make_backbone().config
+    assert packing_obstacle(config) is None
+    config._attn_implementation = "flex_attention"
+    assert "flex_attention" in packing_obstacle(config)
+
+
+def test_flash_attention_gets_one_row_and_the_bounds_of_its_sentences():
+    """Fails if the variable-length kernel would mix sentences; the kernel itself needs a GPU."""
+
+    class Flash(torch.nn.Module):
+        device, dtype = torch.device("cpu"), torch.bfloat16
+
+        def forward(self, input_ids, **arguments):
+            self.seen = {"input_ids": input_ids, **arguments}
+            return type("Output", (), {"last_hidden_state": input_ids[..., None].float()})
+
+    backbone = Flash()
+    backbone.config = make_backbone().config
+    backbone.config._attn_implementation = "flash_attention_2"
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 0], [7, 8, 9], [4, 0, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]]),
+    }
+    hidden = packed_forward(backbone, inputs)
+    assert "attention_mask" not in backbone.seen
+    assert backbone.seen["input_ids"].tolist() == [[7, 8, 9, 5, 6, 4]]
+    assert backbone.seen["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0]]
+    for side in ("q", "k"):
+        assert backbone.seen[f"cu_seq_lens_{side}"].tolist() == [0, 3, 5, 6]
+        assert backbone.seen[f"cu_seq_lens_{side}"].dtype == torch.int32
+        assert backbone.seen[f"max_length_{side}"] == 3
+    assert (hidden[..., 0].long() * inputs["attention_mask"]).tolist() == inputs["input_ids"].tolist()
+
+
+def test_roberta_reserves_positions():
+    """Fails if a sentence of max_length tokens has no position for its last one."""
+    assert max_tokens(AutoConfig.for_model("roberta", max_position_embeddings=514, pad_token_id=1)) == 512
+    assert max_tokens(AutoConfig.for_model("bert", max_position_embeddings=512)) == 512
+    backbone = make_backbone("roberta")
+    limit = max_tokens(backbone.config)
+    with torch.no_grad():
+        backbone(**make_inputs([limit]))
+        with pytest.raises((IndexError, RuntimeError), match="out of (bounds|range)"):
+            backbone(**make_inputs([limit + 1]))
