@@ -22,6 +22,7 @@ from cosent.evaluation.significance import spearman
 from cosent.modeling.pooling import Pooling
 from cosent.run_scores import save_scores
 from cosent.schema import Manifest, sha256_of_file
+from tests.launching import later_wins
 
 SENTENCES = [
     "我喜欢北京",
@@ -106,7 +107,7 @@ def train(tiny_model, tmp_path):
             *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
             *("--learning_rate", "1e-3", "--num_train_epochs", "2", "--logging_steps", "1", *flags),
         ]
-        main(*parse(arguments, *TRAIN_ARGUMENTS))
+        main(*parse(later_wins(arguments), *TRAIN_ARGUMENTS))
         return tmp_path / output
 
     return run

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +14,18 @@ from safetensors.torch import load_file
 from cosent.cli import parse
 
 ROOT = Path(__file__).parents[1]
+
+
+def later_wins(words: Iterable[str]) -> list[str]:
+    """A command line without flags that a later one replaces, as users must write it: the defaults of a test first."""
+    given: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            name = word.partition("=")[0].removeprefix("--").removeprefix("no_")
+            given[name] = [word]
+        else:
+            given[name].append(word)
+    return [word for flag in given.values() for word in flag]
 
 
 def free_port() -> int:
@@ -55,7 +68,7 @@ def launch(
 def run_here(job: str, *arguments: str) -> None:
     """Runs a job in this process."""
     module = import_module(f"cosent.{job}")
-    module.main(*parse(list(arguments), *module.ARGUMENTS))
+    module.main(*parse(later_wins(arguments), *module.ARGUMENTS))
 
 
 def apart(first: Path, second: Path, start: Path) -> float:

@@ -67,7 +67,7 @@ def test_an_unknown_key_names_the_nearest_one(recipe):
 
 def test_a_key_that_is_no_text_is_unknown(recipe):
     """Fails if a number as a key ends in a traceback."""
-    with pytest.raises(InputError, match="unknown key 1"):
+    with pytest.raises(InputError, match="unknown key '1'"):
         parse(["--config", recipe("corpus: a\n1: 1.0\n")], Arguments)
 
 

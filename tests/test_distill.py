@@ -1,6 +1,7 @@
 """Distillation end to end on tiny models."""
 
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from cosent.run_record import read_record
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.evaluation import perplexity
 from cosent.student.model import Student
+from tests.launching import later_wins
 
 SENTENCES = [
     "怎么还款",
@@ -78,7 +80,15 @@ def distill(tiny_student, tmp_path):
             *("--teacher_cache", str(tmp_path / "cache"), "--generation_sources", "2", "--generation_samples", "3"),
             *flags,
         ]
-        main(*parse(arguments, StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments))
+        main(
+            *parse(
+                later_wins(arguments),
+                StudentArguments,
+                StudentDataArguments,
+                DistillArguments,
+                StudentTrainingArguments,
+            )
+        )
         return tmp_path / output
 
     return run
@@ -215,6 +225,16 @@ def test_corpora_that_cannot_teach(distill, make_corpus, corpus, caplog):
     assert "the last epoch is kept" in caplog.text
     with pytest.raises(InputError, match="12 pairs do not fill a batch of 16"):
         distill(only, "--per_device_train_batch_size", "16", output="large")
+
+
+def test_corpora_of_one_name_are_refused_as_in_training(distill, make_corpus, corpus, tmp_path):
+    """Fails if two folders of one name both count, and the figures of one replace those of the other in silence."""
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(corpus, copy)
+    with pytest.raises(InputError, match="--eval_corpora names made_up more than once"):
+        distill(corpus, "--eval_corpora", str(copy))
+    with pytest.raises(InputError, match="has no train split"):
+        distill(make_corpus({"test": [("甲", "乙", 1.0)]}, name="held_out"))
 
 
 @pytest.mark.parametrize("kind", ["teacher", "synonyms", "retrieval"])

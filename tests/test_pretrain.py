@@ -20,6 +20,7 @@ from cosent.pretraining.model import Pretraining, first_vectors, fresh_model, in
 from cosent.pretraining.trainer import rate
 from cosent.run_record import read_record
 from tests.families import save_family
+from tests.launching import later_wins
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
 
@@ -40,7 +41,7 @@ def pretrain(text, tmp_path):
             *("--vocabulary_size", "60", "--piece_length", "16", "--batch_tokens", "200", "--logging_steps", "1"),
             *("--learning_rate", "1e-3", "--disable_tqdm", "true", *flags),
         ]
-        main(*parse(arguments, TextArguments, EncoderArguments, PretrainingArguments))
+        main(*parse(later_wins(arguments), TextArguments, EncoderArguments, PretrainingArguments))
         return tmp_path / output
 
     return run

@@ -14,7 +14,7 @@ from pathlib import Path
 from cosent import __version__
 from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
 from cosent.errors import InputError, messages_for_users
-from cosent.flags import Flag, flags_of, nearest, read_values, value_of
+from cosent.flags import Flag, flags_of, nearest, read_values, value_of, words_of
 from cosent.run_status import failures_told
 
 JOBS = {
@@ -62,11 +62,11 @@ def parse(argv: list[str], *argument_classes: type, program: str = "", descripti
         One instance per class, in order.
 
     Raises:
-        InputError: no such recipe, not a flat YAML mapping, an unknown key or flag (with the nearest valid one), or a
-            value that is missing or of another type.
+        InputError: no such recipe, not a flat YAML mapping, an unknown key or flag (with the nearest valid one), a flag
+            given twice, or a value that is missing or of another type.
     """
     flags = flags_of(*argument_classes)
-    words = [with_underscores(word) for word in argv]
+    words = words_of(argv)
     namespace, unknown = parser(argument_classes, program, description).parse_known_args(words)
     if unknown:
         name = unknown[0].removeprefix("--").split("=")[0]
@@ -157,12 +157,6 @@ def add_flag(group, flag: Flag) -> None:
             )
     else:
         group.add_argument(f"--{flag.name}", nargs="+" if flag.is_list else None, metavar=shown, help=help_text)
-
-
-def with_underscores(word: str) -> str:
-    """`--batch-size=8` as `--batch_size=8`."""
-    name, equals, value = word.partition("=")
-    return name.replace("-", "_").replace("__", "--", 1) + equals + value if word.startswith("--") else word
 
 
 def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> None:

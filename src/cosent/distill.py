@@ -13,7 +13,6 @@ import numpy as np
 from transformers import set_seed
 
 from cosent.cli import run
-from cosent.data.corpus import load_corpus
 from cosent.data.pairs import PairDataset
 from cosent.data.tokenization import warn_truncated
 from cosent.errors import InputError
@@ -33,6 +32,7 @@ from cosent.student.trainer import StudentTrainer
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment, footprint, recipe
 from cosent.training.held_out import select_on_validation
+from cosent.training.mixture import load_corpora
 from cosent.training.sharding import whole_state
 
 
@@ -41,13 +41,10 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     if has_finished(args):
         return
     checkpoint, here = find_checkpoint(args), environment()
-    corpora, measured = (
-        {name: load_corpus(name, data_args.data_dir) for name in names}
-        for names in (data_args.corpus, data_args.eval_corpora or data_args.corpus)
-    )
-    select_on_validation(list(measured.values()), args)
+    corpora, measured = load_corpora(data_args.corpus, data_args.eval_corpora, data_args.data_dir)
+    select_on_validation(measured, args)
     set_seed(args.seed)
-    model, encoder = build(model_args, max(c.manifest.max_length["bi_encoder"] for c in corpora.values()), args.seed)
+    model, encoder = build(model_args, max(c.manifest.max_length["bi_encoder"] for c in corpora), args.seed)
     rows, positive = training_rows(corpora, data_args, distill_args)
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
     targets = teacher_targets(teacher, rows, Path(distill_args.teacher_cache or DEFAULT_CACHE))
@@ -55,7 +52,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     sampling = Sampling(num_samples=distill_args.generation_samples)
     held_out = StudentEvaluation(
         model.to(args.device),
-        list(measured.values()),
+        measured,
         model_args.generation,
         judge,
         distill_args.generation_sources,
@@ -72,7 +69,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         eval_dataset=list(held_out.validation),
         data_collator=student_collator(encoder.tokenizer, model_args.generation, distill_args),
     )
-    records = {name: CorpusRecord.of(corpus.folder) for name, corpus in (measured | corpora).items()}
+    records = {corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in [*measured, *corpora]}
     settings = run_settings(args, model_args, data_args, distill_args, data=manifest_hashes(records))
     claim_output_folder(args.output_dir, checkpoint, settings)
     result = trainer.train(checkpoint, at_start=lambda: held_out.report(whole_state(trainer.model)))

@@ -6,17 +6,19 @@ A field is its own documentation: `corpus: str = option("stsb", "Its help text."
 
 import difflib
 import inspect
+import re
 import types
 from dataclasses import MISSING, Field, dataclass, field, fields
+from decimal import Decimal
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from cosent.errors import InputError
+from cosent.yaml_text import read_yaml
 
-BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 REQUIRED = MISSING  # default of a field that must be given
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -28,6 +30,7 @@ class Flag:
     name: str
     kind: type  # type of the value, or of the items of a list: bool, int, float or str
     is_list: bool
+    optional: bool  # whether None is a value, which a recipe writes as null
     field: Field
     owner: type  # the class that declares it
 
@@ -80,35 +83,44 @@ def flags_of(*argument_classes: type) -> dict[str, Flag]:
     return found
 
 
-def kind_of(hint) -> tuple[type, bool]:
-    """Type of a value, and whether a field holds a list of them; types other than `KINDS` are passed on as text."""
+def kind_of(hint) -> tuple[type, bool, bool]:
+    """Type of a value, whether a field holds a list of them, and whether it may be None.
+
+    Types other than `KINDS` are passed on as text.
+    """
+    optional = False
     if get_origin(hint) in (Union, types.UnionType):
         others = [part for part in get_args(hint) if part is not type(None)]
+        optional = len(others) < len(get_args(hint))
         hint = others[0] if len(others) == 1 else str
     if get_origin(hint) is list:
-        return *kind_of(get_args(hint)[0])[:1], True
-    return (hint if hint in KINDS else str), False
+        return kind_of(get_args(hint)[0])[0], True, optional
+    return (hint if hint in KINDS else str), False, optional
 
 
 def value_of(flag: Flag, given, where: str):
-    """Converts a word of the command line or a YAML value to a flag's value.
+    """Converts a word of the command line, or a value of YAML as it is written, to a flag's value.
 
     Args:
         where: spelling of the flag there, for messages.
 
     Raises:
-        InputError: another type, none of the choices, or a list separated by commas.
+        InputError: another type, none of the choices, null for a flag that needs a value, or a list separated by
+            commas.
     """
-    if given is None:
+    if given is None and flag.optional:
         return None
     if flag.is_list:
         return [item_of(flag, one, where) for one in (given if isinstance(given, list) else [given])]
     if isinstance(given, list):
-        raise InputError(f"{where} takes one value, got the list {given}.")
+        raise InputError(f"{where} takes one value, got the list [{', '.join(map(str, given))}].")
     return item_of(flag, given, where)
 
 
 def item_of(flag: Flag, given, where: str):
+    if given is None:
+        default = "" if flag.required else f", or leave the line out for the default ({flag.default})"
+        raise InputError(f"{where} must be {KINDS[flag.kind]}, got nothing (null). Write a value{default}.")
     text = str(given)
     if flag.is_list and "," in text and not flag.field.metadata.get("commas", False):
         parts = text.split(",")
@@ -121,6 +133,39 @@ def item_of(flag: Flag, given, where: str):
         return BOOLEANS[text.lower()] if flag.kind is bool else flag.kind(text)
     except (KeyError, ValueError) as error:
         raise InputError(f"{where} must be {KINDS[flag.kind]}, got {text!r}.") from error
+
+
+def words_of(argv: list[str]) -> list[str]:
+    """A command line as argparse reads it: `--batch-size=8` as `--batch_size=8`, and `-1e-5` as `-0.00001`.
+
+    Raises:
+        InputError: a flag that is given twice, of which argparse silently takes the last.
+    """
+    flags = list(takewhile(lambda word: word != "--", argv))
+    words = [as_decimal(with_underscores(word)) for word in flags]
+    given: dict[str, str] = {}
+    for word in words:
+        if word.startswith("--"):
+            spelling = word.partition("=")[0]
+            name = spelling.removeprefix("--").removeprefix("no_")
+            if name in given:
+                first = given[name]
+                raise InputError(
+                    f"{first} is given twice{f', also as {spelling}' * (spelling != first)}, and one of them would be "
+                    "ignored. Give it once; a list takes several values: --flag a b. Nothing was run."
+                )
+            given[name] = spelling
+    return words + argv[len(flags) :]  # behind `--` are sentences
+
+
+def with_underscores(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return name.replace("-", "_").replace("__", "--", 1) + equals + value if word.startswith("--") else word
+
+
+def as_decimal(word: str) -> str:
+    """A negative number without an exponent: argparse takes others for flags."""
+    return format(Decimal(word), "f") if re.fullmatch(r"-(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,3}", word) else word
 
 
 def as_words(settings: dict) -> list[str]:
@@ -136,27 +181,21 @@ def read_values(recipe: str, flags: dict[str, Flag]) -> dict:
     values = {}
     for key, value in read_recipe(recipe).items():
         if key not in flags:
-            raise InputError(f"{recipe}: unknown key {key!r}.{nearest(str(key), flags)} Nothing was run.")
+            raise InputError(f"{recipe}: unknown key {key!r}.{nearest(key, flags)} Nothing was run.")
         values[key] = value_of(flags[key], value, f"{recipe}: {key}")
     return values
 
 
 def read_recipe(path: str) -> dict:
-    """Reads a flat YAML mapping; duplicate keys are an error, since YAML silently keeps the last."""
+    """Reads a flat YAML mapping, its values as they are written."""
     if not Path(path).is_file():
         raise InputError(f"There is no recipe at {path}. The shipped ones are recipes/<tower>/<method>.yaml.")
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = read_yaml(Path(path).read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
         raise InputError(f"{path} is not YAML: {error}") from error
-    if not isinstance(node, yaml.MappingNode) or any(isinstance(value, dict) for value in content.values()):
+    if not isinstance(content, dict) or any(isinstance(value, dict) for value in content.values()):
         raise InputError(f"{path}: a recipe is a flat list of `key: value` lines, without nesting.")
-    keys = [key.value for key, _ in node.value]
-    if len(keys) > len(content):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"{path}: the key {twice!r} occurs twice. Keep one.")
     return content
 
 
@@ -170,6 +209,13 @@ def refuse_below_1(arguments, *names: str) -> None:
     for name in names:
         if (value := getattr(arguments, name)) < 1:
             raise InputError(f"--{name} must be at least 1, got {value}.")
+
+
+def refuse_negative(arguments, *names: str) -> None:
+    """Refuses negative numbers, and NaN."""
+    for name in names:
+        if not (value := getattr(arguments, name)) >= 0:
+            raise InputError(f"--{name} must not be negative, got {value:g}.")
 
 
 def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:

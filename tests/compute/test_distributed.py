@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from cosent import cli
 from cosent.modeling.bi_encoder import SentenceEncoder
-from tests.launching import ROOT, apart, free_port, history, launch, run_here
+from tests.launching import ROOT, apart, free_port, history, later_wins, launch, run_here
 
 # Linear in the gradient: Adam would make large steps out of rounding errors.
 WITHOUT_ROUNDING_GAINS = (
@@ -38,11 +38,11 @@ def launch_jobs(jobs: list[list[str]], folder: Path, machines: int = 1) -> list[
 
 
 def flags(tiny_model, corpus, output: Path, batch: int, *further: str) -> list[str]:
-    return [
+    return later_wins([
         *("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(output)),
         *("--dropout", "0", "--per_device_train_batch_size", str(batch), "--per_device_eval_batch_size", "4"),
         *WITHOUT_ROUNDING_GAINS, *SMALL, *further,
-    ]  # fmt: skip
+    ])  # fmt: skip
 
 
 CROSS = ("--tower", "cross_encoder", "--scale", "20", "--learning_rate", "3")  # a fresh head has small gradients

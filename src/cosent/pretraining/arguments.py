@@ -6,7 +6,7 @@ import torch
 from transformers import TrainingArguments
 
 from cosent.errors import InputError
-from cosent.flags import option, refuse_below_1
+from cosent.flags import option, refuse_below_1, refuse_negative
 from cosent.pretraining.model import ARCHITECTURES
 from cosent.training.arguments import refuse_sharding_flags, use_one_gpu
 
@@ -57,6 +57,7 @@ class PretrainingArguments(TrainingArguments):
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the encoder, e.g. runs/mini.")
         refuse_below_1(self, "gradient_accumulation_steps")
+        refuse_negative(self, "learning_rate", "weight_decay")
         refuse_sharding_flags(self)
         if self.max_steps < 0 and self.max_minutes is None:
             raise InputError("Text is streamed endlessly: give --max_minutes or --max_steps.")

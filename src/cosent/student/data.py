@@ -142,7 +142,7 @@ class StudentCollator:
 
 
 def training_rows(
-    corpora: dict[str, Corpus], data_args: StudentDataArguments, args: DistillArguments
+    corpora: list[Corpus], data_args: StudentDataArguments, args: DistillArguments
 ) -> tuple[datasets.Dataset, np.ndarray]:
     """All pairs of sentences, and which of them are synonyms (bool of shape `(pairs,)`).
 
@@ -152,11 +152,12 @@ def training_rows(
         InputError: text without a teacher, or pairs without synonyms.
     """
     parts, flags = [], []
-    for name, corpus in corpora.items():
+    for corpus in corpora:
         rows = random_subset(corpus.split("train"), data_args.limit_train)
         positive = labels_of(rows) >= positive_from(corpus.manifest)
         if not positive.any():
-            raise InputError(f"{name} has no synonyms in train: no label reaches {positive_from(corpus.manifest):g}.")
+            least = f"{positive_from(corpus.manifest):g}"
+            raise InputError(f"{corpus.manifest.name} has no synonyms in train: no label reaches {least}.")
         if args.teacher is None or args.synonyms_only:
             rows, positive = rows.select(np.flatnonzero(positive)), positive[positive]
         parts.append(rows)

@@ -12,14 +12,13 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
 from cosent.errors import InputError
-from cosent.flags import flags_of, nearest, read_recipe, value_of
+from cosent.flags import flags_of, nearest, read_values, value_of
 from cosent.schema import Manifest
 from cosent.studies.method import Method
 from cosent.studies.results import Result
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
+from cosent.yaml_text import read_yaml
 
 REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")
 # Flags that the study itself sets for every run.
@@ -48,7 +47,7 @@ class Run:
 
     @property
     def settings(self) -> dict:
-        return read_recipe(self.recipe) | self.flags
+        return read_values(self.recipe, flags_of(*TRAIN_ARGUMENTS)) | self.flags
 
 
 def read_study(path: str) -> dict:
@@ -72,24 +71,34 @@ def read_study(path: str) -> dict:
     for recipe in study["recipes"]:
         if not Path(recipe).is_file():
             raise InputError(f"{path} names {recipe}, which is not there. Run studies from the root of the project.")
-    for name, flags in [("flags", study.get("flags", {})), *study.get("variants", {}).items()]:
-        if not isinstance(flags, dict):
-            raise InputError(f"{path}: {name} must be a mapping of flags to values ({{}} for none), got {flags!r}.")
-        if not re.fullmatch(r"[\w.,+-]+", str(name)):
+    for name in study.get("variants", {}):
+        if not re.fullmatch(r"[\w.,+-]+", name):
             raise InputError(f"{path}: {name!r} becomes part of a file name. Use only letters, digits and _ . , + -")
-        check_flags(flags, f"{path}, {name}")
-    return study
+    read = {key: study[key] for key in REQUIRED} | {"seeds": seeds_of(study["seeds"], path)}
+    if "flags" in study:
+        read["flags"] = values_of(study["flags"], f"{path}, flags")
+    if "variants" in study:
+        read["variants"] = {name: values_of(flags, f"{path}, {name}") for name, flags in study["variants"].items()}
+    return read
 
 
-def read_yaml(text: str, where: str):
+def seeds_of(written: list[str], path: str) -> list[int]:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{where} is not YAML: {error}") from error
+        return [int(seed) for seed in written]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: seeds must be a list of whole numbers, as [1, 2, 3], got {written}.") from error
 
 
-def check_flags(flags: dict, where: str) -> None:
+def values_of(flags: dict, where: str) -> dict:
+    """The values of flags of training, each of the type of its flag.
+
+    Raises:
+        InputError: not a mapping, a flag that training does not have or that the study sets itself, or a wrong value.
+    """
+    if not isinstance(flags, dict):
+        raise InputError(f"{where} must be a mapping of flags to values ({{}} for none), got {flags!r}.")
     known = flags_of(*TRAIN_ARGUMENTS)
+    values = {}
     for key, value in flags.items():
         if key in RESERVED:
             raise InputError(f"{where}: {key} is set by the study for every run. Take it out.")
@@ -97,7 +106,8 @@ def check_flags(flags: dict, where: str) -> None:
             raise InputError(f"{where}: training has no flag {key!r}.{nearest(key, known)} Nothing was run.")
         if value is None or isinstance(value, dict):
             raise InputError(f"{where}: {key} must have a value as on a command line, got {value!r}.")
-        value_of(known[key], value, f"{where}: {key}")
+        values[key] = value_of(known[key], value, f"{where}: {key}")
+    return values
 
 
 def settings_of(pairs: list[str], where: str) -> dict:
@@ -106,8 +116,7 @@ def settings_of(pairs: list[str], where: str) -> dict:
         if "=" not in pair:
             raise InputError(f"--set takes KEY=VALUE, got {pair!r}. E.g. --set model_name_or_path=mini pooling=mean")
     settings = {key: read_yaml(value, f"--set {key}") for key, value in (pair.split("=", 1) for pair in pairs)}
-    check_flags(settings, f"--set for {where}")
-    return settings
+    return values_of(settings, f"--set for {where}")
 
 
 def expand(study: dict, overrides: dict) -> list[Run]:
@@ -146,7 +155,7 @@ def methods_of(study: dict, overrides: dict) -> dict[Method, tuple[str, dict]]:
     stems = [Path(recipe).stem for recipe in study["recipes"]]
     methods = {}
     for recipe, stem in zip(study["recipes"], stems, strict=True):
-        settings = read_recipe(str(recipe))
+        settings = read_values(str(recipe), flags_of(*TRAIN_ARGUMENTS))
         for variant in distinct.values():
             flags = study.get("flags", {}) | variants[variant] | overrides
             tower = (settings | flags).get("tower", ModelArguments.tower)

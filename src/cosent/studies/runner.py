@@ -132,8 +132,7 @@ def launch(run: Run, output: Path, place: Place, advance: Callable[[float], None
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", place.accelerate_config]
     command += ["-m", "cosent.train", "--config", run.recipe, "--corpus", *run.corpora, "--data_dir", place.data_dir]
     command += ["--output_dir", str(output), "--overwrite_output_dir", "true", "--seed", str(run.seed)]
-    command += ["--disable_tqdm", "true", "--save_total_limit", "1"]
-    command += as_words(run.flags)
+    command += as_words({"disable_tqdm": True, "save_total_limit": 1} | run.flags)
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // place.parallel))} | os.environ
     environment |= {STATUS_VARIABLE: str(output), PARENT_VARIABLE: str(os.getpid())}
     output.mkdir(parents=True, exist_ok=True)

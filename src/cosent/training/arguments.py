@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from transformers import TrainingArguments
 
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
+from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.modeling.pooling import POOLINGS
@@ -133,6 +133,7 @@ class PairTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+        refuse_negative(self, "learning_rate", "weight_decay")
         self.check_part_size()
         if self.on_collapse in (None, "off"):
             refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")

@@ -80,13 +80,21 @@ def load_mixture(args: DataArguments, loss: str) -> Mixture:
     """Loads the corpora that the arguments name.
 
     Raises:
-        InputError: a training corpus without training pairs, two corpora of one name, whose results would overwrite
-            each other, or weights that do not fit.
+        InputError: as `load_corpora`, or weights that do not fit.
     """
-    training, selecting = (
-        [load_corpus(name, args.data_dir) for name in names]
-        for names in (args.corpus, args.eval_corpora or args.corpus)
-    )
+    training, selecting = load_corpora(args.corpus, args.eval_corpora, args.data_dir)
+    check_corpus_weights(args.corpus_weights, len(training), loss)
+    return Mixture(training, selecting, args.corpus_weights)
+
+
+def load_corpora(names: list[str], eval_names: list[str] | None, data_dir: str) -> tuple[list[Corpus], list[Corpus]]:
+    """Loads the corpora to train on, and those for selection and test, by default the same.
+
+    Raises:
+        InputError: a training corpus without training pairs, or two corpora of one name, whose results would overwrite
+            each other.
+    """
+    training, selecting = ([load_corpus(name, data_dir) for name in some] for some in (names, eval_names or names))
     for corpus in training:
         if "train" not in corpus.splits:
             raise InputError(
@@ -102,8 +110,7 @@ def load_mixture(args: DataArguments, loss: str) -> Mixture:
                     f"{flag} names {name} more than once, but results are kept by name. "
                     "Name each corpus once, or prepare one of them under another name."
                 )
-    check_corpus_weights(args.corpus_weights, len(training), loss)
-    return Mixture(training, selecting, args.corpus_weights)
+    return training, selecting
 
 
 def training_set(
