@@ -25,6 +25,19 @@ from tests.families import LETTERS, save_family
         (["yes", "no"], (0, 1)),
         ([0, 1], (1, 0)),
         (["mismatch", "match"], (1, 0)),
+        (["related", "unrelated"], (0, 1)),
+        (["same", "different"], (0, 1)),
+        (["different", "same"], (1, 0)),
+        (["contradict", "neutral", "entail"], (2, 0)),
+        (["entails", "contradicts", "neutral"], (0, 1)),
+        (["相似", "不相似"], (0, 1)),
+        (["不相似", "相似"], (1, 0)),
+        (["蕴含", "矛盾", "中立"], (0, 1)),
+        (["中立", "矛盾", "蕴含"], (2, 1)),
+        (["is duplicate", "not duplicate"], (0, 1)),
+        (["is_not_duplicate", "is_duplicate"], (1, 0)),
+        (["否", "是"], (1, 0)),
+        (["无关", "相关"], (1, 0)),
     ],
 )
 def test_scores_follow_the_names_of_classes(names, expected):
@@ -33,7 +46,16 @@ def test_scores_follow_the_names_of_classes(names, expected):
 
 
 @pytest.mark.parametrize(
-    "names", [["a", "b"], ["positive", "negative"], ["LABEL_0", "LABEL_1", "LABEL_2"], ["maybe", "yes"]]
+    "names",
+    [
+        ["a", "b"],
+        ["positive", "negative"],
+        ["LABEL_0", "LABEL_1", "LABEL_2"],
+        ["maybe", "yes"],
+        ["是", "也许"],
+        ["相似", "相同"],
+        ["same", "related"],
+    ],
 )
 def test_classes_that_say_nothing_are_refused(names):
     """Fails if a score is guessed, and perhaps inverted."""

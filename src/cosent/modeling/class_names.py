@@ -8,10 +8,18 @@ from cosent.schema import NLI_CLASSES
 
 logger = logging.getLogger(__name__)
 
-SIMILAR = ("entailment", "similar", "paraphrase", "duplicate", "equivalent", "relevant", "match")
-NEGATIONS = ("not_", "non_", "not", "non", "un", "dis", "in", "ir")
-DISSIMILAR = ("contradiction", "mismatch", *(f"{negation}{name}" for negation in NEGATIONS for name in SIMILAR))
-ANSWERS = (("no", "yes"), ("false", "true"), ("0", "1"))  # of two classes; one of a pair alone may mean anything
+ENGLISH = ("entailment", "entail", "entails", "entailed", "similar", "same", "paraphrase", "duplicate", "equivalent",
+           "related", "relevant", "match")  # fmt: skip
+CHINESE = ("蕴含", "相似", "相同", "同义", "重复", "等价", "相关", "匹配", "一致")
+SIMILAR = (*ENGLISH, *CHINESE)
+NEGATIONS = ("not_", "non_", "no_", "not", "non", "un", "dis", "in", "ir")
+DISSIMILAR = (
+    *("contradiction", "contradict", "contradicts", "contradictory", "mismatch", "different", "矛盾", "不同", "无关"),
+    *(f"{negation}{name}" for negation in NEGATIONS for name in ENGLISH),
+    *(f"{negation}{name}" for negation in ("不", "非", "不是") for name in CHINESE),
+)
+# Of two classes; one of a pair alone may mean anything.
+ANSWERS = (("no", "yes"), ("false", "true"), ("0", "1"), ("否", "是"), ("不是", "是"))
 BINARY_CLASSES = ("dissimilar", "similar")  # the label is the position
 UNNAMED = re.compile(r"LABEL_\d+")
 
@@ -31,7 +39,7 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
         InputError: names that do not identify the classes.
     """
     # `str`: transformers' example scripts keep the labels of a CSV file, which may be the numbers 0 and 1.
-    names = {int(number): re.sub(r"[\s-]+", "_", str(name).strip().lower()) for number, name in id2label.items()}
+    names = {int(number): normal(str(name)) for number, name in id2label.items()}
     if len(names) == 1:
         return 0, None
     if len(names) == 2 and all(UNNAMED.fullmatch(str(name)) for name in id2label.values()):
@@ -51,6 +59,11 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
             "to entailment, neutral, contradiction, or to similar and dissimilar."
         )
     return similar[0], dissimilar[0]
+
+
+def normal(name: str) -> str:
+    """A name of a class without its case and spaces: `Is-Duplicate` is `duplicate`."""
+    return re.sub(r"[\s-]+", "_", name.strip().lower()).removeprefix("is_")
 
 
 def name_classes(config, path: str) -> None:
