@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cosent.errors import InputError, messages_for_users
 from cosent.schema import COLUMNS, SPLITS, Manifest
+from data_scripts.description import histogram
 
 PERCENTILES = (50, 90, 99, 100)
 PLACEHOLDER = "NS"  # stands for a missing translation in PAWS-X (google-research-datasets/paws#15)
@@ -50,7 +51,7 @@ def main(arguments: argparse.Namespace) -> dict:
     pairs = {split: read(folder / f"{split}.parquet") for split in SPLITS if split in manifest.splits}
     report = {
         "name": manifest.name,
-        "splits": {split: {**describe(rows), **duplicates(rows)} for split, rows in pairs.items()},
+        "splits": {split: {**describe(rows, manifest), **duplicates(rows)} for split, rows in pairs.items()},
         "leaks": {f"{a} -> {b}": leaks(pairs[a], pairs[b]) for a, b in combinations(pairs, 2)},
         "warnings": manifest.warnings,
     }
@@ -108,16 +109,15 @@ def is_placeholder(sentence: str) -> bool:
     return sentence == PLACEHOLDER or not any(unicodedata.category(character)[0] in "LN" for character in sentence)
 
 
-def describe(pairs: list[Pair]) -> dict:
+def describe(pairs: list[Pair], manifest: Manifest) -> dict:
     import numpy as np
 
     lengths = [len(sentence) for pair in pairs for sentence in pair[:2]]
     found = [is_placeholder(pair[0]) + is_placeholder(pair[1]) for pair in pairs]
-    labels = Counter(pair[2] for pair in pairs)
     percentiles = np.percentile(lengths, PERCENTILES).round().astype(int).tolist()
     return {
         "rows": len(pairs),
-        "label_histogram": {f"{label:g}": labels[label] for label in sorted(labels)},
+        "label_histogram": histogram([pair[2] for pair in pairs], manifest.label_min, manifest.label_max),
         "characters": dict(zip(map(str, PERCENTILES), percentiles, strict=True)),
         "equal_sentences": sum(pair[0] == pair[1] for pair in pairs),
         "placeholder_one_sentence": sum(count == 1 for count in found),
@@ -160,8 +160,8 @@ def table(report: dict) -> str:
         name = "characters, longest" if percentile == "100" else f"characters, {percentile}%"
         lines.append(f"{name:<28}" + "".join(f"{facts['characters'][percentile]:>14,}" for facts in splits.values()))
     for split, facts in splits.items():
-        histogram = "  ".join(f"{label}: {rows:,}" for label, rows in list(facts["label_histogram"].items())[:20])
-        lines.append(f"labels of {split:<18}{histogram}")
+        counts = "  ".join(f"{label}: {rows:,}" for label, rows in facts["label_histogram"].items())
+        lines.append(f"labels of {split:<18}{counts}")
     for couple, leak in report["leaks"].items():
         lines.append(
             f"leak {couple:<23}pair {leak['pair']:,} (label differs: {leak['pair_other_label']:,}), both sentences "

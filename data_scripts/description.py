@@ -115,5 +115,7 @@ def table(manifest: Manifest) -> str:
         published = f"{facts['published_rows']:,}" if facts["published_rows"] else "-"
         labels = "  ".join(f"{label}: {rows:,}" for label, rows in facts["label_histogram"].items())
         lines.append(f"{split:<12}{facts['rows']:>10,}{published:>12}  {labels}")
+        if sum(file["rows"] for file in facts["source_files"]) not in (0, facts["rows"]):
+            lines += [f"{'':<12}{file['rows']:>10,} rows of {file['name']}" for file in facts["source_files"]]
     lines += [f"warning: {warning}" for warning in manifest.warnings]
     return "\n".join(lines)

@@ -95,7 +95,8 @@ def find_columns(names: list[str], layout: Layout, path: Path) -> tuple[int | st
             raise InputError(
                 f"{path}, line 1: expected a column named {' or '.join(map(repr, wanted))}, got {names}. Taking other "
                 "columns would train on the wrong text. Name them with --sentence1_column, --sentence2_column and "
-                "--label_column, or correct the first line."
+                "--label_column, or correct the first line (queries have query, pos and neg, or anchor, positive and "
+                "negative)."
             )
         named = candidates[0]
         found.append(names.index(named) if layout.format not in KEYED and isinstance(named, str) else named)

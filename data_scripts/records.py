@@ -104,8 +104,12 @@ def _read_parquet(path: Path) -> Iterator[Record]:
 
 
 def _json_object(text: str) -> dict | RowError:
+    hint = " (`jq -c '.[]' FILE` writes a list in lines)" if text.lstrip().startswith("[") else ""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        return RowError("one JSON object per line", f"text that is not JSON ({error.msg}, column {error.colno})")
-    return value if isinstance(value, dict) else RowError("one JSON object per line", f"a JSON {type(value).__name__}")
+        got = f"text that is not JSON ({error.msg}, column {error.colno}){hint}"
+        return RowError("one JSON object per line", got)
+    if isinstance(value, dict):
+        return value
+    return RowError("one JSON object per line", f"a JSON {type(value).__name__}{hint}")

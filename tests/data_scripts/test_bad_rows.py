@@ -60,6 +60,7 @@ def test_skip_leaves_the_row_out_and_says_so(bench, flags, bad, message):
 JSON_ROWS = {
     "not JSON": ("{'sentence1': 1}\n", "text that is not JSON"),
     "a list": ('["甲", "乙", 1]\n', "one JSON object per line, got a JSON list"),
+    "an array over several lines": ("[\n", "text that is not JSON .*jq -c"),
     "no label": ('{"sentence1": "甲", "sentence2": "乙"}\n', "a row without label"),
     "null sentence": ('{"sentence1": null, "sentence2": "乙", "label": 1}\n', "text in sentence1, got None"),
     "true": ('{"sentence1": "甲", "sentence2": "乙", "label": true}\n', "a label that is 0 or 1, got True"),

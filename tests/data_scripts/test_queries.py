@@ -26,7 +26,7 @@ def prepared(bench):
     return run
 
 
-def test_positives_become_1_and_negatives_0(bench, prepared):
+def test_positives_become_1_and_negatives_0(bench, prepared, capsys):
     manifest = prepared(
         {"query": Q, "pos": [A], "neg": [B, C], "id": 7},
         {"query": C, "pos": [A]},
@@ -36,6 +36,7 @@ def test_positives_become_1_and_negatives_0(bench, prepared):
     assert manifest["label_kind"] == "binary" and manifest["label_max"] == 1
     train = manifest["splits"]["train"]
     assert (train["rows"], train["source_files"][0]["rows"]) == (6, 3)  # pairs, and rows of the file
+    assert "         3 rows of " in capsys.readouterr().out
     assert (train["repeated_rows"], train["contradictory_pairs"]) == (1, 0)  # Q B and B Q are one pair
     assert any("1 rows repeat an earlier pair" in warning for warning in manifest["warnings"])
 
