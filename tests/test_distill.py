@@ -107,6 +107,7 @@ def test_stage_1(distill, corpus):
     before, after = (moment["made_up"]["validation"]["spearman"] for moment in (record.before, record.after))
     assert after > before + 0.1
     assert record.written_after.perplexity < record.written_before.perplexity / 2
+    assert record.proof.reloaded == 0 and record.proof.moved > 1e-2
     assert set(record.after["made_up"]) == {"validation", "test"}
     assert record.footprint.parameters == sum(p.numel() for p in Student.from_pretrained(str(folder)).parameters())
     assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)

@@ -125,6 +125,7 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     first = next(entry for entry in record.history if "mlm" in entry)
     assert record.pretraining.mlm_loss < first["mlm"] - 0.1 and record.pretraining.tokens >= 30 * 200
     assert len(record.pretraining.text_sha256) == 1 and record.pretraining.minutes > 0
+    assert 0 < record.proof.reloaded < 2e-3 and record.proof.moved > 1e-4, "float16 rounds"
     encoder = SentenceEncoder.from_pretrained(str(folder))
     assert encoder.pooling.mode == "mean" and encoder.backbone.config.hidden_dropout_prob == 0.1
     theirs = SentenceTransformer(str(folder), device="cpu").float().encode(LINES[:6])

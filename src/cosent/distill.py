@@ -29,8 +29,10 @@ from cosent.student.evaluation import StudentEvaluation, summary
 from cosent.student.model import Student
 from cosent.student.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.student.trainer import StudentTrainer
+from cosent.training import verdict
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment, footprint, recipe
+from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import select_on_validation
 from cosent.training.mixture import load_corpora
 from cosent.training.sharding import whole_state
@@ -72,10 +74,17 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     records = {corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in [*measured, *corpora]}
     settings = run_settings(args, model_args, data_args, distill_args, data=manifest_hashes(records))
     claim_output_folder(args.output_dir, checkpoint, settings)
-    result = trainer.train(checkpoint, at_start=lambda: held_out.report(whole_state(trainer.model)))
+    proof = FolderProof(model, sample_pairs([*measured.values(), *corpora.values()]))
+
+    def at_start():
+        proof.begin()
+        return held_out.report(whole_state(trainer.model))
+
+    result = trainer.train(checkpoint, at_start=at_start)
     before, written_before = trainer.before
     after, written_after = held_out.report(whole_state(trainer.model))
     trainer.save_model()
+    proven = proof.check(args.output_dir)
     if trainer.is_world_process_zero():
         record = RunRecord(
             recipe=recipe(args, model_args, data_args, distill_args),
@@ -93,9 +102,11 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
             history=trainer.state.log_history,
             train_seconds=result.metrics["train_runtime"],
             seconds=time.time() - start,
+            proof=proven,
         )
+        verdict.judge(record, measured.values(), list(corpora.values()))
         record.save(args.output_dir)
-        print(summary(record))
+        print(summary(record), *verdict.in_words(record), sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 
 

@@ -14,7 +14,9 @@ from cosent.cli import run
 from cosent.compute.packed_backbone import POSITIONS
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.loading import load_tokenizer
+from cosent.modeling.pooling import Pooling
 from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
 from cosent.pretraining.batches import JoinedBatches, NeighbourBatches
 from cosent.pretraining.model import NO_DROPOUT, Pretraining, fresh_model, initial_model
@@ -24,6 +26,7 @@ from cosent.pretraining.vocabulary import learn_tokenizer
 from cosent.run_record import PretrainingRecord, RunRecord
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment, footprint, recipe
+from cosent.training.folder_proof import COMPARED, HALF, FolderProof
 
 logger = logging.getLogger("cosent.pretrain")
 
@@ -55,12 +58,20 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     )
     read = texts.hashes()
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, text_args, encoder_args, data=read))
+    dtype = getattr(torch, encoder_args.save_dtype)
+    proof = FolderProof(
+        SentenceEncoder(model.base_model, tokenizer, Pooling("mean", model.config.hidden_size)),
+        texts.sample(COMPARED),
+        HALF if dtype == torch.float16 else None,
+    )
     if not untrained:
         logger.info("reading the text; progress is logged every %d steps", args.logging_steps)
-        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.train(checkpoint, at_start=proof.begin if checkpoint is None else None)
     if trainer.is_world_process_zero():
         model.config.update(kept)
-        trainer.model.save_pretrained(args.output_dir, getattr(torch, encoder_args.save_dtype))
+        trainer.model.save_pretrained(args.output_dir, dtype)
+    proven = proof.check(args.output_dir)
+    if trainer.is_world_process_zero():
         last = next((entry for entry in reversed(trainer.state.log_history) if "tokens" in entry), {})
         done = PretrainingRecord(
             text_sha256=read,
@@ -81,6 +92,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
             history=trainer.state.log_history,
             train_seconds=60 * done.minutes,
             seconds=time.time() - start,
+            proof=proven,
         )
         record.save(args.output_dir)
         print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")

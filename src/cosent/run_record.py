@@ -69,6 +69,43 @@ def manifest_hashes(corpora: dict[str, CorpusRecord]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """A saved folder, loaded from disk, against the model in memory and the starting model.
+
+    Args:
+        reloaded: largest difference from the model in memory, relative to the largest value; 0 for the same bits.
+        moved: mean cosine distance of the vectors from those of the starting model, or mean absolute change of the
+            scores of a cross-encoder; None where the starting model is not known.
+        compared: how many vectors or scores.
+        what: `vectors` or `scores`.
+    """
+
+    reloaded: float
+    moved: float | None
+    compared: int
+    what: str
+
+    def __str__(self) -> str:
+        moved = "" if self.moved is None else f"; moved {self.moved:.2g} from the start"
+        return f"{self.compared} {self.what} of the saved folder: reloaded equal to {self.reloaded:.0e}{moved}"
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A corpus and split on which a run ended no better than a reference."""
+
+    corpus: str
+    split: str
+    spearman: float
+    than: str
+    reference: float
+
+    def __str__(self) -> str:
+        reached = f"{self.corpus} {self.split}: Spearman {self.spearman:.4f}"
+        return f"{reached} is no better than {self.reference:.4f} {self.than}."
+
+
+@dataclass(frozen=True)
 class Written:
     """A student's generation on held-out synonyms: perplexity of the true ones, and statistics of samples."""
 
@@ -129,6 +166,8 @@ class RunRecord(RunSummary):
         history: the log of Trainer.
         cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
         synonyms: number of pairs with a target to generate; only for students, as `Written` is.
+        proof: None for older runs.
+        shortfalls: where the run was in vain; `remedies` say what to try then.
     """
 
     seconds: float
@@ -138,6 +177,9 @@ class RunRecord(RunSummary):
     written_before: Written | None = None
     written_after: Written | None = None
     pretraining: PretrainingRecord | None = None
+    proof: Proof | None = None
+    shortfalls: list[Shortfall] = field(default_factory=list)
+    remedies: list[str] = field(default_factory=list)
 
     def save(self, folder: str | Path) -> None:
         """Writes `run.json`, after which the run counts as finished."""
@@ -165,6 +207,9 @@ def read_record(folder: str | Path) -> RunRecord | None:
             written_before=optional(Written, raw.get("written_before")),
             written_after=optional(Written, raw.get("written_after")),
             pretraining=optional(PretrainingRecord, raw.get("pretraining")),
+            proof=optional(Proof, raw.get("proof")),
+            shortfalls=[Shortfall(**shortfall) for shortfall in raw.get("shortfalls", [])],
+            remedies=raw.get("remedies", []),
         )
 
 

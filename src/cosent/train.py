@@ -16,6 +16,7 @@ from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.modeling.bi_encoder import BiEncoder
 from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
 from cosent.run_scores import SCORES_NAME, Scores, save_scores
+from cosent.training import verdict
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
     DataArguments,
@@ -26,6 +27,7 @@ from cosent.training.arguments import (
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.collapse_guard import CollapseGuard
 from cosent.training.environment import environment, footprint, recipe
+from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import evaluate_splits, select_on_validation, table
 from cosent.training.mixture import load_mixture
 from cosent.training.objective import build_objective
@@ -69,13 +71,20 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     if on_collapse != "off":
         trainer.add_callback(CollapseGuard(trainer, on_collapse, args.collapse_drop, args.rollback_factor))
 
+    proof = FolderProof(model, sample_pairs([*mixture.selecting, *mixture.training]))
     settings = run_settings(args, model_args, data_args, loss_args, data=manifest_hashes(records))
     claim_output_folder(args.output_dir, checkpoint, settings)
     scores: Scores = {}
     evaluate = partial(evaluate_splits, trainer, data.held_out, model_args.tower)
-    result = trainer.train(checkpoint, at_start=lambda: evaluate([], scores, "before"))
+
+    def at_start():
+        proof.begin()
+        return evaluate([], scores, "before")
+
+    result = trainer.train(checkpoint, at_start=at_start)
     before, after = trainer.before.metrics, evaluate(mixture.binary, scores, "after")
     trainer.save_model()
+    proven = proof.check(args.output_dir)
     if trainer.is_world_process_zero():
         record = RunRecord(
             recipe=recipe(args, model_args, data_args, loss_args),
@@ -92,10 +101,12 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             history=trainer.state.log_history,
             train_seconds=result.metrics["train_runtime"],
             seconds=time.time() - start,
+            proof=proven,
         )
+        floor = verdict.judge(record, mixture.corpora.values(), mixture.training)
         save_scores(Path(args.output_dir, SCORES_NAME), scores)
         record.save(args.output_dir)  # last: from here on the run counts as finished
-        print(table(before, after), record.footprint, sep="\n")
+        print(table(floor, before, after), *verdict.in_words(record), record.footprint, sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 
 

@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
+from cosent.evaluation.overlap import character_overlap
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.student.attention_mask import unilm_mask
 from cosent.student.decoding import Sampling
-from cosent.student.evaluation import character_overlap, perplexity, sample_report
+from cosent.student.evaluation import perplexity, sample_report
 from cosent.student.model import Student
 
 

@@ -7,10 +7,14 @@ from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.saved_folder import is_cross_encoder
 
 
-def load_model(model_name_or_path: str) -> SentenceEncoder | CrossEncoder:
-    """Loads a bi-encoder or cross-encoder; both have `similarity(sentences1, sentences2, batch_size)`."""
+def load_model(model_name_or_path: str, **options) -> SentenceEncoder | CrossEncoder:
+    """Loads a bi-encoder or cross-encoder; both have `similarity(sentences1, sentences2, batch_size)`.
+
+    Args:
+        options: those that `from_pretrained` of both have, see `TextModel`.
+    """
     tower = CrossEncoder if is_cross_encoder(resolve(model_name_or_path)) else SentenceEncoder
-    return tower.from_pretrained(model_name_or_path)
+    return tower.from_pretrained(model_name_or_path, **options)
 
 
 def load_bi_encoder(model_name_or_path: str) -> SentenceEncoder:

@@ -1,6 +1,7 @@
 """Sources of pretraining text: plain lines and pairs, without the sentences held out for evaluation."""
 
 from collections.abc import Iterator
+from itertools import islice
 
 from cosent.data.corpus import load_corpus
 from cosent.data.text import normalized_text, read_texts
@@ -26,6 +27,10 @@ class Texts:
                 yield text
         self.left_out = left_out
 
+    def sample(self, count: int) -> list[tuple[str, str]]:
+        """The first texts, each twice, or pairs."""
+        return [(text, text) for text in islice(self.read(), count)]
+
     def hashes(self) -> dict[str, str]:
         return {name: sha256_of_file(name) for name in self.names}
 
@@ -47,6 +52,9 @@ class Pairs(Texts):
                 else:
                     left_out += 1
         self.left_out = left_out
+
+    def sample(self, count: int) -> list[tuple[str, str]]:
+        return list(islice(self.read(), count))
 
     def hashes(self) -> dict[str, str]:
         return {name: corpus.manifest.splits["train"]["sha256"] for name, corpus in self.corpora.items()}

@@ -1,7 +1,6 @@
 """Evaluate a student's similarity and generation: Spearman, perplexity, and statistics of judged samples."""
 
 import math
-from collections import Counter
 from copy import deepcopy
 
 import numpy as np
@@ -13,6 +12,7 @@ from cosent.compute.onednn import onednn_linears
 from cosent.compute.threads import run_tokenizer
 from cosent.data.corpus import Corpus
 from cosent.evaluation.metrics import SimilarityMetrics
+from cosent.evaluation.overlap import character_overlap
 from cosent.inference.batches import batch_bounds
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.run_record import Metrics, RunRecord, Written
@@ -80,12 +80,6 @@ def sample_report(student: Student, judge: nn.Module, sources: list[str], sampli
         "judged": float(np.mean(judged)) if top else 0.0,
         "wordless": sum(not candidates for candidates in ranked) / len(sources),
     }
-
-
-def character_overlap(sentence1: str, sentence2: str) -> float:
-    """Dice coefficient of the bags of characters and character bigrams: 1 = equal sentences, 0 = nothing shared."""
-    first, second = (Counter([*text, *zip(text, text[1:], strict=False)]) for text in (sentence1, sentence2))
-    return 2 * (first & second).total() / max(1, first.total() + second.total())
 
 
 class StudentEvaluation:

@@ -82,13 +82,15 @@ def evaluate_splits(
     return found
 
 
-def table(before: Metrics, found: Evaluation) -> str:
-    """Spearman by corpus and split before and after training; accuracy and calibration as found on validation."""
-    lines = [f"{'Spearman':<24}{'before':>8}{'after':>8}"]
+def table(floor: Metrics, before: Metrics, found: Evaluation) -> str:
+    """Spearman of character overlap, before and after training; accuracy and calibration as found on validation."""
+    lines = [f"{'Spearman':<24}{'overlap':>8}{'before':>8}{'after':>8}"]
     for name, splits in found.metrics.items():
         threshold = found.thresholds.get(name)
         for split, values in splits.items():
-            line = f"{name + ' ' + split:<24}{before[name][split]['spearman']:8.4f}{values['spearman']:8.4f}"
+            overlap = floor.get(name, {}).get(split, {}).get("spearman", float("nan"))
+            line = f"{name + ' ' + split:<24}{overlap:8.4f}"
+            line += f"{before[name][split]['spearman']:8.4f}{values['spearman']:8.4f}"
             if threshold is not None:
                 line += (
                     f"   accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {threshold:.4f} (from validation)"
