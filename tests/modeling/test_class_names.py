@@ -15,7 +15,6 @@ from tests.families import LETTERS, save_family
     ("names", "expected"),
     [
         (["LABEL_0"], (0, None)),
-        (["LABEL_0", "LABEL_1"], (1, 0)),
         (["contradiction", "neutral", "entailment"], (2, 0)),
         (["entailment", "neutral", "contradiction"], (0, 2)),
         (["CONTRADICTION", "ENTAILMENT", "NEUTRAL"], (1, 0)),
@@ -61,6 +60,36 @@ def test_classes_that_say_nothing_are_refused(names):
     """Fails if a score is guessed, and perhaps inverted."""
     with pytest.raises(InputError, match="which of them means similar is unclear"):
         scored_classes(dict(enumerate(names)))
+
+
+@pytest.mark.parametrize("num_labels", [1, 2, 3])
+def test_a_saved_classifier_says_what_its_classes_are(tmp_path, num_labels):
+    """Fails if config.json has no `id2label`: transformers drops two classes without a name, and TEI stops then."""
+    folder = save_family("bert", tmp_path / "start", num_labels=num_labels)
+    saved = json.loads((folder / "config.json").read_text())
+    assert ("id2label" in saved) == (num_labels != 2), "transformers saves other names now"
+    trained = CrossEncoder.from_pretrained(str(folder), num_labels=num_labels)
+    trained.save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved/config.json").read_text())
+    expected = [["LABEL_0"], ["dissimilar", "similar"], ["contradiction", "neutral", "entailment"]][num_labels - 1]
+    assert saved["id2label"] == {str(number): name for number, name in enumerate(expected)}
+    assert saved["label2id"] == {name: number for number, name in enumerate(expected)}
+    again = CrossEncoder.from_pretrained(str(tmp_path / "saved"))
+    np.testing.assert_array_equal(
+        again.similarity(LETTERS[:8], LETTERS[8:16]), trained.similarity(LETTERS[:8], LETTERS[8:16])
+    )
+
+
+def test_two_classes_without_a_name_stay_loadable(tmp_path):
+    """Fails if the score of somebody's unnamed classifier is no longer logit 1 - logit 0, or its classes get lost."""
+    folder = save_family("bert", tmp_path / "start", num_labels=2)
+    encoder = CrossEncoder.from_pretrained(str(folder))
+    inputs = encoder.tokenizer(LETTERS[:8], LETTERS[8:16], return_tensors="pt")
+    logits = encoder.model(**inputs).logits.detach().numpy()
+    assert np.abs(logits[:, 1] - logits[:, 0]).min() > 1e-3
+    np.testing.assert_allclose(encoder.similarity(LETTERS[:8], LETTERS[8:16]), logits[:, 1] - logits[:, 0], atol=1e-5)
+    encoder.save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved/config.json").read_text())["label2id"] == {"dissimilar": 0, "similar": 1}
 
 
 def test_a_folder_with_its_classes_in_another_order(tmp_path):

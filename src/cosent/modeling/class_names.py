@@ -27,7 +27,7 @@ UNNAMED = re.compile(r"LABEL_\d+")
 def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     """Indices of the logits for similar and dissimilar, whose difference is the score.
 
-    A single logit is the score itself. Two unnamed classes are the labels 0 and 1.
+    A single logit is the score itself. Two classes without a name have one since `name_two_classes`.
 
     Args:
         id2label: from a transformers config.
@@ -42,8 +42,6 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     names = {int(number): normal(str(name)) for number, name in id2label.items()}
     if len(names) == 1:
         return 0, None
-    if len(names) == 2 and all(UNNAMED.fullmatch(str(name)) for name in id2label.values()):
-        return 1, 0
     by_name = {name: number for number, name in names.items()}
     for no, yes in ANSWERS:
         if set(by_name) == {no, yes}:
@@ -69,8 +67,8 @@ def normal(name: str) -> str:
 def name_classes(config, path: str) -> None:
     """Names the classes of a classifier before training, in the order of its labels.
 
-    Three are those of NLI. Two are `BINARY_CLASSES`, unless they have no names: under other names the score of what is
-    trained as similar might be inverted.
+    Three are those of NLI, two are `BINARY_CLASSES`: under other names the score of what is trained as similar might be
+    inverted.
 
     Args:
         config: config of a transformers model; changed in place.
@@ -78,13 +76,23 @@ def name_classes(config, path: str) -> None:
     """
     old = [str(config.id2label[number]) for number in range(config.num_labels)]
     unnamed = all(UNNAMED.fullmatch(name) for name in old)
-    if config.num_labels == len(NLI_CLASSES):
-        names = NLI_CLASSES
-    elif config.num_labels == len(BINARY_CLASSES) and not unnamed:
-        names = BINARY_CLASSES
-    else:
+    names = {len(NLI_CLASSES): NLI_CLASSES, len(BINARY_CLASSES): BINARY_CLASSES}.get(config.num_labels)
+    if names is None:
         return
     if not unnamed and [name.lower() for name in old] != list(names):
         logger.warning("%s has the classes %s; its head is trained as %s.", path, old, list(names))
+    set_names(config, names)
+
+
+def name_two_classes(config) -> None:
+    """Names two classes without a name, which are the labels 0 and 1: transformers would save none at all.
+
+    Text Embeddings Inference refuses a classifier without `id2label` in its config.json.
+    """
+    if config.num_labels == 2 and all(UNNAMED.fullmatch(str(name)) for name in config.id2label.values()):
+        set_names(config, BINARY_CLASSES)
+
+
+def set_names(config, names: tuple[str, ...]) -> None:
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}

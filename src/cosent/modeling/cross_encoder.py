@@ -14,7 +14,7 @@ from cosent.data.tokenization import warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.scoring import score_pairs
-from cosent.modeling.class_names import name_classes, scored_classes
+from cosent.modeling.class_names import name_classes, name_two_classes, scored_classes
 from cosent.modeling.decoder_pairs import find_last_token, reads_last_token
 from cosent.modeling.foreign_code import load_config
 from cosent.modeling.heads import classifier_heads, keep_in_full_precision, logits_of_tokens
@@ -51,6 +51,7 @@ class CrossEncoder(TextModel):
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
+        name_two_classes(model.config)
         for head in classifier_heads(model).values():
             keep_in_full_precision(head)
 
