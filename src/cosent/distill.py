@@ -74,7 +74,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     records = {corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in [*measured, *corpora]}
     settings = run_settings(args, model_args, data_args, distill_args, data=manifest_hashes(records))
     claim_output_folder(args.output_dir, checkpoint, settings)
-    proof = FolderProof(model, sample_pairs([*measured.values(), *corpora.values()]))
+    proof = FolderProof(model, sample_pairs([*measured, *corpora]))
 
     def at_start():
         proof.begin()
@@ -104,7 +104,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
             seconds=time.time() - start,
             proof=proven,
         )
-        verdict.judge(record, measured.values(), list(corpora.values()))
+        verdict.judge(record, measured, corpora)
         record.save(args.output_dir)
         print(summary(record), *verdict.in_words(record), sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
