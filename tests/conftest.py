@@ -20,6 +20,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, R
 from cosent.encoders import resolve
 from cosent.evaluation.significance import spearman
 from cosent.modeling.pooling import Pooling
+from cosent.modeling.tail import IDENTITY, Dense
 from cosent.run_scores import save_scores
 from cosent.schema import Manifest, sha256_of_file
 from tests.launching import later_wins
@@ -135,7 +136,8 @@ def tiny_student(tmp_path_factory) -> Path:
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        Student(RoFormerForMaskedLM(config), tokenizer, Pooling("linear_cls", 32)).save_pretrained(folder)
+        dense = Dense(32, 32, activation_function=IDENTITY)
+        Student(RoFormerForMaskedLM(config), tokenizer, Pooling("cls", 32), [dense]).save_pretrained(folder)
     return folder
 
 

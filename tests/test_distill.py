@@ -17,7 +17,7 @@ from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.pooling import Pooling
-from cosent.modeling.saved_folder import save_pooling
+from cosent.modeling.saved_folder import save_modules
 from cosent.run_record import read_record
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.evaluation import perplexity
@@ -64,7 +64,7 @@ def teacher(tmp_path):
         torch.manual_seed(3)
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     BertTokenizer(vocab=vocabulary, model_max_length=64).save_pretrained(folder)
-    save_pooling(Pooling("mean", 24), folder, {}, 2)
+    save_modules(folder, 2, Pooling("mean", 24))
     return folder
 
 

@@ -128,7 +128,9 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     assert 0 < record.proof.reloaded < 2e-3 and record.proof.moved > 1e-4, "float16 rounds"
     encoder = SentenceEncoder.from_pretrained(str(folder))
     assert encoder.pooling.mode == "mean" and encoder.backbone.config.hidden_dropout_prob == 0.1
-    theirs = SentenceTransformer(str(folder), device="cpu").float().encode(LINES[:6])
+    served = SentenceTransformer(str(folder), device="cpu")
+    assert {weight.dtype for weight in served.parameters()} == {torch.float32}, "it would be trained in half precision"
+    theirs = served.encode(LINES[:6])
     assert np.abs(encoder.encode(LINES[:6]) - theirs).max() < 1e-5
 
 

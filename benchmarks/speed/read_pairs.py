@@ -19,7 +19,8 @@ def measure(args) -> dict:
     rows, max_length = shuffled_rows(args.corpus, args.split, BATCH_SIZE * args.count)
     folder = encoder_folder(args.encoder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    backbone = load_backbone(folder, 1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train().to(DEVICE)
+    backbone, _ = load_backbone(folder, 1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    backbone.train().to(DEVICE)
     batches = [
         tokenizer(
             rows[start : start + BATCH_SIZE]["sentence1"],

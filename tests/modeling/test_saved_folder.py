@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.pooling import MODE_KEYS, POOLINGS
+from cosent.modeling.pooling import CHOICES, MODE_KEYS
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
 
@@ -28,17 +28,17 @@ def test_sentence_transformers_gives_the_same_vectors(tiny_model, tmp_path, pool
     assert np.std(encoder.encode(TEXTS), axis=0).max() > 1e-3, "all vectors are alike: nothing was compared"
 
 
-@pytest.mark.parametrize("pooling", [*POOLINGS, "cls+mean", "mean+cls", "max+attention"])
+@pytest.mark.parametrize("pooling", [*CHOICES, "cls+mean", "mean+cls", "max+attention"])
 def test_reloading_gives_the_same_vectors(tiny_model, tmp_path, pooling):
     """Fails if saving loses the pool, its weights or the maximum length."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=16, seed=7)
     encoder.save_pretrained(tmp_path)
     again = SentenceEncoder.from_pretrained(str(tmp_path))
-    assert (again.pooling.mode, again.max_length) == (pooling, 16)
+    assert (again.modules_after_backbone, again.max_length) == (encoder.modules_after_backbone, 16)
     np.testing.assert_array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
 
 
-@pytest.mark.parametrize("pooling", [*POOLINGS, "cls+mean", "mean+cls", "max+attention"])
+@pytest.mark.parametrize("pooling", [*CHOICES, "cls+mean", "mean+cls", "max+attention"])
 def test_sentence_transformers_and_we_read_what_the_other_saved(tiny_model, tmp_path, pooling):
     """Fails if a folder means another pooling after sentence-transformers loaded it and saved it again."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=16, seed=7)
@@ -48,7 +48,8 @@ def test_sentence_transformers_and_we_read_what_the_other_saved(tiny_model, tmp_
     served.save(str(tmp_path / "theirs"))
     again = SentenceTransformer(str(tmp_path / "theirs"), device="cpu", **trust)
     ours = SentenceEncoder.from_pretrained(str(tmp_path / "theirs"))
-    assert (ours.pooling.mode, ours.max_length, served.max_seq_length) == (pooling, 16, 16)
+    assert ours.modules_after_backbone == encoder.modules_after_backbone
+    assert (ours.max_length, served.max_seq_length) == (16, 16)
     assert again.get_embedding_dimension() == encoder.embedding_dimension
     expected = encoder.encode(TEXTS)
     assert np.std(expected, axis=0).max() > 1e-3, "all vectors are alike: nothing was compared"
@@ -58,7 +59,7 @@ def test_sentence_transformers_and_we_read_what_the_other_saved(tiny_model, tmp_
 
 def test_only_attention_needs_this_package_in_sentence_transformers(tiny_model, tmp_path):
     """Fails if a server without this package pools in another way in silence, or refuses what it could compute."""
-    for pooling in POOLINGS:
+    for pooling in CHOICES:
         SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling).save_pretrained(tmp_path / pooling)
         modules = json.loads((tmp_path / pooling / "modules.json").read_text(encoding="utf-8"))
         foreign = [module["type"] for module in modules if not module["type"].startswith("sentence_transformers.")]
@@ -72,7 +73,7 @@ def test_another_pooling_in_the_same_folder_leaves_nothing_behind(tiny_model, tm
     for pooling in ("first_last_mean", "linear_cls", "mean"):
         SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling).save_pretrained(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["1_Pooling"]
-    assert not (tmp_path / "sentence_bert_config.json").exists()
+    assert json.loads((tmp_path / "sentence_bert_config.json").read_text()) == {"max_seq_length": 512}
 
 
 def test_weighted_layers_of_others_are_refused(tiny_model, tmp_path):
@@ -82,7 +83,7 @@ def test_weighted_layers_of_others_are_refused(tiny_model, tmp_path):
     weights = load_file(file)["layer_weights"]
     assert weights.tolist() == [1.0, 1.0]
     save_file({"layer_weights": weights + torch.tensor([1.0, 0.0])}, file)
-    with pytest.raises(InputError, match="pooling mean of weighted layers"):
+    with pytest.raises(InputError, match="1_WeightedLayerPooling, other layers than"):
         SentenceEncoder.from_pretrained(str(tmp_path))
 
 
@@ -111,6 +112,6 @@ def test_a_pool_of_others_that_we_do_not_compute(tiny_model, tmp_path):
     """Fails if a sentence-transformers folder with another pool is read as if it were mean pooling."""
     SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path)
     (tmp_path / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "median"}')
-    with pytest.raises(InputError, match="median, which this project does not compute"):
+    with pytest.raises(InputError, match="does not compute: 1_Pooling/config.json says pooling median"):
         SentenceEncoder.from_pretrained(str(tmp_path))
     assert SentenceEncoder.from_pretrained(str(tmp_path), pooling="cls").pooling.mode == "cls"

@@ -1,5 +1,6 @@
 """The bi-encoder: a backbone with pooling, saved in a folder that sentence-transformers can load."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.batches import check_pairs
 from cosent.inference.embedding import embed
+from cosent.modeling.carried import Carried, warn_of_similarity
 from cosent.modeling.loading import (
     TextModel,
     dropout_changes,
@@ -22,28 +24,45 @@ from cosent.modeling.loading import (
     load_tokenizer,
     missing_models,
     quiet_transformers,
-    submodule_state,
 )
+from cosent.modeling.modules import load_modules
 from cosent.modeling.pooling import Pooling
-from cosent.modeling.saved_folder import is_cross_encoder, load_pooling, read_json, save_pooling
+from cosent.modeling.prompts import Prompts
+from cosent.modeling.saved_folder import is_cross_encoder, save_modules, submodule_state
+from cosent.modeling.tail import Normalize, embedding_dimension
 from cosent.modeling.trial import check_architecture
 
 HEAD_NAME = "head.safetensors"
 
 
 class SentenceEncoder(TextModel):
-    """Sentence embedding model: a transformer backbone with its tokenizer and pooling."""
+    """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
 
-    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling):
+    Args:
+        tail: modules of `tail.py`, which read the vectors of the pooling one after the other.
+
+    Attributes:
+        prompts, carried: what else the starting folder says; saved with the model.
+    """
+
+    prompts, carried = Prompts(), Carried()
+
+    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, tail: Iterable[nn.Module] = ()):
         super().__init__()
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.pooling = pooling
+        self.tail = nn.Sequential(*tail)
 
     @property
     def embedding_dimension(self) -> int:
         """Width of a sentence vector."""
-        return self.pooling.embedding_dimension
+        return embedding_dimension(self.pooling.embedding_dimension, self.tail)
+
+    @property
+    def modules_after_backbone(self) -> str:
+        """Description of the pooling and the tail: two encoders with the same one have weights of the same shapes."""
+        return ", ".join(f"{type(module).__name__} {module.config()}" for module in (self.pooling, *self.tail))
 
     @classmethod
     def from_pretrained(
@@ -59,7 +78,7 @@ class SentenceEncoder(TextModel):
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
 
         Args:
-            pooling: one of `POOLINGS`; default: that of the folder, else `mean`.
+            pooling: one of `CHOICES`, or several modes joined by `+`; default: that of the folder, else `mean`.
             The others: see `TextModel`.
 
         Raises:
@@ -69,29 +88,48 @@ class SentenceEncoder(TextModel):
         changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         with missing_models(model_name_or_path):
             changes |= dropout_changes(path, dropout)
-            backbone = load_backbone(path, seed, **changes)
+            backbone, unused = load_backbone(path, seed, **changes)
             tokenizer = load_tokenizer(path)
-        pool = load_pooling(path, backbone.config.hidden_size, pooling, seed)
+        pool, tail = load_modules(path, backbone.config.hidden_size, pooling, seed)
         check_architecture(backbone, tokenizer, pool.mode)
-        encoder = cls(backbone, tokenizer, pool)
-        if max_length is None:  # stored by older versions of sentence-transformers
-            max_length = (read_json(path, "sentence_bert_config.json") or {}).get("max_seq_length")
-        if max_length is not None:
-            encoder.max_length = max_length
+        encoder = cls(backbone, tokenizer, pool, tail)
+        encoder.take_over(path, max_length, unused)
         return encoder
 
+    def take_over(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
+        """Applies and keeps what a starting folder says besides its modules.
+
+        Args:
+            max_length: instead of that of the folder.
+            unused: weights of the folder that this module does not have.
+        """
+        self.prompts, self.carried = Prompts.read(path), Carried.read(path, unused)
+        self.carried.prepare(self.tokenizer)
+        if max_length is not None:
+            self.max_length = max_length
+        similarity = self.carried.settings.get("similarity_fn_name") or "cosine"
+        unit = len(self.tail) > 0 and isinstance(self.tail[-1], Normalize)
+        if similarity != "cosine" and not (unit and similarity == "dot"):
+            warn_of_similarity(path, similarity)
+
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes backbone, tokenizer and the description of the pooling; sentence-transformers can load the folder.
+        """Writes backbone, tokenizer, the other modules and settings; sentence-transformers can load the folder.
 
         Args:
             state_dict: this module's weights, if gathered from shards; default: its own.
         """
         state_dict = self.state_dict() if state_dict is None else state_dict
+        weights = submodule_state(state_dict, "backbone.") | self.carried.weights
         with quiet_transformers():
-            self.backbone.save_pretrained(folder, state_dict=submodule_state(state_dict, "backbone."))
+            self.backbone.save_pretrained(folder, state_dict=weights)
+        self.save_around_backbone(folder, state_dict)
+
+    def save_around_backbone(self, folder: str | Path, state_dict: dict[str, torch.Tensor]) -> None:
+        """Writes everything but the backbone."""
         self.save_tokenizer(folder)
-        layers = self.backbone.config.num_hidden_layers
-        save_pooling(self.pooling, folder, submodule_state(state_dict, "pooling."), layers)
+        layers, include_prompt = self.backbone.config.num_hidden_layers, self.prompts.include_prompt
+        save_modules(folder, layers, self.pooling, self.tail, state_dict, include_prompt)
+        self.carried.save(folder, self.prompts, self.max_length, all_layers=self.pooling.layers != (-1,))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds sentences.
@@ -100,12 +138,12 @@ class SentenceEncoder(TextModel):
             input_ids, attention_mask (`torch.Tensor` of shape `(sentences, tokens)`): padded on the right.
 
         Returns:
-            `torch.Tensor` of shape `(sentences, hidden)`, not normalised.
+            `torch.Tensor` of shape `(sentences, embedding_dimension)`, of length 1 only after a `Normalize`.
         """
         run = packed_forward if self.packing else padded_forward
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
-        return self.pooling.pool(tokens, attention_mask[:, : tokens.shape[1]])
+        return self.tail(self.pooling.pool(tokens, attention_mask[:, : tokens.shape[1]]))
 
     def encode(
         self, sentences: list[str], batch_size: int = 512, normalize: bool = False, show_progress_bar: bool = False
@@ -203,9 +241,10 @@ class BiEncoder(nn.Module):
             raise InputError(f"{folder} was saved by a cross-encoder run. Resume with the recipe it was started with.")
         saved = SentenceEncoder.from_pretrained(str(folder))
         has_head = Path(folder, HEAD_NAME).is_file()
-        if saved.pooling.mode != self.encoder.pooling.mode or has_head != (self.head is not None):
+        same = saved.modules_after_backbone == self.encoder.modules_after_backbone
+        if not same or has_head != (self.head is not None):
             raise InputError(
-                f"{folder} was saved by a run of another kind: pooling {saved.pooling.mode} with"
+                f"{folder} was saved by a run of another kind: {saved.modules_after_backbone} with"
                 f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with the recipe it was started with."
             )
         state = {f"encoder.{name}": weight for name, weight in saved.state_dict().items()}

@@ -25,9 +25,9 @@ from cosent.modeling.loading import (
     load_tokenizer,
     missing_models,
     quiet_transformers,
-    submodule_state,
 )
-from cosent.modeling.saved_folder import IDENTITY, is_cross_encoder, remove_pooling
+from cosent.modeling.saved_folder import is_cross_encoder, remove_modules, submodule_state
+from cosent.modeling.tail import IDENTITY
 from cosent.modeling.trial import check_architecture
 
 logger = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class CrossEncoder(TextModel):
         with quiet_transformers():
             self.model.save_pretrained(folder, state_dict=submodule_state(state_dict, "model."))
         self.save_tokenizer(folder)
-        remove_pooling(folder)
+        remove_modules(folder)
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them.

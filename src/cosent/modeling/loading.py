@@ -123,15 +123,30 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
     return dict.fromkeys(names, dropout)
 
 
-def load_backbone(path: str, seed: int, **config_changes) -> nn.Module:
-    """Loads an encoder in float32 without its pooler, and warns about weights that the checkpoint lacks."""
-    backbone = load_seeded(AutoModel, path, seed, **config_changes)
-    backbone.pooler = None  # its weights would never get a gradient, which DistributedDataParallel refuses
-    return backbone
+def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """Loads an encoder in float32, and warns about weights that the checkpoint lacks.
+
+    Returns:
+        The encoder without its pooler, whose weights would never get a gradient, which DistributedDataParallel
+        refuses; and these weights by their names in the encoder, if the checkpoint has them (not in 4 bits).
+    """
+    backbone, missing = load_reported(AutoModel, path, seed, **config_changes)
+    pooler = {name: weight for name, weight in backbone.state_dict().items() if name.startswith("pooler.")}
+    backbone.pooler = None
+    trained = not missing & pooler.keys() and all(weight.is_floating_point() for weight in pooler.values())
+    return backbone, pooler if trained else {}
 
 
 def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:
+    """Loads a model as `load_reported` does."""
+    return load_reported(auto_class, path, seed, **config_changes)[0]
+
+
+def load_reported(auto_class: type, path: str, seed: int, **config_changes) -> tuple[nn.Module, set[str]]:
     """Loads a model in float32; missing weights start from `seed`, with a warning unless they are a head.
+
+    Returns:
+        The model, and the names of the missing weights.
 
     Raises:
         InputError: weights for code that comes with the model, which is never run.
@@ -160,7 +175,7 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.
                 f"{missing}, and would compute noise. Look for a copy that was converted for transformers."
             )
         logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
-    return model
+    return model, set(report["missing_keys"])
 
 
 def load_tokenizer(path: str, **options):
@@ -197,11 +212,6 @@ def freeze_sines(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if "embed_positions." in name:
             parameter.requires_grad_(False)
-
-
-def submodule_state(state_dict: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Part of a state dict that belongs to a submodule, under the submodule's own names."""
-    return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
 
 
 def keep_layers(backbone: nn.Module, count: int) -> None:

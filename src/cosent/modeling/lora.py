@@ -20,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from cosent.compute.contexts import seeded
 from cosent.errors import InputError
 from cosent.modeling.heads import classifier_heads
-from cosent.modeling.loading import submodule_state
+from cosent.modeling.saved_folder import submodule_state
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,9 @@ MODE_KEYS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-ALONE = ("first_last_mean", "linear_cls")
-POOLINGS = (*MODE_KEYS, "attention", *ALONE)
+FIRST_LAST_MEAN, LINEAR_CLS = "first_last_mean", "linear_cls"
+POOLINGS = (*MODE_KEYS, "attention", FIRST_LAST_MEAN)
+CHOICES = (*POOLINGS, LINEAR_CLS)  # of --pooling: the last is `cls` and a Dense layer without activation
 
 
 class Pooling(nn.Module):
@@ -39,33 +40,35 @@ class Pooling(nn.Module):
         first_last_mean: mean over tokens of the average of the first and the last layer's output (BERT-whitening,
             arXiv 2103.15316).
         attention: softmax-weighted mean with one learned score per token.
-        linear_cls: a linear layer without activation on the first token (RoFormer-Sim, kexue.fm 8454).
 
     Args:
         mode: one of `POOLINGS`, or several joined by `+`, whose vectors are concatenated in this order.
         hidden_size: width of the token vectors.
-        seed: seed of the fresh weights of `attention` and `linear_cls`; the global random state is left alone.
+        seed: seed of the fresh weights of `attention`; the global random state is left alone.
     """
 
     def __init__(self, mode: str, hidden_size: int, seed: int = 42):
         super().__init__()
-        self.modes = tuple(mode.split("+"))
-        if not set(self.modes) <= set(POOLINGS) or (len(self.modes) > 1 and set(self.modes) & set(ALONE)):
-            raise InputError(
-                f"pooling must be one of {', '.join(POOLINGS)}, or several joined by + (without {' and '.join(ALONE)}),"
-                f" got {mode!r}."
-            )
         self.mode = mode
         self.hidden_size = hidden_size
-        outputs = hidden_size if mode == "linear_cls" else 1 if "attention" in self.modes else None
-        if outputs is not None:
+        if not set(self.modes) <= set(POOLINGS) or (len(self.modes) > 1 and FIRST_LAST_MEAN in self.modes):
+            raise InputError(
+                f"pooling must be one of {', '.join(CHOICES)}, or several joined by + (but not {FIRST_LAST_MEAN} or "
+                f"{LINEAR_CLS}), got {mode!r}."
+            )
+        if "attention" in self.modes:
             with seeded(seed):
-                self.linear = nn.Linear(hidden_size, outputs)
+                self.linear = nn.Linear(hidden_size, 1)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes whose vectors are concatenated."""
+        return tuple(self.mode.split("+"))
 
     @property
     def layers(self) -> tuple[int, ...]:
         """Indices of the backbone's `hidden_states` to average: 0 would be the embeddings, -1 is the output."""
-        return (1, -1) if self.mode == "first_last_mean" else (-1,)
+        return (1, -1) if self.mode == FIRST_LAST_MEAN else (-1,)
 
     @property
     def embedding_dimension(self) -> int:
@@ -91,12 +94,11 @@ class Pooling(nn.Module):
 
     def pool_by(self, mode: str, tokens: torch.Tensor, mask: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         """Pools by one mode, see `pool`; `place` is the position of each token in its sentence."""
-        if mode in ("cls", "linear_cls", "lasttoken"):
+        if mode in ("cls", "lasttoken"):
             index = mask.int().argmax(dim=1)  # the first of equal ones
             if mode == "lasttoken":
                 index = mask.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)
-            chosen = tokens.take_along_dim(index[:, None, None], dim=1)[:, 0]
-            return self.linear(chosen) if mode == "linear_cls" else chosen
+            return tokens.take_along_dim(index[:, None, None], dim=1)[:, 0]
         if mode == "max":
             return tokens.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
         if mode == "attention":

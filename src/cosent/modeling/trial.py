@@ -44,7 +44,7 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
     if kind in POSITIONS and kind not in DECODERS:
         return
     trial = try_out(backbone, tokenizer)
-    if trial.is_causal and pooling is not None and {"cls", "linear_cls"} & set(pooling.split("+")):
+    if trial.is_causal and pooling is not None and "cls" in pooling.split("+"):
         raise InputError(
             f"--pooling {pooling} reads the first token, but in a {kind} model that token sees no other: sentences "
             "with the same beginning would be equal. Pass --pooling mean."

@@ -24,7 +24,7 @@ from cosent.losses.distillation import synonym_loss
 from cosent.modeling.foreign_code import load_config
 from cosent.modeling.loading import freeze_sines, quiet_transformers
 from cosent.modeling.pooling import Pooling
-from cosent.modeling.saved_folder import save_pooling
+from cosent.modeling.saved_folder import read_json, save_modules, write_json
 
 ARCHITECTURES = {"bert": (BertConfig, BertForMaskedLM), "roformer": (RoFormerConfig, RoFormerForMaskedLM)}
 CAN_GO_ON = ("bert", "ernie", "megatron-bert", "roformer")  # whose packed rows are exact and whose head is BERT's
@@ -137,11 +137,17 @@ class Pretraining(nn.Module):
         return {"mlm": mlm, "match": cross_entropy(self.model.cls.seq_relationship(pooled).float(), strangers)}
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Writes weights, tokenizer and mean pooling, for `AutoModel`, sentence-transformers and `--init` alike."""
+        """Writes weights, tokenizer and mean pooling, for `AutoModel`, sentence-transformers and `--init` alike.
+
+        Args:
+            dtype: of the weights in the file. Everyone loads them in float32: the config says so.
+        """
         with quiet_transformers():
             deepcopy(self.model).to(dtype).save_pretrained(folder)  # a full copy: tied weights stay tied
+        config = read_json(str(folder), "config.json")
+        write_json(Path(folder, "config.json"), config | {"dtype": "float32"})
         self.tokenizer.save_pretrained(folder)
-        save_pooling(Pooling("mean", self.model.config.hidden_size), folder, {}, self.model.config.num_hidden_layers)
+        save_modules(folder, self.model.config.num_hidden_layers, Pooling("mean", self.model.config.hidden_size))
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""

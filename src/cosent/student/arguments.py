@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
 from cosent.losses.cosent import COSINE_SCALE
-from cosent.modeling.pooling import POOLINGS
+from cosent.modeling.pooling import CHOICES
 from cosent.training.arguments import PairTrainingArguments
 
 
@@ -15,7 +15,7 @@ class StudentArguments:
 
     model_name_or_path: str = option("mini-roformer", "A RoFormer, a student or a published RoFormer-Sim.")
     pooling: str | None = option(
-        None, f"{', '.join(POOLINGS)}, or several joined by +; default: that of the model, else linear_cls."
+        None, f"{', '.join(CHOICES)}, or several joined by +; default: that of the model, else linear_cls."
     )
     student_layers: int | None = option(None, "Keep this many of its layers, evenly spaced; default: all.")
     max_length: int | None = option(None, "Tokens per sentence; default: that of the corpus.")

@@ -1,9 +1,11 @@
 """RoFormer-Sim: one small model that embeds sentences and generates similar ones (kexue.fm 8454 and 8541)."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import RoFormerForMaskedLM
 
@@ -20,10 +22,10 @@ from cosent.modeling.loading import (
     load_tokenizer,
     missing_models,
     quiet_transformers,
-    submodule_state,
 )
-from cosent.modeling.pooling import Pooling
-from cosent.modeling.saved_folder import load_pooling, save_pooling
+from cosent.modeling.modules import load_modules
+from cosent.modeling.pooling import LINEAR_CLS, Pooling
+from cosent.modeling.saved_folder import submodule_state
 from cosent.student.attention_mask import unilm_mask
 from cosent.student.candidates import rank_candidates
 from cosent.student.decoding import Sampling, write_targets
@@ -43,13 +45,13 @@ class Student(SentenceEncoder):
         InputError: a pooling of several layers.
     """
 
-    def __init__(self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling):
+    def __init__(self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, tail: Iterable[nn.Module] = ()):
         if pooling.layers != (-1,):
             raise InputError(
                 f"--pooling {pooling.mode} reads several layers, but a student's losses read only the last. Choose "
-                "linear_cls, cls, mean, max or attention."
+                "another, e.g. linear_cls, cls or mean."
             )
-        super().__init__(model.roformer, tokenizer, pooling)
+        super().__init__(model.roformer, tokenizer, pooling, tail)
         self.head = model.cls
 
     @classmethod
@@ -65,7 +67,7 @@ class Student(SentenceEncoder):
         """Loads a student, a plain RoFormer, or a published RoFormer-Sim in its PyTorch form, in float32.
 
         Args:
-            pooling: one of `POOLINGS`; default: that of the folder, else `linear_cls`, as in RoFormer-Sim.
+            pooling: as for `SentenceEncoder`; default: that of the folder, else `linear_cls`, as in RoFormer-Sim.
             layers: keep this many, evenly spaced; default: all.
             The others: see `TextModel`.
 
@@ -84,16 +86,15 @@ class Student(SentenceEncoder):
         with missing_models(model_name_or_path):
             model = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))
         tokenizer = load_tokenizer(path)
-        pool = load_pooling(path, model.config.hidden_size, pooling, seed, default="linear_cls")
-        student = cls(model, tokenizer, pool)
+        pool, tail = load_modules(path, model.config.hidden_size, pooling, seed, default=LINEAR_CLS)
+        student = cls(model, tokenizer, pool, tail)
+        student.take_over(path, max_length, unused={})
         if layers is not None:
             keep_layers(student.backbone, layers)
-        if max_length is not None:
-            student.max_length = max_length
         return student
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes backbone, language-model head, tokenizer and the description of the pooling to one folder.
+        """Writes backbone, language-model head, tokenizer, the other modules and settings to one folder.
 
         Args:
             state_dict: this module's weights, if gathered from shards; default: its own.
@@ -106,13 +107,11 @@ class Student(SentenceEncoder):
         weights |= {f"cls.{name}": value for name, value in submodule_state(state_dict, "head.").items()}
         with quiet_transformers():
             model.save_pretrained(folder, state_dict=weights)
-        self.save_tokenizer(folder)
-        layers = self.backbone.config.num_hidden_layers
-        save_pooling(self.pooling, folder, submodule_state(state_dict, "pooling."), layers)
+        self.save_around_backbone(folder, state_dict)
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
-        return Student.from_pretrained(str(folder), pooling=self.pooling.mode).state_dict()
+        return Student.from_pretrained(str(folder)).state_dict()
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
@@ -136,7 +135,7 @@ class Student(SentenceEncoder):
         source = attention_mask * (token_type_ids == 0)
         nothing = each.new_zeros(len(input_ids))
         return {
-            "embeddings": self.pooling.pool(hidden, source[:, : hidden.shape[1]]).float(),
+            "embeddings": self.tail(self.pooling.pool(hidden, source[:, : hidden.shape[1]])).float(),
             "target_losses": nothing.index_add(0, sequence, each),
             "target_tokens": nothing.index_add(0, sequence, torch.ones_like(each)),
         }

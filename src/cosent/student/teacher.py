@@ -89,13 +89,13 @@ def write_array(file: Path, values: np.ndarray) -> None:
 
 
 def fingerprint(teacher: nn.Module, texts: list[str]) -> str:
-    """Key of the cache: a teacher's weights, pooling, tokenizer and maximum length, and the texts."""
+    """Key of the cache: a teacher's weights, modules, tokenizer and maximum length, and the texts."""
     digest = hashlib.sha256()
     for name, value in sorted(teacher.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    pooling = teacher.pooling.mode if isinstance(teacher, SentenceEncoder) else "none"
-    digest.update(repr((pooling, teacher.max_length, tokenizer_rules(teacher.tokenizer))).encode())
+    modules = teacher.modules_after_backbone if isinstance(teacher, SentenceEncoder) else "none"
+    digest.update(repr((modules, teacher.max_length, tokenizer_rules(teacher.tokenizer))).encode())
     for text in texts:
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:40]

@@ -9,7 +9,7 @@ from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
-from cosent.modeling.pooling import POOLINGS
+from cosent.modeling.pooling import CHOICES
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class ModelArguments:
     model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
     tower: str = option("bi_encoder", "One encoder for each sentence, or a classifier that reads both.", TOWERS)
     pooling: str | None = option(
-        None, f"bi_encoder: {', '.join(POOLINGS)}, or several joined by +; default: that of the model, else mean."
+        None, f"bi_encoder: {', '.join(CHOICES)}, or several joined by +; default: that of the model, else mean."
     )
     segment_ids: str = option(
         "tokenizer", "cross_encoder: those of the tokenizer, or 0 for both sentences.", ("tokenizer", "zero")

@@ -1,0 +1,146 @@
+"""What a starting folder has comes out again: in every direction between sentence-transformers and us."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+
+from cosent.encoders import resolve
+from cosent.errors import InputError
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.saved_folder import read_json
+
+TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
+
+
+def theirs(folder, **options) -> np.ndarray:
+    """Vectors of sentence-transformers."""
+    return SentenceTransformer(str(folder), device="cpu", **options).encode(TEXTS, prompt="")
+
+
+def ours(folder) -> np.ndarray:
+    return SentenceEncoder.from_pretrained(str(folder)).encode(TEXTS)
+
+
+def same_to_all(folder, again) -> np.ndarray:
+    """Vectors of a folder: the same here, in sentence-transformers, and after a further round through both."""
+    vectors = ours(folder)
+    SentenceTransformer(str(folder), device="cpu").save(str(again))
+    for other in (theirs(folder), theirs(again), ours(again)):
+        np.testing.assert_allclose(other, vectors, rtol=0, atol=1e-6)
+    assert np.std(vectors, axis=0).max() > 1e-3, "all vectors are alike: nothing was compared"
+    return vectors
+
+
+def pooler(folder) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in load_file(folder / "model.safetensors").items() if "pooler" in name}
+
+
+def kinds(folder) -> list[str]:
+    return [module["type"].rsplit(".", 1)[-1] for module in read_json(str(folder), "modules.json")]
+
+
+def test_everything_comes_out_again(start, tmp_path):
+    """Fails if a starting folder loses a module, a prompt, a setting or a trained weight by loading and saving."""
+    SentenceEncoder.from_pretrained(str(start)).save_pretrained(tmp_path / "ours")
+    vectors = same_to_all(tmp_path / "ours", tmp_path / "again")
+    np.testing.assert_allclose(vectors, theirs(start), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert vectors.shape == (4, 20)
+    for folder in (tmp_path / "ours", tmp_path / "again"):
+        assert kinds(folder) == kinds(start) and len(kinds(folder)) == 7
+        settings = read_json(str(start), "config_sentence_transformers.json")
+        assert read_json(str(folder), "config_sentence_transformers.json") == settings
+        assert settings["default_prompt_name"] == "query" and settings["similarity_fn_name"] == "dot"
+        weights = pooler(folder)
+        assert len(weights) == 2 and all(torch.equal(weights[name], value) for name, value in pooler(start).items())
+    assert read_json(str(tmp_path / "ours"), "sentence_bert_config.json")["max_seq_length"] == 24
+
+
+def test_the_pooling_has_the_keys_that_servers_read(start, tmp_path):
+    """Fails if a folder says its pooling only in the key of sentence-transformers 5.4, which TEI refuses."""
+    assert read_json(str(start), "1_Pooling/config.json")["pooling_mode"] == ["cls", "mean"]
+    SentenceEncoder.from_pretrained(str(start)).save_pretrained(tmp_path)
+    config = read_json(str(tmp_path), "1_Pooling/config.json")
+    assert config.pop("word_embedding_dimension") == 32
+    assert {key for key, value in config.items() if value} == {"pooling_mode_cls_token", "pooling_mode_mean_tokens"}
+    assert len(config) == 6 and all(key.startswith("pooling_mode_") for key in config)
+
+
+def test_no_weight_of_the_folder_is_random_elsewhere(start, tmp_path, caplog):
+    """Fails if transformers starts a pooler at random that the starting folder had trained."""
+    SentenceEncoder.from_pretrained(str(start)).save_pretrained(tmp_path)
+    _, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert not any("pooler" in name for name, _ in SentenceEncoder.from_pretrained(str(tmp_path)).named_parameters())
+
+
+@pytest.mark.parametrize("flags", [(), ("--use_peft", "true"), ("--bf16", "true", "--loss", "sbert")])
+def test_training_keeps_what_it_does_not_train(start, train, make_corpus, pairs, tmp_path, flags):
+    """Fails if a run loses a part of its starting folder, or leaves a Dense layer as it was."""
+    corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
+    folder = train(corpus, "--model_name_or_path", str(start), *flags)
+    vectors = same_to_all(folder, tmp_path / "again")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert np.abs(vectors - ours(start)).max() > 1e-2
+    assert kinds(folder) == kinds(start)
+    weights = pooler(folder)
+    assert len(weights) == 2 and all(torch.equal(weights[name], value) for name, value in pooler(start).items())
+    for place in ("2_Dense", "3_Dense", "4_LayerNorm"):
+        before, after = load_file(start / place / "model.safetensors"), load_file(folder / place / "model.safetensors")
+        assert before.keys() == after.keys()
+        assert all(after[name].dtype == torch.float32 for name in after)
+        assert not any(torch.equal(before[name], after[name]) for name in before)
+    assert read_json(str(folder), "config.json")["dtype"] == "float32"
+
+
+def test_a_run_resumes_to_the_same_modules(start, train, make_corpus, pairs):
+    """Fails if a checkpoint lacks a weight of a Dense layer."""
+    corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
+    flags = ("--model_name_or_path", str(start), "--use_peft", "true")
+    whole = train(corpus, *flags, output="whole")
+    resumed = train(corpus, *flags, "--resume_from_checkpoint", str(whole / "checkpoint-4"), output="resumed")
+    for name in ("model.safetensors", "2_Dense/model.safetensors", "4_LayerNorm/model.safetensors"):
+        weights = [(folder / "checkpoint-8" / name).read_bytes() for folder in (whole, resumed)]
+        assert weights[0] == weights[1] != (whole / "checkpoint-4" / name).read_bytes(), name
+
+
+def test_a_checkpoint_with_other_modules_is_refused(start, tiny_model, tmp_path):
+    """Fails if a run resumes from a folder whose weights belong to other modules."""
+    SentenceEncoder.from_pretrained(str(start)).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="of another kind: Pooling.*Normalize.*without a Sentence-BERT head"):
+        BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model))).saved_state(tmp_path)
+
+
+def test_another_pooling_keeps_only_modules_without_weights(start, caplog):
+    """Fails if a Dense layer reads vectors that it was not trained on, or goes without a word."""
+    encoder = SentenceEncoder.from_pretrained(str(start), pooling="lasttoken")
+    assert [type(module).__name__ for module in encoder.tail] == ["Dropout", "Normalize"]
+    for lost in ("2_Dense", "3_Dense", "4_LayerNorm"):
+        assert f"{lost} of {start} belongs to its own pooling: --pooling lasttoken starts without it" in caplog.text
+    assert len(SentenceEncoder.from_pretrained(str(start), pooling="cls+mean").tail) == 5
+    linear = SentenceEncoder.from_pretrained(str(start), pooling="linear_cls")
+    assert [type(module).__name__ for module in linear.tail] == ["Dense", "Dropout", "Normalize"]
+    assert linear.embedding_dimension == 32
+
+
+def test_linear_cls_of_a_folder_stays_as_it_is(tiny_model, tmp_path):
+    """Fails if --pooling linear_cls draws a new layer where the folder has a trained one."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls", seed=1)
+    encoder.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(str(tmp_path), pooling="linear_cls", seed=2)
+    assert torch.equal(again.tail[0].linear.weight, encoder.tail[0].linear.weight)
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-roformer"])
+def test_shipped_encoders_are_float32_elsewhere(name):
+    """Fails if sentence-transformers trains a shipped encoder in half precision, slowly and with other results."""
+    served = SentenceTransformer(resolve(name), device="cpu")
+    assert {weight.dtype for weight in served.parameters()} == {torch.float32}
+    assert AutoModel.from_pretrained(resolve(name)).dtype == torch.float32
+    encoder = SentenceEncoder.from_pretrained(name)
+    encoder.packing = False  # mini-roformer's table of sines is in half precision: not exact at other places in a row
+    np.testing.assert_allclose(theirs(resolve(name)), encoder.encode(TEXTS), rtol=0, atol=2e-6)
+    assert {weight.dtype for weight in load_file(f"{resolve(name)}/model.safetensors").values()} == {torch.float16}
