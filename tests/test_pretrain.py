@@ -152,9 +152,10 @@ def test_minutes_end_a_run(pretrain):
     assert record.pretraining.minutes >= 0.02 and rates[-1] < max(rates) / 2
 
 
-def test_an_interrupted_run_ends_as_an_undisturbed_one(pretrain, tmp_path):
-    """Fails if resuming repeats or skips text, or loses the optimizer or the count of tokens."""
-    flags = ("--max_steps", "8", "--save_steps", "4", "--save_total_limit", "5")
+@pytest.mark.parametrize("joined", [(), ("--compare_weight", "1", "--matching_head", "true")])
+def test_an_interrupted_run_ends_as_an_undisturbed_one(pretrain, tmp_path, joined):
+    """Fails if resuming repeats or skips text, initialises a head again, or loses the optimizer or count of tokens."""
+    flags = ("--max_steps", "8", "--save_steps", "4", "--save_total_limit", "5", "--width", "128", *joined)
     whole, cut = pretrain(*flags, output="whole"), pretrain(*flags, output="cut")
     for name in ("run.json", "config.json"):
         (cut / name).unlink()
@@ -198,6 +199,19 @@ def test_going_on_with_pairs_teaches_the_start_of_a_cross_encoder(pretrain, make
     assert all(torch.equal(again[name], saved[name]) for name in saved), "a weight did not go on"
 
 
+def test_lines_read_together_teach_both_towers(pretrain):
+    """Fails if comparing is not learnt, or what has learnt it does not reach a cross-encoder."""
+    flags = ("--compare_weight", "1", "--matching_head", "true", "--gradient_accumulation_steps", "2", "--width", "128")
+    folder = pretrain(*flags, "--max_steps", "30")
+    record = read_record(folder)
+    assert {"mlm", "neighbour", "joined_mlm", "compare"} <= record.history[0].keys()
+    assert record.pretraining.compare_loss < record.history[0]["compare"] - 1
+    saved = load_file(folder / "model.safetensors")
+    backbone = CrossEncoder.from_pretrained(str(folder), num_labels=1).backbone
+    assert torch.equal(backbone.pooler.dense.weight, saved["bert.pooler.dense.weight"])
+    assert SentenceEncoder.from_pretrained(str(folder)).pooling.mode == "mean"
+
+
 def test_first_vectors_by_hand():
     """Fails if the vector of an input is not that of its own first token, or empty places make an input."""
     segments = torch.tensor([[3, 3, 1, 0], [2, 2, 2, 0]])
@@ -211,6 +225,9 @@ def test_first_vectors_by_hand():
         ((), "--max_minutes or --max_steps"),
         (("--max_steps", "1", "--text", "a.txt", "--pairs", "demo"), "either --text FILES or --pairs"),
         (("--max_steps", "1", "--pairs", "demo"), "Name one to continue from, e.g. --init mini"),
+        (("--max_steps", "1", "--pairs", "demo", "--compare_weight", "1"), "Leave one of them out"),
+        (("--max_steps", "1", "--matching_head", "true"), "Set --compare_weight"),
+        (("--max_steps", "1", "--compare_weight", "1", "--architecture", "roformer"), "Leave --architecture out"),
     ],
 )
 def test_what_does_not_go_together_is_said(pretrain, flags, told):

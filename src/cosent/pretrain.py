@@ -6,7 +6,9 @@ accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.pretrai
 
 import logging
 import time
+from itertools import islice
 
+import numpy as np
 import torch
 from transformers import set_seed
 
@@ -19,6 +21,8 @@ from cosent.modeling.loading import load_tokenizer
 from cosent.modeling.pooling import Pooling
 from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
 from cosent.pretraining.batches import JoinedBatches, NeighbourBatches
+from cosent.pretraining.comparisons import ComparedBatches
+from cosent.pretraining.matching_head import add_matching_head
 from cosent.pretraining.model import NO_DROPOUT, Pretraining, fresh_model, initial_model
 from cosent.pretraining.sources import Pairs, Texts
 from cosent.pretraining.trainer import PretrainTrainer
@@ -42,9 +46,12 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     if args.max_steps <= 0:
         args.max_steps = WITHOUT_LIMIT
     set_seed(args.seed)
-    check_arguments(text_args, encoder_args)
+    check_arguments(text_args, encoder_args, args)
     texts = (Pairs if text_args.pairs else Texts)(text_args)
-    model, tokenizer = start_from(encoder_args, texts, checkpoint, args.seed)
+    two_sentences = bool(text_args.pairs or args.compare_weight)
+    model, tokenizer = start_from(encoder_args, texts, checkpoint, args.seed, two_sentences)
+    if encoder_args.matching_head and checkpoint is None:
+        add_matching_head(model, sample_tokens(texts, tokenizer), seed=args.seed)
     kept = {name: getattr(model.config, name) for name in NO_DROPOUT}
     without_dropout(model)
     if args.device.type == "cpu":
@@ -53,7 +60,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         model=Pretraining(model, tokenizer),
         args=args,
         train_dataset=packed_batches(texts, tokenizer, model.config.model_type, text_args, args),
-        neighbour_weight=args.neighbour_weight,
+        weights={"neighbour": args.neighbour_weight, "match": args.neighbour_weight, "compare": args.compare_weight},
         max_minutes=args.max_minutes,
     )
     read = texts.hashes()
@@ -82,6 +89,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
             mlm_loss=last.get("mlm"),
             neighbour_loss=last.get("neighbour"),
             match_loss=last.get("match"),
+            compare_loss=last.get("compare"),
         )
         record = RunRecord(
             recipe=recipe(args, text_args, encoder_args),
@@ -98,29 +106,46 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")
 
 
-def check_arguments(text_args: TextArguments, encoder_args: EncoderArguments) -> None:
+def check_arguments(text_args: TextArguments, encoder_args: EncoderArguments, args: PretrainingArguments) -> None:
     """Refuses arguments that do not go together."""
     if (text_args.text is None) == (text_args.pairs is None):
         raise InputError("Name the text to read: either --text FILES or --pairs CORPORA.")
+    if text_args.pairs and args.compare_weight:
+        raise InputError("--compare_weight joins lines of --text; --pairs are joined already. Leave one of them out.")
     if text_args.pairs and encoder_args.init is None:
         raise InputError("--pairs are too little text for a new encoder. Name one to continue from, e.g. --init mini.")
+    two_sentences = bool(text_args.pairs or args.compare_weight)
+    if two_sentences and encoder_args.init is None and encoder_args.architecture not in (None, "bert"):
+        raise InputError(f"A {encoder_args.architecture} has no head on two sentences. Leave --architecture out.")
+    if encoder_args.matching_head and not two_sentences:
+        raise InputError("--matching_head looks into another sentence, but lines are read alone. Set --compare_weight.")
 
 
-def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, seed: int):
+def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, seed: int, two_sentences: bool):
     """The model and tokenizer of a checkpoint or of --init, or new ones with a vocabulary learnt from the text."""
     source = checkpoint or args.init
     if source is not None:
-        return initial_model(source, args.architecture, isinstance(texts, Pairs)), load_tokenizer(resolve(source))
+        return initial_model(source, args.architecture, two_sentences), load_tokenizer(resolve(source))
     logger.info("learning a vocabulary of %d entries from the text", args.vocabulary_size)
     tokenizer = learn_tokenizer(texts.read(), args.vocabulary_size)
-    return fresh_model(args.architecture or "bert", len(tokenizer), args.layers, args.width, seed=seed), tokenizer
+    model = fresh_model(
+        args.architecture or "bert", len(tokenizer), args.layers, args.width, seed=seed, two_sentences=two_sentences
+    )
+    return model, tokenizer
+
+
+def sample_tokens(texts: Texts, tokenizer, lines: int = 2000) -> np.ndarray:
+    """Tokens of lines spread over the beginning of the text, shape `(tokens,)`."""
+    sample = list(islice(texts.read(), 0, 100 * lines, 100))
+    return np.concatenate(tokenizer(sample, add_special_tokens=False, verbose=False)["input_ids"]).astype(np.int64)
 
 
 def packed_batches(
     texts: Texts, tokenizer, model_type: str, text_args: TextArguments, args: PretrainingArguments
 ) -> NeighbourBatches:
     """Endless batches of this process: of neighbouring pieces of text, or of pairs."""
-    batches = JoinedBatches if isinstance(texts, Pairs) else NeighbourBatches
+    lines = ComparedBatches if args.compare_weight else NeighbourBatches
+    batches = JoinedBatches if isinstance(texts, Pairs) else lines
     return batches(
         texts.read,
         tokenizer,

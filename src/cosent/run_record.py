@@ -125,6 +125,7 @@ class PretrainingRecord:
     mlm_loss: float | None = None
     neighbour_loss: float | None = None
     match_loss: float | None = None
+    compare_loss: float | None = None
 
 
 @dataclass(kw_only=True)

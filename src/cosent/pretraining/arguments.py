@@ -34,6 +34,9 @@ class EncoderArguments:
     layers: int = option(4, "Layers of a new encoder.")
     width: int = option(256, "Hidden size of a new encoder; 64 per head.")
     vocabulary_size: int = option(6000, "Entries of a new vocabulary, learnt from the text.")
+    matching_head: bool = option(
+        False, "Let a head of the first layer look for the same token in the other sentence, before training."
+    )
     save_dtype: str = option("float32", "Type of the final weights.", ("float32", "float16"))
 
 
@@ -46,6 +49,9 @@ class PretrainingArguments(TrainingArguments):
     batch_tokens: int = option(8192, "Tokens per device and step.")
     mask_ratio: float = option(0.3, "Share of the tokens to predict.")
     neighbour_weight: float = option(0.3, "Weight of finding neighbouring lines, or of telling pairs from random ones.")
+    compare_weight: float = option(
+        0.0, "Weight of comparing lines that are joined to one input, for cross-encoders; 0: single lines only."
+    )
     save_strategy: str = option("steps", "When to write a checkpoint: no or steps.")
     save_total_limit: int | None = option(1, "Checkpoints kept on disk.")
     logging_steps: float = option(50, "Steps between two lines of the log.")

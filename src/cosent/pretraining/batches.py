@@ -103,8 +103,13 @@ class NeighbourBatches(IterableDataset):
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         return self.rows([[cls, *piece, sep] for pair in pairs for piece in pair], generator)
 
-    def rows(self, inputs: list[list[int]], generator: np.random.Generator) -> dict[str, torch.Tensor]:
+    def rows(
+        self, inputs: list[list[int]], generator: np.random.Generator, masked: int | None = None
+    ) -> dict[str, torch.Tensor]:
         """Masks and packs inputs, which have their special tokens.
+
+        Args:
+            masked: mask so many inputs from the start; default: all.
 
         Returns:
             `input_ids`, `labels` (-100 where nothing is predicted), `segments` (the number of the input from 1; 0 where
@@ -114,8 +119,11 @@ class NeighbourBatches(IterableDataset):
         ids = np.zeros((len(inputs), lengths.max()), dtype=np.int64)  # (inputs, longest)
         for row, tokens in zip(ids, inputs, strict=True):
             row[: len(tokens)] = tokens
-        masked, labels = mask_spans(ids, lengths, self.mask_ratio, self.tokenizer, generator)
-        tensors = {"input_ids": torch.from_numpy(masked), "labels": torch.from_numpy(labels)}
+        visible, labels = ids.copy(), np.full_like(ids, IGNORED)
+        visible[:masked], labels[:masked] = mask_spans(
+            ids[:masked], lengths[:masked], self.mask_ratio, self.tokenizer, generator
+        )
+        tensors = {"input_ids": torch.from_numpy(visible), "labels": torch.from_numpy(labels)}
         if self.positions:
             tensors["position_ids"] = torch.arange(ids.shape[1]).expand(len(inputs), -1)
         if "token_type_ids" in self.tokenizer.model_input_names:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cosine_similarity, cross_entropy
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
@@ -20,6 +20,7 @@ from cosent.compute.contexts import seeded
 from cosent.compute.row_masks import sentences_apart
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
 from cosent.modeling.foreign_code import load_config
 from cosent.modeling.loading import freeze_sines, quiet_transformers
@@ -29,13 +30,24 @@ from cosent.modeling.saved_folder import read_json, save_modules, write_json
 ARCHITECTURES = {"bert": (BertConfig, BertForMaskedLM), "roformer": (RoFormerConfig, RoFormerForMaskedLM)}
 CAN_GO_ON = ("bert", "ernie", "megatron-bert", "roformer")  # whose packed rows are exact and whose head is BERT's
 WITH_MATCHING = ("bert", "ernie", "megatron-bert")
+COMPARE_SCALE = 5.0  # of CoSENT on the scores of joined lines
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def fresh_model(
-    architecture: str, vocabulary: int, layers: int, width: int, positions: int = 512, seed: int = 42
+    architecture: str,
+    vocabulary: int,
+    layers: int,
+    width: int,
+    positions: int = 512,
+    seed: int = 42,
+    two_sentences: bool = False,
 ) -> PreTrainedModel:
-    """A masked-language model with random weights, `width // 64` heads and an intermediate size of `4 * width`."""
+    """A masked-language model with random weights, `width // 64` heads and an intermediate size of `4 * width`.
+
+    Args:
+        two_sentences: with BERT's pooler and its head on it.
+    """
     config_class, model_class = ARCHITECTURES[architecture]
     config = config_class(
         vocab_size=vocabulary,
@@ -47,16 +59,16 @@ def fresh_model(
         **({"embedding_size": width} if architecture == "roformer" else {}),
     )
     with seeded(seed):
-        return model_class(config)
+        return AutoModelForPreTraining.from_config(config) if two_sentences else model_class(config)
 
 
-def initial_model(path: str, architecture: str | None = None, pairs: bool = False) -> PreTrainedModel:
+def initial_model(path: str, architecture: str | None = None, two_sentences: bool = False) -> PreTrainedModel:
     """Loads a masked-language model to continue from; a RoFormer can be initialised from BERT weights.
 
     The two share all weights except position embeddings, which RoFormer does not have.
 
     Args:
-        pairs: also load, or initialise, BERT's pooler and its head that tells pairs from random ones.
+        two_sentences: also load, or initialise, BERT's pooler and its head on it, which reads two sentences.
 
     Raises:
         InputError: an architecture whose packed rows were not verified, that has no such head, or whose weights do not
@@ -69,13 +81,15 @@ def initial_model(path: str, architecture: str | None = None, pairs: bool = Fals
             f"--init {path} is a {kind} model, and pretraining continues only {', '.join(CAN_GO_ON)} models. Start "
             "from one of those, or leave --init out."
         )
-    if pairs and (kind not in WITH_MATCHING or architecture not in (None, kind)):
+    if two_sentences and (kind not in WITH_MATCHING or architecture not in (None, kind)):
         raise InputError(
-            f"--pairs need a head that tells pairs from random ones, as in {', '.join(WITH_MATCHING)}; --init "
+            f"--pairs and --compare_weight need a head on two sentences, as in {', '.join(WITH_MATCHING)}; --init "
             f"{path} is a {kind} model. Take a BERT, e.g. --init mini, and leave --architecture out."
         )
     with quiet_transformers():
-        model = (AutoModelForPreTraining if pairs else AutoModelForMaskedLM).from_pretrained(path, dtype=torch.float32)
+        model = (AutoModelForPreTraining if two_sentences else AutoModelForMaskedLM).from_pretrained(
+            path, dtype=torch.float32
+        )
     if architecture in (None, kind):
         return model
     if (kind, architecture) != ("bert", "roformer"):
@@ -97,7 +111,8 @@ class Pretraining(nn.Module):
     """Module that the trainer wraps: a masked-language model on packed rows with a second objective.
 
     Args:
-        model: a transformers model for masked-language modelling; for pairs, with a pooler and `cls.seq_relationship`.
+        model: a transformers model for masked-language modelling; for two sentences, with a pooler and
+            `cls.seq_relationship`.
         tokenizer: saved with it.
     """
 
@@ -110,31 +125,49 @@ class Pretraining(nn.Module):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
         labels: torch.Tensor,
-        segments: torch.Tensor,
         strangers: torch.Tensor | None = None,
-        **positions: torch.Tensor,
+        overlaps: torch.Tensor | None = None,
+        alone: dict[str, torch.Tensor] | None = None,
+        **rows: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
-        """Computes both losses of a batch of `NeighbourBatches` or `JoinedBatches`.
+        """Computes the losses of a batch of `NeighbourBatches`, `JoinedBatches` or `ComparedBatches`.
 
         Args:
-            input_ids, labels, segments, positions (`torch.Tensor` of shape `(rows, width)`): packed rows.
+            labels, rows (`torch.Tensor` of shape `(rows, width)`): packed rows: `input_ids`, `segments`, positions.
             strangers (`torch.Tensor` of shape `(inputs,)`): if each input is a pair, 1 for a random pair, else 0.
+            overlaps (`torch.Tensor` of shape `(inputs,)`): if each input is a pair to compare, its share of common
+                tokens, else NaN.
+            alone: packed rows of the sentences of those pairs.
 
         Returns:
-            `mlm`: mean cross entropy of the masked tokens; and `match`: mean cross entropy of telling pairs from
-            random ones; or without `strangers`, `neighbour`: mean cross entropy of finding the neighbour of each piece
-            among all other pieces of the batch by cosine (`synonym_loss`). All of shape `()`.
+            `mlm`: mean cross entropy of the masked tokens (`joined_mlm` with `overlaps`); and
+            `match`: mean cross entropy of telling pairs from random ones;
+            `compare`: with `overlaps`, CoSENT of the first score on the order of the overlaps plus CoSENT of the second
+            on the order of the cosines that this encoder's own mean vectors have now;
+            or `neighbour`: mean cross entropy of finding the neighbour of each piece among all other pieces of the
+            batch by cosine (`synonym_loss`). All of shape `()`.
         """
-        with sentences_apart(segments):
-            hidden = self.model.base_model(input_ids=input_ids, **positions).last_hidden_state
+        hidden = self.hidden(**rows)
         chosen = labels != -100
         mlm = cross_entropy(self.head(hidden[chosen]).float(), labels[chosen])  # of (hidden tokens, vocabulary)
-        if strangers is None:
-            return {"mlm": mlm, "neighbour": synonym_loss(piece_means(hidden.float(), segments))}
-        pooled = self.model.base_model.pooler(first_vectors(hidden, segments)[:, None])
-        return {"mlm": mlm, "match": cross_entropy(self.model.cls.seq_relationship(pooled).float(), strangers)}
+        if strangers is None and overlaps is None:
+            return {"mlm": mlm, "neighbour": synonym_loss(piece_means(hidden.float(), rows["segments"]))}
+        pooled = self.model.base_model.pooler(first_vectors(hidden, rows["segments"])[:, None])
+        scores = self.model.cls.seq_relationship(pooled).float()  # (inputs, 2)
+        if overlaps is None:
+            return {"mlm": mlm, "match": cross_entropy(scores, strangers)}
+        with torch.no_grad():
+            vectors = piece_means(self.hidden(**alone).float(), alone["segments"])
+        compared = ~overlaps.isnan()
+        targets = torch.stack([overlaps, cosine_similarity(vectors[::2], vectors[1::2])], dim=1)[compared]
+        columns = zip(scores[compared].T, targets.T, strict=True)
+        return {"joined_mlm": mlm, "compare": sum(cosent_loss(*column, COMPARE_SCALE) for column in columns)}
+
+    def hidden(self, input_ids: torch.Tensor, segments: torch.Tensor, **positions: torch.Tensor) -> torch.Tensor:
+        """Token vectors of packed rows, shape `(rows, width, hidden)`."""
+        with sentences_apart(segments):
+            return self.model.base_model(input_ids=input_ids, **positions).last_hidden_state
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Writes weights, tokenizer and mean pooling, for `AutoModel`, sentence-transformers and `--init` alike.

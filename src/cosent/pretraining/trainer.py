@@ -44,19 +44,19 @@ class PretrainTrainer(ResumableTrainer):
 
     Args:
         model: a `Pretraining`.
-        neighbour_weight: weight of the other loss next to the MLM loss.
+        weights: of the losses, by name; 1 for those without.
         max_minutes: wall-clock budget; None to end only at `max_steps`.
     """
 
     loss_is_scaled_for_ga = False
 
-    def __init__(self, *, neighbour_weight: float, max_minutes: float | None, **kwargs):
+    def __init__(self, *, weights: dict[str, float], max_minutes: float | None, **kwargs):
         if launched_with() is not None:
             raise InputError(
                 f"Pretraining under {launched_with()}: expected no sharding. These encoders fit on any GPU, and "
                 "shards would be saved as the whole. Use recipes/accelerate/ddp.yaml."
             )
-        self.neighbour_weight, self.budget = neighbour_weight, Budget(max_minutes)
+        self.weights, self.budget = weights, Budget(max_minutes)
         super().__init__(**kwargs)
         use_log_lines(self)
         self.add_callback(self.budget)
@@ -85,8 +85,7 @@ class PretrainTrainer(ResumableTrainer):
         self.budget.tokens += int((inputs["segments"] > 0).sum()) * self.args.world_size
         for name, value in losses.items():
             self.losses.setdefault(name, []).append(value.detach())
-        mlm, other = losses.values()
-        loss = mlm + self.neighbour_weight * other
+        loss = sum(self.weights.get(name, 1.0) * value for name, value in losses.items())
         return (loss, losses) if return_outputs else loss
 
     def log(self, logs, *args, **kwargs):
