@@ -105,6 +105,22 @@ def test_a_folder_with_its_classes_in_another_order(tmp_path):
     np.testing.assert_allclose(scores["entailment"], -scores["contradiction"], rtol=1e-6)
 
 
+def test_two_classes_of_an_architecture_that_has_three_by_default(tmp_path):
+    """transformers saves no number of classes if it is two: BART, whose default is three, does not load any more."""
+    folder = save_family("bart", tmp_path / "two", num_labels=2)
+    with pytest.raises(InputError, match='have other shapes than its config.json says.* "id2label"'):
+        CrossEncoder.from_pretrained(str(folder))
+    trained = CrossEncoder.from_pretrained(str(folder), num_labels=2)
+    trained.save_pretrained(tmp_path / "saved")
+    saved = CrossEncoder.from_pretrained(str(tmp_path / "saved"))
+    scores = saved.similarity(LETTERS[:4], LETTERS[4:8])
+    np.testing.assert_array_equal(scores, trained.similarity(LETTERS[:4], LETTERS[4:8]))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"id2label": {"0": "dissimilar", "1": "similar"}}))
+    named = CrossEncoder.from_pretrained(str(folder)).similarity(LETTERS[:4], LETTERS[4:8])
+    np.testing.assert_array_equal(scores, named)  # its own head, not a new one
+
+
 @pytest.mark.parametrize("names", [["entailment", "not_entailment"], ["a", "b"]])
 def test_a_classifier_that_is_trained_scores_the_class_of_label_1(tmp_path, names):
     """Fails if `--loss ce` trains class 1 of somebody's classifier as similar, and scores class 0."""

@@ -80,7 +80,7 @@ def quiet_transformers():
 
 @contextmanager
 def missing_models(model_name_or_path: str):
-    """Explains to the user that a name does not lead to a model, or to one that needs code."""
+    """Explains to the user that a name leads to no model, to one that needs code, or to one with another config."""
     try:
         yield
     except InputError:
@@ -94,6 +94,14 @@ def missing_models(model_name_or_path: str):
         raise InputError(
             f"{model_name_or_path} is neither a model folder here nor a model that the Hub provides now "
             f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
+        ) from error
+    except RuntimeError as error:
+        if "ignore_mismatched_sizes" not in str(error):
+            raise
+        raise InputError(
+            f"The weights of {model_name_or_path} have other shapes than its config.json says. If they are those of "
+            "a classifier of two classes (of BART, transformers saves no number of two unnamed ones), add the names to config.json: "
+            '"id2label": {"0": "dissimilar", "1": "similar"}.'
         ) from error
 
 
