@@ -15,6 +15,7 @@ import statistics
 import sys
 from pathlib import Path
 
+from benchmarks.backbone_tables import packing_table
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
@@ -189,6 +190,7 @@ TABLES = {
     "exactness": exactness_table,
     "generation": generation_table,
     "kills": kills_table,
+    "packing": packing_table,
     "scaling": scaling_table,
     "speed": speed_table,
     "student": student_table,
