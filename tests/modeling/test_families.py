@@ -11,6 +11,7 @@ from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification
 from transformers.pytorch_utils import Conv1D
+from transformers.quantizers.quantizers_utils import should_convert_module
 
 from cosent.compute.packed_backbone import POSITIONS
 from cosent.data.collators import JoinedPairCollator, PairCollator
@@ -19,6 +20,8 @@ from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.foreign_code import load_config
+from cosent.modeling.heads import classifier_heads, patterns_of_heads
 from cosent.modeling.lora import ADAPTER, add_adapter
 from tests.families import FAMILIES, LETTERS, LONGEST, save_family
 
@@ -163,6 +166,19 @@ def test_lora_trains_and_saves_fresh_heads_of_every_family(name, folder, tmp_pat
     theirs.config.pad_token_id = encoder.tokenizer.pad_token_id
     again = CrossEncoder(theirs, encoder.tokenizer).similarity(texts[:5], texts[5:])
     np.testing.assert_allclose(again, scores, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_quantisation_leaves_the_heads(name, folder):
+    """Fails if --load_in_4bit quantises a fresh head, which then cannot be trained, or skips the encoder."""
+    config = load_config(folder(name))
+    config.num_labels = 1
+    model = CrossEncoder.from_pretrained(folder(name), num_labels=1).model
+    heads = tuple(f"{head}." for head in classifier_heads(model))
+    linear = [path for path, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    patterns = patterns_of_heads(config)
+    quantised = {path for path in linear if should_convert_module(path, patterns)}
+    assert quantised == {path for path in linear if not f"{path}.".startswith(heads)}
 
 
 @pytest.mark.parametrize("name", [*FINE, *READ_PADDING])

@@ -17,7 +17,7 @@ from cosent.inference.scoring import score_pairs
 from cosent.modeling.class_names import name_classes, name_two_classes, scored_classes
 from cosent.modeling.decoder_pairs import find_last_token, reads_last_token
 from cosent.modeling.foreign_code import load_config
-from cosent.modeling.heads import classifier_heads, keep_in_full_precision, logits_of_tokens
+from cosent.modeling.heads import classifier_heads, keep_in_full_precision, logits_of_tokens, patterns_of_heads
 from cosent.modeling.loading import (
     TextModel,
     dropout_changes,
@@ -84,6 +84,8 @@ class CrossEncoder(TextModel):
             config = load_config(path)
             changes = dropout_changes(path, dropout, head=True)
         changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        if quantization_config is not None:
+            quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
         has_head = is_cross_encoder(path) and num_labels in (None, config.num_labels)
         if num_labels is not None:
             if is_cross_encoder(path) and not has_head:

@@ -1,10 +1,12 @@
 """Heads of sequence classifiers of any architecture: finding, running alone, and keeping in full precision."""
 
+import re
 import threading
 from copy import copy
 
 import torch
 from torch import nn
+from transformers import AutoModelForSequenceClassification
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 _local = threading.local()  # contexts that this thread has entered and not left
@@ -21,6 +23,16 @@ def classifier_heads(model: nn.Module) -> dict[str, nn.Module]:
     if pooler is not None:
         heads[f"{model.base_model_prefix}.pooler"] = pooler
     return {name: module for name, module in heads.items() if next(module.parameters(), None) is not None}
+
+
+def patterns_of_heads(config) -> list[str]:
+    """Patterns of the heads' names in a classifier of this config, for a quantiser to leave them in float32.
+
+    By itself transformers quantises all of a head but its last layer, and 4-bit weights cannot be trained.
+    """
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config)
+    return [f"^{re.escape(name)}" for name in classifier_heads(model)]
 
 
 def logits_of_tokens(model: nn.Module, tokens: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -34,7 +34,7 @@ class TextModel(nn.Module):
         dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
         seed: seed of weights that the folder lacks; the global random state is left alone.
         attn_implementation: e.g. `flash_attention_2`, whose variable-length kernel then runs packed rows.
-        quantization_config: transformers' config for quantised weights, which stay frozen.
+        quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
 
     Attributes:
         packing: lay the sentences of a batch into shared rows instead of padding them, where that does not change the

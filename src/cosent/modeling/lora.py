@@ -126,7 +126,7 @@ def add_adapter(
         lora_dropout=dropout,
         target_modules="all-linear" if "all-linear" in targets else targets,
         exclude_modules=rf"({'|'.join(map(re.escape, heads))})(\..*)?" if heads else None,
-        modules_to_save=heads or None,
+        modules_to_save=[*heads] or None,  # peft extends the list
     )
     with seeded(seed):
         peft_model = get_peft_model(inner, config)
