@@ -100,8 +100,8 @@ def missing_models(model_name_or_path: str):
             raise
         raise InputError(
             f"The weights of {model_name_or_path} have other shapes than its config.json says. If they are those of "
-            "a classifier of two classes (of BART, transformers saves no number of two unnamed ones), add the names to config.json: "
-            '"id2label": {"0": "dissimilar", "1": "similar"}.'
+            "a classifier of two classes (of BART, transformers saves no number of two unnamed ones), add the names to "
+            'config.json: "id2label": {"0": "dissimilar", "1": "similar"}.'
         ) from error
 
 
