@@ -18,6 +18,7 @@ from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import save_modules
+from cosent.modeling.tail import Dense, Normalize
 from cosent.run_record import read_record
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.evaluation import perplexity
@@ -96,6 +97,28 @@ def distill(tiny_student, tmp_path):
 
 def losses(folder, name: str) -> list[float]:
     return [entry[name] for entry in read_record(folder).history if name in entry]
+
+
+@pytest.mark.parametrize("generation", ["true", "false"])
+def test_a_student_keeps_its_modules(distill, corpus, teacher, tiny_student, tmp_path, generation):
+    """Fails if a distilled student loses a module of its starting folder, or gives other vectors elsewhere."""
+    start = Student.from_pretrained(str(tiny_student))
+    start.tail.extend([Dense(32, 12), Normalize()])
+    start.save_pretrained(tmp_path / "start")
+    flags = ("--teacher", str(teacher), "--generation", generation)
+    folder = distill(corpus, *flags, model=tmp_path / "start")
+    trained = SentenceEncoder.from_pretrained(str(folder))
+    assert trained.modules_after_backbone == start.modules_after_backbone and trained.embedding_dimension == 12
+    for before, after in zip(start.tail.state_dict().values(), trained.tail.state_dict().values(), strict=True):
+        assert (before - after).abs().max() > 1e-4
+    vectors = trained.encode(SENTENCES)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    served = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(served.encode(SENTENCES), vectors, rtol=0, atol=1e-6)
+    served.save(str(tmp_path / "again"))
+    np.testing.assert_allclose(
+        SentenceEncoder.from_pretrained(str(tmp_path / "again")).encode(SENTENCES), vectors, rtol=0, atol=1e-6
+    )
 
 
 def test_stage_1(distill, corpus):

@@ -130,3 +130,17 @@ def test_a_classifier_that_is_trained_scores_the_class_of_label_1(tmp_path, name
     (folder / "config.json").write_text(json.dumps(config))
     CrossEncoder.from_pretrained(str(folder), num_labels=2).save_pretrained(tmp_path / "saved")
     assert scored_classes(CrossEncoder.from_pretrained(str(tmp_path / "saved")).model.config.id2label) == (1, 0)
+
+
+@pytest.mark.parametrize("names", [["不相似", "相似"], ["Contradiction", "Neutral", "Entailment"]])
+def test_names_of_classes_in_the_order_of_the_labels_stay(tmp_path, caplog, names):
+    """Fails if training gives other names to the classes of a folder, which its users look up."""
+    folder = save_family("bert", tmp_path / "named", num_labels=len(names))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    (folder / "config.json").write_text(json.dumps(config))
+    CrossEncoder.from_pretrained(str(folder), num_labels=len(names)).save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert saved["id2label"] == {str(number): name for number, name in enumerate(names)}
+    assert saved["label2id"] == {name: number for number, name in enumerate(names)}
+    assert "its head is trained as" not in caplog.text

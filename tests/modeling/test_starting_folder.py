@@ -9,8 +9,10 @@ from transformers import AutoModel
 
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.inference.embedding import quantized
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.saved_folder import read_json
+from tests.published import bge_zh, qwen3_embedding
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
 
@@ -59,6 +61,22 @@ def test_everything_comes_out_again(start, tmp_path):
     assert read_json(str(tmp_path / "ours"), "sentence_bert_config.json")["max_seq_length"] == 24
 
 
+@pytest.mark.parametrize("publish", [bge_zh, qwen3_embedding])
+def test_published_folders_come_out_again(publish, tmp_path):
+    """Fails if vectors of a tuned bge or Qwen3-Embedding have another length: indexes of dot products break then."""
+    publish(tmp_path / "start")
+    SentenceEncoder.from_pretrained(str(tmp_path / "start")).save_pretrained(tmp_path / "ours")
+    vectors = same_to_all(tmp_path / "ours", tmp_path / "again")
+    start = theirs(tmp_path / "start", model_kwargs={"dtype": torch.float32})
+    np.testing.assert_allclose(vectors, start, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    before = read_json(str(tmp_path / "start"), "config_sentence_transformers.json")
+    after = read_json(str(tmp_path / "ours"), "config_sentence_transformers.json")
+    assert {key: after[key] for key in before} == before and kinds(tmp_path / "ours") == kinds(tmp_path / "start")
+    assert pooler(tmp_path / "ours").keys() == pooler(tmp_path / "start").keys()
+    assert read_json(str(tmp_path / "ours"), "config.json")["dtype"] == "float32"
+
+
 def test_the_pooling_has_the_keys_that_servers_read(start, tmp_path):
     """Fails if a folder says its pooling only in the key of sentence-transformers 5.4, which TEI refuses."""
     assert read_json(str(start), "1_Pooling/config.json")["pooling_mode"] == ["cls", "mean"]
@@ -94,6 +112,14 @@ def test_training_keeps_what_it_does_not_train(start, train, make_corpus, pairs,
         assert all(after[name].dtype == torch.float32 for name in after)
         assert not any(torch.equal(before[name], after[name]) for name in before)
     assert read_json(str(folder), "config.json")["dtype"] == "float32"
+
+
+def test_int8_runs_through_all_modules(start):
+    """Fails if int8 leaves out what comes after the pooling."""
+    encoder = SentenceEncoder.from_pretrained(str(start))
+    vectors, exact = quantized(encoder).encode(TEXTS), encoder.encode(TEXTS)
+    assert vectors.shape == (4, 20) and 0 < np.abs(vectors - exact).max() < 0.1
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 
 def test_a_run_resumes_to_the_same_modules(start, train, make_corpus, pairs):

@@ -67,8 +67,8 @@ def normal(name: str) -> str:
 def name_classes(config, path: str) -> None:
     """Names the classes of a classifier before training, in the order of its labels.
 
-    Three are those of NLI, two are `BINARY_CLASSES`: under other names the score of what is trained as similar might be
-    inverted.
+    Three are those of NLI, two are `BINARY_CLASSES`; names of the folder that mean the same stay. Under others the
+    score of what is trained as similar might be inverted.
 
     Args:
         config: config of a transformers model; changed in place.
@@ -77,11 +77,19 @@ def name_classes(config, path: str) -> None:
     old = [str(config.id2label[number]) for number in range(config.num_labels)]
     unnamed = all(UNNAMED.fullmatch(name) for name in old)
     names = {len(NLI_CLASSES): NLI_CLASSES, len(BINARY_CLASSES): BINARY_CLASSES}.get(config.num_labels)
-    if names is None:
+    if names is None or (not unnamed and in_order_of_labels(config.id2label)):
         return
-    if not unnamed and [name.lower() for name in old] != list(names):
+    if not unnamed:
         logger.warning("%s has the classes %s; its head is trained as %s.", path, old, list(names))
     set_names(config, names)
+
+
+def in_order_of_labels(id2label: dict[int, str]) -> bool:
+    """Whether the first class is known to be the dissimilar one and the last the similar one."""
+    try:
+        return scored_classes(id2label) == (len(id2label) - 1, 0)
+    except InputError:  # names that say neither
+        return False
 
 
 def name_two_classes(config) -> None:
