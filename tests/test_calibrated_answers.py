@@ -14,6 +14,7 @@ from cosent.evaluation.calibration import Isotonic, Platt, sigmoid
 from cosent.evaluation.calibration_fit import fit_calibration
 from cosent.evaluation.probability_metrics import probability_metrics
 from cosent.inference.decision_rule import DecisionRule
+from cosent.inference.prompt_arguments import PromptArguments
 from cosent.run_record import read_record
 from cosent.similarity import SimilarityArguments, choose_rule, lines
 from cosent.similarity import main as similarity
@@ -49,7 +50,7 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys
     probabilities = rule.probabilities(scores)
     assert 0 < probabilities.min() < probabilities.max() < 1
     main_args = ["--model", str(folder), "--corpus", str(corpus)]
-    evaluate(*parse(main_args, EvaluateArguments))
+    evaluate(*parse(main_args, EvaluateArguments, PromptArguments))
     result = json.loads(capsys.readouterr().out)
     wanted = probability_metrics(probabilities, labels)
     raw = probability_metrics(sigmoid(scores) if flags else np.clip(scores, 0, 1), labels)
@@ -60,7 +61,7 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys
     assert result["calibration"] == rule.calibration.method
     assert result["calibration_from"] == "made_up validation, when the model was trained"
 
-    similarity(*parse(["--model", str(folder), first[1], second[1]], SimilarityArguments))
+    similarity(*parse(["--model", str(folder), first[1], second[1]], SimilarityArguments, PromptArguments))
     out, err = capsys.readouterr()
     verdict = "similar" if scores[1] >= rule.threshold else "not similar"
     assert out.split("  ")[0].strip() == f"{scores[1]:.4f}" and f"{probabilities[1]:.4f}  {verdict}" in out
@@ -78,25 +79,25 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
     assert list(rules) == ["one", "two"] and rules["one"].calibration != rules["two"].calibration
     assert "brier" not in read_record(folder).after["stsb"]["test"]
     capsys.readouterr()
-    evaluate(*parse(["--model", str(folder), "--corpus", str(corpora[2])], EvaluateArguments))
+    evaluate(*parse(["--model", str(folder), "--corpus", str(corpora[2])], EvaluateArguments, PromptArguments))
     out, err = capsys.readouterr()
     assert json.loads(out)["calibration_from"] == "none: the labels are not binary"
     assert "brier" not in out and "probabilities" not in err
 
     pair = ["--model", str(folder), "好", "坏"]
-    similarity(*parse(pair, SimilarityArguments))
+    similarity(*parse(pair, SimilarityArguments, PromptArguments))
     out, err = capsys.readouterr()
     assert "similar" not in out and "choose --corpus one or two" in err
-    similarity(*parse([*pair, "--corpus", "two"], SimilarityArguments))
+    similarity(*parse([*pair, "--corpus", "two"], SimilarityArguments, PromptArguments))
     out, err = capsys.readouterr()
     assert "similar" in out and "as on two validation" in err
     with pytest.raises(InputError, match="has a threshold and probabilities for one two. Those of another"):
-        similarity(*parse([*pair, "--corpus", "lcqmc"], SimilarityArguments))
+        similarity(*parse([*pair, "--corpus", "lcqmc"], SimilarityArguments, PromptArguments))
 
 
 def test_a_model_without_a_map_prints_the_score_alone(capsys):
     """Fails if a model that was never calibrated gives a verdict, or says nothing about why it has none."""
-    similarity(*parse(["--model", "mini", "好", "坏"], SimilarityArguments))
+    similarity(*parse(["--model", "mini", "好", "坏"], SimilarityArguments, PromptArguments))
     out, err = capsys.readouterr()
     assert out.count("  ") == 3 and "similar" not in out and "not trained here on labels of 0 and 1" in err
 
@@ -126,12 +127,12 @@ def test_the_only_rule_needs_no_flag():
 def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, capsys):
     """Fails if --find_threshold fits on the scored split, or says nothing about a model that has no map."""
     arguments = ["--model", str(tiny_model), "--corpus", str(corpus)]
-    evaluate(*parse(arguments, EvaluateArguments))
+    evaluate(*parse(arguments, EvaluateArguments, PromptArguments))
     out, err = capsys.readouterr()
     without = json.loads(out)
     assert without["calibration"] is None and "--find_threshold" in without["calibration_from"]
     assert "brier" not in without and without["uncalibrated_brier"] > 0 and "no map" in err
-    evaluate(*parse([*arguments, "--find_threshold"], EvaluateArguments))
+    evaluate(*parse([*arguments, "--find_threshold"], EvaluateArguments, PromptArguments))
     found = json.loads(capsys.readouterr().out)
     model = load_model(str(tiny_model))
     first, second, labels = columns(pairs[:32])
@@ -149,6 +150,10 @@ def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, c
     folder = train(corpus)
     assert read_record(folder).calibrations == {} and decision_rules(folder) == {}
     capsys.readouterr()
-    evaluate(*parse(["--model", str(folder), "--corpus", str(corpus), "--find_threshold"], EvaluateArguments))
+    evaluate(
+        *parse(
+            ["--model", str(folder), "--corpus", str(corpus), "--find_threshold"], EvaluateArguments, PromptArguments
+        )
+    )
     out, _ = capsys.readouterr()
     assert json.loads(out)["calibration_from"] == "none: all labels of the validation split are equal"

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 from cosent.cli import parse
 from cosent.data.corpus import load_corpus
-from cosent.distill import main
+from cosent.distill import ARGUMENTS, main
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
@@ -20,7 +20,6 @@ from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import save_modules
 from cosent.modeling.tail import Dense, Normalize
 from cosent.run_record import read_record
-from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.evaluation import perplexity
 from cosent.student.model import Student
 from tests.launching import later_wins
@@ -81,15 +80,7 @@ def distill(tiny_student, tmp_path):
             *("--teacher_cache", str(tmp_path / "cache"), "--generation_sources", "2", "--generation_samples", "3"),
             *flags,
         ]
-        main(
-            *parse(
-                later_wins(arguments),
-                StudentArguments,
-                StudentDataArguments,
-                DistillArguments,
-                StudentTrainingArguments,
-            )
-        )
+        main(*parse(later_wins(arguments), *ARGUMENTS))
         return tmp_path / output
 
     return run

@@ -9,7 +9,7 @@ import torch
 
 from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.evaluate import EvaluateArguments, main, write_predictions
+from cosent.evaluate import ARGUMENTS, main, write_predictions
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.run_record import Environment, RunRecord
 
@@ -19,7 +19,7 @@ def evaluate(tiny_model, tmp_path, capsys):
     """Returns a function that evaluates the tiny model on a corpus and gives back the JSON line."""
 
     def run(corpus, *flags, model=tiny_model):
-        main(*parse(["--model", str(model), "--corpus", str(corpus), *flags], EvaluateArguments))
+        main(*parse(["--model", str(model), "--corpus", str(corpus), *flags], *ARGUMENTS))
         return json.loads(capsys.readouterr().out)
 
     return run

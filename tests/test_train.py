@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 
 from cosent.data.corpus import load_corpus
 from cosent.data.pairs import PairDataset
+from cosent.data.prefix import NO_PREFIXES
 from cosent.errors import InputError
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
@@ -66,6 +67,7 @@ def test_random_negatives_reach_the_training_pairs(corpus, tiny_model):
             [load_corpus(str(corpus))],
             PairDataset,
             encoder,
+            NO_PREFIXES,
             "cosent",
             DataArguments(corpus=[str(corpus)], random_negatives=flag),
         )

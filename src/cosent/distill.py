@@ -14,8 +14,10 @@ from transformers import set_seed
 
 from cosent.cli import run
 from cosent.data.pairs import PairDataset
+from cosent.data.prefix import NO_PREFIXES, Prefixes
 from cosent.data.tokenization import warn_truncated
 from cosent.errors import InputError
+from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
@@ -36,9 +38,16 @@ from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import select_on_validation
 from cosent.training.mixture import load_corpora
 from cosent.training.sharding import whole_state
+from cosent.training.towers import use_prompts
 
 
-def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_args: DistillArguments, args):
+def main(
+    model_args: StudentArguments,
+    prompt_args: SavedPromptArguments,
+    data_args: StudentDataArguments,
+    distill_args: DistillArguments,
+    args: StudentTrainingArguments,
+):
     start = time.time()
     if has_finished(args):
         return
@@ -47,9 +56,10 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     select_on_validation(measured, args)
     set_seed(args.seed)
     model, encoder = build(model_args, max(c.manifest.max_length["bi_encoder"] for c in corpora), args.seed)
+    prefixes = student_prompts(encoder, model_args, prompt_args)
     rows, positive = training_rows(corpora, data_args, distill_args)
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
-    targets = teacher_targets(teacher, rows, Path(distill_args.teacher_cache or DEFAULT_CACHE))
+    targets = teacher_targets(teacher, rows, distill_args)
     judge = load_model(distill_args.judge).to(args.device) if distill_args.judge else teacher
     sampling = Sampling(num_samples=distill_args.generation_samples)
     held_out = StudentEvaluation(
@@ -59,8 +69,9 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         judge,
         distill_args.generation_sources,
         sampling,
+        prompts=(prefixes[0].text, prefixes[1].text),
     )
-    pairs = tokenised_pairs(rows, positive, encoder, args)
+    pairs = tokenised_pairs(rows, positive, encoder, prefixes, args)
     trainer = StudentTrainer(
         model=model,
         args=args,
@@ -69,10 +80,10 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
         validate=held_out.validate,
         train_dataset=StudentDataset(pairs, targets),
         eval_dataset=list(held_out.validation),
-        data_collator=student_collator(encoder.tokenizer, model_args.generation, distill_args),
+        data_collator=student_collator(encoder.tokenizer, model_args.generation, prefixes, distill_args),
     )
     records = {corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in [*measured, *corpora]}
-    settings = run_settings(args, model_args, data_args, distill_args, data=manifest_hashes(records))
+    settings = run_settings(args, model_args, prompt_args, data_args, distill_args, data=manifest_hashes(records))
     claim_output_folder(args.output_dir, checkpoint, settings)
     proof = FolderProof(model, sample_pairs([*measured, *corpora]))
 
@@ -87,7 +98,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
     proven = proof.check(args.output_dir)
     if trainer.is_world_process_zero():
         record = RunRecord(
-            recipe=recipe(args, model_args, data_args, distill_args),
+            recipe=recipe(args, model_args, prompt_args, data_args, distill_args),
             environment=here,
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
@@ -97,6 +108,7 @@ def main(model_args: StudentArguments, data_args: StudentDataArguments, distill_
             synonyms=int(positive.sum()),
             before=before,
             after=after,
+            prompts=(prefixes[0].text, prefixes[1].text),
             written_before=written_before,
             written_after=written_after,
             history=trainer.state.log_history,
@@ -129,15 +141,34 @@ def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student |
     return model, encoder
 
 
+def student_prompts(encoder: SentenceEncoder, args: StudentArguments, prompt_args: SavedPromptArguments) -> Prefixes:
+    """The prompts of a student in training.
+
+    Raises:
+        InputError: a prompt for a student that generates.
+    """
+    prefixes = use_prompts(encoder, prompt_args, make_room=args.max_length is None)
+    if args.generation and prefixes != NO_PREFIXES:
+        raise InputError(
+            f"The prompt {prefixes[0].text or prefixes[1].text!r} is for a student that only embeds: one that "
+            "generates would learn to write it too. Add --generation false, or switch it off with --prompt ''."
+        )
+    return prefixes
+
+
 def tokenised_pairs(
-    rows: datasets.Dataset, positive: np.ndarray, encoder: SentenceEncoder, args: StudentTrainingArguments
+    rows: datasets.Dataset,
+    positive: np.ndarray,
+    encoder: SentenceEncoder,
+    prefixes: Prefixes,
+    args: StudentTrainingArguments,
 ) -> PairDataset:
     """Training pairs, labelled 1 for synonyms.
 
     Raises:
         InputError: fewer pairs than a batch has.
     """
-    pairs = PairDataset(rows, encoder.tokenizer, encoder.max_length, positive.astype(np.float32))
+    pairs = PairDataset(rows, encoder.tokenizer, encoder.max_length, positive.astype(np.float32), prefixes)
     warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, flag="--max_length")
     batch = args.cached_batch_size or args.train_batch_size * args.world_size
     if args.dataloader_drop_last and len(pairs) < batch:
@@ -147,18 +178,20 @@ def tokenised_pairs(
     return pairs
 
 
-def student_collator(tokenizer, generation: bool, args: DistillArguments) -> StudentCollator:
+def student_collator(tokenizer, generation: bool, prefixes: Prefixes, args: DistillArguments) -> StudentCollator:
     """The collator, with noise on the sources of a student that generates."""
     corruption = Corruption.from_tokenizer(tokenizer, args.corruption_share, args.corruption_ratio)
-    return StudentCollator(tokenizer.pad_token_id, corruption if generation else None, generation)
+    return StudentCollator(tokenizer.pad_token_id, corruption if generation else None, generation, prefixes)
 
 
-def teacher_targets(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, cache: Path):
+def teacher_targets(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, args: DistillArguments):
     """The teacher's targets for the rows, in the form of `StudentDataset`."""
     if teacher is None:
         return None
     answers = teacher_scores if isinstance(teacher, CrossEncoder) else teacher_vectors
-    return answers(teacher, rows["sentence1"][:], rows["sentence2"][:], cache)
+    prompts = {"prompt": args.teacher_prompt, "prompt_name": args.teacher_prompt_name}
+    cache = Path(args.teacher_cache or DEFAULT_CACHE)
+    return answers(teacher, rows["sentence1"][:], rows["sentence2"][:], cache, **prompts)
 
 
 def similarity_loss(args: DistillArguments, targets):
@@ -173,7 +206,7 @@ def similarity_loss(args: DistillArguments, targets):
     return lambda embeddings, scores: weight * pair_ranking_loss(embeddings, scores, args.scale)
 
 
-ARGUMENTS = (StudentArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
+ARGUMENTS = (StudentArguments, SavedPromptArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS)

@@ -14,6 +14,7 @@ from pathlib import Path
 from cosent.cli import run
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1
+from cosent.inference.prompt_arguments import check_line_breaks
 
 
 @dataclass
@@ -24,6 +25,10 @@ class EncodeArguments:
     input: str = option(REQUIRED, "UTF-8 text file of any length, one sentence per line.")
     output: str = option(REQUIRED, "File to write: float32, a row per line; numpy.load(..., mmap_mode='r').")
     batch_size: int = option(512, "Most sentences per forward pass; their tokens are limited too.")
+    prompt: str | None = option(
+        None, 'Text in front of every sentence; "" for none; default: the default prompt of the model.'
+    )
+    prompt_name: str | None = option(None, "Instead: the name of a prompt of the model.")
     normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
     dtype: str = option("float32", "Type of the computation; vectors are float32.", ("float32", "bfloat16", "float16"))
@@ -44,10 +49,17 @@ def main(args: EncodeArguments) -> None:
     start = time.time()
     device = choose_device(args.device, args.int8)
     check(args, device)
-    task = ChunkTask(Path(args.input), Path(args.output), args.batch_size, args.normalize, args.keep_empty_lines)
-    chunks = read_chunks(task.input_path, args.keep_empty_lines)
+    chunks = read_chunks(Path(args.input), args.keep_empty_lines)
     load = partial(load_encoder, args.model, args.dtype, args.int8, device)
     encoder = load()
+    task = ChunkTask(
+        Path(args.input),
+        Path(args.output),
+        args.batch_size,
+        args.normalize,
+        args.keep_empty_lines,
+        encoder.prefix(encoder.prompts.text(args.prompt, args.prompt_name)),
+    )
     rows = chunks[-1].first + chunks[-1].rows
     own = sum(chunk.rows for chunk in chunks[rank() :: world_size()])
     with tqdm(total=own, unit="sentence", file=sys.stderr, disable=rank() > 0) as progress:
@@ -74,6 +86,7 @@ def check(args: EncodeArguments, device: str) -> None:
     if output.resolve() == Path(args.input).resolve():
         raise InputError(f"--output {output} is the --input: the sentences would be lost. Name another output.")
     refuse_below_1(args, "batch_size", "workers")
+    check_line_breaks(args.prompt and [args.prompt])
     if device != "cpu" and args.workers > 1:
         raise InputError(f"--workers is for the CPU, got device {device}. Add --device cpu, or drop it.")
     if args.int8 and args.dtype != "float32":

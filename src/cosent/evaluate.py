@@ -18,6 +18,7 @@ from cosent.errors import InputError, writing
 from cosent.evaluation.calibration import Calibration
 from cosent.files import partial_file
 from cosent.flags import REQUIRED, option, refuse_below_1
+from cosent.inference.prompt_arguments import PromptArguments, described
 from cosent.run_record import read_record
 from cosent.schema import SPLITS
 
@@ -41,7 +42,7 @@ class EvaluateArguments:
     predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
-def main(args: EvaluateArguments) -> None:
+def main(args: EvaluateArguments, prompt_args: PromptArguments) -> None:
     from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
     from cosent.data.corpus import load_corpus
@@ -60,16 +61,22 @@ def main(args: EvaluateArguments) -> None:
     model = load_model(args.model).to(device)
     if args.int8:
         model = quantized(model)
-    scores = score(model, corpus.split(args.split), args.batch_size)
+    prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+    scores = score(model, corpus.split(args.split), args.batch_size, prompts)
     labels = corpus.labels(args.split)
-    found = choose_decision(args, corpus, model)
+    found = choose_decision(args, corpus, model, prompts)
     metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=found.threshold)
     if rank() > 0:
         return
     if args.predictions:
         write_predictions(args.predictions, corpus.split(args.split), scores, found.threshold)
     result = {"model": args.model, "corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
-    result |= {"int8": args.int8, "threshold": found.threshold, "threshold_from": found.threshold_from}
+    result |= {
+        "int8": args.int8,
+        "prompts": prompts,
+        "threshold": found.threshold,
+        "threshold_from": found.threshold_from,
+    }
     result |= {"calibration": found.method, "calibration_from": found.calibration_from}
     errors = {}
     if corpus.manifest.label_kind == "binary":
@@ -80,13 +87,13 @@ def main(args: EvaluateArguments) -> None:
     print(json.dumps(result | numbers | {"seconds": time.time() - start}))  # JSON has no NaN
 
 
-def score(model, rows, batch_size: int) -> np.ndarray:
+def score(model, rows, batch_size: int, prompts: tuple[str, str]) -> np.ndarray:
     """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
     from cosent.compute.distributed import gather_object, rank, world_size
 
     own = slice(rank(), None, world_size())
     sentences = (rows[name][:][own] for name in ("sentence1", "sentence2"))
-    parts = gather_object(model.similarity(*sentences, batch_size, show_progress_bar=rank() == 0))
+    parts = gather_object(model.similarity(*sentences, batch_size, show_progress_bar=rank() == 0, prompt=prompts))
     scores = np.empty(len(rows), dtype=np.float32)
     for number, part in enumerate(parts):
         scores[number :: len(parts)] = part
@@ -107,8 +114,11 @@ class Decision:
         return None if self.calibration is None else self.calibration.method
 
 
-def choose_decision(args: EvaluateArguments, corpus, model) -> Decision:
+def choose_decision(args: EvaluateArguments, corpus, model, prompts: tuple[str, str]) -> Decision:
     """The threshold from a flag, this corpus' validation split or the training of the model; the map from the last two.
+
+    Args:
+        prompts: those of both sentences; what training found with others means nothing here.
 
     Raises:
         InputError: a threshold is requested on labels that are not binary, or in two ways.
@@ -123,20 +133,24 @@ def choose_decision(args: EvaluateArguments, corpus, model) -> Decision:
             raise InputError(f"{name} has {corpus.manifest.label_kind} labels: accuracy at a threshold needs 0 and 1.")
         return Decision(None, "none: the labels are not binary", None, "none: the labels are not binary")
     if args.find_threshold:
-        return find_decision(args, corpus, model)
+        return find_decision(args, corpus, model, prompts)
     trained = f"{name} validation, when the model was trained"
-    threshold = None if record is None else record.thresholds.get(name)
+    fits = record is not None and record.prompts == prompts
+    threshold = record.thresholds.get(name) if fits else None
+    calibration = record.calibrations.get(name) if fits else None
     source = f"none: the model was not trained on {name}; --find_threshold or --threshold"
+    missing = f"none: the model has none for {name}; --find_threshold fits one"
+    if record is not None and not fits:
+        source = f"none: the model was trained with {described(record.prompts)}; --find_threshold or --threshold"
+        missing = f"none: the model was trained with {described(record.prompts)}; --find_threshold fits one"
     if args.threshold is not None:
         threshold, source = args.threshold, "--threshold"
     elif threshold is not None:
         source = trained
-    calibration = None if record is None else record.calibrations.get(name)
-    missing = f"none: the model has none for {name}; --find_threshold fits one"
     return Decision(threshold, source, calibration, missing if calibration is None else trained)
 
 
-def find_decision(args: EvaluateArguments, corpus, model) -> Decision:
+def find_decision(args: EvaluateArguments, corpus, model, prompts: tuple[str, str]) -> Decision:
     """The threshold and the map that fit the validation split of this corpus."""
     from cosent.evaluation.calibration_fit import fit_calibration
     from cosent.evaluation.metrics import find_threshold
@@ -145,7 +159,7 @@ def find_decision(args: EvaluateArguments, corpus, model) -> Decision:
     if args.threshold_grid and isinstance(model, CrossEncoder):
         raise InputError("--threshold_grid divides 0..1; the logits of a cross-encoder have no bounds. Drop it.")
     source = f"{corpus.manifest.name} validation"
-    scores, labels = score(model, corpus.split("validation"), args.batch_size), corpus.labels("validation")
+    scores, labels = score(model, corpus.split("validation"), args.batch_size, prompts), corpus.labels("validation")
     threshold = find_threshold(scores, labels, grid=args.threshold_grid)[0]
     if len(np.unique(labels)) == 1:
         return Decision(threshold, source, None, "none: all labels of the validation split are equal")
@@ -179,7 +193,7 @@ def table(result: dict, metrics: dict, errors: dict) -> str:
     return "\n".join(lines)
 
 
-ARGUMENTS = (EvaluateArguments,)
+ARGUMENTS = (EvaluateArguments, PromptArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS)

@@ -137,6 +137,7 @@ class RunSummary:
         train_seconds: without evaluation before and after.
         thresholds: lowest cosine or logit of similar pairs, by corpus.
         calibrations: maps from scores to probabilities, by corpus; empty for runs before 2026-11-23.
+        prompts: texts in front of the first and the second sentence of every pair.
         processes: None for older runs, which recorded neither it nor the footprint.
     """
 
@@ -151,6 +152,7 @@ class RunSummary:
     after: Metrics = field(default_factory=dict)
     thresholds: dict[str, float] = field(default_factory=dict)
     calibrations: dict[str, Calibration] = field(default_factory=dict)
+    prompts: tuple[str, str] = ("", "")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON, with the environment at the top level as in earlier records."""
@@ -244,6 +246,7 @@ def summary_fields(raw: dict[str, Any]) -> dict[str, Any]:
         "after": raw["after"],
         "thresholds": raw.get("thresholds", {}),
         "calibrations": {name: calibration_from(saved) for name, saved in raw.get("calibrations", {}).items()},
+        "prompts": tuple(raw.get("prompts", ("", ""))),
     }
 
 

@@ -11,6 +11,7 @@ from cosent.cli import run
 from cosent.data.text import numbered_lines
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
+from cosent.inference.prompt_arguments import PromptArguments, described
 
 
 @dataclass
@@ -26,7 +27,7 @@ class SimilarityArguments:
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
 
-def main(args: SimilarityArguments) -> None:
+def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
     from cosent.compute.devices import choose_device
     from cosent.inference.decision_rule import decision_rules
     from cosent.modeling.auto import load_model
@@ -34,16 +35,21 @@ def main(args: SimilarityArguments) -> None:
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
     pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences or [])
-    rule, note = choose_rule(decision_rules(args.model), args)
+    rules = decision_rules(args.model)
     model = load_model(args.model).to(choose_device(args.device))
-    scores = model.similarity([first for first, _ in pairs], [second for _, second in pairs])
+    prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+    rule, note = choose_rule(rules, args, prompts)
+    scores = model.similarity(*map(list, zip(*pairs, strict=True)), prompt=prompts)
     print(note, file=sys.stderr)
     for line in lines(pairs, scores, rule):
         print(line)
 
 
-def choose_rule(rules: dict, args: SimilarityArguments):
+def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str] = ("", "")):
     """The decision rule of `--corpus`, or the only one, or None; and a note about it for the user.
+
+    Args:
+        prompts: texts in front of both sentences; a rule that was found with others says nothing about these scores.
 
     Raises:
         InputError: the model has no rule for that corpus.
@@ -59,6 +65,8 @@ def choose_rule(rules: dict, args: SimilarityArguments):
     if args.corpus is None and len(rules) > 1:
         return None, f"score; for probability and verdict choose --corpus {names.replace(' ', ' or ')}"
     rule = rules[args.corpus or names]
+    if rule.prompts != prompts:
+        return None, f"score; no probability or verdict, since this model was trained with {described(rule.prompts)}"
     return rule, f"score, probability and verdict (at {rule.threshold:.4f}) as on {rule.corpus} validation"
 
 
@@ -94,7 +102,7 @@ def read_pairs(path: str) -> list[tuple[str, str]]:
     return pairs
 
 
-ARGUMENTS = (SimilarityArguments,)
+ARGUMENTS = (SimilarityArguments, PromptArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS, shares_work=False)

@@ -13,6 +13,7 @@ from transformers import set_seed
 
 from cosent.cli import run
 from cosent.evaluation.metrics import SimilarityMetrics
+from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.modeling.bi_encoder import BiEncoder
 from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
 from cosent.run_scores import SCORES_NAME, Scores, save_scores
@@ -32,12 +33,18 @@ from cosent.training.held_out import evaluate_splits, select_on_validation, tabl
 from cosent.training.mixture import load_mixture
 from cosent.training.objective import build_objective
 from cosent.training.pair_trainer import PairTrainer
-from cosent.training.towers import TOWERS, adapter, build_model
+from cosent.training.towers import TOWERS, adapter, build_model, use_prompts
 
 logger = logging.getLogger("cosent.train")
 
 
-def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossArguments, args: PairTrainingArguments):
+def main(
+    model_args: ModelArguments,
+    prompt_args: SavedPromptArguments,
+    data_args: DataArguments,
+    loss_args: LossArguments,
+    args: PairTrainingArguments,
+):
     start = time.time()
     if has_finished(args):
         return
@@ -52,8 +59,9 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     max_length = mixture.max_length(model_args.tower)
     model = build_model(model_args, loss_args.features, objective, max_length, args.seed)
     encoder = model.encoder if isinstance(model, BiEncoder) else model
+    prefixes = use_prompts(encoder, prompt_args, make_room=model_args.max_length is None)
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
-        data = mixture.tokenise(tower.dataset, encoder, loss_args.loss, data_args)
+        data = mixture.tokenise(tower.dataset, encoder, prefixes, loss_args.loss, data_args)
     trainer = PairTrainer(
         model=model,
         args=args,
@@ -62,7 +70,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         adapter=adapter(model_args, model, args.seed),
         train_dataset=data.train,
         eval_dataset=data.validation,
-        data_collator=tower.collator.from_tokenizer(encoder.tokenizer),
+        data_collator=tower.collator.from_tokenizer(encoder.tokenizer, prefixes),
         compute_metrics=lambda p: SimilarityMetrics().compute(
             predictions=p.predictions["scores"], references=p.label_ids
         ),
@@ -72,7 +80,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
         trainer.add_callback(CollapseGuard(trainer, on_collapse, args.collapse_drop, args.rollback_factor))
 
     proof = FolderProof(model, sample_pairs([*mixture.selecting, *mixture.training]))
-    settings = run_settings(args, model_args, data_args, loss_args, data=manifest_hashes(records))
+    settings = run_settings(args, model_args, prompt_args, data_args, loss_args, data=manifest_hashes(records))
     claim_output_folder(args.output_dir, checkpoint, settings)
     scores: Scores = {}
     evaluate = partial(evaluate_splits, trainer, data.held_out, model_args.tower)
@@ -87,7 +95,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
     proven = proof.check(args.output_dir)
     if trainer.is_world_process_zero():
         record = RunRecord(
-            recipe=recipe(args, model_args, data_args, loss_args),
+            recipe=recipe(args, model_args, prompt_args, data_args, loss_args),
             environment=here,
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
@@ -98,6 +106,7 @@ def main(model_args: ModelArguments, data_args: DataArguments, loss_args: LossAr
             after=after.metrics,
             thresholds=after.thresholds,
             calibrations=after.calibrations,
+            prompts=(prefixes[0].text, prefixes[1].text),
             history=trainer.state.log_history,
             train_seconds=result.metrics["train_runtime"],
             seconds=time.time() - start,

@@ -2,14 +2,23 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
+from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
+from cosent.data.collators import PairCollator
+from cosent.data.tokenization import tokenize_apart
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.pooling import Pooling
 from cosent.modeling.prompts import CROSS_ENCODER, Prompts
+from tests.families import LETTERS, save_family
 
 TEXTS = {"query": "问句：", "passage": "段落："}
+SENTENCES = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123", "怎么还款", "", "好"]
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
@@ -53,3 +62,169 @@ def test_unknown_names_are_refused():
         Prompts(TEXTS).text("别的：", "query")
     with pytest.raises(InputError, match="default_prompt_name is 'question'.*query, passage"):
         Prompts(TEXTS, "question")
+
+
+def prompted(model, folder, pooling: str, include_prompt: bool = True, prompts=TEXTS) -> SentenceTransformer:
+    """A folder that sentence-transformers saved, with a default prompt."""
+    SentenceEncoder.from_pretrained(str(model), pooling=pooling, max_length=24).save_pretrained(folder / "bare")
+    made = SentenceTransformer(str(folder / "bare"), prompts=prompts, default_prompt_name="query", device="cpu")
+    made.set_pooling_include_prompt(include_prompt)
+    made.save(str(folder / "prompted"))
+    return SentenceTransformer(str(folder / "prompted"), device="cpu")
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_our_pooling_in_sentence_transformers(tiny_model, tmp_path, include_prompt):
+    """Fails if a folder with attention pooling pools its prompt there and not here, also after it is saved there."""
+    ours = SentenceEncoder.from_pretrained(str(tiny_model), pooling="attention")
+    ours.prompts = Prompts(TEXTS, "query", include_prompt)
+    ours.save_pretrained(tmp_path / "ours")
+    served = SentenceTransformer(str(tmp_path / "ours"), device="cpu", trust_remote_code=True)
+    served.save(str(tmp_path / "theirs"))
+    again = SentenceEncoder.from_pretrained(str(tmp_path / "theirs"))
+    assert again.prompts.include_prompt == include_prompt
+    for model in (ours, again):
+        np.testing.assert_allclose(model.encode(SENTENCES), served.encode(SENTENCES), atol=2e-6)
+
+
+def test_the_last_token_is_pooled_in_any_case():
+    """Fails if a sentence that a tokenizer joins to the prompt has no vector."""
+    tokens, mask = torch.randn(2, 3, 4), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    for mode in ("cls", "mean", "max", "lasttoken"):
+        pooled = Pooling(mode, 4).pool(tokens, mask, skip=torch.tensor([1, 9]))
+        torch.testing.assert_close(pooled[1], tokens[1, 1])
+
+
+def assert_equal_everywhere(theirs: SentenceTransformer, ours: SentenceEncoder, sentences: list[str], other: str):
+    """Vectors with the default prompt, a named one, one that is given, and none."""
+    found = []
+    for options in ({}, {"prompt_name": "passage"}, {"prompt": other}, {"prompt": ""}):
+        expected = theirs.encode(sentences, **options)
+        for packing, batch_size in ((True, 512), (False, 512), (True, 2)):
+            ours.packing = packing
+            vectors = ours.encode(sentences, batch_size=batch_size, **options)
+            np.testing.assert_allclose(vectors, expected, atol=1e-6 * max(1, np.abs(expected).max()))
+        found.append(expected)
+    for number, vectors in enumerate(found):
+        for others in found[:number]:
+            assert np.abs(vectors - others).max() > 1e-3, "two prompts make no difference: nothing was compared"
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken", "weightedmean", "max", "mean_sqrt_len_tokens"])
+def test_vectors_are_those_of_sentence_transformers(tiny_model, tmp_path, pooling, include_prompt):
+    """Fails if a folder with a default prompt is served with other vectors (cosine 0.50 before prompts were read)."""
+    theirs = prompted(tiny_model, tmp_path, pooling, include_prompt)
+    ours = SentenceEncoder.from_pretrained(str(tmp_path / "prompted"))
+    assert_equal_everywhere(theirs, ours, SENTENCES, "为这个句子生成表示：")
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_a_decoder_that_is_padded_on_the_left_by_others(tmp_path, include_prompt):
+    """Fails if an instruction is counted from the padding, or the last token is looked for where others have it."""
+    model = save_family("qwen3", tmp_path / "model")
+    texts = {"query": LETTERS[0] * 3 + LETTERS[1], "passage": LETTERS[2] * 2}
+    theirs = prompted(model, tmp_path, "lasttoken" if include_prompt else "mean", include_prompt, texts)
+    assert theirs.tokenizer.padding_side == "left"
+    ours = SentenceEncoder.from_pretrained(str(tmp_path / "prompted"))
+    sentences = ["".join(LETTERS[start : start + length]) for start, length in ((5, 3), (9, 12), (30, 1), (40, 60))]
+    assert_equal_everywhere(theirs, ours, sentences, LETTERS[4])
+    expected = ours.encode(sentences)
+    ours.tokenizer.padding_side = "right"
+    np.testing.assert_array_equal(ours.encode(sentences), expected)
+
+
+def test_saving_keeps_prompts(tiny_model, tmp_path):
+    """Fails if training a folder loses its prompts, or whether their tokens are pooled."""
+    theirs = prompted(tiny_model, tmp_path, "mean", include_prompt=False)
+    ours = SentenceEncoder.from_pretrained(str(tmp_path / "prompted"))
+    ours.save_pretrained(tmp_path / "saved")
+    again, served = SentenceEncoder.from_pretrained(str(tmp_path / "saved")), str(tmp_path / "saved")
+    assert again.prompts == ours.prompts == Prompts(TEXTS | {"document": ""}, "query", include_prompt=False)
+    np.testing.assert_array_equal(again.encode(SENTENCES), ours.encode(SENTENCES))
+    served = SentenceTransformer(served, device="cpu")
+    assert (served.prompts, served.default_prompt_name) == (theirs.prompts, "query")
+    np.testing.assert_allclose(served.encode(SENTENCES), theirs.encode(SENTENCES), atol=1e-6)
+    ours.prompts = Prompts()
+    ours.save_pretrained(tmp_path / "saved")
+    assert SentenceEncoder.from_pretrained(str(tmp_path / "saved")).prompts == Prompts()
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+@pytest.mark.parametrize("packing", [True, False])
+def test_training_reads_what_encode_reads(tiny_model, packing, include_prompt):
+    """Fails if a model is trained on other tokens, or pools others, than it is served with; the sides may differ."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), max_length=24).eval()
+    encoder.packing, encoder.prompts = packing, Prompts(TEXTS, include_prompt=include_prompt)
+    prefixes = encoder.prefixes(prompt_name=["query", "passage"])
+    columns = {"sentence1": SENTENCES, "sentence2": SENTENCES[::-1]}
+    tokens = tokenize_apart(columns, encoder.tokenizer, encoder.max_length, prefixes)
+    assert sum(tokens["truncated"]) == 2
+    pairs = list(zip(tokens["input_ids1"], tokens["input_ids2"], [0.0] * len(SENTENCES), strict=True))
+    batch = PairCollator.from_tokenizer(encoder.tokenizer, prefixes)(pairs)
+    assert ("skip" in batch) != include_prompt
+    del batch["labels"]
+    with torch.no_grad():
+        outputs = BiEncoder(encoder)(**batch)
+    for side, (name, column) in enumerate(zip(TEXTS, columns.values(), strict=True)):
+        expected = encoder.encode(column, prompt_name=name)
+        np.testing.assert_allclose(outputs["embeddings"][:, side], expected, atol=1e-5)
+    scores = encoder.similarity(*columns.values(), prompt_name=["query", "passage"])
+    np.testing.assert_allclose(outputs["scores"], scores, atol=1e-6)
+    other = encoder.similarity(*columns.values(), prompt=["段落：", "问句："])
+    assert np.abs(scores - other).max() > 1e-4, "the sides make no difference: nothing was compared"
+
+
+def test_a_sentence_of_one_side_is_another_on_the_other(tiny_model):
+    """Fails if equal sentences behind different prompts share a vector."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    assert encoder.similarity("好", "好", prompt="问句：") == pytest.approx(1)
+    assert encoder.similarity("好", "好", prompt=["问句：", "段落："]) < 0.9999
+    assert encoder.similarity("问句：好", "段落：好") == encoder.similarity("好", "好", prompt=["问句：", "段落："])
+
+
+def test_prompts_without_room_for_a_sentence(tiny_model):
+    """Fails if every sentence gets the same vector, that of a prompt which is cut itself."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), max_length=8)
+    assert encoder.encode(["好", "坏"], prompt="一二三四五").shape == (2, 32)  # [CLS] 5 1 [SEP]
+    with pytest.raises(InputError, match=r"has 8 tokens, and sentences are cut to 8 with it: nothing"):
+        encoder.encode(["好"], prompt="一二三四五六")
+    with pytest.raises(InputError, match="no prompt called 'query' \\(it has none\\)"):
+        encoder.similarity("好", "坏", prompt_name="query")
+    with pytest.raises(InputError, match="two, for the first and the second, got 3"):
+        encoder.similarity("好", "坏", prompt=["一", "二", "三"])
+
+
+def test_a_cross_encoder_reads_its_prompt_in_front_of_the_pair(tiny_model, tmp_path):
+    """Fails if a reranker with an instruction scores otherwise in sentence-transformers, before or after saving."""
+    ours = CrossEncoder.from_pretrained(str(tiny_model), 1)
+    first, second = ["好", "我喜欢北京"], ["坏", "今天天气不错"]
+    bare = ours.similarity(first, second)
+    ours.prompts = Prompts({"task": "判断："}, "task")
+    ours.save_pretrained(tmp_path / "ours")
+    theirs = TheirCrossEncoder(str(tmp_path / "ours"), device="cpu")
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    again = CrossEncoder.from_pretrained(str(tmp_path / "theirs"))
+    assert again.prompts == ours.prompts
+    for options in ({}, {"prompt": "别的："}, {"prompt": ""}):
+        expected = theirs.predict(list(zip(first, second, strict=True)), **options)
+        for model in (ours, again):
+            np.testing.assert_allclose(model.similarity(first, second, **options), expected, atol=1e-6)
+    assert np.abs(ours.similarity(first, second) - bare).max() > 1e-5, "the prompt makes no difference"
+    with pytest.raises(InputError, match="one prompt in front, got '一' and '二'"):
+        ours.similarity(first, second, prompt=["一", "二"])
+    CrossEncoder.from_pretrained(str(tiny_model), 1).save_pretrained(tmp_path / "ours")
+    assert not (tmp_path / "ours" / "modules.json").exists(), "a reranker without prompts is a plain classifier"
+
+
+def test_names_after_training():
+    """Fails if a model that was trained with a prompt is served without it, or with one of the two that differ."""
+    named, bare = Prompts(TEXTS, "query", include_prompt=False), Prompts()
+    assert named.trained_with(("问句：", "问句：")) == named
+    assert named.trained_with(("段落：", "段落：")) == Prompts(TEXTS, "passage", include_prompt=False)
+    assert named.trained_with(("", "")) == Prompts(TEXTS, None, include_prompt=False)
+    assert named.trained_with(("问句：", "段落：")) == Prompts(TEXTS, None, include_prompt=False)
+    assert bare.trained_with(("别的：", "别的：")) == Prompts({"default": "别的："}, "default")
+    assert bare.trained_with(("一", "二")) == Prompts({"query": "一", "document": "二"})
+    assert bare.trained_with(("", "二")) == Prompts({"query": "", "document": "二"})
+    assert bare.trained_with(("", "")) == bare

@@ -157,3 +157,10 @@ def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):
             assert definition.has_settings_of(result, runs[result.method, result.trained_on]), result.file
             recognised += 1
     assert recognised >= 40
+
+
+def test_values_that_are_the_same():
+    """Fails if a study repeats its runs at every call, since a prompt with a comma is recorded as a list of one."""
+    assert definition.same(["检索, 相似："], "检索, 相似：") and definition.same("检索, 相似：", ["检索, 相似："])
+    assert definition.same(["u", "v"], "u,v") and definition.same([1.0], 1)
+    assert not definition.same(["一", "二"], ["一", "三"]) and not definition.same(["一", "一"], "一")

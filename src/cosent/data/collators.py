@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from cosent.data.prefix import NO_PREFIXES, Prefixes, skipped
+
 
 @dataclass
 class PairCollator:
@@ -16,17 +18,21 @@ class PairCollator:
         {"input_ids":      [[[2, 3, 0], [2, 7, 3]]],    # (batch, 2, tokens), int64
          "attention_mask": [[[1, 1, 0], [1, 1, 1]]],    # (batch, 2, tokens), int64
          "labels":         [1.0]}                       # (batch,), float32
+
+    Prompts whose tokens are not pooled add `skip`, see `prefix.skipped`.
     """
 
     pad_token_id: int
+    prefixes: Prefixes = NO_PREFIXES
 
     @classmethod
-    def from_tokenizer(cls, tokenizer) -> "PairCollator":
-        return cls(tokenizer.pad_token_id)
+    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> "PairCollator":
+        return cls(tokenizer.pad_token_id, prefixes)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
         padded = pad([ids for first, second, _ in pairs for ids in (first, second)], self.pad_token_id)
         batch = {name: tensor.view(len(pairs), 2, -1) for name, tensor in padded.items()}
+        batch |= skipped(self.prefixes, len(pairs))
         return batch | {"labels": torch.tensor([label for _, _, label in pairs], dtype=torch.float32)}
 
 
@@ -47,7 +53,8 @@ class JoinedPairCollator:
     segments: bool
 
     @classmethod
-    def from_tokenizer(cls, tokenizer) -> "JoinedPairCollator":
+    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> "JoinedPairCollator":
+        """Prompts change nothing here: a classifier reads the pair as one sequence, and pools as it was trained."""
         return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, t
 """
 
 import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from cosent.data.corpus import labels_of
+from cosent.data.prefix import NO_PREFIXES, Prefixes
 from cosent.data.tokenization import tokenize_apart, tokenize_joined, tokenizer_rules
 from cosent.schema import COLUMNS
 
@@ -28,6 +30,7 @@ class PairDataset(torch.utils.data.Dataset):
 
     Args:
         labels: targets for the loss, float32 of shape `(pairs,)`; default: the labels of the rows.
+        prefixes: the prompts of both sides.
 
     Attributes:
         truncated: how many of `sequences` (counted in `unit`) were longer than the maximum and lost their end.
@@ -36,8 +39,15 @@ class PairDataset(torch.utils.data.Dataset):
     tokenize = staticmethod(tokenize_apart)
     unit = "sentences"
 
-    def __init__(self, rows: datasets.Dataset, tokenizer, max_length: int, labels: np.ndarray | None = None):
-        table = tokenized(rows, tokenizer, max_length, self.tokenize).data
+    def __init__(
+        self,
+        rows: datasets.Dataset,
+        tokenizer,
+        max_length: int,
+        labels: np.ndarray | None = None,
+        prefixes: Prefixes = NO_PREFIXES,
+    ):
+        table = tokenized(rows, tokenizer, max_length, self.tokenize, prefixes).data
         self.columns: list[Any] = [column_view(table.column(name)) for name in TOKEN_FEATURES[self.tokenize]]
         self.labels = labels_of(rows) if labels is None else labels
         self.truncated = int(np.sum(table.column("truncated")))
@@ -69,14 +79,18 @@ class JoinedPairDataset(PairDataset):
         return ids[offsets[index] : offsets[index + 1]], first_tokens[index], self.labels[index]
 
 
-def tokenized(rows: datasets.Dataset, tokenizer, max_length: int, tokenize: Callable) -> datasets.Dataset:
-    """Tokenises rows into an Arrow cache keyed by rows, tokenizer, length and kind of tokenisation."""
+def tokenized(
+    rows: datasets.Dataset, tokenizer, max_length: int, tokenize: Callable, prefixes: Prefixes
+) -> datasets.Dataset:
+    """Tokenises rows into an Arrow cache keyed by rows, tokenizer, length, kind of tokenisation and prompts."""
+    how, prompts = f"{tokenize.__name__}|{max_length}", [prefix.text for prefix in prefixes]
+    how += f"|{json.dumps(prompts)}" if any(prompts) else ""
     return rows.map(
-        lambda batch: tokenize(batch, tokenizer, max_length),
+        lambda batch: tokenize(batch, tokenizer, max_length, prefixes),
         batched=True,
         remove_columns=list(COLUMNS),
         features=datasets.Features(**TOKEN_FEATURES[tokenize], truncated=datasets.Value("int8")),
-        new_fingerprint=fingerprint(rows, tokenizer, f"{tokenize.__name__}|{max_length}"),
+        new_fingerprint=fingerprint(rows, tokenizer, how),
         writer_batch_size=len(rows),  # a single chunk can be read without a copy
         desc="Tokenising",
     )

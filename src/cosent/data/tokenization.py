@@ -6,22 +6,23 @@ import logging
 import numpy as np
 
 from cosent.compute.threads import run_tokenizer
+from cosent.data.prefix import NO_PREFIXES, Prefixes
 from cosent.errors import InputError
 from cosent.schema import COLUMNS
 
 logger = logging.getLogger(__name__)
 
 
-def tokenize_apart(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
-    """Token ids of both sentences, each cut at `max_length`, and how many of the two were cut."""
+def tokenize_apart(batch: dict, tokenizer, max_length: int, prefixes: Prefixes = NO_PREFIXES) -> dict[str, list]:
+    """Token ids of both sentences behind their prompts, each cut at `max_length`, and how many of the two were cut."""
     options = {"truncation": True, "max_length": max_length, "return_attention_mask": False}
-    sides = [run_tokenizer(tokenizer, batch[name], **options) for name in COLUMNS[:2]]
+    sides = [run_tokenizer(tokenizer, texts, **options) for texts in prefixed(batch, prefixes)]
     cut = np.array([[bool(row.overflowing) for row in side.encodings] for side in sides])
     return {"input_ids1": sides[0]["input_ids"], "input_ids2": sides[1]["input_ids"], "truncated": cut.sum(axis=0)}
 
 
-def tokenize_joined(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
-    """Token ids of `[CLS] sentence1 [SEP] sentence2 [SEP]`, cut at the end of the longer sentence.
+def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes = NO_PREFIXES) -> dict[str, list]:
+    """Token ids of `[CLS] sentence1 [SEP] sentence2 [SEP]` with their prompts, cut at the end of the longer sentence.
 
     Returns:
         `input_ids`; `first_tokens`, how many of them have segment id 0 (all, if the tokenizer has no segments);
@@ -31,7 +32,7 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
         InputError: the tokenizer numbers segments in another way than zeros before ones.
     """
     options = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
-    pairs = run_tokenizer(tokenizer, batch["sentence1"], batch["sentence2"], **options)
+    pairs = run_tokenizer(tokenizer, *prefixed(batch, prefixes), **options)
     ids, first_tokens = pairs["input_ids"], [len(ids) for ids in pairs["input_ids"]]
     for row, segments in enumerate(pairs.get("token_type_ids", [])):
         first_tokens[row] = len(segments) - sum(segments)
@@ -42,6 +43,12 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int) -> dict[str, list]:
             )
     truncated = [bool(row.overflowing) for row in pairs.encodings]
     return {"input_ids": ids, "first_tokens": first_tokens, "truncated": truncated}
+
+
+def prefixed(batch: dict, prefixes: Prefixes) -> list[list[str]]:
+    """Both columns of sentences, each sentence behind the prompt of its side."""
+    sides = zip(COLUMNS[:2], prefixes, strict=True)
+    return [[prefix.text + sentence for sentence in batch[name]] for name, prefix in sides]
 
 
 def tokenizer_rules(tokenizer) -> str:

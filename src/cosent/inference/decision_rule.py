@@ -16,11 +16,15 @@ class DecisionRule:
     The two answer different questions, so a pair just above the threshold may have a probability below 0.5: the
     threshold is where most verdicts were right on validation, the probability is the share of similar pairs around a
     score.
+
+    Args:
+        prompts: texts in front of the first and the second sentence of the pairs that were scored.
     """
 
     corpus: str
     threshold: float
     calibration: Calibration
+    prompts: tuple[str, str] = ("", "")
 
     def probabilities(self, scores: Numbers) -> np.ndarray:
         """Probability in float64 that each pair is similar, among pairs like those of `corpus`; shape of `scores`."""
@@ -40,5 +44,5 @@ def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
     record = read_record(model)
     if record is None:
         return {}
-    return {name: DecisionRule(name, record.thresholds[name], calibration)
+    return {name: DecisionRule(name, record.thresholds[name], calibration, record.prompts)
             for name, calibration in record.calibrations.items()}  # fmt: skip

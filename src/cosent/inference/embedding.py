@@ -14,6 +14,7 @@ from torch.nn.functional import normalize as scale_to_length_1
 from cosent.compute.contexts import evaluating
 from cosent.compute.onednn import onednn_linears
 from cosent.compute.threads import run_tokenizer
+from cosent.data.prefix import NO_PREFIX, Prefix
 from cosent.errors import InputError
 from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, check_sentences, device_batches
 
@@ -41,6 +42,7 @@ def embed(
     batch_size: int,
     normalize: bool = False,
     progress: Callable[[int], None] | None = None,
+    prefix: Prefix = NO_PREFIX,
 ) -> tuple[np.ndarray, int]:
     """Embeds sentences in evaluation mode, each distinct one once, in batches of similar length.
 
@@ -50,6 +52,7 @@ def embed(
         batch_size: most sentences per forward pass, which also has at most `BATCH_TOKENS` tokens.
         normalize: scale every vector to length 1.
         progress: called after each batch with the number of completed `sentences`, repeated ones included.
+        prefix: the prompt in front of every sentence.
 
     Returns:
         float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut. A
@@ -67,9 +70,11 @@ def embed(
     with evaluating(encoder):
         for start in range(0, len(unique), CHUNK_SEQUENCES):
             chunk = slice(start, start + CHUNK_SEQUENCES)
-            tokenized = tokenize(encoder, unique[chunk])
+            tokenized = tokenize(encoder, [prefix.text + sentence for sentence in unique[chunk]])
             truncated[chunk] = tokenized.truncated
-            vectors[chunk] = embed_tokens(encoder, tokenized, batch_size, normalize, copies[chunk], progress)
+            vectors[chunk] = embed_tokens(
+                encoder, tokenized, batch_size, normalize, copies[chunk], progress, prefix.skip
+            )
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
 
 
@@ -98,6 +103,7 @@ def embed_tokens(
     normalize: bool,
     copies: np.ndarray,
     progress: Callable[[int], None] | None,
+    skip: int = 0,
 ) -> np.ndarray:
     """Runs the encoder over tokenised sentences; shape `(sentences, hidden)`, float32, in the order they were given."""
     device, lengths, order = encoder.backbone.device, tokenized.lengths, tokenized.order
@@ -109,7 +115,9 @@ def embed_tokens(
             mask = np.arange(lengths[start]) < lengths[start:stop, None]  # (sentences, longest)
             ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)
             ids[mask] = tokenized.ids[ends[start] - lengths[start] : ends[stop - 1]]
-            batch = encoder(torch.from_numpy(ids).to(device), torch.from_numpy(mask.astype(np.int64)).to(device))
+            inputs = [torch.from_numpy(array).to(device) for array in (ids, mask.astype(np.int64))]
+            skipped = {"skip": torch.full((stop - start,), skip, device=device)} if skip else {}
+            batch = encoder(*inputs, **skipped)
             vectors[start:stop] = scale_to_length_1(batch.float(), dim=-1) if normalize else batch
             if progress is not None:
                 progress(int(copies[order[start:stop]].sum()))

@@ -9,6 +9,7 @@ from torch import nn
 from cosent.compute.contexts import evaluating
 from cosent.compute.onednn import onednn_linears
 from cosent.data.collators import JoinedPairCollator
+from cosent.data.prefix import NO_PREFIXES, Prefixes
 from cosent.data.tokenization import tokenize_joined
 from cosent.errors import InputError
 from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, check_pairs, device_batches
@@ -20,6 +21,7 @@ def score_pairs(
     sentences2: list[str],
     batch_size: int,
     progress: Callable[[int], None] | None = None,
+    prefixes: Prefixes = NO_PREFIXES,
 ) -> tuple[np.ndarray, int]:
     """Scores pairs in evaluation mode, in batches of similar length.
 
@@ -28,6 +30,7 @@ def score_pairs(
         sentences1, sentences2: the sentences of each pair.
         batch_size: most pairs per forward pass, which also has at most `BATCH_TOKENS` tokens.
         progress: called after each batch with its number of pairs.
+        prefixes: the prompts in front of both sides.
 
     Returns:
         float32 array of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
@@ -41,7 +44,7 @@ def score_pairs(
         for start in range(0, len(scores), CHUNK_SEQUENCES):
             chunk = slice(start, start + CHUNK_SEQUENCES)
             columns = {"sentence1": sentences1[chunk], "sentence2": sentences2[chunk]}
-            pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length)
+            pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length, prefixes)
             empty = [row for row, ids in enumerate(pairs["input_ids"], start) if not ids]
             if empty:
                 raise InputError(

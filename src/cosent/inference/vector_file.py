@@ -16,6 +16,7 @@ from torch import nn
 
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
 from cosent.compute.processes import end_with_parent
+from cosent.data.prefix import NO_PREFIX, Prefix
 from cosent.data.text import decode_line
 from cosent.errors import InputError, writing
 from cosent.files import partial_file
@@ -42,6 +43,7 @@ class ChunkTask:
     batch_size: int
     normalize: bool
     keep_empty_lines: bool
+    prefix: Prefix = NO_PREFIX
 
 
 def read_chunks(path: Path, keep_empty_lines: bool = False, chunk_lines: int = CHUNK_LINES) -> list[Chunk]:
@@ -88,7 +90,7 @@ def encode_chunk(
     with open(task.input_path, "rb") as file:
         file.seek(chunk.offset)
         sentences = read_lines(file, task.input_path, chunk.first, chunk.rows, task.keep_empty_lines)
-    vectors, truncated = embed(encoder, sentences, task.batch_size, task.normalize, progress)
+    vectors, truncated = embed(encoder, sentences, task.batch_size, task.normalize, progress, task.prefix)
     start = open_memmap(task.output_path, mode="r").offset
     with writing(task.output_path), open(task.output_path, "r+b") as output:
         output.seek(start + chunk.first * vectors[0].nbytes)  # not into a memory map: there, a full disk is a SIGBUS

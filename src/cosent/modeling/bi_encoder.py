@@ -1,6 +1,6 @@
 """The bi-encoder: a backbone with pooling, saved in a folder that sentence-transformers can load."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from cosent.inference.batches import check_pairs
 from cosent.inference.embedding import embed
 from cosent.modeling.carried import Carried, warn_of_similarity
 from cosent.modeling.loading import (
-    TextModel,
     dropout_changes,
     load_backbone,
     load_tokenizer,
@@ -30,6 +29,7 @@ from cosent.modeling.pooling import Pooling
 from cosent.modeling.prompts import Prompts
 from cosent.modeling.saved_folder import is_cross_encoder, save_modules, submodule_state
 from cosent.modeling.tail import Normalize, embedding_dimension
+from cosent.modeling.text_model import TextModel
 from cosent.modeling.trial import check_architecture
 
 HEAD_NAME = "head.safetensors"
@@ -131,11 +131,14 @@ class SentenceEncoder(TextModel):
         save_modules(folder, layers, self.pooling, self.tail, state_dict, include_prompt)
         self.carried.save(folder, self.prompts, self.max_length, all_layers=self.pooling.layers != (-1,))
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Embeds sentences.
 
         Args:
             input_ids, attention_mask (`torch.Tensor` of shape `(sentences, tokens)`): padded on the right.
+            skip (`torch.Tensor` of shape `(sentences,)`): see `Pooling.pool`.
 
         Returns:
             `torch.Tensor` of shape `(sentences, embedding_dimension)`, of length 1 only after a `Normalize`.
@@ -143,10 +146,17 @@ class SentenceEncoder(TextModel):
         run = packed_forward if self.packing else padded_forward
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
-        return self.tail(self.pooling.pool(tokens, attention_mask[:, : tokens.shape[1]]))
+        mask = attention_mask[:, : tokens.shape[1]]
+        return self.tail(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
 
     def encode(
-        self, sentences: list[str], batch_size: int = 512, normalize: bool = False, show_progress_bar: bool = False
+        self,
+        sentences: list[str],
+        batch_size: int = 512,
+        normalize: bool = False,
+        show_progress_bar: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> np.ndarray:
         """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
 
@@ -155,15 +165,19 @@ class SentenceEncoder(TextModel):
             batch_size: most sentences per forward pass; its number of tokens is limited too.
             normalize: scale every vector to length 1, so that a dot product is the cosine.
             show_progress_bar: report progress on stderr.
+            prompt: text to put in front of every sentence, "" for none; default: the default prompt of `prompts`.
+            prompt_name: instead, the name of one of `prompts`.
 
         Returns:
             float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
 
         Raises:
-            InputError: one string instead of a list of them, or an item that is not a string.
+            InputError: one string instead of a list of them, an item that is not a string, an unknown `prompt_name`, or
+                a prompt as long as `max_length`.
         """
+        prefix = self.prefix(self.prompts.text(prompt, prompt_name))
         with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
-            vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update)
+            vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update, prefix)
         warn_truncated(truncated, len(sentences), "sentences", self.max_length)
         return vectors
 
@@ -173,18 +187,28 @@ class SentenceEncoder(TextModel):
         sentences2: str | list[str],
         batch_size: int = 512,
         show_progress_bar: bool = False,
+        prompt: str | Sequence[str] | None = None,
+        prompt_name: str | Sequence[str] | None = None,
     ) -> float | np.ndarray:
         """Cosine of each pair: a float for two strings, shape `(pairs,)` for two lists of equal length.
 
         For all against all, multiply the results of `encode(..., normalize=True)`.
+
+        Args:
+            prompt, prompt_name: as for `encode`; a list of two if they differ for `sentences1` and `sentences2`.
         """
         if isinstance(sentences1, str) and isinstance(sentences2, str):
-            return float(self.similarity([sentences1], [sentences2])[0])
+            return float(self.similarity([sentences1], [sentences2], prompt=prompt, prompt_name=prompt_name)[0])
         check_pairs(sentences1, sentences2)
-        vectors = self.encode(
-            [*sentences1, *sentences2], batch_size, normalize=True, show_progress_bar=show_progress_bar
-        )
-        return (vectors[: len(sentences1)] * vectors[len(sentences1) :]).sum(axis=1)
+        first, second = self.prompts.sides(prompt, prompt_name)
+        options = {"batch_size": batch_size, "normalize": True, "show_progress_bar": show_progress_bar}
+        if first == second:  # a sentence of both sides is read once
+            vectors = self.encode([*sentences1, *sentences2], prompt=first, **options)
+            sides = vectors[: len(sentences1)], vectors[len(sentences1) :]
+        else:
+            columns = zip((sentences1, sentences2), (first, second), strict=True)
+            sides = tuple(self.encode(column, prompt=text, **options) for column, text in columns)
+        return (sides[0] * sides[1]).sum(axis=1)
 
 
 class BiEncoder(nn.Module):
@@ -203,17 +227,21 @@ class BiEncoder(nn.Module):
         """As `TextModel.packing`."""
         return self.encoder.packing
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         """Embeds and compares pairs.
 
         Args:
             input_ids, attention_mask (`torch.Tensor` of shape `(batch, 2, tokens)`): padded on the right.
+            skip (`torch.Tensor` of shape `(batch, 2)`): as for `SentenceEncoder`.
 
         Returns:
             `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
             head also `logits` of shape `(batch, classes)`.
         """
-        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
+        skip = None if skip is None else skip.flatten()
+        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), skip=skip)
         embeddings = embeddings.float().unflatten(0, (-1, 2))
         outputs = {"embeddings": embeddings, "scores": cosine_similarity(embeddings[:, 0], embeddings[:, 1])}
         if self.head is not None:

@@ -1,6 +1,7 @@
 """The cross-encoder: a transformers sequence classifier that reads both sentences of a pair in one sequence."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
 from cosent.compute.packed_backbone import flash_precision, packed_forward, packing_obstacle, warn_of_padding
+from cosent.data.prefix import Prefix, Prefixes
 from cosent.data.tokenization import warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -19,15 +21,16 @@ from cosent.modeling.decoder_pairs import find_last_token, reads_last_token
 from cosent.modeling.foreign_code import load_config
 from cosent.modeling.heads import classifier_heads, keep_in_full_precision, logits_of_tokens, patterns_of_heads
 from cosent.modeling.loading import (
-    TextModel,
     dropout_changes,
     load_seeded,
     load_tokenizer,
     missing_models,
     quiet_transformers,
 )
+from cosent.modeling.prompts import CROSS_ENCODER, Prompts
 from cosent.modeling.saved_folder import is_cross_encoder, remove_modules, submodule_state
 from cosent.modeling.tail import IDENTITY
+from cosent.modeling.text_model import TextModel
 from cosent.modeling.trial import check_architecture
 
 logger = logging.getLogger(__name__)
@@ -103,6 +106,7 @@ class CrossEncoder(TextModel):
             find_last_token(model.config, tokenizer, fresh=not has_head)
         check_architecture(model.base_model, tokenizer)
         encoder = cls(model, tokenizer)
+        encoder.prompts = Prompts.read(path, CROSS_ENCODER)
         if max_length is not None:
             encoder.max_length = max_length
         return encoder
@@ -139,12 +143,30 @@ class CrossEncoder(TextModel):
         scores = logits[:, similar] if dissimilar is None else logits[:, similar] - logits[:, dissimilar]
         return {"logits": logits, "scores": scores}
 
+    def prefixes(
+        self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
+    ) -> Prefixes:
+        """The prompt of a pair, which stands in front of its first sentence, as in sentence-transformers.
+
+        Raises:
+            InputError: two that differ.
+        """
+        first, second = self.prompts.sides(prompt, prompt_name)
+        if first != second:
+            raise InputError(
+                f"A cross-encoder reads a pair in one sequence, with one prompt in front, got {first!r} and "
+                f"{second!r}: no server could repeat that. Pass one prompt."
+            )
+        return self.prefix(first), Prefix()
+
     def similarity(
         self,
         sentences1: str | list[str],
         sentences2: str | list[str],
         batch_size: int = 512,
         show_progress_bar: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> float | np.ndarray:
         """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
 
@@ -153,11 +175,14 @@ class CrossEncoder(TextModel):
         Args:
             batch_size: most pairs per forward pass; its number of tokens is limited too.
             show_progress_bar: report progress on stderr.
+            prompt: text to put in front of every pair, "" for none; default: the default prompt of `prompts`.
+            prompt_name: instead, the name of one of `prompts`.
         """
         if isinstance(sentences1, str) and isinstance(sentences2, str):
-            return float(self.similarity([sentences1], [sentences2])[0])
+            return float(self.similarity([sentences1], [sentences2], prompt=prompt, prompt_name=prompt_name)[0])
+        prefixes = self.prefixes(prompt, prompt_name)
         with tqdm(total=len(sentences1), unit="pair", disable=not show_progress_bar) as progress:
-            scores, truncated = score_pairs(self, sentences1, sentences2, batch_size, progress.update)
+            scores, truncated = score_pairs(self, sentences1, sentences2, batch_size, progress.update, prefixes)
         warn_truncated(truncated, len(scores), "pairs", self.max_length)
         return scores
 
@@ -174,6 +199,7 @@ class CrossEncoder(TextModel):
             self.model.save_pretrained(folder, state_dict=submodule_state(state_dict, "model."))
         self.save_tokenizer(folder)
         remove_modules(folder)
+        self.prompts.save_for_classifier(folder)
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them.

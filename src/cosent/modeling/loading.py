@@ -2,7 +2,6 @@
 
 import logging
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,7 +10,6 @@ from transformers import AutoModel, AutoTokenizer, BertTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cosent.compute.contexts import seeded
-from cosent.compute.packed_backbone import max_tokens
 from cosent.errors import InputError
 from cosent.modeling.foreign_code import load_config
 
@@ -22,46 +20,6 @@ DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "a
 DROPOUTS += ("mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "pooler_dropout")
 HEAD_DROPOUTS += ("summary_last_dropout",)
-
-
-class TextModel(nn.Module):
-    """Base class of both towers and the student: `backbone`, `tokenizer`, and a maximum length saved with the latter.
-
-    Their `from_pretrained` share these parameters:
-        model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
-        max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: that of the
-            tokenizer.
-        dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
-        seed: seed of weights that the folder lacks; the global random state is left alone.
-        attn_implementation: e.g. `flash_attention_2`, whose variable-length kernel then runs packed rows.
-        quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
-
-    Attributes:
-        packing: lay the sentences of a batch into shared rows instead of padding them, where that does not change the
-            results (see `packing.py`); may be changed at any time.
-    """
-
-    packing = True
-
-    @property
-    def max_length(self) -> int:
-        """Tokens per sequence, [CLS] and [SEP] included; longer ones are cut. Saved with the tokenizer."""
-        return min(self.tokenizer.model_max_length, max_tokens(self.backbone.config))
-
-    @max_length.setter
-    def max_length(self, tokens: int) -> None:
-        limit = max_tokens(self.backbone.config)
-        if not 3 <= tokens <= limit:
-            raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
-        self.tokenizer.model_max_length = tokens
-
-    def save_tokenizer(self, folder: str | Path) -> None:
-        """Writes the tokenizer, which carries `max_length`."""
-        self.tokenizer.model_max_length = self.max_length
-        self.tokenizer.save_pretrained(folder)
-
-    def gradient_checkpointing_enable(self, **kwargs) -> None:
-        self.backbone.gradient_checkpointing_enable(**kwargs)
 
 
 @contextmanager

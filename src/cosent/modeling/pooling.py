@@ -47,6 +47,8 @@ class Pooling(nn.Module):
         seed: seed of the fresh weights of `attention`; the global random state is left alone.
     """
 
+    include_prompt = True  # read by `forward`, in sentence-transformers; here `Prompts` decides, and passes `skip`
+
     def __init__(self, mode: str, hidden_size: int, seed: int = 42):
         super().__init__()
         self.mode = mode
@@ -82,14 +84,15 @@ class Pooling(nn.Module):
             tokens (`torch.Tensor` of shape `(sentences, tokens, hidden)`): mean of the layers named by `layers`.
             mask (`torch.Tensor` of shape `(sentences, tokens)`): 1 for tokens, 0 for padding on the left or right.
             skip: number of tokens at the start of every sentence that are not pooled, those of a prompt; or of each,
-                `torch.Tensor` of shape `(sentences,)`.
+                `torch.Tensor` of shape `(sentences,)`. The last token of a sentence is pooled in any case.
 
         Returns:
             `torch.Tensor` of shape `(sentences, embedding_dimension)`.
         """
         mask = mask.bool()
         place = mask.cumsum(dim=1)  # (sentences, tokens), 1 for the first token of a sentence
-        mask = mask & (place > (skip if isinstance(skip, int) else skip[:, None]))
+        last = place[:, -1:] - 1
+        mask = mask & (place > last.clamp(max=skip if isinstance(skip, int) else skip[:, None]))
         return torch.cat([self.pool_by(mode, tokens, mask, place) for mode in self.modes], dim=-1)
 
     def pool_by(self, mode: str, tokens: torch.Tensor, mask: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
@@ -109,7 +112,8 @@ class Pooling(nn.Module):
 
     def config(self) -> dict[str, str | int]:
         """Content of `config.json` that `load` needs."""
-        return {"word_embedding_dimension": self.hidden_size, "pooling_mode": self.mode}
+        config = {"word_embedding_dimension": self.hidden_size, "pooling_mode": self.mode}
+        return config if self.include_prompt else config | {"include_prompt": False}
 
     def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Adds `sentence_embedding` to the output of sentence-transformers' `Transformer`.
@@ -125,7 +129,8 @@ class Pooling(nn.Module):
         tokens = features["token_embeddings"]
         if self.layers != (-1,):
             tokens = torch.stack([features["all_layer_embeddings"][layer] for layer in self.layers]).mean(dim=0)
-        return features | {"sentence_embedding": self.pool(tokens, features["attention_mask"])}
+        skip = 0 if self.include_prompt else features.get("prompt_length", 0)
+        return features | {"sentence_embedding": self.pool(tokens, features["attention_mask"], skip)}
 
     def get_embedding_dimension(self) -> int:
         return self.embedding_dimension
@@ -154,6 +159,7 @@ class Pooling(nn.Module):
 
         config = json.loads(Path(file(CONFIG_NAME)).read_text(encoding="utf-8"))
         pooling = cls(config["pooling_mode"], config["word_embedding_dimension"])
+        pooling.include_prompt = config.get("include_prompt", True)
         if pooling.state_dict():
             pooling.load_state_dict(load_file(file(WEIGHTS_NAME)))
         return pooling

@@ -1,11 +1,20 @@
 """`Prompts` of a model: texts put in front of every sentence, kept in `config_sentence_transformers.json`."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from cosent.errors import InputError
-from cosent.modeling.saved_folder import read_json
+from cosent.modeling.saved_folder import read_json, write_json
 
 PROMPTS_CONFIG = "config_sentence_transformers.json"
+DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
+CLASSIFIER = "sentence_transformers.base.modules.transformer.Transformer"
+CLASSIFIER_CONFIG = {
+    "transformer_task": "sequence-classification",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "scores",
+}
 BI_ENCODER, CROSS_ENCODER = "SentenceTransformer", "CrossEncoder"  # `model_type` of that file
 
 
@@ -45,6 +54,13 @@ class Prompts:
         pooling = (read_json(path, f"{modules['Pooling']}/config.json") if "Pooling" in modules else None) or {}
         return cls(texts, config.get("default_prompt_name"), pooling.get("include_prompt", True))
 
+    def save_for_classifier(self, folder: str | Path) -> None:
+        """Writes the prompts of a cross-encoder, if any, and the modules, without which others read no prompts."""
+        if self.texts:
+            write_json(Path(folder, PROMPTS_CONFIG), {"model_type": CROSS_ENCODER} | self.config())
+            write_json(Path(folder, "modules.json"), [{"idx": 0, "name": "0", "path": "", "type": CLASSIFIER}])
+            write_json(Path(folder, "sentence_bert_config.json"), CLASSIFIER_CONFIG)
+
     def config(self) -> dict:
         """The keys of `config_sentence_transformers.json` that `read` needs."""
         return {"prompts": self.texts, "default_prompt_name": self.default_name}
@@ -73,3 +89,46 @@ class Prompts:
                 "of its names, or pass the text itself as the prompt."
             )
         return self.texts[name]
+
+    def sides(
+        self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
+    ) -> tuple[str, str]:
+        """The texts to put in front of the first and the second sentence of a pair.
+
+        Args:
+            prompt, prompt_name: as for `text`; a list of two for sides that differ.
+
+        Raises:
+            InputError: as for `text`, or more than two.
+        """
+        prompts, names = one_a_side(prompt), one_a_side(prompt_name)
+        return self.text(prompts[0], names[0]), self.text(prompts[1], names[1])
+
+    def trained_with(self, sides: tuple[str, str]) -> "Prompts":
+        """The prompts of a model that was trained with these.
+
+        One for both sides becomes the default, under its name if it has one. Two that differ cannot be a default:
+        unless they have names, they are `query` and `document`, as `encode_query` of sentence-transformers calls them.
+        """
+        first, second = sides
+        if first != second:
+            known = {first, second} <= set(self.texts.values())
+            return replace(self, texts=self.texts | ({} if known else dict(zip(SIDES, sides, strict=True))),
+                           default_name=None)  # fmt: skip
+        if not first:
+            return replace(self, default_name=None)
+        if self.text() == first:
+            return self
+        name = next((name for name, text in self.texts.items() if text == first), DEFAULT)
+        return replace(self, texts=self.texts | {name: first}, default_name=name)
+
+
+def one_a_side(given: str | Sequence[str] | None) -> Sequence[str | None]:
+    """Two values: one, or none, counts for both sides."""
+    values = [given] if given is None or isinstance(given, str) else given
+    if len(values) not in (1, 2):
+        raise InputError(
+            f"Expected one prompt for both sentences or two, for the first and the second, got {len(values)}: "
+            f"{', '.join(map(repr, values))}. Write --prompt=TEXT where sentences follow."
+        )
+    return [values[0], values[-1]]

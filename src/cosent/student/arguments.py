@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option
+from cosent.flags import REQUIRED, option, refuse_changed
+from cosent.inference.prompt_arguments import check_line_breaks
 from cosent.losses.cosent import COSINE_SCALE
 from cosent.modeling.pooling import CHOICES
 from cosent.training.arguments import PairTrainingArguments
@@ -41,6 +42,11 @@ class DistillArguments:
     """Objectives of distillation."""
 
     teacher: str | None = option(None, "Bi- or cross-encoder to learn from; without one, synonyms find each other.")
+    teacher_prompt: list[str] | None = option(
+        None, "Text in front of what the teacher reads, as --prompt for the student; default: that of the teacher.",
+        commas=True,
+    )  # fmt: skip
+    teacher_prompt_name: list[str] | None = option(None, "Instead: the name of a prompt of the teacher, or two names.")
     judge: str | None = option(None, "Bi- or cross-encoder that judges generated sentences; default: the teacher.")
     synonyms_only: bool = option(False, "Use only pairs of synonyms for the similarity term too.")
     similarity_weight: float | None = option(None, "Weight of the similarity loss; default 100 for vectors, else 1.")
@@ -53,6 +59,11 @@ class DistillArguments:
     )
     generation_sources: int = option(50, "Held-out sentences to generate samples for and measure; 0 for none.")
     generation_samples: int = option(20, "Samples for each of them.")
+
+    def __post_init__(self):
+        check_line_breaks(self.teacher_prompt)
+        if self.teacher is None:
+            refuse_changed(self, ("teacher_prompt", "teacher_prompt_name"), "--teacher")
 
 
 @dataclass

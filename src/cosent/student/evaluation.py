@@ -93,6 +93,7 @@ class StudentEvaluation:
         generation: whether it generates, and therefore is a `Student`.
         judge: see `sample_report`; None to draw no samples.
         sources: number of sources to draw samples for.
+        prompts: texts in front of the first and the second sentence of every pair.
     """
 
     def __init__(
@@ -103,7 +104,9 @@ class StudentEvaluation:
         judge: nn.Module | None,
         sources: int,
         sampling: Sampling,
+        prompts: tuple[str, str] = ("", ""),
     ):
+        self.prompts = prompts
         self.copy = deepcopy(model)
         self.encoder = self.copy.encoder if isinstance(self.copy, BiEncoder) else self.copy
         self.corpora, self.judge, self.sampling = corpora, judge, sampling
@@ -131,7 +134,7 @@ class StudentEvaluation:
 
     def spearman(self, corpus: Corpus, split: str) -> float:
         rows = corpus.split(split)
-        scores = self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:])
+        scores = self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:], prompt=self.prompts)
         return SimilarityMetrics().compute(predictions=scores, references=corpus.labels(split))["spearman"]
 
     def report(self, weights: dict[str, torch.Tensor]) -> tuple[Metrics, Written | None]:

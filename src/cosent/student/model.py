@@ -114,13 +114,18 @@ class Student(SentenceEncoder):
         return Student.from_pretrained(str(folder)).state_dict()
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+        skip: torch.Tensor | None = None,
     ) -> torch.Tensor | dict[str, torch.Tensor]:
         """Embeds sentences, or embeds sources and scores their targets.
 
         Args:
             input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): padded on the
                 right; segment ids are 0 for the source and 1 for the target, which may be missing from a sequence.
+            skip: as for `SentenceEncoder`, without segment ids.
 
         Returns:
             Without segment ids, vectors of shape `(sentences, hidden)`. With them, `embeddings` of the sources;
@@ -128,7 +133,7 @@ class Student(SentenceEncoder):
             their number, both float32 of shape `(sequences,)` and 0 without a target.
         """
         if token_type_ids is None:
-            return super().forward(input_ids, attention_mask)
+            return super().forward(input_ids, attention_mask, skip)
         hidden = self.unilm_states(input_ids, attention_mask, token_type_ids)  # (sequences, longest, hidden)
         logits, labels, sequence = self.predict_targets(hidden, input_ids, token_type_ids)
         each = cross_entropy(logits.float(), labels, reduction="none")  # (target tokens,)
@@ -225,9 +230,6 @@ class Student(SentenceEncoder):
         written = write_targets(self, sources, sampling)
         candidates = [self.tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in written]
         return rank_candidates(self, texts, candidates, keep, keep_tokens or [])
-
-    def count_tokens(self, text: str) -> int:
-        return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False)["input_ids"])
 
     def tokenize_sources(self, texts: list[str], kept: list[str], masked: list[str]) -> list[list[int]]:
         """Token ids of each text, `masked` strings hidden behind [MASK]; checks that all strings are there."""

@@ -10,6 +10,7 @@ import numpy as np
 from torch import nn
 
 from cosent.compute.distributed import gather_object, local_rank, local_world_size, rank, wait_for_everyone
+from cosent.data.prefix import Prefix
 from cosent.data.tokenization import tokenizer_rules
 from cosent.files import partial_file
 from cosent.modeling.bi_encoder import SentenceEncoder
@@ -21,37 +22,57 @@ DEFAULT_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "
 
 
 def teacher_vectors(
-    teacher: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE
+    teacher: SentenceEncoder,
+    sentences1: list[str],
+    sentences2: list[str],
+    cache: Path = DEFAULT_CACHE,
+    **prompts,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A teacher's unit vectors of all distinct sentences.
+    """A teacher's unit vectors of all distinct sentences; a sentence is another one behind another prompt.
 
     Args:
         sentences1, sentences2: the sentences of each pair.
         cache: cache folder.
+        prompts: `prompt` or `prompt_name`, as for `similarity` of the teacher.
 
     Returns:
         Memory-mapped float32 vectors of shape `(distinct sentences, hidden)`, and which of them belong to each pair,
         shape `(pairs, 2)`.
     """
-    place: dict[str, int] = {}
-    both = zip(sentences1, sentences2, strict=True)
-    rows = np.array([[place.setdefault(sentence, len(place)) for sentence in pair] for pair in both])
+    place: dict[tuple[str, str], int] = {}
+    sides, both = teacher.prompts.sides(**prompts), zip(sentences1, sentences2, strict=True)
+    rows = np.array([[place.setdefault(read, len(place)) for read in zip(sides, pair, strict=True)] for pair in both])
     distinct = list(place)
 
     def compute(share: slice) -> np.ndarray:
-        return teacher.encode(distinct[share], normalize=True, show_progress_bar=local_rank() == 0)
+        some, vectors = distinct[share], None
+        for prompt in dict.fromkeys(sides):
+            chosen = np.array([own == prompt for own, _ in some], dtype=bool)
+            sentences = [sentence for own, sentence in some if own == prompt]
+            encoded = teacher.encode(sentences, normalize=True, show_progress_bar=local_rank() == 0, prompt=prompt)
+            vectors = np.empty((len(some), encoded.shape[1]), dtype=np.float32) if vectors is None else vectors
+            vectors[chosen] = encoded
+        return vectors
 
-    return cached_array(cache, teacher, distinct, compute, "vectors"), rows
+    prefixes = {prompt: teacher.prefix(prompt) for prompt in sides}
+    texts = [in_key(prefixes[prompt], sentence) for prompt, sentence in distinct]
+    return cached_array(cache, teacher, texts, compute, "vectors"), rows
 
 
 def teacher_scores(
-    teacher: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE
+    teacher: CrossEncoder,
+    sentences1: list[str],
+    sentences2: list[str],
+    cache: Path = DEFAULT_CACHE,
+    **prompts,
 ) -> np.ndarray:
-    """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`."""
-    pairs = [f"{first}\t{second}" for first, second in zip(sentences1, sentences2, strict=True)]
+    """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`; arguments of `teacher_vectors`."""
+    prefix, _ = teacher.prefixes(**prompts)
+    pairs = [in_key(prefix, f"{first}\t{second}") for first, second in zip(sentences1, sentences2, strict=True)]
 
     def compute(share: slice) -> np.ndarray:
-        return teacher.similarity(sentences1[share], sentences2[share], show_progress_bar=local_rank() == 0)
+        progress = local_rank() == 0
+        return teacher.similarity(sentences1[share], sentences2[share], show_progress_bar=progress, **prompts)
 
     return cached_array(cache, teacher, pairs, compute, "scores")
 
@@ -86,6 +107,11 @@ def cached_array(
 def write_array(file: Path, values: np.ndarray) -> None:
     with partial_file(file) as partial, open(partial, "wb") as opened:
         np.save(opened, values)
+
+
+def in_key(prefix: Prefix, text: str) -> str:
+    """A text with its prompt, for `fingerprint`; the same tokens mean another vector if fewer of them are pooled."""
+    return f"{prefix.text}\0{prefix.skip}\0{text}" if prefix.text else text
 
 
 def fingerprint(teacher: nn.Module, texts: list[str]) -> str:

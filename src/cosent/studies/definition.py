@@ -178,11 +178,13 @@ def has_settings_of(result: Result, run: Run) -> bool:
 def same(one, other) -> bool:
     """Whether two values of a flag are equivalent: a recipe may have 6 where the record has 6.0.
 
-    Lists were recorded as `a,b` by version 0.1.
+    A list of one may be given as its value alone. Lists were recorded as `a,b` by version 0.1.
     """
-    if isinstance(one, list) or isinstance(other, list):
-        one, other = (value if isinstance(value, list) else str(value).split(",") for value in (one, other))
+    if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, list) or isinstance(other, list):
+        values, alone = (one, other) if isinstance(one, list) else (other, one)
+        return same(values, [alone]) or same(values, str(alone).split(","))
     try:
         return float(one) == float(other)
     except (TypeError, ValueError):

@@ -7,6 +7,7 @@ from transformers import TrainingArguments
 
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.modeling.pooling import CHOICES
@@ -198,4 +199,5 @@ def use_one_gpu(args: TrainingArguments) -> None:
         args._n_gpu = 1
 
 
-TRAIN_ARGUMENTS = (ModelArguments, DataArguments, LossArguments, PairTrainingArguments)  # arguments of `cosent.train`
+# Arguments of `cosent.train`.
+TRAIN_ARGUMENTS = (ModelArguments, SavedPromptArguments, DataArguments, LossArguments, PairTrainingArguments)

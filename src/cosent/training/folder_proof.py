@@ -16,7 +16,7 @@ from cosent.errors import InputError
 from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.loading import TextModel
+from cosent.modeling.text_model import TextModel
 from cosent.run_record import Proof
 from cosent.training.sharding import launched_with, whole_state
 

@@ -7,9 +7,10 @@ from torch.utils.data import ConcatDataset
 from cosent.data.corpus import Corpus, labels_of, load_corpus, random_subset
 from cosent.data.negatives import random_negatives
 from cosent.data.pairs import PairDataset
+from cosent.data.prefix import Prefixes
 from cosent.data.tokenization import warn_truncated
 from cosent.errors import InputError
-from cosent.modeling.loading import TextModel
+from cosent.modeling.text_model import TextModel
 from cosent.schema import Manifest
 from cosent.training.arguments import DataArguments
 from cosent.training.held_out import HeldOut, validation_sets
@@ -64,12 +65,12 @@ class Mixture:
         return max(corpus.manifest.max_length[tower] for corpus in self.corpora.values())
 
     def tokenise(
-        self, dataset: type[PairDataset], encoder: TextModel, loss: str, args: DataArguments
+        self, dataset: type[PairDataset], encoder: TextModel, prefixes: Prefixes, loss: str, args: DataArguments
     ) -> TokenisedMixture:
         """Tokenises every split through the cache on disk; warns about truncated text."""
-        train = training_set(self.training, dataset, encoder, loss, args)
+        train = training_set(self.training, dataset, encoder, prefixes, loss, args)
         held_out = {
-            name: {split: tokenised(corpus, split, dataset, encoder) for split in corpus.splits if split != "train"}
+            name: {s: tokenised(corpus, s, dataset, encoder, prefixes) for s in corpus.splits if s != "train"}
             for name, corpus in self.corpora.items()
         }
         names = [corpus.manifest.name for corpus in self.selecting]
@@ -114,7 +115,7 @@ def load_corpora(names: list[str], eval_names: list[str] | None, data_dir: str) 
 
 
 def training_set(
-    corpora: list[Corpus], dataset: type[PairDataset], encoder, loss: str, args: DataArguments
+    corpora: list[Corpus], dataset: type[PairDataset], encoder, prefixes: Prefixes, loss: str, args: DataArguments
 ) -> PairDataset | ConcatDataset:
     """Training pairs with the targets of the loss.
 
@@ -125,17 +126,19 @@ def training_set(
         rows = random_subset(corpus.splits["train"], args.limit_train)
         rows = random_negatives(rows, corpus.manifest) if args.random_negatives else rows
         targets = loss_targets(loss, labels_of(rows), corpus.manifest)
-        data = tokenised(corpus, "train", dataset, encoder, rows, targets)
+        data = tokenised(corpus, "train", dataset, encoder, prefixes, rows, targets)
         group = corpus.manifest.label_kind == "nli" if loss == "sbert_joint" else corpus.manifest.name
         parts.setdefault(group, []).append(data)
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
     return groups[0] if len(groups) == 1 else ConcatDataset(groups)
 
 
-def tokenised(corpus: Corpus, split: str, dataset: type[PairDataset], encoder, rows=None, labels=None) -> PairDataset:
+def tokenised(
+    corpus: Corpus, split: str, dataset: type[PairDataset], encoder, prefixes: Prefixes, rows=None, labels=None
+) -> PairDataset:
     """Tokenises a split, or some `rows` of it, and warns about truncated text."""
     rows = corpus.splits[split] if rows is None else rows
-    data = dataset(rows, encoder.tokenizer, encoder.max_length, labels)
+    data = dataset(rows, encoder.tokenizer, encoder.max_length, labels, prefixes)
     where = f"{corpus.manifest.name} {split}"
     warn_truncated(data.truncated, data.sequences, data.unit, encoder.max_length, where, "--max_length")
     return data

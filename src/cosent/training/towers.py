@@ -9,11 +9,14 @@ from torch import nn
 
 from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.pairs import JoinedPairDataset, PairDataset
+from cosent.data.prefix import Prefixes
 from cosent.errors import InputError
 from cosent.flags import refuse_changed
+from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.modeling import lora
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.text_model import TextModel
 from cosent.training.arguments import ModelArguments
 from cosent.training.objective import Objective
 
@@ -63,6 +66,21 @@ def build_model(
         model = BiEncoder(encoder, objective.head(encoder.embedding_dimension, features, seed))
     encoder.packing = args.packing
     return model
+
+
+def use_prompts(encoder: TextModel, args: SavedPromptArguments, make_room: bool) -> Prefixes:
+    """The prompts of both sentences in a training; from now on those of the encoder, if they are to be saved.
+
+    Args:
+        make_room: whether to raise the maximum length, which is that of the sentences alone, by the longer prompt.
+    """
+    prompts = encoder.prompts.sides(args.prompt, args.prompt_name)
+    if make_room:
+        encoder.raise_max_length(max(map(encoder.count_tokens, prompts)))
+    prefixes = encoder.prefixes(prompts)
+    if args.save_prompt:
+        encoder.prompts = encoder.prompts.trained_with(prompts)
+    return prefixes
 
 
 def adapter(args: ModelArguments, model: nn.Module, seed: int) -> lora.Adapter | None:

@@ -1,0 +1,158 @@
+"""Prompts through the jobs: what a model is trained with is what it is measured and served with."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from sentence_transformers import CrossEncoder as TheirCrossEncoder
+from sentence_transformers import SentenceTransformer
+
+from cosent import distill, encode, evaluate, similarity
+from cosent.cli import parse, run
+from cosent.errors import InputError
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.prompts import Prompts
+from cosent.run_record import read_record
+from cosent.run_scores import read_scores
+
+PROMPT = "为这个句子生成表示："
+
+
+@pytest.fixture
+def corpus(make_corpus, pairs):
+    return make_corpus({"train": pairs, "validation": pairs[:32], "test": pairs[32:]})
+
+
+@pytest.fixture
+def job(monkeypatch, capsys):
+    """Returns a function that runs a job by its command line and gives back what it prints."""
+
+    def call(module, *words) -> str:
+        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, words)])
+        capsys.readouterr()
+        run(module.main, *module.ARGUMENTS)
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_one_folder_for_all_jobs(train, job, corpus, pairs, tiny_model, tmp_path, include_prompt):
+    """Fails if train, evaluate, encode, similarity and sentence-transformers disagree on a folder with a prompt."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    encoder.prompts = Prompts(include_prompt=include_prompt)
+    encoder.save_pretrained(tmp_path / "start")
+    start = ("--model_name_or_path", str(tmp_path / "start"))
+    folder = train(corpus, *start, "--prompt", PROMPT)
+    bare = train(corpus, *start, output="bare")
+    served = SentenceTransformer(str(folder), device="cpu")
+    assert (served.prompts["default"], served.default_prompt_name) == (PROMPT, "default")
+    assert served.max_seq_length == 32 + len(PROMPT), "the prompt takes the place of the sentences"
+
+    first, second, _ = map(list, zip(*pairs[32:], strict=True))
+    vectors = served.encode([*first, *second], normalize_embeddings=True)
+    cosines = (vectors[: len(first)] * vectors[len(first) :]).sum(axis=1)
+    trained = read_scores(folder / "scores.npz")["made_up"]["test"]["after"]
+    np.testing.assert_allclose(trained, cosines, atol=1e-5)
+    assert np.abs(trained - read_scores(bare / "scores.npz")["made_up"]["test"]["after"]).max() > 1e-3
+
+    predictions = ("--predictions", tmp_path / "predictions.tsv")
+    result = json.loads(job(evaluate, "--model", folder, "--corpus", corpus, *predictions))
+    written = [line.split("\t")[-1] for line in predictions[1].read_text(encoding="utf-8").splitlines()[1:]]
+    np.testing.assert_allclose(np.array(written, dtype=float), cosines, atol=2e-6)  # six digits are written
+    assert result["prompts"] == [PROMPT, PROMPT]
+    assert result["threshold"] == read_record(folder).thresholds["made_up"]
+    (tmp_path / "sentences.txt").write_text("\n".join(first), encoding="utf-8")
+    job(encode, "--model", folder, "--input", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--normalize")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors[: len(first)], atol=1e-6)
+    assert f"{cosines[0]:.4f}" in job(similarity, "--model", folder, first[0], second[0])
+
+
+def test_another_prompt_than_that_of_training(train, job, corpus, tmp_path):
+    """Fails if --prompt of a serving job changes nothing, or a threshold is used where scores are others."""
+    folder = train(corpus, "--prompt", PROMPT)
+    ours = SentenceEncoder.from_pretrained(str(folder))
+    other = json.loads(job(evaluate, "--model", folder, "--corpus", corpus, "--prompt", ""))
+    assert other["prompts"] == ["", ""] and other["threshold"] is None
+    assert f"trained with the prompt '{PROMPT}'" in other["threshold_from"]
+    for words, options in (
+        (["--prompt="], {"prompt": ""}),
+        (["--prompt_name=default"], {}),
+        (["--prompt", "一", "二"], {"prompt": ["一", "二"]}),
+    ):
+        printed = job(similarity, "--model", folder, "怎么还款", "如何还款", *words)
+        assert f"{ours.similarity('怎么还款', '如何还款', **options):.4f}" in printed
+    (tmp_path / "sentences.txt").write_text("怎么还款\n", encoding="utf-8")
+    files = ["--input", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--prompt", "一"]
+    job(encode, "--model", folder, *files)
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), ours.encode(["怎么还款"], prompt="一"), atol=1e-6)
+
+
+def test_two_prompts_and_prompts_that_are_not_saved(train, corpus, tmp_path):
+    """Fails if a search model cannot be served by its two prompts, or --no_save_prompt changes the folder's own."""
+    folder = train(corpus, "--prompt", "查询：", "文档：")
+    assert SentenceEncoder.from_pretrained(str(folder)).prompts == Prompts({"query": "查询：", "document": "文档："})
+    assert read_record(folder).prompts == ("查询：", "文档：")
+    served, ours = SentenceTransformer(str(folder), device="cpu"), SentenceEncoder.from_pretrained(str(folder))
+    np.testing.assert_allclose(served.encode_query(["好"]), ours.encode(["好"], prompt_name="query"), atol=1e-6)
+    np.testing.assert_allclose(served.encode_document(["好"]), ours.encode(["好"], prompt_name="document"), atol=1e-6)
+    again = train(corpus, "--model_name_or_path", str(folder), "--prompt", PROMPT, "--no_save_prompt", output="again")
+    assert SentenceEncoder.from_pretrained(str(again)).prompts == ours.prompts
+    assert read_record(again).prompts == (PROMPT, PROMPT)
+
+
+def test_resuming_with_another_prompt(train, corpus):
+    """Fails if one run trains with two prompts."""
+    folder = train(corpus, "--prompt", PROMPT)
+    with pytest.raises(InputError, match=f"other settings: prompt \\['{PROMPT}'\\], not \\['别的：'\\]"):
+        train(corpus, "--prompt", "别的：", "--resume_from_checkpoint", str(folder / "checkpoint-4"))
+
+
+def test_a_cross_encoder_is_served_as_it_was_trained(train, corpus, pairs):
+    """Fails if the instruction of a reranker is lost between training and serving."""
+    folder = train(corpus, "--tower", "cross_encoder", "--prompt", "判断是否相似：")
+    theirs = TheirCrossEncoder(str(folder), device="cpu").predict([pair[:2] for pair in pairs[32:]])
+    np.testing.assert_allclose(read_scores(folder / "scores.npz")["made_up"]["test"]["after"], theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--prompt_name", "query"], "no prompt called 'query'"),
+        (["--prompt", "一", "--prompt_name", "query"], "Pass one of the two"),
+        (["--prompt", "一", "二", "三"], "two, for the first and the second, got 3"),
+        (["--prompt", "Instruct: 检索\\nQuery:"], "backslash and an n where a line break was probably meant"),
+        (["--prompt", "长" * 30, "--max_length", "32"], "has 32 tokens, and sentences are cut to 32"),
+        (["--tower", "cross_encoder", "--prompt", "一", "二"], "one prompt in front"),
+    ],
+)
+def test_prompts_that_cannot_be_meant(train, corpus, flags, message):
+    """Fails if a run of hours is trained with a prompt that the user did not mean."""
+    with pytest.raises(InputError, match=message):
+        train(corpus, *flags)
+
+
+def test_students_and_teachers(tiny_student, tiny_model, corpus, tmp_path):
+    """Fails if a teacher is asked without its prompt, or a student is served without its own or writes it."""
+
+    def train_student(*flags, output="student"):
+        words = ["--model_name_or_path", tiny_student, "--corpus", corpus, "--output_dir", tmp_path / output, *flags]
+        words += ["--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "8"]
+        words += ["--num_train_epochs", "1", "--teacher_cache", tmp_path / "cache", "--generation_sources", "0"]
+        distill.main(*parse(list(map(str, words)), *distill.ARGUMENTS))
+        return tmp_path / output
+
+    teacher = ("--teacher", str(tiny_model), "--teacher_prompt", "一：", "二：")
+    folder = train_student(*teacher, "--generation", "false", "--prompt", PROMPT)
+    (cached,) = (tmp_path / "cache").glob("*.npy")
+    read = SentenceEncoder.from_pretrained(str(tiny_model)).encode(["我喜欢北京"], normalize=True, prompt="二：")
+    assert np.abs(np.load(cached) - read).sum(axis=1).min() < 1e-5
+    served = SentenceTransformer(str(folder), device="cpu")
+    assert served.prompts["default"] == PROMPT
+    ours = SentenceEncoder.from_pretrained(str(folder))
+    np.testing.assert_allclose(ours.encode(["好"]), served.encode(["好"]), atol=1e-6)
+    with pytest.raises(InputError, match="would learn to write it too"):
+        train_student("--prompt", PROMPT, output="writer")
+    with pytest.raises(InputError, match="teacher_prompt does nothing here"):
+        train_student("--teacher_prompt", PROMPT, output="writer")
