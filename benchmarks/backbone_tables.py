@@ -1,5 +1,7 @@
 """Tables of architectures: the speed of packing, and what each architecture can do."""
 
+from collections.abc import Iterable
+
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
 
@@ -33,3 +35,56 @@ def ratio(way: dict[str, float]) -> float:
 
 def commits(result: dict) -> str:
     return ", ".join(dict.fromkeys((row["commit"] or "unknown")[:10] for row in result["rows"].values()))
+
+
+def backbones_table(result: dict) -> str:
+    """What each architecture can do; two values are those of the bi-encoder and the cross-encoder."""
+    header = ["architecture", "trains in full", "trains LoRA", "packs", "packed and padded differ, outputs / gradients"]
+    header += ["reloaded, full / LoRA", "in sentence-transformers", "training speed, packed / padded"]
+    rows: list[list[Cell]] = []
+    for name, row in result["rows"].items():
+        towers = [row["bi_encoder"], row["cross_encoder"]]
+        packing = [tower.get("packing", {}) for tower in towers]
+        full, lora = ([tower.get(way, tower) for tower in towers] for way in ("full", "lora"))
+        rows.append(
+            [
+                name,
+                both(map(learns, full)),
+                both(map(learns, lora)),
+                both(map(packs, packing)),
+                " / ".join(filter(None, (worst(packing, key) for key in ("outputs", "gradients")))),
+                " / ".join(filter(None, (worst(way, "reloaded") for way in (full, lora)))),
+                worst(full + lora, "sentence_transformers"),
+                " / ".join(f"{row['speed'][task]:.2f}" for task in TASKS[:2] if task in row.get("speed", {})),
+            ]
+        )
+    size = result["size"]
+    return (
+        f"{markdown_table(header, rows)}\n\n"
+        f"Random models of {size['layers']} layers x {size['width']}, trained on {result['pairs']} pairs of "
+        f"{result['corpus']}; differences relative to the largest value, the larger of both towers; "
+        f"two speeds are those of bi-encoder and cross-encoder, see [speed.md](speed.md#packing). "
+        f"{result['device']}, commit {commits(result)}."
+    )
+
+
+def both(values: Iterable[str]) -> str:
+    """One word where both towers agree, two otherwise."""
+    return " / ".join(dict.fromkeys(filter(None, values)))
+
+
+def learns(way: dict) -> str:
+    if "losses" not in way:
+        return "refused" if "refused" in way else "fails"
+    return "yes" if way["losses"][1] < way["losses"][0] else "no"
+
+
+def packs(packing: dict) -> str:
+    if "packs" not in packing:
+        return ""
+    return "yes" if packing["packs"] else "no, reads padding" if packing["reads_padding"] else "no"
+
+
+def worst(records: list[dict], key: str) -> str:
+    values = [record[key] for record in records if key in record]
+    return f"{max(values):.0e}" if values else ""

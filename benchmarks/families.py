@@ -1,4 +1,4 @@
-"""Random models of 4 layers x 256 of every architecture, as either tower, and batches of a corpus for them."""
+"""Random models of every architecture, as either tower, and batches of a corpus for them."""
 
 import json
 import sys
@@ -30,10 +30,10 @@ def packs(name: str) -> bool:
 
 
 @contextmanager
-def random_model(name: str, tower: str, max_length: int) -> Iterator[BiEncoder | CrossEncoder]:
+def random_model(name: str, tower: str, max_length: int, size: Size = SIZE) -> Iterator[BiEncoder | CrossEncoder]:
     """A tower, loaded from a folder with the random weights of a backbone; a head is fresh."""
     with TemporaryDirectory() as folder:
-        path = str(save_family(name, Path(folder), size=SIZE))
+        path = str(save_family(name, Path(folder), size=size))
         if tower == "bi_encoder":
             yield BiEncoder(SentenceEncoder.from_pretrained(path, pooling="mean", max_length=max_length))
         else:
@@ -67,7 +67,9 @@ def loss_of(model: BiEncoder | CrossEncoder, batch: dict[str, torch.Tensor], pac
     return cosent_loss(model(**inputs)["scores"], batch["labels"], scale)
 
 
-def measure_each(kind: str, corpus: str, pairs: int, output: str, only: list[str] | None, row: Callable) -> dict:
+def measure_each(
+    kind: str, corpus: str, pairs: int, output: str, only: list[str] | None, row: Callable, size: Size = SIZE
+) -> dict:
     """Measures one architecture after the other and writes the file after each; those in it are kept.
 
     Args:
@@ -77,11 +79,15 @@ def measure_each(kind: str, corpus: str, pairs: int, output: str, only: list[str
     file = Path(output)
     kept = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else {}
     rows, max_length = shuffled_rows(corpus, "train", pairs)
-    result = {"kind": kind, "corpus": Path(corpus).name, "pairs": pairs, "size": asdict(SIZE), "rows": kept}
+    result = {"kind": kind, "corpus": Path(corpus).name, "pairs": pairs, "size": asdict(size), "rows": kept}
     result |= asdict(environment())
     for name in tqdm(only or [name for name in FAMILIES if name not in kept], file=sys.stderr):
         kept[name] = row(name, rows, max_length) | {"commit": result["commit"]}
         result["rows"] = {name: kept[name] for name in FAMILIES if name in kept}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write(result, output)
     return result
+
+
+def write(result: dict, output: str) -> None:
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    Path(output).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

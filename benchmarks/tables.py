@@ -15,7 +15,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks.backbone_tables import packing_table
+from benchmarks.backbone_tables import backbones_table, packing_table
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
@@ -187,6 +187,7 @@ def generation_table(result: dict) -> str:
 
 # By the `kind` of a result; results of speed have none.
 TABLES = {
+    "backbones": backbones_table,
     "exactness": exactness_table,
     "generation": generation_table,
     "kills": kills_table,

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.backbone_tables import packing_table
 from benchmarks.common import BATCH_SIZE, WARM_UP
 from benchmarks.families import TOWERS, batches, encoder_of, loss_of, measure_each, packs, random_model
-from benchmarks.backbone_tables import packing_table
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.errors import messages_for_users
 

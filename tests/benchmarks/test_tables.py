@@ -120,3 +120,30 @@ def test_the_speed_of_writing_is_shown(tmp_path):
     filled = tables.fill("<!-- results:generation -->\n<!-- end -->\n", tmp_path)
     assert "| 4 layers | 9.5 | 2.00 | 20.00 | **7.5** | 97% |" in filled
     assert "50 sources x 20 samples, medians of 3 turns; CPU, 2 threads" in filled
+
+
+def test_architectures_are_shown(tmp_path):
+    """Fails if an architecture that fails or is refused looks fine, or a ratio is turned over."""
+    way = {"losses": [2.0, 1.0], "reloaded": 0.0, "sentence_transformers": 2e-7}
+    fine = {
+        "packing": {"packs": True, "outputs": 3e-7, "gradients": 1e-6},
+        "full": way,
+        "lora": way | {"reloaded": 7e-7},
+    }
+    worse = {"packing": {"packs": False, "reads_padding": True}, "full": way | {"losses": [1.0, 2.0]}}
+    speed = {"train_bi_encoder": 2.0, "train_cross_encoder": 1.5}
+    rows = {
+        "one": {"bi_encoder": fine, "cross_encoder": fine, "speed": speed},
+        "two": {"bi_encoder": worse | {"lora": {"failed": "ValueError: x"}}, "cross_encoder": {"refused": "No."}},
+    }
+    size, shared = {"layers": 3, "width": 64}, {"device": "CPU", "threads": 1, "corpus": "lcqmc", "pairs": 32}
+    result = {"kind": "backbones", "rows": {name: row | {"commit": "abc"} for name, row in rows.items()}, "size": size}
+    (tmp_path / "backbones.json").write_text(json.dumps(result | shared))
+    seconds = dict.fromkeys(("train_bi_encoder", "train_cross_encoder", "encode"), {"packed": 300.0, "padded": 100.0})
+    measured = {"one": {"per_second": seconds, "commit": "abc"}, "two": {"per_second": {}, "commit": "abc"}}
+    (tmp_path / "packing.json").write_text(json.dumps({"kind": "packing", "rows": measured, "size": size} | shared))
+    text = "".join(f"<!-- results:{name} -->\n<!-- end -->\n" for name in ("backbones", "packing"))
+    filled = tables.fill(text, tmp_path)
+    assert "| one | yes | yes | yes | 3e-07 / 1e-06 | 0e+00 / 7e-07 | 2e-07 | 2.00 / 1.50 |" in filled
+    assert "| two | no / refused | fails / refused | no, reads padding |  | 0e+00 | 2e-07 |  |" in filled
+    assert "| one | 300 / 100 | **3.00** | 300 / 100 | **3.00** | 300 / 100 | 3.00 |" in filled
