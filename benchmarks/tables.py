@@ -5,7 +5,8 @@ python -m benchmarks.tables FILE ...     these Markdown files
 python -m benchmarks.tables --check      change nothing, exit with 1 where a table is not current
 
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
-`results/NAME`, or of the benchmark whose JSON is `results/NAME.json`.
+`results/NAME`, or of the benchmark whose JSON is `results/NAME.json`; `<!-- results:NAME probabilities -->` asks for
+the errors of a study's probabilities instead of its Spearman.
 """
 
 import argparse
@@ -13,17 +14,19 @@ import json
 import re
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.backbone_tables import backbones_table, packing_table
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
+from cosent.reporting.probabilities import probabilities_table
 from cosent.reporting.readme_tables import study_table
-from cosent.studies.results import read_results
+from cosent.studies.results import Study, read_results
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- results:(\w+)( probabilities)? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def main(args: argparse.Namespace, root: Path = ROOT) -> None:
@@ -55,14 +58,14 @@ def fill(text: str, results: Path) -> str:
     """
 
     def table(match: re.Match) -> str:
-        start, name, _, end = match.groups()
-        return f"{start}{render(name, results)}\n{end}"
+        start, name, view, _, end = match.groups()
+        return f"{start}{render(name, results, probabilities_table if view else study_table)}\n{end}"
 
     return BLOCK.sub(table, text)
 
 
-def render(name: str, results: Path) -> str:
-    """The Markdown of one result."""
+def render(name: str, results: Path, table: Callable[[Study], str] = study_table) -> str:
+    """The Markdown of one result; of a study, the given table."""
     file, folder = results / f"{name}.json", results / name
     if file.is_file():
         result = json.loads(file.read_text(encoding="utf-8"))
@@ -71,7 +74,7 @@ def render(name: str, results: Path) -> str:
             raise InputError(f"{file} is of kind {kind!r}, and only {', '.join(TABLES)} have a table.")
         return TABLES[kind](result)
     if folder.is_dir():
-        return study_table(read_results(folder))
+        return table(read_results(folder))
     raise InputError(
         f"A page asks for results:{name}, but {results} has neither {name}.json nor {name}/. The table would stay as "
         "it was typed. Run the benchmark or the study, or remove the block."

@@ -41,11 +41,12 @@ def write(folder: Path) -> tuple[Path, Path]:
     """
     from cosent.reporting import comparison, diagnostics, document
     from cosent.reporting.differences import differences
+    from cosent.reporting.probabilities import probabilities
     from cosent.studies.results import read_results
 
     study = read_results(folder)
     check_installed("jinja2", "matplotlib")
-    make = (comparison.overview, comparison.quality, differences, comparison.accuracy)
+    make = (comparison.overview, comparison.quality, differences, comparison.accuracy, probabilities)
     make += (diagnostics.learning, diagnostics.distributions, diagnostics.distances, diagnostics.speed)
     sections = [section for section in (function(study) for function in make) if section.blocks]
     title = f"Study {study.name}"

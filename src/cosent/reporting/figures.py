@@ -121,6 +121,28 @@ def histograms(title: str, groups: list[tuple[str, np.ndarray]], x_name: str) ->
         return to_svg(figure, title, f"Distribution of {x_name} of {sizes} pairs. Medians: {medians}.")
 
 
+def diagonal(title: str, series: list[tuple[str, np.ndarray, np.ndarray]], x_name: str, y_name: str) -> str:
+    """Lines through points of 0..1 x 0..1, next to the diagonal on which they should lie.
+
+    Args:
+        series: label, x and y of the points; the first is dashed, as in `histograms`.
+    """
+    with style():
+        figure, axes = new_figure(title, WIDTH, 300, left=40, right=106, top=42, bottom=52)
+        axes.grid()
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+        axes.set_xlabel(x_name, loc="right")
+        figure.text(0, 1 - 32 / figure.bbox.height, y_name, color=FAINT)
+        axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2)
+        for place, (label, xs, ys) in enumerate(series):
+            color, dash = COLORS[1 - place % 2], _dash(1 - place)
+            axes.plot(xs, ys, color=color, linestyle=dash, linewidth=2.2)
+            axes.plot(xs, ys, "o", color=color, markersize=5, markeredgewidth=0, clip_on=False)
+            _legend_entry(figure, WIDTH - 98, 238 - 20 * place, label, color, dash, length=16)
+        gaps = "; ".join(f"{label}: {np.abs(xs - ys).max():.2f}" for label, xs, ys in series)
+        return to_svg(figure, title, f"{y_name} by {x_name}. Largest distance from the diagonal: {gaps}.")
+
+
 def _row_axes(title: str, labels: list[str], unit: str):
     """Axes with a row per label, from top to bottom; labels are above their rows: long ones need no margin."""
     figure, axes = new_figure(title, WIDTH, ROW * len(labels) + 76, left=14, right=16, top=28, bottom=44)
