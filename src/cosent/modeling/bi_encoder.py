@@ -28,6 +28,7 @@ from cosent.modeling.modules import load_modules
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.prompts import Prompts
 from cosent.modeling.saved_folder import is_cross_encoder, save_modules, submodule_state
+from cosent.modeling.server_keys import add_server_keys
 from cosent.modeling.tail import Normalize, embedding_dimension
 from cosent.modeling.text_model import TextModel
 from cosent.modeling.trial import check_architecture
@@ -120,6 +121,7 @@ class SentenceEncoder(TextModel):
         """
         state_dict = self.state_dict() if state_dict is None else state_dict
         weights = submodule_state(state_dict, "backbone.") | self.carried.weights
+        add_server_keys(self.backbone.config)
         with quiet_transformers():
             self.backbone.save_pretrained(folder, state_dict=weights)
         self.save_around_backbone(folder, state_dict)

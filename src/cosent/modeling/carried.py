@@ -87,12 +87,12 @@ class Carried:
 
         Args:
             prompts: those of the model, which may have other ones than the starting folder.
-            max_length: tokens per sentence; TEI takes 512 without it.
+            max_length: tokens per sentence; TEI takes 512 without it, and vLLM without `do_lower_case` next to it.
             all_layers: whether the pooling reads the output of all layers.
         """
         if self.settings or prompts.texts:
             write_json(Path(folder, PROMPTS_CONFIG), {"model_type": BI_ENCODER} | self.settings | prompts.config())
-        transformer = {**self.transformer, "max_seq_length": max_length}
+        transformer = {"do_lower_case": False} | self.transformer | {"max_seq_length": max_length}
         if all_layers:
             transformer["config_args"] = {"output_hidden_states": True}
         write_json(Path(folder, TRANSFORMER_CONFIG), transformer)

@@ -29,6 +29,7 @@ from cosent.modeling.loading import (
 )
 from cosent.modeling.prompts import CROSS_ENCODER, Prompts
 from cosent.modeling.saved_folder import is_cross_encoder, remove_modules, submodule_state
+from cosent.modeling.server_keys import add_server_keys
 from cosent.modeling.tail import IDENTITY
 from cosent.modeling.text_model import TextModel
 from cosent.modeling.trial import check_architecture
@@ -195,6 +196,7 @@ class CrossEncoder(TextModel):
         state_dict = self.state_dict() if state_dict is None else state_dict
         # Otherwise sentence-transformers applies a sigmoid to a single logit, which makes 23 and 40 equal.
         self.model.config.sentence_transformers = {"activation_fn": IDENTITY}
+        add_server_keys(self.model.config)
         with quiet_transformers():
             self.model.save_pretrained(folder, state_dict=submodule_state(state_dict, "model."))
         self.save_tokenizer(folder)
