@@ -10,6 +10,9 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from cosent.modeling.auto import load_model
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.carried import Carried
+from cosent.modeling.tail import Dense, LayerNorm, Normalize
 from cosent.run_scores import read_scores
 from tests.conftest import prepare as prepare_corpus
 from tests.launching import ROOT, apart, history, launch, run_here
@@ -54,20 +57,33 @@ def opposed_corpus(pairs, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def one(tiny_model, tiny_student, uneven_corpus, opposed_corpus, tmp_path_factory) -> Path:
+def with_modules(tiny_model, tmp_path_factory) -> Path:
+    """A folder with modules after its pooling, and weights that no module reads."""
+    folder = tmp_path_factory.mktemp("with_modules")
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls+mean")
+    encoder.tail.extend([Dense(64, 12), LayerNorm(12), Normalize()])
+    pooler = {"pooler.dense.weight": torch.full((32, 32), 0.5), "pooler.dense.bias": torch.ones(32)}
+    encoder.carried = Carried(weights=pooler)
+    encoder.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, tmp_path_factory) -> Path:
     """Folder of the runs of one process."""
     folder = tmp_path_factory.mktemp("one")
     for name, (_, (batch, *more)) in CASES.items():
         run_here("train", *flags(tiny_model, uneven_corpus, folder / name, batch, *more, "--use_cpu", "true"))
     rollback = flags(tiny_model, opposed_corpus, folder / "rollback", 16, *ROLLBACK, "--use_cpu", "true")
     run_here("train", *rollback)
+    run_here("train", *flags(with_modules, uneven_corpus, folder / "modules", 16, "--use_cpu", "true"))
     student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(folder / "cache"), "--use_cpu", "true")
     run_here("distill", *flags(tiny_student, uneven_corpus, folder / "student", 16, *student))
     return folder
 
 
 @pytest.fixture(scope="module", params=["fsdp", "deepspeed_zero2"])
-def two(request, tiny_model, tiny_student, uneven_corpus, opposed_corpus, tmp_path_factory) -> Path:
+def two(request, tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, tmp_path_factory) -> Path:
     """Folder of the runs of two processes, launched once per strategy by the line that its recipe shows."""
     if request.param == "deepspeed_zero2":
         pytest.importorskip("deepspeed", reason="pip install deepspeed to run ZeRO-2 on a CPU")
@@ -80,6 +96,7 @@ def two(request, tiny_model, tiny_student, uneven_corpus, opposed_corpus, tmp_pa
     student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(folder / "cache"))
     exact.append(["distill", *flags(tiny_student, uneven_corpus, folder / "student", 8, *student)])
     exact.append(["train", *flags(tiny_model, opposed_corpus, folder / "rollback", 8, *ROLLBACK)])
+    exact.append(["train", *flags(with_modules, uneven_corpus, folder / "modules", 8)])
     exact.append(train("whole", 8, *DROPOUT))
     exact.append(train("resumed", 8, *DROPOUT, "--resume_from_checkpoint", str(folder / "whole/checkpoint-6")))
     as_launched = [train("bfloat16", 8, *CROSS)]  # the recipe says bf16, and no flag does
@@ -107,6 +124,20 @@ def test_two_processes_train_as_one(one, two, tiny_model, name):
     expected = history(one / name, "eval_spearman")
     np.testing.assert_allclose(history(two / name, "eval_spearman"), expected, atol=0.06)  # mirror images tie
     assert apart(one / name, two / name, tiny_model) < (1e-5 if "cross" not in name and name != "lora" else 5e-3)
+
+
+def test_modules_after_the_pooling(one, two, with_modules):
+    """Fails if shards of a Dense layer are not gathered, or a weight that nothing reads is lost."""
+    for place in ("2_Dense", "3_LayerNorm"):
+        start, alone, together = (
+            load_file(folder / place / "model.safetensors")
+            for folder in (with_modules, one / "modules", two / "modules")
+        )
+        for name, began in start.items():
+            assert (alone[name] - began).abs().max() > 1e-5
+            torch.testing.assert_close(together[name], alone[name], rtol=0, atol=1e-6)
+    weights = load_file(two / "modules" / "model.safetensors")
+    assert (weights["pooler.dense.weight"] == 0.5).all() and (weights["pooler.dense.bias"] == 1).all()
 
 
 def test_what_is_measured_before_training_is_the_given_model(one, two):
