@@ -5,6 +5,7 @@ Source: https://arxiv.org/abs/2106.09685; layers and file format are those of pe
 
 import logging
 import re
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -128,7 +129,8 @@ def add_adapter(
         exclude_modules=rf"({'|'.join(map(re.escape, heads))})(\..*)?" if heads else None,
         modules_to_save=[*heads] or None,  # peft extends the list
     )
-    with seeded(seed):
+    with seeded(seed), warnings.catch_warnings():  # peft 0.21 asks for a name that transformers deprecates
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
         peft_model = get_peft_model(inner, config)
     trained = tuple(name for name, weight in model.named_parameters() if weight.requires_grad)
     transposed = frozenset(
