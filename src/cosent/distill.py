@@ -33,6 +33,7 @@ from cosent.student.teacher import DEFAULT_CACHE, teacher_scores, teacher_vector
 from cosent.student.trainer import StudentTrainer
 from cosent.training import verdict
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
+from cosent.training.dry_run import output_folder, show_plan, truncation
 from cosent.training.environment import environment, footprint, recipe
 from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import select_on_validation
@@ -59,7 +60,8 @@ def main(
     prefixes = student_prompts(encoder, model_args, prompt_args)
     rows, positive = training_rows(corpora, data_args, distill_args)
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
-    targets = teacher_targets(teacher, rows, distill_args)
+    # A teacher would read all of the text.
+    targets = None if args.dry_run else teacher_targets(teacher, rows, distill_args)
     judge = load_model(distill_args.judge).to(args.device) if distill_args.judge else teacher
     sampling = Sampling(num_samples=distill_args.generation_samples)
     held_out = StudentEvaluation(
@@ -72,18 +74,21 @@ def main(
         prompts=(prefixes[0].text, prefixes[1].text),
     )
     pairs = tokenised_pairs(rows, positive, encoder, prefixes, args)
-    trainer = StudentTrainer(
-        model=model,
-        args=args,
-        similarity_loss=similarity_loss(distill_args, targets),
-        generation_weight=distill_args.generation_weight,
-        validate=held_out.validate,
-        train_dataset=StudentDataset(pairs, targets),
-        eval_dataset=list(held_out.validation),
-        data_collator=student_collator(encoder.tokenizer, model_args.generation, prefixes, distill_args),
-    )
+    with output_folder(args):
+        trainer = StudentTrainer(
+            model=model,
+            args=args,
+            similarity_loss=similarity_loss(distill_args, targets),
+            generation_weight=distill_args.generation_weight,
+            validate=held_out.validate,
+            train_dataset=StudentDataset(pairs, targets),
+            eval_dataset=list(held_out.validation),
+            data_collator=student_collator(encoder.tokenizer, model_args.generation, prefixes, distill_args),
+        )
     records = {corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in [*measured, *corpora]}
     settings = run_settings(args, model_args, prompt_args, data_args, distill_args, data=manifest_hashes(records))
+    if args.dry_run:
+        return show_plan(trainer, model, corpora, measured, truncation(pairs, encoder.max_length), checkpoint, settings)
     claim_output_folder(args.output_dir, checkpoint, settings)
     proof = FolderProof(model, sample_pairs([*measured, *corpora]))
 

@@ -27,11 +27,12 @@ from cosent.training.arguments import (
 )
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.collapse_guard import CollapseGuard
+from cosent.training.dry_run import output_folder, show_plan, truncation
 from cosent.training.environment import environment, footprint, recipe
 from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import evaluate_splits, select_on_validation, table
-from cosent.training.mixture import load_mixture
-from cosent.training.objective import build_objective
+from cosent.training.mixture import Mixture, TokenisedMixture, load_mixture
+from cosent.training.objective import Objective, build_objective
 from cosent.training.pair_trainer import PairTrainer
 from cosent.training.towers import TOWERS, adapter, build_model, use_prompts
 
@@ -62,25 +63,13 @@ def main(
     prefixes = use_prompts(encoder, prompt_args, make_room=model_args.max_length is None)
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
         data = mixture.tokenise(tower.dataset, encoder, prefixes, loss_args.loss, data_args)
-    trainer = PairTrainer(
-        model=model,
-        args=args,
-        objective=objective,
-        corpus_weights=mixture.weights,
-        adapter=adapter(model_args, model, args.seed),
-        train_dataset=data.train,
-        eval_dataset=data.validation,
-        data_collator=tower.collator.from_tokenizer(encoder.tokenizer, prefixes),
-        compute_metrics=lambda p: SimilarityMetrics().compute(
-            predictions=p.predictions["scores"], references=p.label_ids
-        ),
-    )
-    on_collapse = args.on_collapse or (tower.on_collapse if args.eval_strategy != "no" else "off")
-    if on_collapse != "off":
-        trainer.add_callback(CollapseGuard(trainer, on_collapse, args.collapse_drop, args.rollback_factor))
-
-    proof = FolderProof(model, sample_pairs([*mixture.selecting, *mixture.training]))
+    collator = tower.collator.from_tokenizer(encoder.tokenizer, prefixes)
+    trainer = pair_trainer(model, objective, mixture, data, collator, model_args, args)
     settings = run_settings(args, model_args, prompt_args, data_args, loss_args, data=manifest_hashes(records))
+    if args.dry_run:
+        corpora = mixture.training, list(mixture.corpora.values())
+        return show_plan(trainer, model, *corpora, truncation(data.train, encoder.max_length), checkpoint, settings)
+    proof = FolderProof(model, sample_pairs([*mixture.selecting, *mixture.training]))
     claim_output_folder(args.output_dir, checkpoint, settings)
     scores: Scores = {}
     evaluate = partial(evaluate_splits, trainer, data.held_out, model_args.tower)
@@ -117,6 +106,31 @@ def main(
         record.save(args.output_dir)  # last: from here on the run counts as finished
         print(table(floor, before, after), *verdict.in_words(record), record.footprint, sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
+
+
+def pair_trainer(
+    model, objective: Objective, mixture: Mixture, data: TokenisedMixture, collator, model_args: ModelArguments, args
+) -> PairTrainer:
+    """The trainer of a model on tokenised corpora, with the guard against collapse."""
+    tower = TOWERS[model_args.tower]
+    with output_folder(args):
+        trainer = PairTrainer(
+            model=model,
+            args=args,
+            objective=objective,
+            corpus_weights=mixture.weights,
+            adapter=adapter(model_args, model, args.seed),
+            train_dataset=data.train,
+            eval_dataset=data.validation,
+            data_collator=collator,
+            compute_metrics=lambda p: SimilarityMetrics().compute(
+                predictions=p.predictions["scores"], references=p.label_ids
+            ),
+        )
+    on_collapse = args.on_collapse or (tower.on_collapse if args.eval_strategy != "no" else "off")
+    if on_collapse != "off":
+        trainer.add_callback(CollapseGuard(trainer, on_collapse, args.collapse_drop, args.rollback_factor))
+    return trainer
 
 
 ARGUMENTS = TRAIN_ARGUMENTS

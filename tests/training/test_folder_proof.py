@@ -62,8 +62,11 @@ def drop(name):
 
 def other_length(model, original, folder, state_dict):
     original(model, folder, state_dict)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 4}))
+    kept = {"tokenizer_config.json": "model_max_length", "sentence_bert_config.json": "max_seq_length"}
+    for name, key in kept.items():
+        settings = json.loads((folder / name).read_text())
+        assert settings[key] > 4
+        (folder / name).write_text(json.dumps(settings | {key: 4}))
 
 
 def not_merged(model, original, folder, state_dict):

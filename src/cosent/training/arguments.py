@@ -131,6 +131,7 @@ class PairTrainingArguments(TrainingArguments):
     rollback_factor: float = option(0.5, "on_collapse rollback: factor of the learning rate after each rollback.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without a better one.")
     overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
+    dry_run: bool = option(False, "Say what the run would do, without training or saving anything.")
 
     def __post_init__(self):
         refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")

@@ -39,7 +39,7 @@ MAY_DIFFER = {
     *("hub_revision", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
     *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "use_cpu", "local_rank"),
     *("ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "gradient_checkpointing", "gradient_checkpointing_kwargs"),
-    "torch_empty_cache_steps",
+    *("torch_empty_cache_steps", "dry_run"),
 }
 # Settings that name corpora, whose content is compared by its hashes, and models or files: `./m/` is the same as `m`.
 CORPORA = {"corpus", "eval_corpora", "pairs", "exclude"}

@@ -1,5 +1,6 @@
 """`PairTrainer`: Trainer with an injected loss on the scores, embeddings or logits of the model's `forward`."""
 
+import logging
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,6 +23,8 @@ from cosent.training.cached_parts import CachedParts
 from cosent.training.callbacks import DeadBatchReport, EarlyStopping, use_log_lines
 from cosent.training.objective import Objective
 from cosent.training.resumable_trainer import ResumableTrainer
+
+logger = logging.getLogger(__name__)
 
 Outputs = dict[str, torch.Tensor]
 
@@ -77,6 +80,12 @@ class PairTrainer(ResumableTrainer):
         self.dead_batches = DeadBatchReport()
         if objective.compares_pairs:
             self.add_callback(self.dead_batches)
+            if self.args.gradient_accumulation_steps > 1:
+                logger.warning(
+                    "--gradient_accumulation_steps %d: this loss ranks the pairs of a batch, and those of different "
+                    "batches are never compared. --cached_batch_size compares all of a step in the same memory.",
+                    self.args.gradient_accumulation_steps,
+                )
         if self.args.early_stopping_patience is not None:
             if self.args.eval_strategy == "no":
                 raise InputError(

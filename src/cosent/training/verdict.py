@@ -12,6 +12,7 @@ from cosent.training.held_out import can_rank
 
 CLEAR = 0.1  # a Spearman whose sign is no accident
 FLAT = 0.98  # a training loss of this share of its beginning has hardly fallen
+LITTLE = 0.05  # way of a model, in cosine distance or logits
 FEW_STEPS = 200
 
 BEFORE, OVERLAP = "before training", "by character overlap"
@@ -78,38 +79,41 @@ def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
     Args:
         upside_down: result of `inverted`.
     """
-    rate = record.recipe["learning_rate"]
+    rate, epochs = record.recipe["learning_rate"], record.recipe["num_train_epochs"]
     lower = f"lower --learning_rate, e.g. {rate / 5:.0e} instead of {rate:.0e}"
-    raise_ = f"raise --learning_rate, e.g. {rate * 5:.0e} instead of {rate:.0e}"
-    longer = f"train longer: --num_train_epochs {math.ceil(2 * record.recipe['num_train_epochs'])}"
+    higher = f"raise --learning_rate, e.g. {rate * 5:.0e} instead of {rate:.0e}"
+    longer = f"train longer, e.g. --num_train_epochs {math.ceil(2 * epochs)}"
     curve = [entry["eval_spearman"] for entry in record.history if "eval_spearman" in entry]
+    best = int(np.nanargmax(curve)) if curve and not np.isnan(curve).all() else None
+    steps = max((entry.get("step", 0) for entry in record.history), default=0)
+    still = record.proof is not None and record.proof.moved is not None and record.proof.moved < LITTLE
+    reasons = [
+        *(
+            (True, f"the labels of {name} train are the other way round", "prepare it again, high = similar")
+            for name in upside_down
+        ),
+        (bool(curve) and best is None, "all scores became equal", lower),
+        (is_flat(record) and still, "neither the loss nor the model moved much", higher),
+        (is_flat(record) and not still, "the model moved and the loss did not fall", lower),
+        (len(curve) > 1 and best == len(curve) - 1, "validation was still rising", longer),
+        (len(curve) > 1 and best == 0, "the first epoch was the best", lower),
+        (steps < FEW_STEPS, f"there were only {steps} steps", longer),
+        (record.recipe.get("pooling") == "cls", "few models embed by their first token untrained", "--pooling mean"),
+        (True, "", lower),
+        (True, "", higher),
+    ]
+    found: dict[str, str] = {}
+    for applies, why, advice in reasons:
+        if applies:
+            found.setdefault(advice, f"{advice} ({why})" if why else advice)
+    return list(found.values())[:2]
+
+
+def is_flat(record: RunRecord) -> bool:
+    """Whether the training loss of the last third is hardly below that of the first."""
     losses = [entry["loss"] for entry in record.history if "loss" in entry]
     third = len(losses) // 3
-    flat = third > 0 and np.mean(losses[-third:]) > FLAT * np.mean(losses[:third])
-    best = int(np.nanargmax(curve)) if curve and not np.isnan(curve).all() else None
-    found = [f"the labels of {name} train are the other way round (high = similar): prepare it again"
-             for name in upside_down]  # fmt: skip
-    if curve and best is None:
-        found.append(f"all scores became equal: {lower}")
-    elif best == 0 and len(curve) > 1:
-        found += [f"the first epoch was the best: {lower}", "train fewer epochs, or add pairs"]
-    elif len(curve) > 1 and best == len(curve) - 1:
-        found.append(f"validation was still rising: {longer}")
-    found += steps_and_loss(record, flat, raise_, longer)
-    if record.recipe.get("pooling") == "cls":
-        found.append("--pooling mean, unless the model was trained to embed by its first token")
-    return list(dict.fromkeys([*found, lower, raise_]))[:2]
-
-
-def steps_and_loss(record: RunRecord, flat: bool, raise_: str, longer: str) -> list[str]:
-    """Remedies for a run that has hardly learnt: few steps, a loss that stays where it was."""
-    found = []
-    if flat or (record.proof is not None and record.proof.moved is not None and record.proof.moved < 1e-3):
-        found.append(f"the training loss hardly fell: {raise_}" if flat else f"the model hardly moved: {raise_}")
-    steps = max((entry.get("step", 0) for entry in record.history), default=0)
-    if steps < FEW_STEPS:
-        found.append(f"there were only {steps} steps: {longer}")
-    return found
+    return third > 0 and bool(np.mean(losses[-third:]) > FLAT * np.mean(losses[:third]))
 
 
 def in_words(record: RunRecord) -> list[str]:
