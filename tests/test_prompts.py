@@ -69,13 +69,16 @@ def test_one_folder_for_all_jobs(train, job, corpus, pairs, tiny_model, tmp_path
     assert f"{cosines[0]:.4f}" in job(similarity, "--model", folder, first[0], second[0])
 
 
-def test_another_prompt_than_that_of_training(train, job, corpus, tmp_path):
+def test_another_prompt_than_that_of_training(train, job, corpus, tmp_path, caplog):
     """Fails if --prompt of a serving job changes nothing, or a threshold is used where scores are others."""
     folder = train(corpus, "--prompt", PROMPT)
+    job(similarity, "--model", folder, "怎么还款", "如何还款")
+    assert "was trained with" not in caplog.text
     ours = SentenceEncoder.from_pretrained(str(folder))
     other = json.loads(job(evaluate, "--model", folder, "--corpus", corpus, "--prompt", ""))
     assert other["prompts"] == ["", ""] and other["threshold"] is None
     assert f"trained with the prompt '{PROMPT}'" in other["threshold_from"]
+    assert f"{folder} was trained with the prompt '{PROMPT}', and reads no prompt here." in caplog.text
     for words, options in (
         (["--prompt="], {"prompt": ""}),
         (["--prompt_name=default"], {}),
@@ -85,7 +88,7 @@ def test_another_prompt_than_that_of_training(train, job, corpus, tmp_path):
         assert f"{ours.similarity('怎么还款', '如何还款', **options):.4f}" in printed
     (tmp_path / "sentences.txt").write_text("怎么还款\n", encoding="utf-8")
     files = ["--input", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--prompt", "一"]
-    job(encode, "--model", folder, *files)
+    assert json.loads(job(encode, "--model", folder, *files))["prompt"] == "一"
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), ours.encode(["怎么还款"], prompt="一"), atol=1e-6)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from cosent.cli import run
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1
-from cosent.inference.prompt_arguments import check_line_breaks
+from cosent.inference.prompt_arguments import check_line_breaks, warn_of_other_prompts
 
 
 @dataclass
@@ -49,17 +49,13 @@ def main(args: EncodeArguments) -> None:
     start = time.time()
     device = choose_device(args.device, args.int8)
     check(args, device)
-    chunks = read_chunks(Path(args.input), args.keep_empty_lines)
     load = partial(load_encoder, args.model, args.dtype, args.int8, device)
     encoder = load()
-    task = ChunkTask(
-        Path(args.input),
-        Path(args.output),
-        args.batch_size,
-        args.normalize,
-        args.keep_empty_lines,
-        encoder.prefix(encoder.prompts.text(args.prompt, args.prompt_name)),
-    )
+    prefix = encoder.prefix(encoder.prompts.text(args.prompt, args.prompt_name))
+    warn_of_other_prompts(args.model, prefix.text)
+    paths = Path(args.input), Path(args.output)
+    task = ChunkTask(*paths, args.batch_size, args.normalize, args.keep_empty_lines, prefix)
+    chunks = read_chunks(task.input_path, args.keep_empty_lines)
     rows = chunks[-1].first + chunks[-1].rows
     own = sum(chunk.rows for chunk in chunks[rank() :: world_size()])
     with tqdm(total=own, unit="sentence", file=sys.stderr, disable=rank() > 0) as progress:
@@ -69,7 +65,8 @@ def main(args: EncodeArguments) -> None:
     seconds = time.time() - start
     warn_truncated(truncated, rows, "sentences", encoder.max_length)
     result = {"output": args.output, "rows": rows, "dim": encoder.embedding_dimension, "truncated": truncated}
-    print(json.dumps(result | {"seconds": round(seconds, 3), "sentences_per_second": round(rows / seconds, 1)}))
+    result |= {"prompt": prefix.text, "seconds": round(seconds, 3), "sentences_per_second": round(rows / seconds, 1)}
+    print(json.dumps(result))
 
 
 def check(args: EncodeArguments, device: str) -> None:

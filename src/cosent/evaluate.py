@@ -18,7 +18,7 @@ from cosent.errors import InputError, writing
 from cosent.evaluation.calibration import Calibration
 from cosent.files import partial_file
 from cosent.flags import REQUIRED, option, refuse_below_1
-from cosent.inference.prompt_arguments import PromptArguments, described
+from cosent.inference.prompt_arguments import PromptArguments, described, warn_of_other_prompts
 from cosent.run_record import read_record
 from cosent.schema import SPLITS
 
@@ -62,6 +62,7 @@ def main(args: EvaluateArguments, prompt_args: PromptArguments) -> None:
     if args.int8:
         model = quantized(model)
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+    warn_of_other_prompts(args.model, *prompts)
     scores = score(model, corpus.split(args.split), args.batch_size, prompts)
     labels = corpus.labels(args.split)
     found = choose_decision(args, corpus, model, prompts)

@@ -11,7 +11,7 @@ from cosent.cli import run
 from cosent.data.text import numbered_lines
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
-from cosent.inference.prompt_arguments import PromptArguments, described
+from cosent.inference.prompt_arguments import PromptArguments, described, warn_of_other_prompts
 
 
 @dataclass
@@ -38,6 +38,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
     rules = decision_rules(args.model)
     model = load_model(args.model).to(choose_device(args.device))
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+    warn_of_other_prompts(args.model, *prompts)
     rule, note = choose_rule(rules, args, prompts)
     scores = model.similarity(*map(list, zip(*pairs, strict=True)), prompt=prompts)
     print(note, file=sys.stderr)

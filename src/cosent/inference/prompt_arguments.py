@@ -1,9 +1,13 @@
 """Flags `--prompt` and `--prompt_name` of the jobs that read pairs."""
 
+import logging
 from dataclasses import dataclass
 
 from cosent.errors import InputError
 from cosent.flags import option
+from cosent.run_record import read_record
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -41,6 +45,20 @@ def check_line_breaks(prompts: list[str] | None) -> None:
                 f"--prompt {prompt!r} holds a backslash and an n where a line break was probably meant: the model "
                 "would read both characters. In a shell write $'Instruct: ...\\nQuery:', in a recipe use double quotes."
             )
+
+
+def warn_of_other_prompts(model: str, *prompts: str) -> None:
+    """Says that a model is served with another prompt than it was trained with, which its `run.json` knows.
+
+    Args:
+        model: its folder or Hub id.
+        prompts: texts in front of the first and the second sentence of pairs, or one for single sentences.
+    """
+    record = read_record(model)
+    if record is None or (prompts == record.prompts if len(prompts) == 2 else prompts[0] in record.prompts):
+        return
+    here = described((prompts[0], prompts[-1]))
+    logger.warning("%s was trained with %s, and reads %s here.", model, described(record.prompts), here)
 
 
 def described(prompts: tuple[str, str]) -> str:
