@@ -51,6 +51,14 @@ def test_unknown_modules_are_named(start, tmp_path):
         assert SentenceEncoder.from_pretrained(str(folder), pooling="mean").pooling.mode == "mean"
 
 
+def test_a_module_without_its_weights(start, tmp_path):
+    """Fails if a folder that was copied in part gives vectors of a layer that starts at random."""
+    folder = shutil.copytree(start, tmp_path / "in_part")
+    (folder / "3_Dense" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"linear.weight': \(20, 48\).* of a Dense in .*3_Dense, got none"):
+        SentenceEncoder.from_pretrained(str(folder))
+
+
 @pytest.mark.parametrize("name", ["sentence_bert_config.json", "sentence_roberta_config.json"])
 def test_lower_case_and_length_of_older_folders(tiny_model, tmp_path, name):
     """Fails if a folder of an older sentence-transformers reads capitals or long sentences otherwise here."""

@@ -87,6 +87,8 @@ class SentenceEncoder(TextModel):
         """
         path = resolve(model_name_or_path)
         changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        if quantization_config is not None:
+            quantization_config.llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`
         with missing_models(model_name_or_path):
             changes |= dropout_changes(path, dropout)
             backbone, unused = load_backbone(path, seed, **changes)

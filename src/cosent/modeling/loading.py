@@ -94,13 +94,12 @@ def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, di
 
     Returns:
         The encoder without its pooler, whose weights would never get a gradient, which DistributedDataParallel
-        refuses; and these weights by their names in the encoder, if the checkpoint has them (not in 4 bits).
+        refuses; and these weights by their names in the encoder, if the checkpoint has them.
     """
     backbone, missing = load_reported(AutoModel, path, seed, **config_changes)
     pooler = {name: weight for name, weight in backbone.state_dict().items() if name.startswith("pooler.")}
     backbone.pooler = None
-    trained = not missing & pooler.keys() and all(weight.is_floating_point() for weight in pooler.values())
-    return backbone, pooler if trained else {}
+    return backbone, {} if missing & pooler.keys() else pooler
 
 
 def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:

@@ -102,16 +102,30 @@ def load_modules(
 def load_saved(path: str, saved: Saved, hidden_size: int, seed: int) -> tuple[Pooling, list[nn.Module]]:
     """Builds what a folder describes, with its weights."""
     pooling = Pooling(saved.mode, hidden_size, seed)
-    if pooling.state_dict():
-        pooling.load_state_dict(read_weights(path, saved.pooling))
+    load_weights(pooling, path, saved.pooling)
     tail: list[nn.Module] = []
     for kind, folder, config in saved.tail:
         width = embedding_dimension(pooling.embedding_dimension, tail)
-        module = build(kind, config, f"{path}/{folder}/config.json", width)
-        if module.state_dict():
-            module.load_state_dict(read_weights(path, folder))
-        tail.append(module)
+        tail.append(build(kind, config, f"{path}/{folder}/config.json", width))
+        load_weights(tail[-1], path, folder)
     return pooling, tail
+
+
+def load_weights(module: nn.Module, path: str, folder: str) -> None:
+    """Loads the weights of a module, if it has any, from its own folder.
+
+    Raises:
+        InputError: the folder has none, or others.
+    """
+    expected = {name: tuple(weight.shape) for name, weight in module.state_dict().items()}
+    weights = read_weights(path, folder) if expected else {}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    if found != expected:
+        raise InputError(
+            f"Expected the weights {expected} of a {type(module).__name__} in {path}/{folder}, got {found or 'none'}: "
+            "they would start at random. Copy the folder once more, with all its files."
+        )
+    module.load_state_dict(weights)
 
 
 def is_linear_cls(saved: Saved) -> bool:
