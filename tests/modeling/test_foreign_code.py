@@ -67,9 +67,10 @@ def test_weights_for_foreign_code_are_no_weights(model):
 
 
 @pytest.mark.parametrize("load", LOADERS[:2], ids=["bi_encoder", "cross_encoder"])
-def test_code_that_transformers_has_is_not_needed_afterwards(model, load, tmp_path):
+def test_code_that_transformers_has_is_not_needed_afterwards(model, load, tmp_path, caplog):
     """Fails if a native architecture whose folder still names code (nomic, EuroBERT) passes the question on."""
     load(model(auto_map=OWN)).save_pretrained(tmp_path / "saved")
+    assert caplog.text.count("comes with code, which is not run: transformers' own bert computes it") == 1
     assert "auto_map" not in json.loads((tmp_path / "saved/config.json").read_text())
 
 

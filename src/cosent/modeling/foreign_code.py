@@ -1,6 +1,7 @@
 """Models that come with code of their own: never run, and refused with the name of a copy that needs none."""
 
 import logging
+from functools import cache
 
 import transformers
 from transformers import AutoConfig
@@ -43,5 +44,16 @@ def load_config(path: str):
             "copy that was converted for transformers, or take another model."
         )
     if code:
-        logger.info("%s comes with code, which is not run: it is computed by transformers' %s.", path, kind)
+        say_code_is_not_run(path, kind)
     return AutoConfig.from_pretrained(path, trust_remote_code=False)
+
+
+@cache
+def say_code_is_not_run(path: str, kind: str) -> None:
+    """Warns once: some code is an earlier copy of what transformers has by now, some changes the architecture."""
+    logger.warning(
+        "%s comes with code, which is not run: transformers' own %s computes it. If that code changes the architecture "
+        "(bidirectional attention, say), vectors differ from those on the model card. Compare one before you train.",
+        path,
+        kind,
+    )
