@@ -24,6 +24,7 @@ JOBS = {
     "evaluate": "score a prepared corpus with a trained model",
     "study": "run recipes, variants, corpora and seeds, and keep the results",
     "report": "draw the tables and figures of a study",
+    "mine": "make pairs of sentences and label them, to train on",
     "encode": "embed a text file, one sentence per line",
     "similarity": "score pairs of sentences",
     "generate": "generate sentences similar to a given one",

@@ -23,13 +23,13 @@ from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.loading import keep_layers
+from cosent.modeling.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.data import Corruption, StudentCollator, StudentDataset, training_rows
 from cosent.student.decoding import Sampling
 from cosent.student.evaluation import StudentEvaluation, summary
 from cosent.student.model import Student
-from cosent.student.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.student.trainer import StudentTrainer
 from cosent.training import verdict
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings

@@ -56,7 +56,10 @@ def nearest_of_part(
             mine = torch.from_numpy(exclude) - start
             inside = (mine >= 0) & (mine < len(block))
             products[mine[inside], inside.nonzero()[:, 0]] = -torch.inf
-        row, query = entries(products > scores[:, -1])
+        if start == 0 and len(block) > k:  # all would be above -inf, but only the best of the block can stay
+            row, query = entries(products >= products.topk(k, dim=0).values[-1])
+        else:
+            row, query = entries(products > scores[:, -1])
         if len(row):
             rows, scores = merge(rows, scores, query, row + start, products[row, query])
     return rows.numpy(), scores.numpy()

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from cosent.modeling import teacher as cached
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.student.teacher import teacher_vectors
+from cosent.modeling.teacher import sentence_vectors, teacher_vectors
 
 FIRST, SECOND = ["好", "坏", "好"], ["坏", "红", "绿"]
 
@@ -49,3 +50,24 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
         change()
         assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any(), name
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_killed_teacher_continues(teacher, tmp_path, monkeypatch):
+    """Fails if hours of a teacher are lost with a kill, parts come in another order, or stay behind."""
+    sentences = ["好", "坏", "红", "绿", "白"]
+    whole = teacher.encode(sentences, normalize=True)
+    monkeypatch.setattr(cached, "PART_TEXTS", 2)
+    encode, read = teacher.encode, []
+
+    def dying(share, **options):
+        read.extend(share)
+        if len(read) == 4:
+            raise KeyboardInterrupt
+        return encode(share, **options)
+
+    monkeypatch.setattr(teacher, "encode", dying)
+    with pytest.raises(KeyboardInterrupt):
+        sentence_vectors(teacher, sentences, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    np.testing.assert_allclose(sentence_vectors(teacher, sentences, tmp_path), whole, atol=1e-6)
+    assert read == ["好", "坏", "红", "绿", "红", "绿", "白"] and len(list(tmp_path.iterdir())) == 1

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from cosent.compute.distributed import gather_object, local_rank, local_world_size, rank, wait_for_everyone
+from cosent.compute.distributed import gather_object, local_rank, local_world_size, wait_for_everyone
 from cosent.data.prefix import Prefix
 from cosent.data.tokenization import tokenizer_rules
 from cosent.files import partial_file
@@ -19,6 +20,7 @@ from cosent.modeling.cross_encoder import CrossEncoder
 logger = logging.getLogger(__name__)
 
 DEFAULT_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "cosent", "teachers")
+PART_TEXTS = 32768  # computed and stored at a time: what a kill can cost
 
 
 def teacher_vectors(
@@ -59,6 +61,16 @@ def teacher_vectors(
     return cached_array(cache, teacher, texts, compute, "vectors"), rows
 
 
+def sentence_vectors(teacher: SentenceEncoder, sentences: list[str], cache: Path = DEFAULT_CACHE) -> np.ndarray:
+    """A teacher's unit vectors of sentences behind its default prompt, memory-mapped, shape `(sentences, hidden)`."""
+    prefix = teacher.prefix(teacher.prompts.text())
+
+    def compute(share: slice) -> np.ndarray:
+        return teacher.encode(sentences[share], normalize=True, show_progress_bar=local_rank() == 0)
+
+    return cached_array(cache, teacher, [in_key(prefix, sentence) for sentence in sentences], compute, "vectors")
+
+
 def teacher_scores(
     teacher: CrossEncoder,
     sentences1: list[str],
@@ -82,7 +94,8 @@ def cached_array(
 ) -> np.ndarray:
     """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill.
 
-    The processes of a machine share out the texts: none waits longer for the others than for its own share.
+    The processes of a machine share out the texts, in parts of at most `PART_TEXTS`. Finished parts outlive a kill: the
+    next call continues after them.
 
     Args:
         texts: what the teacher reads; one row of the array each.
@@ -90,17 +103,21 @@ def cached_array(
     """
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
     if any(gather_object(not file.is_file())):  # another machine may have another cache
-        logger.info("The teacher reads %d distinct texts once; cached in %s.", len(texts), file)
-        here, number = local_world_size(), local_rank()
-        bounds = np.linspace(0, len(texts), here + 1).astype(int)
-        shares = [file.with_suffix(f".{rank() - number + other}.npy") for other in range(here)]
+        logger.info("A model reads %d texts once; cached in %s.", len(texts), file)
+        size = max(1, min(PART_TEXTS, math.ceil(len(texts) / local_world_size())))
+        shares = [slice(start, min(start + size, len(texts))) for start in range(0, len(texts), size)]
+        parts = [file.with_suffix(f".{share.start}-{share.stop}.npy") for share in shares]
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_array(shares[number], compute(slice(bounds[number], bounds[number + 1])))
+        for share, part in list(zip(shares, parts, strict=True))[local_rank() :: local_world_size()]:
+            if not part.is_file():
+                write_array(part, compute(share))
         wait_for_everyone()
-        if number == 0:
-            write_array(file, np.concatenate([np.load(share, mmap_mode="r") for share in shares]))
+        if local_rank() == 0:
+            write_array(file, np.concatenate([np.load(part, mmap_mode="r") for part in parts]))
         wait_for_everyone()
-        shares[number].unlink()
+        if local_rank() == 0:
+            for part in parts:
+                part.unlink(missing_ok=True)  # machines may share the folder
     return np.load(file, mmap_mode="r")
 
 

@@ -1,0 +1,250 @@
+"""Make pairs of sentences, label them, and write them as a prepared corpus to train on.
+
+cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_hard
+cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_taught --teacher runs/bi --random 20000
+"""
+
+import json
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from cosent.cli import run
+from cosent.errors import InputError
+from cosent.flags import REQUIRED, option, refuse_below_1
+
+
+@dataclass
+class MineArguments:
+    """Which pairs to make, and what labels them."""
+
+    corpus: str = option(REQUIRED, "Prepared corpus whose train split is mined: a name under --data_dir, or a folder.")
+    output: str = option(REQUIRED, "Folder to write: a prepared corpus of that name.")
+    model: str | None = option(None, "Bi-encoder whose cosine finds neighbours; not needed with --neighbours 0.")
+    text: list[str] | None = option(None, "Further sentences: .txt or .jsonl files, also .gz, a sentence per line.")
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    teacher: list[str] | None = option(
+        None, "Models of either tower whose scores label all pairs; default: 0 for pairs that are made."
+    )
+    range_min: int = option(10, "How many of the nearest neighbours of a sentence are skipped.")
+    range_max: int = option(100, "How many of the nearest neighbours of a sentence are looked at.")
+    per_sentence: int = option(1, "Neighbours taken per sentence, nearest first.")
+    margin: float | None = option(
+        None, "Least distance of a neighbour's cosine below that of the least similar pair that is labelled similar."
+    )
+    max_score: float | None = option(None, "Highest cosine of a neighbour.")
+    cross: str | None = option(None, "Model that drops made pairs which it scores as similar, e.g. a cross-encoder.")
+    cross_threshold: float | None = option(None, "Its lowest score of a similar pair; default: that of its training.")
+    neighbours: int | None = option(None, "Pairs with neighbours, drawn from those found; default: all.")
+    random: int = option(0, "Random pairs.")
+    own: int | None = option(
+        None, "Pairs of the corpus itself, drawn at random; --teacher replaces their labels. Default: all."
+    )
+    validation_pairs: int = option(1000, "Pairs for a validation split, drawn at random.")
+    seed: int = option(42, "Seed of all that is drawn.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+    teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/teachers.")
+
+
+def main(args: MineArguments) -> None:
+    from cosent.compute.devices import choose_device
+    from cosent.compute.distributed import rank
+    from cosent.data.corpus import load_corpus
+    from cosent.data.relevance import similar_from
+    from cosent.data.text import read_texts
+    from cosent.mining.labels import judge
+    from cosent.mining.pool import read_pool
+    from cosent.mining.writing import write_corpus
+    from cosent.modeling.teacher import DEFAULT_CACHE
+
+    start = time.time()
+    check(args)
+    corpus = load_corpus(args.corpus, args.data_dir)
+    check_labels(args, corpus, similar_from(corpus.manifest))
+    pool = read_pool(corpus, read_texts(args.text or []))
+    judged_by = partial(judge, device=choose_device(args.device), cache=Path(args.teacher_cache or DEFAULT_CACHE))
+    rng, left_out, about = np.random.default_rng(args.seed), Counter(pool.left_out), {}
+    own, made = make_pairs(args, corpus, pool, rng, left_out, about)
+    if args.cross is not None:
+        made = drop_similar(args, corpus, pool, made, judged_by, left_out, about)
+    pairs = {"own": (pool.first[own], pool.second[own]), **made}
+    about["pairs"] = {kind: len(first) for kind, (first, _) in pairs.items()}
+    first, second = joined(pairs)
+    manifest = manifest_of(args, corpus, about, left_out)
+    if args.teacher is None:
+        labels = np.r_[pool.labels[own], np.full(len(first) - len(own), manifest.label_min, np.float32)]
+    else:
+        labels = taught(args.teacher, pool.texts, first, second, judged_by, manifest, about)
+    splits = {name: (first[rows], second[rows], labels[rows]) for name, rows in split(args, labels).items()}
+    if rank() == 0:
+        write_corpus(Path(args.output), manifest, pool.texts, splits)
+        counts = {name: len(labels) for name, (_, _, labels) in splits.items()}
+        result = {"output": args.output} | counts | {"pairs": about["pairs"], "left_out": dict(+left_out)}
+        print(json.dumps(result | {"seconds": round(time.time() - start, 1)}))
+
+
+def check(args: MineArguments) -> None:
+    """Refuses arguments that would fail only after minutes of work.
+
+    Raises:
+        InputError: an output that exists, or flags that do not go together.
+    """
+    output = Path(args.output)
+    if output.exists():
+        raise InputError(f"--output {output} exists, and nothing was written. Name another folder, or remove it.")
+    refuse_below_1(args, "range_max", "per_sentence")
+    for name in ("range_min", "neighbours", "random", "own", "validation_pairs"):
+        if (getattr(args, name) or 0) < 0:
+            raise InputError(f"--{name} counts, got {getattr(args, name)}. 0 is the least.")
+    if args.model is None and args.neighbours != 0:
+        raise InputError("--model is missing: a bi-encoder that finds neighbours. --neighbours 0 does without it.")
+    if args.range_min + args.per_sentence > args.range_max:
+        raise InputError(
+            f"--range_min {args.range_min} and --per_sentence {args.per_sentence} need a --range_max of at least "
+            f"{args.range_min + args.per_sentence}, got {args.range_max}: fewer neighbours than that are looked at."
+        )
+    if args.cross_threshold is not None and args.cross is None:
+        raise InputError("--cross_threshold is the threshold of a model, and there is none. Name it with --cross.")
+
+
+def check_labels(args: MineArguments, corpus, from_label: float) -> None:
+    """Refuses corpora whose labels do not serve what was asked for.
+
+    Raises:
+        InputError: a name that the corpus has, no similar pair, or labels that pairs without a teacher cannot have.
+    """
+    manifest, labels = corpus.manifest, corpus.labels("train")
+    if Path(args.output).name == manifest.name:
+        raise InputError(
+            f"--output {args.output}: {manifest.name} is the name of the corpus that is mined, and results are kept by "
+            "name, so that both could not be trained on. Name another folder."
+        )
+    if args.teacher is None and manifest.label_kind == "nli":
+        raise InputError(
+            f"{manifest.name} has NLI labels, and a neighbour of a sentence is no contradiction. Label with --teacher."
+        )
+    needs = "--margin" if args.margin is not None else None if args.teacher else "training without --teacher"
+    if needs and not (labels >= from_label).any():
+        raise InputError(
+            f"{corpus.folder} train has no pair with a label of at least {from_label:g}, and {needs} needs "
+            "similar pairs to set the others apart from. Take another corpus, or --teacher without --margin."
+        )
+
+
+def make_pairs(args: MineArguments, corpus, pool, rng: np.random.Generator, left_out: Counter, about: dict):
+    """Places of the corpus' own pairs, and the pairs that are made, by kind."""
+    from cosent.compute.devices import choose_device
+    from cosent.data.relevance import similar_from
+    from cosent.mining.candidates import Ranks, check_ranks, neighbour_pairs, random_pairs, some_of
+    from cosent.modeling.auto import load_bi_encoder
+    from cosent.modeling.teacher import DEFAULT_CACHE, fingerprint, sentence_vectors
+
+    own = some_of(pool.first, args.own, rng)
+    neighbours = np.empty(0, np.int64), np.empty(0, np.int64)
+    if args.neighbours != 0:
+        ranks = Ranks(args.range_min, args.range_max, args.per_sentence, args.margin, args.max_score)
+        check_ranks(ranks, pool)
+        model = load_bi_encoder(args.model).to(choose_device(args.device))
+        about["neighbours_by"] = {"model": args.model, "sha256": fingerprint(model, []), **asdict(ranks)}
+        cache = Path(args.teacher_cache or DEFAULT_CACHE)
+        vectors = sentence_vectors(model, pool.texts, cache)[: pool.size]  # all of them, as a teacher reads them
+        similar = pool.labels >= similar_from(corpus.manifest)
+        first, second = neighbour_pairs(pool, vectors, ranks, similar, left_out)
+        chosen = some_of(first, args.neighbours, rng)
+        neighbours = first[chosen], second[chosen]
+    return own, {"neighbours": neighbours, "random": random_pairs(pool, args.random, neighbours, rng)}
+
+
+def drop_similar(args: MineArguments, corpus, pool, made: dict, judged_by, left_out: Counter, about: dict) -> dict:
+    """The pairs, by kind, without those that `--cross` finds similar, most likely unlabelled similar ones."""
+    from cosent.mining.labels import threshold_of
+
+    threshold = threshold_of(args.cross, corpus.manifest.name, args.cross_threshold)
+    kept = {}
+    for kind, (first, second) in made.items():
+        if not len(first):
+            kept[kind] = first, second
+            continue
+        judged = judged_by(args.cross, pool.texts, first, second)
+        dissimilar = judged.scores.astype(np.float64) < threshold
+        left_out["pair that --cross finds similar"] += int((~dissimilar).sum())
+        about["cross"] = judged.model | {"threshold": threshold}
+        kept[kind] = first[dissimilar], second[dissimilar]
+    return kept
+
+
+def joined(pairs: dict) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs of all kinds, one kind after the other.
+
+    Raises:
+        InputError: there are none.
+    """
+    first, second = (np.concatenate([pair[side] for pair in pairs.values()]) for side in (0, 1))
+    if not len(first):
+        raise InputError(
+            "No pair is left: none of the corpus itself, no neighbour and no random one. Nothing was written. Raise "
+            "--own, --per_sentence or --random, or filter less."
+        )
+    return first, second
+
+
+def manifest_of(args: MineArguments, corpus, about: dict, left_out: Counter):
+    """Manifest of the made corpus, with labels of the mined one."""
+    from cosent.run_record import CorpusRecord
+    from cosent.schema import Manifest
+
+    mined = corpus.manifest
+    about["corpus"] = {"name": mined.name, **asdict(CorpusRecord.of(corpus.folder))}
+    about["text"], about["seed"] = args.text or [], args.seed
+    about["labels"] = f"own pairs: those of {mined.name}; others: {mined.label_min:g}"
+    return Manifest(
+        name=Path(args.output).name,
+        label_kind=mined.label_kind,
+        label_min=mined.label_min,
+        label_max=mined.label_max,
+        max_length=mined.max_length,
+        splits={"train": {"left_out": dict(+left_out), "mined": about}},
+        source=f"pairs made by `cosent mine` of {mined.name} train"
+        + (f" and {', '.join(args.text or [])}" * bool(args.text)),
+    )
+
+
+def taught(teachers: list[str], texts: list[str], first, second, judged_by, manifest, about: dict) -> np.ndarray:
+    """Labels by teachers; the manifest says so."""
+    from cosent.mining.labels import teacher_labels
+
+    given = teacher_labels([judged_by(teacher, texts, first, second) for teacher in teachers])
+    manifest.label_kind, manifest.label_min, manifest.label_max = "graded", given.low, given.high
+    about["teachers"], about["labels"] = given.teachers, given.how
+    return given.labels
+
+
+def split(args: MineArguments, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows of the train split, and of the validation split if there is to be one.
+
+    Raises:
+        InputError: fewer training pairs than validation pairs, or training pairs of a single label.
+    """
+    order = np.random.default_rng(args.seed).permutation(len(labels))
+    held_out, train = np.sort(order[: args.validation_pairs]), np.sort(order[args.validation_pairs :])
+    if len(train) <= len(held_out):
+        raise InputError(
+            f"--validation_pairs {args.validation_pairs} leaves {len(train)} of {len(labels)} pairs for training. "
+            "Lower it, or make more pairs."
+        )
+    if len(np.unique(labels[train])) < 2:
+        raise InputError(
+            f"All {len(train)} training pairs would have the label {labels[train][0]:g}: training learns from their "
+            "order, and would refuse them. Raise --own, or label with --teacher."
+        )
+    return {"train": train} | ({"validation": held_out} if len(held_out) else {})
+
+
+ARGUMENTS = (MineArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS)

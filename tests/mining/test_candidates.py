@@ -1,0 +1,107 @@
+"""Which neighbours form pairs: the same as sentence-transformers', and none that is known."""
+
+from collections import Counter
+
+import datasets
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import mine_hard_negatives
+
+from cosent.data.corpus import load_corpus
+from cosent.mining import candidates
+from cosent.mining.candidates import Ranks, cosines, neighbour_pairs, random_pairs
+from cosent.mining.pool import read_pool
+from cosent.modeling.bi_encoder import SentenceEncoder
+
+WORDS = [f"{a}{b}" for a in "天地人山水火木金" for b in "大小高低"]
+ROWS = [(WORDS[i], WORDS[i + 1], 1.0) for i in range(0, 32, 2)] + [
+    (WORDS[i], WORDS[i + 5], 1.0) for i in range(0, 20, 4)
+]
+
+
+@pytest.fixture
+def pool(make_corpus):
+    return read_pool(load_corpus(str(make_corpus({"train": ROWS}))), [])
+
+
+@pytest.fixture
+def saved(tiny_model, tmp_path):
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "bi")
+    return str(tmp_path / "bi")
+
+
+def by_sentence_transformers(folder: str, pool, ranks: Ranks) -> set[frozenset]:
+    """Unordered pairs of `mine_hard_negatives`, with every sentence as anchor.
+
+    Each sentence is a positive of itself there, because the pool has it, too.
+    """
+    texts, both = pool.texts, [*zip(pool.first, pool.second, strict=True), *zip(pool.second, pool.first, strict=True)]
+    pairs = [(texts[a], texts[b]) for a, b in both] + [(text, text) for text in texts]
+    dataset = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [b for _, b in pairs]})
+    options = {"absolute_margin": ranks.margin, "max_score": ranks.max_score, "num_negatives": ranks.per_sentence}
+    mined = mine_hard_negatives(
+        dataset,
+        SentenceTransformer(folder, device="cpu"),
+        corpus=texts,
+        range_min=ranks.range_min,
+        range_max=ranks.range_max,
+        output_format="labeled-pair",
+        verbose=False,
+        **options,
+    )
+    return {frozenset((row["anchor"], row["positive"])) for row in mined if not row["label"]}
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        Ranks(0, 5, 2),
+        Ranks(3, 12, 4),
+        Ranks(0, 10, 3, max_score=0.97),
+        Ranks(2, 10, 3, margin=0.001),
+        Ranks(1, 20, 5, margin=-0.01, max_score=0.95),
+    ],
+    ids=["nearest", "range", "max_score", "margin", "all"],
+)
+def test_the_same_neighbours_as_sentence_transformers(pool, saved, ranks, monkeypatch):
+    """Fails if a rank, a margin or a highest score means something else than in `mine_hard_negatives`."""
+    monkeypatch.setattr(candidates, "QUERIES", 7)  # several blocks
+    vectors, left_out = SentenceEncoder.from_pretrained(saved).encode(pool.texts, normalize=True), Counter()
+    first, second = neighbour_pairs(pool, vectors, ranks, pool.labels == 1, left_out)
+    ours = {frozenset((pool.texts[a], pool.texts[b])) for a, b in zip(first, second, strict=True)}
+    assert len(ours) == len(first) > 5
+    assert ours == by_sentence_transformers(saved, pool, ranks)
+    for value, reason in ((ranks.margin, "within the margin"), (ranks.max_score, "above the highest cosine")):
+        assert (left_out[f"neighbour {reason}"] > 0) == (value is not None)
+
+
+def test_nothing_known_is_made(make_corpus):
+    """Fails if a labelled pair, in either order, or a sentence with other punctuation becomes a negative."""
+    rows = [
+        ("怎么还款", "如何还款", 1.0),
+        ("怎么还款", "怎么借款", 0.0),
+        ("如何还款", "怎么还款", 1.0),
+        ("好", "好", 1.0),
+    ]
+    pool = read_pool(load_corpus(str(make_corpus({"train": rows}))), ["怎么还款？", "怎么还款", "天气"])
+    assert pool.texts == ["怎么还款", "如何还款", "怎么借款", "好", "怎么还款？", "天气"] and pool.size == 6
+    assert list(zip(pool.first, pool.second, pool.labels, strict=True)) == [(0, 1, 1.0), (0, 2, 0.0)]
+    assert pool.left_out["labelled pair repeated"] == pool.left_out["labelled pair of one sentence"] == 1
+    vectors = np.eye(6, dtype=np.float32)
+    vectors[4] = vectors[0]  # nearest of all, and the same sentence
+    first, second = neighbour_pairs(pool, vectors, Ranks(0, 5, 5), pool.labels == 1, Counter())
+    drawn = random_pairs(pool, 12, (first[:0], second[:0]), np.random.default_rng(0))
+    known = {(0, 1), (0, 2), (0, 4)}
+    every = {(a, b) for a in range(6) for b in range(a + 1, 6)} - known
+    assert {tuple(sorted(pair)) for pair in zip(first, second, strict=True)} == every
+    assert {tuple(sorted(pair)) for pair in zip(*drawn, strict=True)} == every
+
+
+def test_cosines_in_blocks(monkeypatch):
+    """Fails if a block of pairs gets the cosines of another."""
+    monkeypatch.setattr(candidates, "PAIRS", 3)
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(9, 4)).astype(np.float32)
+    first, second = rng.integers(9, size=(2, 20))
+    np.testing.assert_allclose(cosines(vectors, first, second), (vectors[first] * vectors[second]).sum(1), rtol=1e-5)
