@@ -17,7 +17,7 @@ def packing_table(result: dict) -> str:
     for name, row in result["rows"].items():
         if row["per_second"]:
             ways = [row["per_second"][task] for task in TASKS]
-            cells = [[f"{way['packed']:.3g} / {way['padded']:.3g}", Number(ratio(way))] for way in ways]
+            cells = [[f"{way['packed']:.4g} / {way['padded']:.4g}", Number(ratio(way))] for way in ways]
             rows.append([name, *(cell for pair in cells for cell in pair)])
     ratios = [(place, column) for place in range(len(rows)) for column in (2, 4)]
     size = result["size"]

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerFast,
+    Qwen2Tokenizer,
+)
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,23 @@ END = "<|endoftext|>"
 DECODER = partial(Template, single=f"$A {END}", pair=f"$A {END} $B {END}", options={"padding_side": "left"})
 WITH_PADDING = DECODER({"eos_token": END, "unk_token": "<unk>", "pad_token": END})
 WITHOUT_PADDING = DECODER({"eos_token": END, "unk_token": "<unk>"})
+
+
+def qwen2_tokenizer(size: Size) -> PreTrainedTokenizerFast:
+    """Byte-level, with one token per character, and nothing around a text.
+
+    transformers takes `Qwen2Tokenizer` for every qwen2 model; with a vocabulary of characters, all are unknown to it.
+    """
+    byte = bytes_to_unicode()
+    spelt = [[byte[code] for code in letter.encode()] for letter in size.alphabet]  # three bytes each
+    merges = list(dict.fromkeys((first, second) for first, second, _ in spelt))
+    merges += [(first + second, third) for first, second, third in spelt]
+    tokens = [END, *byte.values(), *("".join(pair) for pair in merges)]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    options = {"eos_token": END, "pad_token": END, "unk_token": None, "padding_side": "left"}
+    return Qwen2Tokenizer(vocabulary, merges, model_max_length=size.longest, **options)
+
+
 T5 = Template({"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}, "$A </s>", "$A </s> $B </s>")
 
 
@@ -143,7 +167,7 @@ def families(size: Size) -> dict[str, Family]:
         "qwen3 without a padding token": Family(
             decoder | {"head_dim": size.head, "pad_token_id": None}, WITHOUT_PADDING, model_type="qwen3"
         ),
-        "qwen2": Family(decoder | local | {"use_sliding_window": True, "max_window_layers": 1}, WITH_PADDING),
+        "qwen2": Family(decoder | local | {"use_sliding_window": True, "max_window_layers": 1}, qwen2_tokenizer),
         "mistral": Family(decoder | local, WITH_PADDING),
         "llama": Family(decoder, WITH_PADDING),
         "gemma3_text": Family(
