@@ -124,7 +124,10 @@ def test_a_cross_encoder_is_served_as_it_was_trained(train, corpus, pairs):
     [
         (["--prompt_name", "query"], "no prompt called 'query'"),
         (["--prompt", "一", "--prompt_name", "query"], "Pass one of the two"),
-        (["--prompt", "一", "二", "三"], "two, for the first and the second, got 3"),
+        (
+            ["--prompt", "一", "二", "三"],
+            "or two, for the first and the second sentence, got 3: .* Put sentences before it",
+        ),
         (["--prompt", "Instruct: 检索\\nQuery:"], "backslash and an n where a line break was probably meant"),
         (["--prompt", "长" * 30, "--max_length", "32"], "has 32 tokens, and sentences are cut to 32"),
         (["--tower", "cross_encoder", "--prompt", "一", "二"], "one prompt in front"),

@@ -54,7 +54,7 @@ def test_text_of_a_prompt():
 
 def test_unknown_names_are_refused():
     """Fails if a misspelt name is read as no prompt at all."""
-    with pytest.raises(InputError, match="no prompt called 'question' \\(query, passage\\)"):
+    with pytest.raises(InputError, match="no prompt called 'question' \\(its names: query, passage\\)"):
         Prompts(TEXTS).text(prompt_name="question")
     with pytest.raises(InputError, match="it has none"):
         Prompts().text(prompt_name="query")

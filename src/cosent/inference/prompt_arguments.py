@@ -21,6 +21,13 @@ class PromptArguments:
     prompt_name: list[str] | None = option(None, "Instead: the name of a prompt of the model, or two names.")
 
     def __post_init__(self):
+        for name in ("prompt", "prompt_name"):
+            values = getattr(self, name) or []
+            if len(values) > 2:
+                raise InputError(
+                    f"--{name} takes one value, or two, for the first and the second sentence, got {len(values)}: "
+                    f"{', '.join(map(repr, values))}. Put sentences before it, or write --{name}={values[0]!r}."
+                )
         check_line_breaks(self.prompt)
 
 

@@ -68,7 +68,7 @@ class Prompts:
     @property
     def names(self) -> str:
         """The names, for messages."""
-        return ", ".join(self.texts) or "it has none"
+        return f"its names: {', '.join(self.texts)}" if self.texts else "it has none"
 
     def text(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
         """The text to put in front of a sentence: `prompt`, the one called `prompt_name`, or the default one.
@@ -129,6 +129,6 @@ def one_a_side(given: str | Sequence[str] | None) -> Sequence[str | None]:
     if len(values) not in (1, 2):
         raise InputError(
             f"Expected one prompt for both sentences or two, for the first and the second, got {len(values)}: "
-            f"{', '.join(map(repr, values))}. Write --prompt=TEXT where sentences follow."
+            f"{', '.join(map(repr, values))}."
         )
     return [values[0], values[-1]]
