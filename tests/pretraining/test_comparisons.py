@@ -20,9 +20,9 @@ def tokenizer():
     return load_tokenizer(resolve("mini"))
 
 
-def compared(tokenizer, **changes):
-    settings = {"max_length": 32, "batch_tokens": 300, "mask_ratio": 0.3, "buffer": 100} | changes
-    return iter(ComparedBatches(lambda: iter(LINES), tokenizer, **settings))
+def compared(tokenizer, lines=LINES):
+    settings = {"max_length": 32, "batch_tokens": 300, "mask_ratio": 0.3, "buffer": 100}
+    return iter(ComparedBatches(lambda: iter(lines), tokenizer, **settings))
 
 
 def test_overlap_by_hand():
@@ -81,7 +81,10 @@ def test_the_same_seed_makes_the_same_batches(tokenizer):
 def test_comparison_follows_overlaps_and_the_encoders_own_cosines(tokenizer):
     """Fails if a score learns another order than its own, or gradients reach the vectors that teach. Each pair alone
     is the truth."""
-    joined = [next(stream) for stream in [compared(tokenizer)] for _ in range(2)][1]
+    generator, letters = np.random.default_rng(0), list("我很喜欢北京今天气好怎么还款如何")
+    different = ["".join(generator.permutation(letters)[: 4 + number % 8]) for number in range(5000)]
+    stream = compared(tokenizer, different)
+    _, joined = next(stream), next(stream)
     model = Pretraining(initial_model("mini", two_sentences=True).eval(), tokenizer)
     losses = model(**joined)
     scores, cosines = [], []
@@ -100,7 +103,7 @@ def test_comparison_follows_overlaps_and_the_encoders_own_cosines(tokenizer):
     scores, cosines = torch.stack(scores), torch.stack(cosines)
     overlaps = joined["overlaps"][~joined["overlaps"].isnan()]
     expected = cosent_loss(scores[:, 0], overlaps, COMPARE_SCALE) + cosent_loss(scores[:, 1], cosines, COMPARE_SCALE)
-    assert losses["compare"].item() == pytest.approx(expected.item(), rel=5e-3)  # rounding decides near ties
+    assert losses["compare"].item() == pytest.approx(expected.item(), rel=1e-2)
     losses["compare"].backward()
     assert model.model.cls.seq_relationship.weight.grad.abs().sum(1).min() > 0
 
