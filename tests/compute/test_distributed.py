@@ -122,6 +122,7 @@ def test_two_processes_train_as_one_with_the_doubled_batch(one, two, tiny_model,
     np.testing.assert_allclose(history(two / name, "loss"), history(one / name, "loss"), rtol=1e-4)
     once, twice = (json.loads((folder / name / "run.json").read_text()) for folder in (one, two))
     assert twice["processes"] == 2 and once["processes"] == 1
+    assert twice["proof"]["reloaded"] < 1e-5 and twice["proof"]["moved"] > 0
     for split, metrics in once["after"]["made_up"].items():
         # Pairs and their mirror images tie; rows in another order would be far off.
         assert twice["after"]["made_up"][split]["spearman"] == pytest.approx(metrics["spearman"], abs=0.05)

@@ -13,6 +13,7 @@ from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.carried import Carried
 from cosent.modeling.tail import Dense, LayerNorm, Normalize
+from cosent.run_record import read_record
 from cosent.run_scores import read_scores
 from tests.conftest import prepare as prepare_corpus
 from tests.launching import ROOT, apart, history, launch, run_here
@@ -175,6 +176,8 @@ def test_saved_models_are_whole(one, two, tiny_model):
     """Fails if a folder holds shards, or an adapter that peft cannot load."""
     for name in (*CASES, "rollback"):
         load_model(str(two / name))
+        proof = read_record(two / name).proof
+        assert proof.reloaded < 1e-5 and proof.moved > 0
     base = load_model(str(one / "lora")).model
     model = PeftModel.from_pretrained(base, str(two / "lora/adapter"))
     weights = load_file(two / "lora/adapter/adapter_model.safetensors")
