@@ -27,7 +27,7 @@ from cosent.training.environment import environment
 
 KILLS_PER_RUN = 4
 FLAGS = [
-    *("--model_name_or_path", "mini", "--pooling", "mean", "--learning_rate", "1e-3", "--num_train_epochs", "3"),
+    *("--pooling", "mean", "--learning_rate", "1e-3", "--num_train_epochs", "3"),
     *("--per_device_train_batch_size", "8", "--logging_steps", "2", "--use_cpu", "true", "--disable_tqdm", "true"),
     *("--eval_strategy", "steps", "--eval_steps", "2", "--save_strategy", "steps", "--save_steps", "2"),
     *("--early_stopping_patience", "20", "--resume_from_checkpoint", "auto"),
@@ -47,8 +47,9 @@ def small_corpus(source: str, folder: Path, rows: int = 64) -> Path:
     return folder
 
 
-def start(corpus: Path, output: Path, flags: list[str]) -> subprocess.Popen:
-    command = [sys.executable, "-m", "cosent.train", "--corpus", str(corpus), "--output_dir", str(output), *flags]
+def start(corpus: Path, output: Path, model: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "cosent.train", "--corpus", str(corpus), "--output_dir", str(output), *FLAGS]
+    command += ["--model_name_or_path", model]
     settings = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     return subprocess.Popen(command, env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -88,10 +89,10 @@ def torn(output: Path) -> set[Path]:
     return {folder for folder in output.glob("checkpoint-*") if not (folder / SEAL).exists()}
 
 
-def count(corpus: Path, folder: Path, kills: int, flags: list[str]) -> dict:
+def count(corpus: Path, folder: Path, kills: int, model: str) -> dict:
     """Runs and kills until there are enough kills; returns the counts."""
     began = time.time()
-    finish(start(corpus, folder / "undisturbed", flags))
+    finish(start(corpus, folder / "undisturbed", model))
     seconds = time.time() - began
     expected = digest(folder / "undisturbed")
     counts = {"kills": 0, "kills_while_saving": 0, "torn_checkpoints": 0, "runs": 0, "bit_equal": 0}
@@ -99,14 +100,14 @@ def count(corpus: Path, folder: Path, kills: int, flags: list[str]) -> dict:
         output = folder / f"run-{counts['runs']}"
         for number in range(min(KILLS_PER_RUN, kills - counts["kills"])):
             before = torn(output)
-            process, saving = start(corpus, output, flags), number % 2 == 0
+            process, saving = start(corpus, output, model), number % 2 == 0
             killed = kill_while_saving(process, output) if saving else kill_after(process, random.uniform(0, seconds))
             if not killed:
                 break
             counts["kills"] += 1
             counts["kills_while_saving"] += saving
             counts["torn_checkpoints"] += len(torn(output) - before)
-        finish(start(corpus, output, flags))
+        finish(start(corpus, output, model))
         counts["runs"] += 1
         counts["bit_equal"] += digest(output) == expected
     return counts
@@ -123,7 +124,7 @@ def main(args: argparse.Namespace) -> None:
     random.seed(args.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        counts = count(small_corpus(args.corpus, folder / "corpus"), folder, args.kills, FLAGS)
+        counts = count(small_corpus(args.corpus, folder / "corpus"), folder, args.kills, "mini")
     print(json.dumps(counts))
     if args.output:
         result = {"kind": "kills"} | counts | {"seed": args.seed, **asdict(environment())}

@@ -214,8 +214,9 @@ def processes_that_met() -> int:
     if "WORLD_SIZE" not in os.environ:
         return 1
     from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
 
-    return PartialState().num_processes
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).num_processes
 
 
 def check_world_size(processes: int) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks.kills import FLAGS, count
+from benchmarks.kills import count
 
 
 @pytest.mark.slow
@@ -12,6 +12,6 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tiny_model, make_corpus, pairs,
     """Fails if SIGKILL, also in the middle of saving, changes a bit of the final weights."""
     corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
     random.seed(2)
-    counts = count(corpus, tmp_path, 2, [*FLAGS, "--model_name_or_path", str(tiny_model)])
+    counts = count(corpus, tmp_path, 2, str(tiny_model))
     assert counts["kills"] == 2 and counts["kills_while_saving"] >= 1
     assert counts["bit_equal"] == counts["runs"] >= 1

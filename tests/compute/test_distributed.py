@@ -243,6 +243,16 @@ def test_processes_that_do_not_know_of_each_other_stop(tiny_model, uneven_corpus
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.distributed
+def test_serving_jobs_share_out_their_work_on_a_cpu(tiny_model, tmp_path):
+    """Fails if encode, launched in two processes as documented, does not see them and is refused."""
+    (tmp_path / "two.txt").write_text("怎么还款\n如何还款\n", encoding="utf-8")
+    words = ["--model", str(tiny_model), "--input", str(tmp_path / "two.txt"), "--output", str(tmp_path / "two.npy")]
+    (output,) = launch("ddp", ["-m", "cosent.encode", *words], ACCELERATE_USE_CPU="true")
+    assert output.count('"rows": 2') == 1
+    assert np.load(tmp_path / "two.npy").shape == (2, 32)
+
+
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize(
     "words", [["report", "x"], ["study", "x"], ["similarity", "--model", "x"], ["generate", "--model", "x"]]
