@@ -81,17 +81,25 @@ def test_float32_weights_meet_the_kernel_in_half_precision(name, tower, kernel_c
 
 @pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
 def test_a_whole_run_with_flash_attention(tower, kernel_calls, train, make_corpus, pairs, monkeypatch):
-    """Fails if a job that trains with flash attention stops at a forward pass outside of training."""
-    from cosent.training import towers
+    """Fails if a job that trains with flash attention stops at a forward pass outside of training.
 
-    build = towers.build_model
+    transformers loads a model with flash attention only where the package is installed; here it is set after loading.
+    """
+    from cosent.training import folder_proof, towers
+
+    build, load = towers.build_model, folder_proof.load_model
 
     def build_with_flash(*args, **kwargs):
         model = build(*args, **kwargs)
         with_flash(model.encoder if tower == "bi_encoder" else model)
         return model
 
+    def load_with_flash(folder, attn_implementation):
+        assert attn_implementation == "flash_attention_2"
+        return with_flash(load(folder))
+
     monkeypatch.setattr("cosent.train.build_model", build_with_flash)
+    monkeypatch.setattr(folder_proof, "load_model", load_with_flash)
     corpus = make_corpus({"train": pairs[:32], "validation": pairs[32:48], "test": pairs[48:]})
     folder = train(corpus, "--tower", tower, "--num_train_epochs", "1")
     assert len(kernel_calls) > 4 and (folder / "run.json").is_file()
