@@ -205,7 +205,8 @@ def test_lines_read_together_teach_both_towers(pretrain):
     folder = pretrain(*flags, "--max_steps", "30")
     record = read_record(folder)
     assert {"mlm", "neighbour", "joined_mlm", "compare"} <= record.history[0].keys()
-    assert record.pretraining.compare_loss < record.history[0]["compare"] - 1
+    losses = [entry["compare"] for entry in record.history if "compare" in entry]
+    assert np.mean(losses[-5:]) < np.mean(losses[:10]) - 0.4, losses  # 7.5 to 6.5; a mean of five varies by 0.2
     saved = load_file(folder / "model.safetensors")
     backbone = CrossEncoder.from_pretrained(str(folder), num_labels=1).backbone
     assert torch.equal(backbone.pooler.dense.weight, saved["bert.pooler.dense.weight"])
