@@ -215,4 +215,5 @@ def test_a_student_is_distilled(one, two, tiny_student):
 
 def test_one_process_speaks(two):
     """Fails if every process reports for itself."""
-    assert (two / "stdout").read_text().count("model in ") == len(CASES) + 5
+    runs = len(list(two.glob("*/run.json")))
+    assert (two / "stdout").read_text().count("model in ") == runs > len(CASES)
