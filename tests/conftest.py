@@ -70,6 +70,17 @@ def prepare(folder: Path, splits: dict[str, list[tuple[str, str, float]]], label
 
 
 @pytest.fixture
+def recipe(tmp_path):
+    """Returns a function that writes a recipe and gives its path."""
+
+    def write(text: str) -> str:
+        (tmp_path / "recipe.yaml").write_text(text, encoding="utf-8")
+        return str(tmp_path / "recipe.yaml")
+
+    return write
+
+
+@pytest.fixture
 def make_corpus(tmp_path):
     """Returns a function that prepares a corpus folder out of `{split: [(sentence1, sentence2, label)]}`."""
 

@@ -38,15 +38,6 @@ class Arguments:
     texts: list[str] | None = option(None, "sentences", positional=True, commas=True)
 
 
-@pytest.fixture
-def recipe(tmp_path):
-    def write(text: str) -> str:
-        (tmp_path / "recipe.yaml").write_text(text, encoding="utf-8")
-        return str(tmp_path / "recipe.yaml")
-
-    return write
-
-
 def test_flags_win_over_the_recipe_and_the_recipe_over_defaults(recipe):
     """Fails if a user's flag is ignored in favour of the file."""
     path = recipe("corpus: stsb\nlearning_rate: 2.0e-05\nnum_train_epochs: 5\n")

@@ -22,15 +22,6 @@ class Arguments:
     texts: list[str] | None = option(None, "sentences", positional=True, commas=True)
 
 
-@pytest.fixture
-def recipe(tmp_path):
-    def write(text: str) -> str:
-        (tmp_path / "recipe.yaml").write_text(text, encoding="utf-8")
-        return str(tmp_path / "recipe.yaml")
-
-    return write
-
-
 @pytest.mark.parametrize("word", ["no", "off", "1e3", "010", "1:30", "2024-01-02", "true", "0x1f", "null_", "~/x"])
 def test_text_in_a_recipe_is_the_text_that_is_written(recipe, word):
     """YAML 1.1 reads `eval_strategy: no` as false, 010 as 8, 1:30 as 90 and a date as a date."""

@@ -54,7 +54,6 @@ def main(args: MineArguments) -> None:
     from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
     from cosent.data.corpus import load_corpus
-    from cosent.data.relevance import similar_from
     from cosent.data.text import read_texts
     from cosent.mining.labels import judge
     from cosent.mining.pool import read_pool
@@ -64,7 +63,7 @@ def main(args: MineArguments) -> None:
     start = time.time()
     check(args)
     corpus = load_corpus(args.corpus, args.data_dir)
-    check_labels(args, corpus, similar_from(corpus.manifest))
+    check_labels(args, corpus, corpus.manifest.similar_from)
     pool = read_pool(corpus, read_texts(args.text or []))
     judged_by = partial(judge, device=choose_device(args.device), cache=Path(args.teacher_cache or DEFAULT_CACHE))
     rng, left_out, about = np.random.default_rng(args.seed), Counter(pool.left_out), {}
@@ -138,7 +137,6 @@ def check_labels(args: MineArguments, corpus, from_label: float) -> None:
 def make_pairs(args: MineArguments, corpus, pool, rng: np.random.Generator, left_out: Counter, about: dict):
     """Places of the corpus' own pairs, and the pairs that are made, by kind."""
     from cosent.compute.devices import choose_device
-    from cosent.data.relevance import similar_from
     from cosent.mining.candidates import Ranks, check_ranks, neighbour_pairs, random_pairs, some_of
     from cosent.modeling.auto import load_bi_encoder
     from cosent.modeling.teacher import DEFAULT_CACHE, fingerprint, sentence_vectors
@@ -152,7 +150,7 @@ def make_pairs(args: MineArguments, corpus, pool, rng: np.random.Generator, left
         about["neighbours_by"] = {"model": args.model, "sha256": fingerprint(model, []), **asdict(ranks)}
         cache = Path(args.teacher_cache or DEFAULT_CACHE)
         vectors = sentence_vectors(model, pool.texts, cache)[: pool.size]  # all of them, as a teacher reads them
-        similar = pool.labels >= similar_from(corpus.manifest)
+        similar = pool.labels >= corpus.manifest.similar_from
         first, second = neighbour_pairs(pool, vectors, ranks, similar, left_out)
         chosen = some_of(first, args.neighbours, rng)
         neighbours = first[chosen], second[chosen]

@@ -15,6 +15,7 @@ COLUMNS = ("sentence1", "sentence2", "label")  # string, string, float32
 SPLITS = ("train", "validation", "test")
 MANIFEST_NAME = "MANIFEST.json"
 LABEL_KINDS = ("binary", "graded", "nli")
+SIMILAR_SHARE = 0.8  # of the range of labels: from here on, sentences are similar
 NLI_CLASSES = ("contradiction", "neutral", "entailment")  # the label is the position: entailment ranks highest
 
 
@@ -48,6 +49,11 @@ class Manifest:
     source: str = ""
     builder_version: str = ""
     prompt: str = ""
+
+    @property
+    def similar_from(self) -> float:
+        """The least label of similar sentences: 1 of binary labels, entailment of NLI, 4 of 0..5."""
+        return self.label_min + SIMILAR_SHARE * (self.label_max - self.label_min)
 
     def save(self, folder: str | Path) -> None:
         text = json.dumps(asdict(self), ensure_ascii=False, indent=2)

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from cosent.encoders import resolve
 from cosent.schema import Manifest
-from cosent.student.data import Corruption, StudentCollator, StudentDataset, positive_from
+from cosent.student.data import Corruption, StudentCollator, StudentDataset
 
 
 def test_the_example_of_the_docstring():
@@ -93,4 +93,4 @@ def test_resuming_meets_the_same_noise(tokenizer):
 @pytest.mark.parametrize("kind, highest, expected", [("binary", 1.0, 0.8), ("graded", 5.0, 4.0), ("nli", 2.0, 1.6)])
 def test_what_counts_as_synonymous(kind, highest, expected):
     """Fails if neutral or half-similar pairs are written from one another."""
-    assert positive_from(Manifest("any", kind, 0.0, highest, {}, {})) == pytest.approx(expected)
+    assert Manifest("any", kind, 0.0, highest, {}, {}).similar_from == pytest.approx(expected)

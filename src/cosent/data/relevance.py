@@ -7,14 +7,6 @@ from scipy.sparse.csgraph import connected_components
 from cosent.data.corpus import Corpus
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance
-from cosent.schema import Manifest
-
-TOP_SHARE = 0.8  # of the range of labels: from here on, sentences are similar
-
-
-def similar_from(manifest: Manifest) -> float:
-    """The least label of similar sentences: 1 of binary labels, entailment of NLI, 4 of 0..5."""
-    return manifest.label_min + TOP_SHARE * (manifest.label_max - manifest.label_min)
 
 
 def pool_and_relevance(
@@ -26,7 +18,7 @@ def pool_and_relevance(
     labels. Of a pair that is labelled more than once, the greatest label is kept; a sentence with itself is no pair.
 
     Args:
-        from_label: least label of similar sentences; default: `similar_from`.
+        from_label: least label of similar sentences; default: `Manifest.similar_from`.
         closure: also take sentences as similar that are connected by similar pairs, with gain 1.
         whole_pool: retrieve among the sentences of all splits; the queries stay those of `split`.
 
@@ -36,7 +28,7 @@ def pool_and_relevance(
     Raises:
         InputError: the split has no similar pair, or `from_label` is not above 0, where gains begin.
     """
-    least = similar_from(corpus.manifest) if from_label is None else from_label
+    least = corpus.manifest.similar_from if from_label is None else from_label
     if least <= 0:
         raise InputError(f"The least label of similar sentences must be above 0, got {least:g}: labels are gains.")
     rows = corpus.split(split)

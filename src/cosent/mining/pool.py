@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -40,8 +41,12 @@ class Pool:
 
     def known(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Whether the corpus labels a pair, or its sentences are the same but for their form; shape of `first`."""
-        labelled = np.sort(self.keys(self.first, self.second))
-        return (self.forms[first] == self.forms[second]) | among(self.keys(first, second), labelled)
+        return (self.forms[first] == self.forms[second]) | among(self.keys(first, second), self.labelled)
+
+    @cached_property
+    def labelled(self) -> np.ndarray:
+        """Sorted keys of the labelled pairs."""
+        return np.sort(self.keys(self.first, self.second))
 
     def most_known(self) -> int:
         """Upper bound of the sentences of the pool that form a known pair with the same sentence."""

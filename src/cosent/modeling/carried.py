@@ -10,8 +10,8 @@ import torch
 from tokenizers.normalizers import Lowercase, Sequence
 
 from cosent.errors import InputError
-from cosent.modeling.prompts import BI_ENCODER, PROMPTS_CONFIG, Prompts
-from cosent.modeling.saved_folder import TRANSFORMER_CONFIG, is_cross_encoder, read_json, write_json
+from cosent.modeling.prompts import BI_ENCODER, Prompts
+from cosent.modeling.saved_folder import SETTINGS, TRANSFORMER_CONFIG, is_cross_encoder, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class Carried:
         """
         if is_cross_encoder(path):
             return cls(weights=weights)
-        settings = read_json(path, PROMPTS_CONFIG) or {}
-        refuse(f"{path}/{PROMPTS_CONFIG}", {"truncate_dim": settings.get("truncate_dim")})
+        settings = read_json(path, SETTINGS) or {}
+        refuse(f"{path}/{SETTINGS}", {"truncate_dim": settings.get("truncate_dim")})
         name = next((name for name in TRANSFORMER_CONFIGS if read_json(path, name)), TRANSFORMER_CONFIG)
         transformer = read_json(path, name) or {}
         for key, value in transformer.items():
@@ -91,7 +91,7 @@ class Carried:
             all_layers: whether the pooling reads the output of all layers.
         """
         if self.settings or prompts.texts:
-            write_json(Path(folder, PROMPTS_CONFIG), {"model_type": BI_ENCODER} | self.settings | prompts.config())
+            write_json(Path(folder, SETTINGS), {"model_type": BI_ENCODER} | self.settings | prompts.config())
         transformer = {"do_lower_case": False} | self.transformer | {"max_seq_length": max_length}
         if all_layers:
             transformer["config_args"] = {"output_hidden_states": True}
@@ -122,5 +122,5 @@ def warn_of_similarity(path: str, name: str) -> None:
         "saved folder asks for the same as before: for cosines there too, remove similarity_fn_name from its %s.",
         path,
         name,
-        PROMPTS_CONFIG,
+        SETTINGS,
     )

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cosent.errors import InputError
-from cosent.modeling.saved_folder import read_json, write_json
+from cosent.modeling.saved_folder import MODULES, SETTINGS, TRANSFORMER_CONFIG, read_json, write_json
 
-PROMPTS_CONFIG = "config_sentence_transformers.json"
 DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
 CLASSIFIER = "sentence_transformers.base.modules.transformer.Transformer"
 CLASSIFIER_CONFIG = {
@@ -35,7 +34,7 @@ class Prompts:
     def __post_init__(self):
         if self.default_name is not None and self.default_name not in self.texts:
             raise InputError(
-                f"{PROMPTS_CONFIG}: default_prompt_name is {self.default_name!r}, which is none of the prompts "
+                f"{SETTINGS}: default_prompt_name is {self.default_name!r}, which is none of the prompts "
                 f"({self.names}). Sentences would be read without it. Correct the file."
             )
 
@@ -46,20 +45,20 @@ class Prompts:
         Raises:
             InputError: the default prompt is not among the prompts.
         """
-        config = read_json(path, PROMPTS_CONFIG) or {}
+        config = read_json(path, SETTINGS) or {}
         if config.get("model_type", BI_ENCODER) != model_type:
             return cls()
         texts = {name: text or "" for name, text in (config.get("prompts") or {}).items()}
-        modules = {one["type"].rsplit(".", 1)[-1]: one["path"] for one in read_json(path, "modules.json") or []}
+        modules = {one["type"].rsplit(".", 1)[-1]: one["path"] for one in read_json(path, MODULES) or []}
         pooling = (read_json(path, f"{modules['Pooling']}/config.json") if "Pooling" in modules else None) or {}
         return cls(texts, config.get("default_prompt_name"), pooling.get("include_prompt", True))
 
     def save_for_classifier(self, folder: str | Path) -> None:
         """Writes the prompts of a cross-encoder, if any, and the modules, without which others read no prompts."""
         if self.texts:
-            write_json(Path(folder, PROMPTS_CONFIG), {"model_type": CROSS_ENCODER} | self.config())
-            write_json(Path(folder, "modules.json"), [{"idx": 0, "name": "0", "path": "", "type": CLASSIFIER}])
-            write_json(Path(folder, "sentence_bert_config.json"), CLASSIFIER_CONFIG)
+            write_json(Path(folder, SETTINGS), {"model_type": CROSS_ENCODER} | self.config())
+            write_json(Path(folder, MODULES), [{"idx": 0, "name": "0", "path": "", "type": CLASSIFIER}])
+            write_json(Path(folder, TRANSFORMER_CONFIG), CLASSIFIER_CONFIG)
 
     def config(self) -> dict:
         """The keys of `config_sentence_transformers.json` that `read` needs."""

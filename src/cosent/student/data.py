@@ -12,15 +12,7 @@ from cosent.data.pairs import PairDataset
 from cosent.data.prefix import NO_PREFIXES, Prefixes, skipped
 from cosent.data.text import read_texts
 from cosent.errors import InputError
-from cosent.schema import Manifest
 from cosent.student.arguments import DistillArguments, StudentDataArguments
-
-POSITIVE_SHARE = 0.8  # of the label range: 1 of binary labels, 4 of 0..5, entailment
-
-
-def positive_from(manifest: Manifest) -> float:
-    """The lowest label of synonyms."""
-    return manifest.label_min + POSITIVE_SHARE * (manifest.label_max - manifest.label_min)
 
 
 class StudentDataset(torch.utils.data.Dataset):
@@ -158,9 +150,9 @@ def training_rows(
     parts, flags = [], []
     for corpus in corpora:
         rows = random_subset(corpus.split("train"), data_args.limit_train)
-        positive = labels_of(rows) >= positive_from(corpus.manifest)
+        positive = labels_of(rows) >= corpus.manifest.similar_from
         if not positive.any():
-            least = f"{positive_from(corpus.manifest):g}"
+            least = f"{corpus.manifest.similar_from:g}"
             raise InputError(f"{corpus.manifest.name} has no synonyms in train: no label reaches {least}.")
         if args.teacher is None or args.synonyms_only:
             rows, positive = rows.select(np.flatnonzero(positive)), positive[positive]

@@ -17,7 +17,7 @@ from cosent.inference.batches import batch_bounds
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.run_record import Metrics, RunRecord, Written
 from cosent.student.candidates import distinct, rank_candidates
-from cosent.student.data import StudentCollator, positive_from
+from cosent.student.data import StudentCollator
 from cosent.student.decoding import Sampling, write_targets
 from cosent.student.model import Student
 from cosent.training.held_out import corpora_that_rank
@@ -115,7 +115,7 @@ class StudentEvaluation:
         if generation:
             for corpus in self.validation:
                 rows = corpus.split("validation")
-                chosen = np.flatnonzero(corpus.labels("validation") >= positive_from(corpus.manifest))
+                chosen = np.flatnonzero(corpus.labels("validation") >= corpus.manifest.similar_from)
                 chosen = np.random.default_rng(0).permutation(chosen)[: HELD_OUT_SYNONYMS // len(self.validation)]
                 self.synonyms += [(row["sentence1"], row["sentence2"]) for row in rows.select(np.sort(chosen))]
             if judge is not None:
