@@ -52,7 +52,7 @@ def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, 
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert (result["rows"], result["dim"], result["truncated"]) == (23, 32, 0)
     assert result["sentences_per_second"] > 0
-    assert sorted(os.listdir(tmp_path)) == ["sentences.txt", "vectors.npy"]
+    assert sorted(os.listdir(tmp_path)) == ["sentences.txt", "vectors.npy", "vectors.npy.json"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 cosent encode --model runs/stsb --input sentences.txt --output vectors.npy --normalize
 accelerate launch -q --config_file recipes/accelerate/ddp.yaml -m cosent.encode ...    shares the chunks out over GPUs
+
+Next to vectors.npy, vectors.npy.json says which model and sentences the rows are of.
 """
 
 import json
@@ -45,23 +47,31 @@ def main(args: EncodeArguments) -> None:
     from cosent.compute.distributed import rank, world_size
     from cosent.data.tokenization import warn_truncated
     from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
+    from cosent.inference.vector_manifest import VectorManifest
+    from cosent.modeling.auto import load_bi_encoder
+    from cosent.modeling.teacher import fingerprint
+    from cosent.schema import sha256_of_file
 
     start = time.time()
     device = choose_device(args.device, args.int8)
     check(args, device)
     load = partial(load_encoder, args.model, args.dtype, args.int8, device)
-    encoder = load()
+    encoder = load_bi_encoder(args.model)
+    model_sha256 = fingerprint(encoder, [])  # before it gets another type
+    encoder = placed(encoder, args.dtype, args.int8, device)
     prefix = encoder.prefix(encoder.prompts.text(args.prompt, args.prompt_name))
     warn_of_other_prompts(args.model, prefix.text)
     paths = Path(args.input), Path(args.output)
     task = ChunkTask(*paths, args.batch_size, args.normalize, args.keep_empty_lines, prefix)
     chunks = read_chunks(task.input_path, args.keep_empty_lines)
-    rows = chunks[-1].first + chunks[-1].rows
+    rows, input_sha256 = chunks[-1].first + chunks[-1].rows, sha256_of_file(task.input_path)
     own = sum(chunk.rows for chunk in chunks[rank() :: world_size()])
     with tqdm(total=own, unit="sentence", file=sys.stderr, disable=rank() > 0) as progress:
         truncated = encode_file(encoder, task, chunks, load, args.workers, progress.update)
     if rank() > 0:
         return
+    about = args.model, model_sha256, prefix.text, task.input_path, input_sha256
+    VectorManifest.of(task.output_path, *about).save(task.output_path)
     seconds = time.time() - start
     warn_truncated(truncated, rows, "sentences", encoder.max_length)
     result = {"output": args.output, "rows": rows, "dim": encoder.embedding_dimension, "truncated": truncated}
@@ -91,12 +101,18 @@ def check(args: EncodeArguments, device: str) -> None:
 
 
 def load_encoder(model: str, dtype: str, int8: bool, device: str):
+    from cosent.modeling.auto import load_bi_encoder
+
+    return placed(load_bi_encoder(model), dtype, int8, device)
+
+
+def placed(encoder, dtype: str, int8: bool, device: str):
+    """A loaded encoder on its device, in the type of the computation."""
     import torch
 
     from cosent.inference.embedding import quantized
-    from cosent.modeling.auto import load_bi_encoder
 
-    encoder = load_bi_encoder(model).to(device=device, dtype=getattr(torch, dtype)).eval()
+    encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
     return quantized(encoder) if int8 else encoder
 
 
