@@ -46,8 +46,8 @@ def write(folder: Path) -> tuple[Path, Path]:
 
     study = read_results(folder)
     check_installed("jinja2", "matplotlib")
-    make = (comparison.overview, comparison.quality, differences, comparison.accuracy, probabilities)
-    make += (diagnostics.learning, diagnostics.distributions, diagnostics.distances, diagnostics.speed)
+    make = (comparison.overview, comparison.tuning, comparison.quality, differences, comparison.accuracy)
+    make += (probabilities, diagnostics.learning, diagnostics.distributions, diagnostics.distances, diagnostics.speed)
     sections = [section for section in (function(study) for function in make) if section.blocks]
     title = f"Study {study.name}"
     markdown, html = folder / "report.md", folder / "report.html"

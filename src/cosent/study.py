@@ -3,7 +3,8 @@
 cosent study recipes/studies/losses_stsb.yaml --parallel 2
 
 A run whose JSON under `results/<study>` has the same settings is never repeated, so that a study continues
-where it stopped; a run that fails is listed at the end, and the others continue. See docs/studies.md.
+where it stopped; a run that fails is listed at the end, and the others continue. A study with a grid first runs it
+with its first seed, and every method takes what is best on validation. See docs/studies.md.
 """
 
 from dataclasses import dataclass
@@ -34,25 +35,26 @@ class StudyArguments:
 
 def main(args: StudyArguments) -> int:
     from cosent.studies.definition import expand, read_study, settings_of
-    from cosent.studies.runner import Place, run_all, study_lock
+    from cosent.studies.grid import name_of
+    from cosent.studies.runner import STOPPED, Place, run_all, study_lock
+    from cosent.studies.tuning import run_grid, untuned, with_choices
 
     study, name = read_study(args.study), Path(args.study).stem
     overrides = settings_of(args.set or [], args.study)
     if args.limit_train:
         overrides["limit_train"] = args.limit_train
+    study = untuned(study, overrides)
     # A trial must never count as a run of the study itself.
-    name += "".join(f"-{key}={file_name(value)}" for key, value in overrides.items())
-    results = Path(args.results, name)
+    results = Path(args.results, "-".join([name, name_of(overrides)] if overrides else [name]))
     runs = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
     results.mkdir(parents=True, exist_ok=True)
     place = Place(args.accelerate_config, args.data_dir, args.runs, args.parallel)
     with study_lock(results):
-        return run_all(study, results, runs, place)
-
-
-def file_name(value) -> str:
-    """A value of a flag as part of a folder's name: `mini` for `runs/mini`, `a+b` for a list."""
-    return "+".join(Path(str(part)).name for part in (value if isinstance(value, list) else [value]))
+        status = run_grid(study, overrides, results, place)
+        if status == STOPPED:
+            return status
+        chosen, waiting = with_choices(study, runs, results, place)
+        return run_all(study, results, chosen, place, waiting) or status
 
 
 ARGUMENTS = (StudyArguments,)

@@ -8,6 +8,7 @@ import yaml
 
 from cosent.reporting import comparison
 from cosent.reporting.document import Section, to_markdown
+from cosent.reporting.readme_tables import study_table
 from cosent.studies.results import read_results
 
 
@@ -74,3 +75,24 @@ def test_missing_runs_are_named(make_study):
     folder = make_study({"cosent": 1.0, "sbert": 1.0})
     (folder / "sbert-lcqmc-2.json").unlink()
     assert "Not finished, 1 runs: sbert on lcqmc, seed 2." in markdown(comparison.overview(read_results(folder)))
+
+
+def test_the_grid_is_shown(make_study):
+    """Fails if a reader cannot see what was tried, or that a method has not tried everything: 0.7 beats 0.6."""
+    folder = make_study({"good": 0.5, "bad": 3.0})
+    asked = yaml.safe_load((folder / "study.yaml").read_text())
+    (folder / "study.yaml").write_text(yaml.safe_dump(asked | {"tune": {"learning_rate": [2e-4, 5e-4]}}))
+    for rate, reached in (("0.0002", {"good": 0.6, "bad": 0.5}), ("0.0005", {"good": 0.7})):
+        point = folder / "tuning" / f"learning_rate={rate}"
+        point.mkdir(parents=True)
+        for method, validation in reached.items():
+            record = json.loads((folder / f"{method}-lcqmc-1.json").read_text())
+            record["validation_curve"] = [[1.0, validation], [2.0, 0.1]]
+            (point / f"{method}-lcqmc-1.json").write_text(json.dumps(record))
+    study = read_results(folder)
+    lines = markdown(comparison.tuning(study)).splitlines()
+    assert "| method, trained on | learning_rate=0.0002 | learning_rate=0.0005 |" in lines
+    assert "| good, lcqmc | 60.00 | **70.00** |" in lines and "| bad, lcqmc | 50.00 |  |" in lines
+    table = study_table(study)
+    assert "| lcqmc | learning_rate | seeds |" in table and "learning rate chosen on validation, 6 epochs" in table
+    assert comparison.tuning(read_results(make_study({"good": 0.5}, name="alone"))).blocks == []

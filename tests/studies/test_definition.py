@@ -12,6 +12,7 @@ from cosent.studies import definition
 from cosent.studies.method import Method
 from cosent.studies.progress import Progress
 from cosent.studies.results import Result, read_results
+from cosent.studies.tuning import choose
 from cosent.training.arguments import DataArguments, LossArguments, ModelArguments, PairTrainingArguments
 
 ROOT = Path(__file__).parents[2]
@@ -88,9 +89,9 @@ def test_shipped_studies_are_whole(path, monkeypatch, tmp_path):
             *run.corpora,
             "--output_dir",
             str(tmp_path),
-            *as_words(run.flags),
+            *as_words({"use_cpu": True} | run.flags),
         ]
-        parse([*arguments, "--use_cpu", "true"], ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
+        parse(arguments, ModelArguments, DataArguments, LossArguments, PairTrainingArguments)
     assert f"Launch: python -m cosent.study {path.relative_to(ROOT)}" in path.read_text(encoding="utf-8")
 
 
@@ -107,6 +108,11 @@ def test_shipped_studies_are_whole(path, monkeypatch, tmp_path):
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: 5}\n", "x must be a mapping"),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x/y: {}}\n", "'x/y' becomes part of a file name"),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {scale: [5, 10]}}\n", "scale takes one value"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\ntune: {scale: [5]}\n", "among two or more values"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\ntune: {scael: [5, 9]}\n", "no flag 'scael'. Did you mean"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\nflags: {scale: 7}\ntune: {scale: [5, 9]}\n", "and by flags, of"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {scale: 7}}\ntune: {scale: [5, 9]}\n", "and by x, of"),
+        ("recipes: []\ncorpora: [a]\nseeds: [1]\ntune_flags: {limit_train: 9}\n", "has tune_flags but no tune"),
     ],
 )
 def test_a_study_that_is_wrong(tmp_path, text, message):
@@ -152,7 +158,9 @@ def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):
     recognised = 0
     for folder in sorted(path.parent for path in (ROOT / "results").glob("*/study.yaml")):
         study = definition.read_study(f"recipes/studies/{folder.name}.yaml")
-        runs = {(run.method, run.corpus): run for run in definition.expand(study, {})}
+        expanded = definition.expand(study, {})
+        expanded = list(choose(study, expanded, folder)[0]) if "tune" in study else expanded
+        runs = {(run.method, run.corpus): run for run in expanded}
         for result in read_results(folder).results:
             assert definition.has_settings_of(result, runs[result.method, result.trained_on]), result.file
             recognised += 1

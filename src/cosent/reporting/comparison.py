@@ -2,8 +2,9 @@
 
 from cosent.reporting import figures
 from cosent.reporting.document import Figures, Section, Table
-from cosent.reporting.numbers import Cell, Number, mean_of_corpora, measured, times_100
+from cosent.reporting.numbers import Cell, Number, mean_of_corpora, measured, setting, times_100
 from cosent.reporting.published_rows import published_means
+from cosent.studies.grid import points
 from cosent.studies.results import Result, Study
 
 # Settings that every report shows, next to those in which the methods differ.
@@ -40,14 +41,27 @@ def settings(study: Study) -> Table:
     shown = {key: column for key, column in values.items() if key in SHOWN and column[0] is not None}
     same = [f"{key} {column[0]}" for key, column in shown.items() if len(set(map(str, column))) == 1]
     differing = {key: column for key, column in values.items() if len(set(map(str, column))) > 1}
-    rows = [[row, *(_setting(column[i]) for column in differing.values())] for i, row in enumerate(recipes)]
+    rows = [[row, *(setting(column[i]) for column in differing.values())] for i, row in enumerate(recipes)]
     return Table(f"The same for all: {', '.join(same)}. What differs:", ["method", *differing], rows)
 
 
-def _setting(value) -> Cell:
-    if isinstance(value, float):
-        return Number(value, form="g")
-    return value if value is None or type(value) is int else str(value)
+def tuning(study: Study) -> Section:
+    """Section on the grid: validation Spearman by method, training corpus and point, the chosen one in bold."""
+    if not study.tried:
+        return Section("Settings chosen on validation", [])
+    grid = list(points(study.tune))
+    rows: list[list[Cell]] = []
+    best = set()
+    for place, ((method, corpus), tried) in enumerate(study.tried.items()):
+        rows.append([f"{method.name}, {corpus}", *(times_100([tried.validation.get(point)]) for point in grid)])
+        if len(tried.validation) == len(grid):
+            best.add((place, 1 + grid.index(tried.chosen)))
+    text = (
+        "Every method tried the same values with the first seed. It takes those with the highest validation Spearman, "
+        "in bold, for all seeds; the test split has no part in it."
+    )
+    table = Table("Best validation Spearman x100", ["method, trained on", *grid], rows, strong=frozenset(best))
+    return Section("Settings chosen on validation", [text, table])
 
 
 def quality(study: Study) -> Section:

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,13 @@ Row = Sequence[Cell]
 
 def printed(cell: Cell) -> str:
     return "" if cell is None else str(cell)
+
+
+def setting(value: Any) -> Cell:
+    """The value of a flag as a cell."""
+    if isinstance(value, float):
+        return Number(value, form="g")
+    return value if value is None or type(value) is int else str(value)
 
 
 def measured(values: Iterable[float | None]) -> list[float]:

@@ -1,29 +1,33 @@
 """Markdown tables of studies for README and docs."""
 
 import statistics
+from collections.abc import Iterable
 
 from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Cell, Number, mean_of, times_100
+from cosent.reporting.numbers import Cell, Number, mean_of, printed, setting, times_100
 from cosent.studies.results import Result, Study
 
 
 def study_table(study: Study) -> str:
     """Test Spearman x100 of a study: mean and standard deviation over seeds, by method (rows) and corpus (columns).
 
-    The first row is the score of character overlap, which needs no model, on each corpus whose audit was kept. If a
-    method trained an adapter, two more columns show the share of trained weights and the peak memory.
+    The first row is the score of character overlap, which needs no model, on each corpus whose audit was kept. Flags
+    that were chosen on validation have a column. If a method trained an adapter, two more columns show the share of
+    trained weights and the peak memory.
     """
     adapters = any(run.footprint and run.footprint.trained_share < 1 for run in study.results)
     extra = ["weights trained", "peak MiB"] if adapters else []
     overlaps = [times_100([study.overlap(corpus)]) for corpus in study.corpora]
-    rows: list[list[Cell]] = [["character overlap, no model", *overlaps, None, None, *([None] * len(extra))]]
+    empty = [None] * (2 + len(study.tune) + len(extra))
+    rows: list[list[Cell]] = [["character overlap, no model", *overlaps, *empty]]
     for row, runs in study.rows.items():
         means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
         minutes = Number(statistics.mean(run.train_seconds for run in runs) / 60, form=".1f")
-        cells: list[Cell] = [row, *means, len({run.seed for run in runs}), minutes]
+        chosen = (", ".join(dict.fromkeys(printed(setting(run.recipe[key])) for run in runs)) for key in study.tune)
+        cells: list[Cell] = [row, *means, *chosen, len({run.seed for run in runs}), minutes]
         rows.append([*cells, *(_adapter_cells(runs) if adapters else [])])
-    header = ["test Spearman x100, mean ± std", *study.corpora, "seeds", "minutes per run", *extra]
-    return f"{markdown_table(header, rows)}\n\n{protocol(study.results)}"
+    header = ["test Spearman x100, mean ± std", *study.corpora, *study.tune, "seeds", "minutes per run", *extra]
+    return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
 
 
 def _adapter_cells(runs: list[Result]) -> list[Cell]:
@@ -32,8 +36,12 @@ def _adapter_cells(runs: list[Result]) -> list[Cell]:
     return [Number(footprints[0].trained_share, form=".1%"), peak]
 
 
-def protocol(results: list[Result]) -> str:
-    """Settings of the runs; where they differ, every value, in the order of the runs."""
+def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
+    """Settings of the runs; where they differ, every value, in the order of the runs.
+
+    Args:
+        tuned: flags that were chosen on validation, which the table shows itself.
+    """
 
     def values(key: str, form: str = "") -> str:
         each = [result.recipe[key] for result in results]
@@ -43,9 +51,10 @@ def protocol(results: list[Result]) -> str:
     limit = f", {values('limit_train')} training pairs" if run.recipe.get("limit_train") else ""
     commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
+    rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
     return (
         f"`{values('model_name_or_path')}` encoder{pooling}, batch "
-        f"{values('per_device_train_batch_size')}, learning rate {values('learning_rate', 'g')}, "
+        f"{values('per_device_train_batch_size')}, learning rate {rate}, "
         f"{values('num_train_epochs', 'g')} epochs{limit}, best validation epoch; "
         f"{run.environment.device}, commit {commits}."
     )

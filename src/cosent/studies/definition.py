@@ -1,10 +1,12 @@
 """Definition of a study: a YAML mapping, read and checked before anything runs, and the list of its runs.
 
-recipes:   list of recipe files
-corpora:   list of values of --corpus: a name or folder, or a list of them, which are mixed
-seeds:     list of numbers
-flags:     optional; flags of every run, which win over its recipe
-variants:  optional; name -> flags on top of those: every recipe runs once per variant
+recipes:     list of recipe files
+corpora:     list of values of --corpus: a name or folder, or a list of them, which are mixed
+seeds:       list of numbers
+flags:       optional; flags of every run, which win over its recipe
+variants:    optional; name -> flags on top of those: every recipe runs once per variant
+tune:        optional; flag -> values, of which every method takes the best on validation
+tune_flags:  optional; flags of the runs that try these values, e.g. fewer pairs
 """
 
 import json
@@ -20,7 +22,7 @@ from cosent.studies.results import Result
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
 from cosent.yaml_text import read_yaml
 
-REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants")
+REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants", "tune", "tune_flags")
 # Flags that the study itself sets for every run.
 RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
 
@@ -79,7 +81,32 @@ def read_study(path: str) -> dict:
         read["flags"] = values_of(study["flags"], f"{path}, flags")
     if "variants" in study:
         read["variants"] = {name: values_of(flags, f"{path}, {name}") for name, flags in study["variants"].items()}
-    return read
+    return read | tuning_of(study, path)
+
+
+def tuning_of(study: dict, path: str) -> dict:
+    """The keys `tune` and `tune_flags` of a study, read and checked.
+
+    Raises:
+        InputError: nothing to choose from, or a flag that the study sets elsewhere too.
+    """
+    tune = study.get("tune", {})
+    if not isinstance(tune, dict) or not all(isinstance(values, list) and len(values) > 1 for values in tune.values()):
+        raise InputError(
+            f"{path}, tune: a flag is chosen among two or more values, as {{learning_rate: [2.0e-04, 5.0e-04]}}, got "
+            f"{tune!r}."
+        )
+    if "tune_flags" in study and not tune:
+        raise InputError(f"{path} has tune_flags but no tune, so that no run would have them. Take them out.")
+    where = f"{path}, tune"
+    grid = {key: [values_of({key: value}, where)[key] for value in values] for key, values in tune.items()}
+    flags = values_of(study.get("tune_flags", {}), f"{path}, tune_flags")
+    places = {"flags": (study.get("flags", {}), grid), "tune_flags": (flags, grid)}
+    places |= {name: (variant, {*grid, *flags}) for name, variant in study.get("variants", {}).items()}
+    for place, (given, tuned) in places.items():
+        for key in given.keys() & tuned:
+            raise InputError(f"{path}: {key} is set by the tuning and by {place}, of which one is ignored. Keep one.")
+    return {"tune": grid} | ({"tune_flags": flags} if flags else {}) if grid else {}
 
 
 def seeds_of(written: list[str], path: str) -> list[int]:

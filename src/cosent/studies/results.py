@@ -21,6 +21,7 @@ from cosent.run_record import (
     summary_fields,
 )
 from cosent.run_scores import Scores, read_scores
+from cosent.studies.grid import TUNING, Tried, points
 from cosent.studies.method import Method
 from cosent.studies.published import Published, published
 
@@ -124,6 +125,11 @@ class Result(RunSummary):
         return next((value for epoch, value in self.validation_curve if epoch >= 1), None)
 
     @property
+    def best_validation(self) -> float | None:
+        """Highest validation Spearman; None if it was never measured or is undefined."""
+        return max((value for _, value in self.validation_curve if math.isfinite(value)), default=None)
+
+    @property
     def epochs_to_90(self) -> float | None:
         """Epochs until an evaluation first reached 90% of the best validation Spearman of the run."""
         if not self.validation_curve:
@@ -141,6 +147,8 @@ class Study:
         results: finished runs, in the order of the study, then by seed.
         missing: runs of the study without a result.
         published: published tables for this study.
+        tune: values of the flags that are chosen on validation.
+        tried: what the grid found, by method and training corpus.
     """
 
     name: str
@@ -148,6 +156,8 @@ class Study:
     results: list[Result]
     missing: list[str]
     published: list[Published]
+    tune: dict[str, list]
+    tried: dict[tuple[Method, str], Tried]
 
     @cached_property
     def crosses(self) -> bool:
@@ -208,4 +218,17 @@ def read_results(folder: str | Path) -> Study:
     there = {(result.method.name, result.trained_on, result.seed) for result in results}
     missing = [f"{method} on {corpus}, seed {seed}" for method, corpus, seed in wanted
                if (method, corpus, seed) not in there]  # fmt: skip
-    return Study(folder.resolve().name, folder, results, missing, published(folder))
+    tune = study.get("tune", {})
+    tried = read_grid(folder, tune)
+    return Study(folder.resolve().name, folder, results, missing, published(folder), tune, tried)
+
+
+def read_grid(folder: Path, tune: dict[str, list]) -> dict[tuple[Method, str], Tried]:
+    """Reads what every method reached on every corpus at the finished points of the grid of a study."""
+    found: dict[tuple[Method, str], Tried] = {}
+    for point in points(tune):
+        for file in sorted((folder / TUNING / point).glob("*.json")):
+            result = Result.read(file)
+            tried = found.setdefault((result.method, result.trained_on), Tried())
+            tried.validation[point] = result.best_validation
+    return found

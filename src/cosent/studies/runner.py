@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -45,11 +45,16 @@ class Place:
     parallel: int
 
 
-def run_all(study: dict, results: Path, runs: list[Run], place: Place) -> int:
+def run_all(study: dict, results: Path, runs: list[Run], place: Place, waiting: Sequence[Run] = ()) -> int:
+    """Trains what has no result yet, and returns an exit status.
+
+    Args:
+        waiting: runs whose settings are not known yet; their earlier results stay.
+    """
     name = results.name
-    set_aside(results, runs)
+    set_aside(results, runs, waiting)
     todo = [run for run in runs if not (results / f"{run.name}.json").is_file()]
-    describe(study, runs, results / "study.yaml")
+    describe(study, [*runs, *waiting], results / "study.yaml")
     print(f"{name}: {len(runs)} runs, {len(runs) - len(todo)} already finished", file=sys.stderr)
 
     progress, stop = Progress({run: work(run, place.data_dir) for run in todo}), Event()
@@ -67,12 +72,12 @@ def run_all(study: dict, results: Path, runs: list[Run], place: Place) -> int:
 
     failed = {}
     with ThreadPoolExecutor(place.parallel) as pool, progress:
-        waiting = {pool.submit(execute, run): run for run in todo}
+        started = {pool.submit(execute, run): run for run in todo}
         try:
-            for future in as_completed(waiting):
+            for future in as_completed(started):
                 if future.result() is not None:
-                    failed[waiting[future].name] = future.result()
-                    progress.bar.write(f"{waiting[future].name} failed: {future.result()}", file=sys.stderr)
+                    failed[started[future].name] = future.result()
+                    progress.bar.write(f"{started[future].name} failed: {future.result()}", file=sys.stderr)
         except KeyboardInterrupt:  # or SIGTERM; the runs would continue, and collide with those of the next call
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -80,6 +85,8 @@ def run_all(study: dict, results: Path, runs: list[Run], place: Place) -> int:
             return STOPPED
     if failed:
         print(f"failed; the same command tries again: {', '.join(sorted(failed))}", file=sys.stderr)
+    if waiting:
+        print(f"not run, since their grid is not complete: {', '.join(run.name for run in waiting)}", file=sys.stderr)
     print(f"figures and intervals: cosent report {results}", file=sys.stderr)
     return 1 if failed else 0
 
@@ -102,12 +109,15 @@ def study_lock(results: Path) -> Iterator[None]:
         lock.release()
 
 
-def set_aside(results: Path, runs: list[Run]) -> None:
+def set_aside(results: Path, runs: list[Run], waiting: Sequence[Run] = ()) -> None:
     """Moves results that the study would no longer produce (other flags, methods or corpora) out of its report."""
     current = {(run.method, run.corpus): run for run in runs}
+    unknown = {(run.method, run.corpus) for run in waiting}
     for file in sorted(results.glob("*.json")):
         result = Result.read(file)
         run = current.get((result.method, result.trained_on))
+        if (result.method, result.trained_on) in unknown:
+            continue
         if run is None or not has_settings_of(result, run):
             (results / EARLIER).mkdir(exist_ok=True)
             for part in (file, file.with_suffix(".npz")):
