@@ -11,6 +11,7 @@ from cosent.errors import InputError
 from cosent.mine import MineArguments, main
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from tests.launching import launch
 
 FRUIT = [f"{colour}色的{thing}" for colour in "红黄蓝绿白黑" for thing in ("苹果", "汽车", "衣服", "房子")]
 HELD_OUT = "红色的苹果"  # FRUIT[0]
@@ -191,3 +192,22 @@ def test_training_reads_what_was_made(mine, corpus, cross, train):
     record = json.loads((folder / "run.json").read_text())
     assert record["after"].keys() == {"taught", "fruit"} and record["recipe"]["scale"] == 5.0
     assert np.isfinite(record["after"]["taught"]["validation"]["pearson"])
+
+
+@pytest.mark.distributed
+def test_two_processes_make_the_corpus_of_one(mine, corpus, bi, cross, tmp_path):
+    """Fails if processes that were launched together make other pairs, or one stops at the folder of the other."""
+    flags = ["--random", "5", "--teacher", str(cross)]
+    alone, _ = mine(*flags)
+    words = ["--corpus", corpus, "--output", tmp_path / "two", "--model", bi, "--teacher_cache", tmp_path / "other"]
+    words += ["--range_min", 1, "--range_max", 5, "--validation_pairs", 4, *flags]
+    (said,) = launch("ddp", ["-m", "cosent.mine", *map(str, words)], ACCELERATE_USE_CPU="true")
+    assert said.count('"pairs"') == 1, "both processes wrote it"
+    made = load_corpus(str(tmp_path / "two"))
+    assert {name: rows[:] for name, rows in made.splits.items()} == {
+        name: rows[:] for name, rows in alone.splits.items()
+    }
+    # Nothing to embed, at which the processes would wait for each other.
+    words = ["--corpus", corpus, "--output", tmp_path / "none", "--neighbours", 0, "--validation_pairs", 0]
+    (said,) = launch("ddp", ["-m", "cosent.mine", *map(str, words)], ACCELERATE_USE_CPU="true")
+    assert said.count('"pairs"') == 1 and (tmp_path / "none/train.parquet").is_file()

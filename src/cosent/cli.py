@@ -25,6 +25,7 @@ JOBS = {
     "study": "run recipes, variants, corpora and seeds, and keep the results",
     "report": "draw the tables and figures of a study",
     "mine": "make pairs of sentences and label them, to train on",
+    "teach": "let a bi-encoder and a cross-encoder teach each other",
     "encode": "embed a text file, one sentence per line",
     "similarity": "score pairs of sentences",
     "generate": "generate sentences similar to a given one",

@@ -15,44 +15,30 @@ import numpy as np
 
 from cosent.cli import run
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_below_1
+from cosent.flags import REQUIRED, option, refuse_negative
+from cosent.mining.arguments import PairArguments, check_pairs
 
 
-@dataclass
-class MineArguments:
-    """Which pairs to make, and what labels them."""
+@dataclass(kw_only=True)
+class MineArguments(PairArguments):
+    """What to mine, and what labels the pairs."""
 
     corpus: str = option(REQUIRED, "Prepared corpus whose train split is mined: a name under --data_dir, or a folder.")
     output: str = option(REQUIRED, "Folder to write: a prepared corpus of that name.")
     model: str | None = option(None, "Bi-encoder whose cosine finds neighbours; not needed with --neighbours 0.")
-    text: list[str] | None = option(None, "Further sentences: .txt or .jsonl files, also .gz, a sentence per line.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
     teacher: list[str] | None = option(
         None, "Models of either tower whose scores label all pairs; default: 0 for pairs that are made."
     )
-    range_min: int = option(10, "How many of the nearest neighbours of a sentence are skipped.")
-    range_max: int = option(100, "How many of the nearest neighbours of a sentence are looked at.")
-    per_sentence: int = option(1, "Neighbours taken per sentence, nearest first.")
-    margin: float | None = option(
-        None, "Least distance of a neighbour's cosine below that of the least similar pair that is labelled similar."
-    )
-    max_score: float | None = option(None, "Highest cosine of a neighbour.")
     cross: str | None = option(None, "Model that drops made pairs which it scores as similar, e.g. a cross-encoder.")
     cross_threshold: float | None = option(None, "Its lowest score of a similar pair; default: that of its training.")
-    neighbours: int | None = option(None, "Pairs with neighbours, drawn from those found; default: all.")
-    random: int = option(0, "Random pairs.")
-    own: int | None = option(
-        None, "Pairs of the corpus itself, drawn at random; --teacher replaces their labels. Default: all."
-    )
     validation_pairs: int = option(1000, "Pairs for a validation split, drawn at random.")
     seed: int = option(42, "Seed of all that is drawn.")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
-    teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/teachers.")
 
 
 def main(args: MineArguments) -> None:
     from cosent.compute.devices import choose_device
-    from cosent.compute.distributed import rank
+    from cosent.compute.distributed import rank, wait_for_everyone
     from cosent.data.corpus import load_corpus
     from cosent.data.text import read_texts
     from cosent.mining.labels import judge
@@ -62,6 +48,7 @@ def main(args: MineArguments) -> None:
 
     start = time.time()
     check(args)
+    wait_for_everyone()  # else a late process finds the output of an early one
     corpus = load_corpus(args.corpus, args.data_dir)
     check_labels(args, corpus, corpus.manifest.similar_from)
     pool = read_pool(corpus, read_texts(args.text or []))
@@ -95,17 +82,10 @@ def check(args: MineArguments) -> None:
     output = Path(args.output)
     if output.exists():
         raise InputError(f"--output {output} exists, and nothing was written. Name another folder, or remove it.")
-    refuse_below_1(args, "range_max", "per_sentence")
-    for name in ("range_min", "neighbours", "random", "own", "validation_pairs"):
-        if (getattr(args, name) or 0) < 0:
-            raise InputError(f"--{name} counts, got {getattr(args, name)}. 0 is the least.")
+    check_pairs(args)
+    refuse_negative(args, "validation_pairs")
     if args.model is None and args.neighbours != 0:
         raise InputError("--model is missing: a bi-encoder that finds neighbours. --neighbours 0 does without it.")
-    if args.range_min + args.per_sentence > args.range_max:
-        raise InputError(
-            f"--range_min {args.range_min} and --per_sentence {args.per_sentence} need a --range_max of at least "
-            f"{args.range_min + args.per_sentence}, got {args.range_max}: fewer neighbours than that are looked at."
-        )
     if args.cross_threshold is not None and args.cross is None:
         raise InputError("--cross_threshold is the threshold of a model, and there is none. Name it with --cross.")
 

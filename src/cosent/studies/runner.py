@@ -2,11 +2,10 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Event
@@ -14,12 +13,11 @@ from threading import Event
 import yaml
 from filelock import FileLock, Timeout
 
-from cosent.compute.processes import PARENT_VARIABLE, end_tree
+from cosent.compute.launching import follow
 from cosent.errors import InputError
 from cosent.flags import as_words
 from cosent.run_record import RunSummary, read_record
 from cosent.run_scores import SCORES_NAME, read_scores, save_scores
-from cosent.run_status import STATUS_VARIABLE, clear_status, read_failure, read_progress
 from cosent.studies.definition import Run, has_settings_of, work
 from cosent.studies.progress import Progress
 from cosent.studies.results import Result, Speed
@@ -137,37 +135,22 @@ def launch(run: Run, output: Path, place: Place, advance: Callable[[float], None
     """Trains in a separate process until it ends or should stop; returns the reason of a failure, or None.
 
     It gets an equal share of the cores, unless OMP_NUM_THREADS is set: more threads than free cores wait for one
-    another, and train several times slower. It ends with this process, even if that is killed.
+    another, and train several times slower.
     """
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", place.accelerate_config]
-    command += ["-m", "cosent.train", "--config", run.recipe, "--corpus", *run.corpora, "--data_dir", place.data_dir]
-    command += ["--output_dir", str(output), "--overwrite_output_dir", "true", "--seed", str(run.seed)]
-    command += as_words({"disable_tqdm": True, "save_total_limit": 1} | run.flags)
-    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // place.parallel))} | os.environ
-    environment |= {STATUS_VARIABLE: str(output), PARENT_VARIABLE: str(os.getpid())}
-    output.mkdir(parents=True, exist_ok=True)
-    clear_status(output)
-    log_file = output / "log.txt"
-    with open(log_file, "w", encoding="utf-8") as log:
-        # In a separate session: Ctrl-C in the terminal reaches only this process, which then ends the run.
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        while not stop.is_set() and process.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=1)
-            progress = read_progress(output)
-            advance(progress.share if progress is not None else 0.0)
-        if process.poll() is None:
-            end_tree(process)
-    if process.returncode == 0:
-        return None
-    failure = read_failure(output) or f"exit status {process.returncode}"
-    return f"{failure} (all of its output is in {log_file})"
+    job = ["cosent.train", "--config", run.recipe, "--corpus", *run.corpora, "--data_dir", place.data_dir]
+    job += ["--output_dir", str(output), "--overwrite_output_dir", "true", "--seed", str(run.seed)]
+    job += as_words({"disable_tqdm": True, "save_total_limit": 1} | run.flags)
+    threads = max(1, (os.cpu_count() or 1) // place.parallel)
+    return follow(job, output, place.accelerate_config, threads, advance, stop)
 
 
-def keep(run: Run, output: Path, result_file: Path) -> None:
+def keep(run: Run, output: Path, result_file: Path, trained_on: str | None = None) -> None:
     """Saves the parts of a run that a report needs, with the validation curve and the test scores.
 
     The model stays in the output folder; its checkpoints are deleted.
+
+    Args:
+        trained_on: name of its corpora in the results, by default theirs.
     """
     record = read_record(output)
     if record is None:
@@ -179,7 +162,7 @@ def keep(run: Run, output: Path, result_file: Path) -> None:
         **{f.name: getattr(record, f.name) for f in fields(RunSummary)},
         file=result_file,
         method=run.method,
-        trained_on=run.corpus,
+        trained_on=trained_on or run.corpus,
         seed=run.seed,
         flags=run.flags,
         speed=Speed.of(record),
