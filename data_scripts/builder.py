@@ -13,9 +13,9 @@ import datasets
 
 from cosent.errors import InputError
 from cosent.schema import COLUMNS, sha256_of_file
+from cosent.tables.records import Record, place, read_records
 from data_scripts.checks import LabelRange
 from data_scripts.readers import Pair, Shape, Tally, read_pairs
-from data_scripts.records import Record, place, read_records
 from data_scripts.survey import Carve, Places, Repetitions, contradiction_error, find_repetitions
 
 VERSION = "1.0.0"

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from cosent.errors import InputError
 from cosent.schema import NLI_CLASSES
+from cosent.tables.records import RowError, not_utf8
 
 NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
 
@@ -23,27 +23,6 @@ class LabelRange:
 
 LARGEST = 3.4028234e38  # of float32
 ANY_SCORE = LabelRange("graded", -LARGEST, LARGEST)
-
-
-class RowError(InputError):
-    """Error for a row that cannot be used; the message is `expected {expected}, got {got}`."""
-
-    def __init__(self, expected: str, got: str):
-        super().__init__(f"expected {expected}, got {got}")
-        self.expected, self.got = expected, got
-
-
-def not_utf8(text: str) -> RowError | None:
-    """Error for text, decoded with `surrogateescape`, that was not UTF-8; None if it was."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return RowError(
-            "UTF-8",
-            f"other bytes from character {error.start + 1} on (of a GBK file? `iconv -f GB18030 -t UTF-8` converts it; "
-            "one of Windows' Unicode? `iconv -f UTF-16 -t UTF-8`)",
-        )
-    return None
 
 
 def check_text(value: object, name: str) -> str:

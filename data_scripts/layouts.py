@@ -3,15 +3,13 @@
 from pathlib import Path
 
 from cosent.errors import InputError
-from data_scripts.checks import RowError
+from cosent.tables import formats as tables
+from cosent.tables.formats import KEYED, format_of
+from cosent.tables.records import RowError, read_records
 from data_scripts.queries import POSITIVE, QueryLayout, looks_like_scored_pairs, query_column
-from data_scripts.readers import COLUMN_NAMES, KEYED, Layout, Shape, find_columns
-from data_scripts.records import read_records
+from data_scripts.readers import COLUMN_NAMES, Layout, Shape, find_columns
 
-FORMATS = {
-    **{".tsv": "tsv", ".txt": "tsv", ".data": "tsv", ".csv": "csv"},
-    **{".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"},
-}
+FORMATS = tables.FORMATS | {".txt": "tsv", ".data": "tsv"}  # a line of a corpus has tabs
 FORMAT_NAMES = tuple(dict.fromkeys(FORMATS.values()))
 SCORE_NAMES = ("score", "reranker_score", "similarity")  # with --label_kind scores, never the label next to them
 
@@ -22,7 +20,7 @@ def find_shape(path: Path, arguments) -> tuple[Shape, str]:
     Raises:
         InputError: an unknown format, or columns that are not clear.
     """
-    format = arguments.format or FORMATS.get(path.suffix)
+    format = arguments.format or format_of(path, FORMATS)
     if format is None:
         raise InputError(f"The format of {path} is not clear from its name. Pass --format {', '.join(FORMAT_NAMES)}.")
     first = _first_row(path, format)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from cosent.errors import InputError
 from cosent.schema import SPLITS
+from cosent.tables.formats import ending_of, format_of
+from cosent.tables.records import read_records
 from data_scripts.builder import RawFile
 from data_scripts.checks import ANY_SCORE
 from data_scripts.corpora import Corpus, unknown_name
 from data_scripts.layouts import FORMATS, find_shape
 from data_scripts.queries import Fields, QueryLayout
-from data_scripts.records import read_records
 from data_scripts.sources import Source
 from data_scripts.survey import Carve
 
@@ -151,7 +152,7 @@ def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]
     if not source.is_dir():
         raise InputError(f"--source must be a file or a folder with pairs, got {source}, which does not exist.")
     files = sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith("."))
-    candidates = [path for path in files if format or path.suffix in FORMATS]
+    candidates = [path for path in files if format or format_of(path, FORMATS)]
     paths: dict[str, list[Path]] = {}
     decisions = []
     for path in files:
@@ -171,7 +172,7 @@ def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]
             paths.setdefault(splits[0], []).append(path)
         else:
             decisions.append(f"{path.name}: not read, its name holds no word train, dev, valid or test")
-    kinds = sorted({path.suffix for found in paths.values() for path in found})
+    kinds = sorted({ending_of(path) for found in paths.values() for path in found})
     if not paths or (len(kinds) > 1 and not format):
         raise InputError(
             f"Expected in {source} files of one format ({', '.join(FORMATS)}) with train, dev (or valid) or test as a "

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_scripts.checks import LabelRange, RowError, check_label, check_text
+from cosent.tables.records import Record, RowError
+from data_scripts.checks import LabelRange, check_label, check_text
 from data_scripts.readers import LABEL_NAMES, Pair, check_width
-from data_scripts.records import Record
 
 QUERY_NAMES = ("query", "anchor")
 SIDES = {  # by the key of its scores: the columns of its texts, and their label without scores

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Protocol
 
 from cosent.errors import InputError
-from data_scripts.checks import NO_GOLD_LABEL, LabelRange, RowError, check_label, check_text
-from data_scripts.records import Record, place
+from cosent.tables.formats import KEYED, SENTENCE1_NAMES, SENTENCE2_NAMES
+from cosent.tables.records import Record, RowError, place
+from data_scripts.checks import NO_GOLD_LABEL, LabelRange, check_label, check_text
 
-SENTENCE1_NAMES = ("sentence1", "text1", "s1", "premise", "query1", "question1", "query", "anchor")
-SENTENCE2_NAMES = ("sentence2", "text2", "s2", "hypothesis", "query2", "question2", "passage", "document")
 LABEL_NAMES = ("gold_label", "label", "score", "similarity")
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
-KEYED = ("jsonl", "parquet")  # formats whose rows name their columns
 SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
 
 Pair = tuple[str, str, float]
@@ -45,7 +43,8 @@ class Layout:
     """Shape of a file with one pair per row.
 
     Args:
-        format: `tsv` (tabs, never quoted), `csv` (quoted where needed), `jsonl` (one object per line) or `parquet`.
+        format: `tsv` (tabs, never quoted), `csv` (quoted where needed), `jsonl` (one object per line),
+            `parquet` or `xlsx`.
         header: whether line 1 holds column names instead of a pair.
         columns: columns of sentence1, sentence2 and label: 0-based positions, or names of which the first one present
             is taken.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from cosent.errors import InputError
 from cosent.schema import SPLITS
+from cosent.tables.records import Record
 from data_scripts.builder import RawFile, Rows
 from data_scripts.checks import LabelRange
 from data_scripts.corpora import CORPORA, TEXT, Corpus
-from data_scripts.records import Record
 from data_scripts.survey import Carve
 
 HUB_SPLITS = {"train": "train", "validation": "validation", "dev": "validation", "valid": "validation", "test": "test"}

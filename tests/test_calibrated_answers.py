@@ -16,7 +16,7 @@ from cosent.evaluation.probability_metrics import probability_metrics
 from cosent.inference.decision_rule import DecisionRule
 from cosent.inference.prompt_arguments import PromptArguments
 from cosent.run_record import read_record
-from cosent.similarity import SimilarityArguments, choose_rule, lines
+from cosent.similarity import SimilarityArguments, answers, choose_rule, line
 from cosent.similarity import main as similarity
 
 
@@ -108,10 +108,11 @@ def test_verdicts_agree_with_the_threshold():
     scores = np.array([0.7, 0.71, -1.0], dtype=np.float32)
     assert rule.similar(scores).tolist() == [False, True, False]
     assert rule.probabilities(scores) == pytest.approx([0.5, 0.525, 0.01], abs=1e-3)
-    printed = lines([("甲", "乙"), ("丙", "丁"), ("戊", "己")], scores, rule)
+    pairs = [{"a": "甲", "b": "乙"}, {"a": "丙", "b": "丁"}, {"a": "戊", "b": "己"}]
+    printed = [line(pair | found, ("a", "b")) for pair, found in zip(pairs, answers(scores, rule), strict=True)]
     assert printed[1] == " 0.7100  0.5250  similar      丙  |  丁"
     assert printed[2] == "-1.0000  0.0100  not similar  戊  |  己"
-    assert lines([("甲", "乙")], scores[:1], None) == [" 0.7000  甲  |  乙"]
+    assert line(pairs[0] | answers(scores[:1], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
 
 
 def test_the_only_rule_needs_no_flag():

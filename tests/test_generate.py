@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.generate import read_texts
+from cosent.generate import GenerateArguments, main, read_texts
+from cosent.tables.reading import SENTENCE, open_table
+from cosent.tables.writing import table_writer
 
 
 @pytest.mark.slow
@@ -29,9 +32,27 @@ def test_input_that_cannot_be_read(tmp_path):
     """Fails if an empty line shifts results against lines, or a missing file ends in a stack trace."""
     file = Path(tmp_path, "texts.txt")
     file.write_text("一\n\n二\n", encoding="utf-8")
-    with pytest.raises(InputError, match="line 2 is empty"):
+    with pytest.raises(InputError, match="line 2: expected a sentence, got an empty line"):
         read_texts(None, str(file))
-    with pytest.raises(InputError, match="no file .* Name a UTF-8 file with one sentence per line"):
+    with pytest.raises(InputError, match="there is no file"):
         read_texts(None, str(tmp_path / "none.txt"))
     with pytest.raises(InputError, match="either --text SENTENCE ... or --input FILE"):
         read_texts(["一"], str(file))
+
+
+def test_sentences_of_a_sheet_are_written_to_a_sheet(tiny_student, tmp_path, capsys):
+    """Fails if a user's xlsx is not read by the name of its column, or what is written is not what was generated."""
+    with table_writer(tmp_path / "in.xlsx", ("id", "question")) as write:
+        write([{"id": 1, "question": "怎么还款"}, {"id": 2, "question": "我"}])
+    words = ["--model", str(tiny_student), "--input", str(tmp_path / "in.xlsx"), "--text_column", "question"]
+    words += ["--max_length", "6", "--num", "3"]
+    output = tmp_path / "out.xlsx"
+    main(*parse([*words, "--output", str(output)], GenerateArguments))
+    written = json.loads(capsys.readouterr().out)
+    main(*parse([*words, "--json"], GenerateArguments))
+    printed = {row["text"]: row["similar"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    expected = [(text, *found) for text in printed for found in printed[text] or [[None, None]]]
+    rows = open_table(output, ["text"], SENTENCE, "--text_column").rows()
+    assert [(row["text"], row["similar"], row["score"]) for row in rows] == expected
+    assert written["texts"] == 2 and written["sentences"] == sum(map(len, printed.values()))
+    assert list(printed) == ["怎么还款", "我"]

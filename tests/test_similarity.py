@@ -1,35 +1,76 @@
+"""`cosent similarity`: pairs of the command line and of files, scored as a stream."""
+
+import json
+
 import pytest
 
+from cosent import load_model
+from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.similarity import pair_up, read_pairs
+from cosent.inference.prompt_arguments import PromptArguments
+from cosent.similarity import SimilarityArguments, main, pair_up
+from cosent.tables.reading import PAIR, open_table
+from cosent.tables.writing import table_writer
+
+FIRST = [f"第{number}个问题" for number in range(7)]
+SECOND = [f"怎么还款{number}" for number in range(7)]
 
 
-def test_pairs_of_a_file(tmp_path):
-    """Fails if pairs are cut elsewhere than at the first two tabs, or a byte order mark is part of a sentence."""
-    file = tmp_path / "pairs.tsv"
-    file.write_bytes("\ufeff好\t坏\t1\r\n一\t二\n".encode())
-    assert read_pairs(str(file)) == [("好", "坏"), ("一", "二")]
+def similarity(model, *words):
+    main(*parse([*map(str, words), "--model", str(model), "--device", "cpu"], SimilarityArguments, PromptArguments))
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (b"", "is empty"),
-        ("好\t坏\n好\n".encode(), "line 2: expected `sentence1 TAB sentence2`, got '好'"),
-        ("好\t\n".encode(), "line 1: expected"),
-        ("好\t坏\n".encode("gb18030"), "line 1: expected UTF-8"),
-    ],
-)
-def test_a_file_without_pairs_is_named(tmp_path, content, message):
-    """Fails if scores are printed for other pairs than the user wrote."""
-    file = tmp_path / "pairs.tsv"
-    file.write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        read_pairs(str(file))
+@pytest.fixture
+def questions(tmp_path):
+    with table_writer(tmp_path / "pairs.csv", ("id", "q1", "q2")) as write:
+        write(
+            [{"id": number, "q1": one, "q2": two} for number, (one, two) in enumerate(zip(FIRST, SECOND, strict=True))]
+        )
+    return tmp_path / "pairs.csv"
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl", ".parquet", ".xlsx", ".csv.gz"])
+def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, questions, tmp_path, monkeypatch, capsys, ending):
+    """Fails if a score lands at another pair, where chunks meet or in some format, or a column of the user is lost."""
+    monkeypatch.setattr("cosent.similarity.CHUNK", 3)
+    output = tmp_path / f"scored{ending}"
+    similarity(tiny_model, "--pairs", questions, "--text_columns", "q1", "q2", "--output", output)
+    assert json.loads(capsys.readouterr().out)["pairs"] == 7
+    rows = list(open_table(output, ["q1", "q2"], PAIR, "--text_columns").rows())
+    assert [(row["id"], row["q1"], row["q2"]) for row in rows] == [(str(n), FIRST[n], SECOND[n]) for n in range(7)]
+    expected = load_model(str(tiny_model)).similarity(FIRST, SECOND)
+    assert [float(row["score"]) for row in rows] == pytest.approx(expected, abs=2e-6)
+    assert len(set(expected.round(4))) > 3, "scores are alike: nothing was compared"
+
+
+def test_json_for_scripts(tiny_model, questions, capsys):
+    """Fails if a script cannot read what is printed, of a file or of two sentences."""
+    similarity(tiny_model, "--pairs", questions, "--text_columns", "q1", "q2", "--json")
+    of_file = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    similarity(tiny_model, FIRST[2], SECOND[2], "--json")
+    (of_words,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(of_file) == 7 and of_file[2].keys() == {"id", "q1", "q2", "score"}
+    assert of_words == {"sentence1": FIRST[2], "sentence2": SECOND[2], "score": pytest.approx(of_file[2]["score"])}
+
+
+def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_path):
+    """Fails if a column of the user is replaced, or an error comes after hours of scoring."""
+    output = ("--output", tmp_path / "out.csv")
+    with table_writer(tmp_path / "gold.csv", ("sentence1", "sentence2", "score")) as write:
+        write([{"sentence1": "甲", "sentence2": "乙", "score": 1}])
+    for words, message in (
+        (("--pairs", tmp_path / "gold.csv", *output), "has a column score already"),
+        (("--pairs", questions, "--text_columns", "q1", "q2", *output, "--json"), "one of the two"),
+        (("甲", "乙", *output), "--output does nothing here"),
+        (("甲", "乙", "--pairs", questions), "not both"),
+    ):
+        with pytest.raises(InputError, match=message):
+            similarity(tiny_model, *words)
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_sentences_come_two_by_two():
     """Fails if the last of three sentences is compared with nothing."""
-    assert pair_up(["甲", "乙", "丙", "丁"]) == [("甲", "乙"), ("丙", "丁")]
+    assert [tuple(pair.values()) for pair in pair_up(["甲", "乙", "丙", "丁"])] == [("甲", "乙"), ("丙", "丁")]
     with pytest.raises(InputError, match="in pairs"):
         pair_up(["甲", "乙", "丙"])

@@ -1,15 +1,17 @@
 """Generate sentences similar to a given one, ranked by the model's own cosine.
 
 cosent generate --model runs/student --text 微信和支付宝哪个好 --num 20
+cosent generate --model runs/student --input questions.xlsx --text_column question --output similar.xlsx
 """
 
 import json
 from dataclasses import dataclass
 
 from cosent.cli import run
-from cosent.data.text import numbered_lines
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option
+from cosent.flags import REQUIRED, option, refuse_changed
+from cosent.tables.reading import SENTENCE, open_table
+from cosent.tables.writing import check_output, table_writer
 
 
 @dataclass
@@ -18,7 +20,16 @@ class GenerateArguments:
 
     model: str = option(REQUIRED, "Folder of a student, or a published RoFormer-Sim.")
     text: list[str] | None = option(None, "Sentences to generate similar ones for.", commas=True)
-    input: str | None = option(None, "Instead of --text: UTF-8 file, one sentence per line.")
+    input: str | None = option(
+        None,
+        "Instead of --text: file of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz.",
+    )
+    text_column: str | None = option(None, "Column of its sentences; default: text or sentence, or the only one.")
+    output: str | None = option(
+        None,
+        "File to write, a row per generated sentence with text, similar and score (both empty if there is none): tsv, "
+        "csv, jsonl, parquet, xlsx.",
+    )
     num: int = option(20, "Most sentences to show per text.")
     num_samples: int = option(100, "Samples per text, before repetitions are dropped.")
     top_p: float = option(0.95, "Draw from the most likely tokens that together reach this probability.")
@@ -30,13 +41,18 @@ class GenerateArguments:
     seed: int = option(42, "Seed of the sampling.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
     json: bool = option(False, "Print one JSON line per text.")
+    overwrite: bool = option(False, "Replace the output if it exists.")
 
 
 def main(args: GenerateArguments) -> None:
     from cosent.compute.devices import choose_device
     from cosent.student.model import Student
 
-    texts = read_texts(args.text, args.input)
+    if args.input is None:
+        refuse_changed(args, ("text_column",), "--input FILE")
+    if args.output:
+        check_output(args.output, args.input or "", args.overwrite)
+    texts = read_texts(args.text, args.input, args.text_column)
     student = Student.from_pretrained(args.model).to(choose_device(args.device))
     found = student.similar_sentences(
         texts,
@@ -50,6 +66,16 @@ def main(args: GenerateArguments) -> None:
         mask_tokens=args.mask_tokens,
         seed=args.seed,
     )
+    if args.output:
+        rows = [
+            {"text": text, "similar": similar, "score": score}
+            for text, sentences in zip(texts, found, strict=True)
+            for similar, score in sentences or [(None, None)]
+        ]
+        with table_writer(args.output, ("text", "similar", "score")) as write:
+            write(rows)
+        print(json.dumps({"output": args.output, "texts": len(texts), "sentences": sum(map(len, found))}))
+        return
     for text, sentences in zip(texts, found, strict=True):
         if args.json:
             print(json.dumps({"text": text, "similar": sentences}, ensure_ascii=False))
@@ -59,21 +85,14 @@ def main(args: GenerateArguments) -> None:
             print(f"{score:7.4f}  {sentence}")
 
 
-def read_texts(texts: list[str] | None, file: str | None) -> list[str]:
+def read_texts(texts: list[str] | None, file: str | None, column: str | None = None) -> list[str]:
     if (texts is None) == (file is None):
-        raise InputError("Give either --text SENTENCE ... or --input FILE with a sentence per line.")
-    if file is None:
-        if not all(text.strip() for text in texts):
-            raise InputError("--text has an empty sentence, which nothing is similar to. Leave it out.")
-        return texts
-    lines = []
-    for number, line in numbered_lines(file, "a UTF-8 file with one sentence per line"):
-        if not line.strip():
-            raise InputError(f"{file}, line {number} is empty: results would not line up with the lines. Remove it.")
-        lines.append(line)
-    if not lines:
-        raise InputError(f"{file} is empty. Put a sentence on each line.")
-    return lines
+        raise InputError("Give either --text SENTENCE ... or --input FILE with sentences.")
+    if file is not None:
+        return list(open_table(file, column and [column], SENTENCE, "--text_column").texts())
+    if not all(text.strip() for text in texts):
+        raise InputError("--text has an empty sentence, which nothing is similar to. Leave it out.")
+    return texts
 
 
 ARGUMENTS = (GenerateArguments,)

@@ -1,17 +1,24 @@
 """Score pairs of sentences.
 
 cosent similarity --model runs/stsb 我喜欢北京 我不喜欢北京
-cosent similarity --model runs/stsb --pairs pairs.tsv
+cosent similarity --model runs/stsb --pairs pairs.csv --text_columns q1 q2 --output scored.xlsx
 """
 
+import json
 import sys
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from cosent.cli import run
-from cosent.data.text import numbered_lines
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option
+from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
 from cosent.inference.prompt_arguments import PromptArguments, described, warn_of_other_prompts
+from cosent.tables.reading import PAIR, Table, open_table
+from cosent.tables.writing import check_output, table_writer
+
+CHUNK = 32768  # pairs read, scored and written at a time
 
 
 @dataclass
@@ -20,11 +27,25 @@ class SimilarityArguments:
 
     model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
     sentences: list[str] | None = option(None, "Sentences, in pairs.", positional=True, commas=True)
-    pairs: str | None = option(None, "Instead of sentences: UTF-8 file with `sentence1 TAB sentence2` lines.")
+    pairs: str | None = option(
+        None, "Instead of sentences: file with a pair per row, of any length: txt or tsv (tabs), csv, jsonl, parquet, "
+        "xlsx; text also as .gz."
+    )  # fmt: skip
+    text_columns: list[str] | None = option(
+        None, "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
+        "sentence2 and their like, or the only two.", commas=True,
+    )  # fmt: skip
+    output: str | None = option(
+        None, "File for the rows of --pairs with score, and where known probability and verdict: tsv, csv, jsonl, "
+        "parquet, xlsx; default: lines on stdout."
+    )  # fmt: skip
+    json: bool = option(False, "Print a JSON line per pair.")
     corpus: str | None = option(
         None, "Corpus whose threshold and probabilities to use; default: the only one that the model has them for."
     )
+    batch_size: int = option(512, "Most sentences or pairs per forward pass; their tokens are limited too.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+    overwrite: bool = option(False, "Replace the output if it exists.")
 
 
 def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
@@ -32,18 +53,81 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
     from cosent.inference.decision_rule import decision_rules
     from cosent.modeling.auto import load_model
 
-    if args.pairs and args.sentences:
-        raise InputError("Give sentences or --pairs FILE, not both.")
-    pairs = read_pairs(args.pairs) if args.pairs else pair_up(args.sentences or [])
+    start = time.time()
+    table = check(args)
+    pairs = table.rows() if table else pair_up(args.sentences or [])
     rules = decision_rules(args.model)
     model = load_model(args.model).to(choose_device(args.device))
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
     warn_of_other_prompts(args.model, *prompts)
     rule, note = choose_rule(rules, args, prompts)
-    scores = model.similarity(*map(list, zip(*pairs, strict=True)), prompt=prompts)
     print(note, file=sys.stderr)
-    for line in lines(pairs, scores, rule):
-        print(line)
+    columns = table.sentences if table else ("sentence1", "sentence2")
+    scored = score(model, pairs, columns, rule, args.batch_size, prompts)
+    if args.output is None:
+        for rows in scored:
+            for row in rows:
+                print(json.dumps(row, ensure_ascii=False, default=str) if args.json else line(row, columns))
+        return
+    written = write(args.output, table, scored, rule)
+    result = {"output": args.output, "pairs": written, "seconds": round(time.time() - start, 3)}
+    print(json.dumps(result | {"pairs_per_second": round(written / result["seconds"], 1)}))
+
+
+def check(args: SimilarityArguments) -> Table | None:
+    """The table of `--pairs`, or None for sentences.
+
+    Raises:
+        InputError: flags that do not go together, a file that cannot be read, or an output that cannot be written.
+    """
+    refuse_below_1(args, "batch_size")
+    if args.pairs and args.sentences:
+        raise InputError("Give sentences or --pairs FILE, not both.")
+    if args.pairs is None:
+        refuse_changed(args, ("text_columns", "output", "overwrite"), "--pairs FILE")
+        return None
+    if args.output and args.json:
+        raise InputError("--json prints the pairs that --output writes to a file. Give one of the two.")
+    table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs")
+    if args.output:
+        check_output(args.output, args.pairs, args.overwrite)
+        taken = [name for name in ("score", "probability", "verdict") if name in table.names]
+        if taken:
+            raise InputError(f"{args.pairs} has a column {taken[0]} already, and --output would replace it. Rename it.")
+    return table
+
+
+def score(
+    model, rows: Iterable[dict], columns: tuple[str, str], rule, batch_size: int, prompts
+) -> Iterator[list[dict]]:
+    """Yields chunks of the rows with their `score`, and with a rule `probability` and `verdict`."""
+    rows = iter(rows)
+    while chunk := list(islice(rows, CHUNK)):
+        first, second = ([row[name] for row in chunk] for name in columns)
+        found = answers(model.similarity(first, second, batch_size, prompt=prompts), rule)
+        yield [row | new for row, new in zip(chunk, found, strict=True)]
+
+
+def answers(scores, rule) -> list[dict]:
+    """The new columns of each pair."""
+    found: list[dict] = [{"score": round(float(score), 6)} for score in scores]
+    if rule is not None:
+        judged = zip(rule.probabilities(scores), rule.similar(scores), strict=True)
+        for row, (probability, similar) in zip(found, judged, strict=True):
+            row |= {"probability": round(float(probability), 6), "verdict": "similar" if similar else "not similar"}
+    return found
+
+
+def write(output: str, table: Table, scored: Iterator[list[dict]], rule) -> int:
+    """Writes all rows with the new columns behind the old ones; returns their number."""
+    from tqdm.auto import tqdm
+
+    new = ("score",) if rule is None else ("score", "probability", "verdict")
+    with tqdm(unit="pair", file=sys.stderr) as progress, table_writer(output, (*table.names, *new)) as append:
+        for rows in scored:
+            append(rows)
+            progress.update(len(rows))
+    return progress.n
 
 
 def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str] = ("", "")):
@@ -71,36 +155,21 @@ def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str]
     return rule, f"score, probability and verdict (at {rule.threshold:.4f}) as on {rule.corpus} validation"
 
 
-def lines(pairs: list[tuple[str, str]], scores, rule) -> list[str]:
-    """Score, with a rule also probability and verdict, and the sentences of each pair."""
-    columns = [f"{score:7.4f}" for score in scores]
-    if rule is not None:
-        verdicts = ("similar" if similar else "not similar" for similar in rule.similar(scores))
-        judged = zip(columns, rule.probabilities(scores), verdicts, strict=True)
-        columns = [f"{score}  {probability:6.4f}  {verdict:<11}" for score, probability, verdict in judged]
-    return [f"{column}  {first}  |  {second}" for column, (first, second) in zip(columns, pairs, strict=True)]
+def line(row: dict, columns: tuple[str, str]) -> str:
+    """Score, with a rule also probability and verdict, and the sentences of a pair."""
+    shown = f"{row['score']:7.4f}"
+    if "verdict" in row:
+        shown += f"  {row['probability']:6.4f}  {row['verdict']:<11}"
+    return f"{shown}  {row[columns[0]]}  |  {row[columns[1]]}"
 
 
-def pair_up(sentences: list[str]) -> list[tuple[str, str]]:
+def pair_up(sentences: list[str]) -> list[dict]:
     if not sentences or len(sentences) % 2 or not all(sentences):
         raise InputError(
             f"similarity compares sentences in pairs, got {sentences}. Give an even number of non-empty sentences, "
             "or --pairs FILE."
         )
-    return list(zip(sentences[::2], sentences[1::2], strict=True))
-
-
-def read_pairs(path: str) -> list[tuple[str, str]]:
-    """Reads `sentence1 TAB sentence2` lines; further columns are ignored."""
-    pairs = []
-    for number, line in numbered_lines(path, "a UTF-8 file with `sentence1 TAB sentence2` lines"):
-        fields = line.split("\t")
-        if len(fields) < 2 or not all(fields[:2]):
-            raise InputError(f"{path}, line {number}: expected `sentence1 TAB sentence2`, got {line!r}.")
-        pairs.append((fields[0], fields[1]))
-    if not pairs:
-        raise InputError(f"{path} is empty. --pairs takes a UTF-8 file with `sentence1 TAB sentence2` lines.")
-    return pairs
+    return [{"sentence1": one, "sentence2": two} for one, two in zip(sentences[::2], sentences[1::2], strict=True)]
 
 
 ARGUMENTS = (SimilarityArguments, PromptArguments)

@@ -101,8 +101,8 @@ def test_a_split_in_another_format_stops(bench, capsys):
         path = bench.write(f"folder/{name}", "甲\t乙\t1\n丙\t丁\t0\n")
     bench.prepare("mine", "--source", path.parent, *BINARY)
     assert "notes.md: not read" in capsys.readouterr().out
-    (path.parent / "train.tsv").rename(path.parent / "train.tsv.gz")
-    with pytest.raises(InputError, match="train.tsv.gz is train by its name"):
+    (path.parent / "train.tsv").rename(path.parent / "train.tsv.zip")
+    with pytest.raises(InputError, match="train.tsv.zip is train by its name"):
         bench.prepare("mine", "--source", path.parent, *BINARY, "--overwrite")
 
 

@@ -1,10 +1,12 @@
 """If these fail, sound raw files of some editor, publisher or platform are misread."""
 
+import gzip
 import json
 
 import pytest
 
 from cosent.errors import InputError
+from cosent.tables.writing import table_writer
 
 BINARY = ("--label_kind", "binary")
 
@@ -25,6 +27,21 @@ def test_only_line_feeds_end_a_row(bench, odd):
     path = bench.write("pairs.tsv", f"  左{odd}右 \t乙\t1\n丙\t丁\t0\n")
     bench.prepare("mine", "--source", path, *BINARY)
     assert bench.rows()[0] == (f"左{odd}右", "乙", 1.0) and len(bench.rows()) == 2
+
+
+def test_sheets_and_compressed_files_are_read(bench):
+    """Fails if pairs that somebody keeps in Excel, or compressed, must be converted first."""
+    bench.folder.joinpath("gz").mkdir()
+    bench.write("gz/train.tsv.gz", gzip.compress("甲\t乙\t1\n丙\t丁\t0\n".encode()))
+    bench.prepare("mine", "--source", bench.folder / "gz", *BINARY)
+    assert bench.rows() == [("甲", "乙", 1.0), ("丙", "丁", 0.0)]
+    with table_writer(bench.folder / "pairs.xlsx", ("label", "sentence1", "sentence2")) as write:
+        write([{"sentence1": "戊", "sentence2": "己", "label": 1}, {"sentence1": "庚", "sentence2": None, "label": 0}])
+    with pytest.raises(InputError, match="pairs.xlsx, row 3: expected text in sentence2, got None"):
+        bench.prepare("mine", "--source", bench.folder / "pairs.xlsx", *BINARY, "--overwrite")
+    skip = ("--overwrite", "--on_bad_rows", "skip")
+    bench.prepare("mine", "--source", bench.folder / "pairs.xlsx", *BINARY, *skip)
+    assert bench.rows() == [("戊", "己", 1.0)]
 
 
 def test_blank_lines_are_counted(bench):

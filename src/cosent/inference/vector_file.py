@@ -17,7 +17,6 @@ from torch import nn
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
 from cosent.compute.processes import end_with_parent
 from cosent.data.prefix import NO_PREFIX, Prefix
-from cosent.data.text import decode_line
 from cosent.errors import InputError, writing
 from cosent.files import partial_file
 from cosent.inference.embedding import embed
@@ -73,8 +72,14 @@ def read_lines(file, path: Path, first: int, count: int, keep_empty_lines: bool)
 
 
 def decode(line: bytes, place: str, keep_empty_lines: bool) -> str:
-    """Decodes a line, see `decode_line`, and checks that it is not empty."""
-    sentence = decode_line(line, place)
+    """One line as text, without its line end and a byte order mark, checked not to be empty."""
+    try:
+        sentence = line.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{place}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} in {line[:60]!r}. In another "
+            "encoding it would be another text. Convert the file (iconv -f GB18030 -t UTF-8)."
+        ) from error
     if not sentence.strip() and not keep_empty_lines:
         raise InputError(
             f"{place}: expected a sentence, got an empty line. Skipping it would shift all rows that follow; "

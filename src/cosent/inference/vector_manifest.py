@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from cosent import __version__
-from cosent.data.text import numbered_lines
 from cosent.errors import InputError, writing
 from cosent.files import write_atomically
 from cosent.schema import sha256_of_file
+from cosent.tables.records import read_lines
 
 SAMPLE = 1024  # rows whose bytes tie a manifest to its vectors: those of a chunk that was never written are among them
 
@@ -118,7 +118,7 @@ def read_sentences(vectors: Path, manifest: VectorManifest) -> list[str]:
             f"{source} has changed since {vectors} was written: rows would be shown as the wrong sentences. Encode it "
             "again with --overwrite."
         )
-    return [line for _, line in numbered_lines(source)]
+    return [line for _, line in read_lines(source)]
 
 
 def sample_hash(vectors: np.ndarray) -> str:

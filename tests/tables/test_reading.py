@@ -1,0 +1,154 @@
+"""Tables of sentences: every format gives the same rows, and what cannot be read is named with its place."""
+
+import gzip
+import json
+import tracemalloc
+
+import openpyxl
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from cosent.errors import InputError
+from cosent.tables.reading import PAIR, SENTENCE, open_table
+from cosent.tables.writing import table_writer
+
+ROWS = [{"id": "1", "q1": '他说"好",\u2028走了', "q2": "坏"}, {"id": "2", "q1": "=一", "q2": " 二 "}]
+ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet", ".xlsx", ".tsv.gz", ".csv.gz", ".jsonl.gz")
+
+
+def pairs(path, wanted=None):
+    return open_table(path, wanted, PAIR, "--text_columns")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_format_keeps_what_was_written(tmp_path, ending):
+    """Fails if a quote, a comma, U+2028, spaces or a leading `=` change on the way through a format."""
+    with table_writer(tmp_path / f"t{ending}", ("id", "q1", "q2")) as write:
+        write(ROWS[:1])
+        write(ROWS[1:])
+    table = pairs(tmp_path / f"t{ending}", ["q1", "q2"])
+    assert table.names == ("id", "q1", "q2") and list(table.rows()) == ROWS
+    assert list(table.rows(["q2", "q1"])) == [{"q2": row["q2"], "q1": row["q1"]} for row in ROWS]
+
+
+def test_a_sheet_of_excel_is_read(tmp_path):
+    """Fails if a sheet that Excel saved, with empty sheets and empty rows at its end, is not read as it looks."""
+    book = openpyxl.Workbook()
+    book.active.append(["问题", "编号", None])
+    book.active.append(["怎么还款", 7])
+    book.active.append(["如何借款", None])
+    book.active.cell(9, 1).number_format = "0"  # a formatted row without content
+    book.create_sheet("Sheet2")
+    book.save(tmp_path / "a.xlsx")
+    table = open_table(tmp_path / "a.xlsx", ["问题"], SENTENCE, "--text_column")
+    assert list(table.rows()) == [{"问题": "怎么还款", "编号": 7}, {"问题": "如何借款", "编号": None}]
+    book["Sheet2"].append(["另一个"])
+    book.save(tmp_path / "b.xlsx")
+    with pytest.raises(InputError, match=r"several sheets \(Sheet, Sheet2\)"):
+        open_table(tmp_path / "b.xlsx", None, SENTENCE, "--text_column")
+
+
+def test_a_header_is_one_only_if_it_names_the_columns(tmp_path):
+    """Fails if a header is scored as a pair, or the first pair is lost as a header."""
+    with_names, without, wide = (tmp_path / f"{name}.tsv" for name in "abc")
+    with_names.write_text("label\tquestion1\tquestion2\n1\t甲\t乙\n", encoding="utf-8")
+    without.write_bytes("\ufeff甲\t乙\r\n丙\t丁\r\n".encode())
+    wide.write_text("1\t甲\t乙\n2\t丙\t丁\n", encoding="utf-8")
+    assert [row["question1"] for row in pairs(with_names).rows()] == ["甲"]
+    assert list(pairs(without).rows()) == [
+        {"sentence1": "甲", "sentence2": "乙"},
+        {"sentence1": "丙", "sentence2": "丁"},
+    ]
+    with pytest.raises(InputError, match="a column named sentence1 or text1 and .*got 1, 甲, 乙"):
+        pairs(wide)  # an id would be compared with a sentence
+    assert next(pairs(wide, ["2", "1"]).rows()) == {"column1": "1", "sentence2": "甲", "sentence1": "乙"}
+
+
+def test_a_single_column_is_the_sentence(tmp_path):
+    """Fails if a user must name the only column, or a tab in a line of text cuts the sentence."""
+    (tmp_path / "a.txt").write_text("甲\t乙\n丙\n", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text('{"问": "甲\\t乙"}\n{"问": "丙"}\n', encoding="utf-8")
+    (tmp_path / "c.csv").write_text('"甲\t乙"\n丙\n', encoding="utf-8")
+    for name in ("a.txt", "b.jsonl", "c.csv"):
+        assert list(open_table(tmp_path / name, None, SENTENCE, "--text_column").texts()) == ["甲\t乙", "丙"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "a.csv is empty"),
+        ("a.tsv", b"sentence1\tsentence2\n", "is empty: it has no rows"),
+        ("a.tsv", "好\t坏\n好\n".encode(), r"line 2: expected 2 columns \(sentence1, sentence2\), got 1"),
+        ("a.tsv", "好\t坏\n\n好\t坏\n".encode(), "line 2: expected a sentence, got an empty line"),
+        ("a.tsv", "好\t \n".encode(), "line 1: expected a sentence in sentence2, got an empty one"),
+        ("a.tsv", "好\t坏\n".encode() + "北京\t好\n".encode("gb18030"), "line 2: expected UTF-8.*GB18030"),
+        ("a.tsv", "好\n".encode(), r"expected 2 columns of sentences at \[0, 1\].*got 1"),
+        ("a.csv", '甲,乙\n"丙,丁\n戊,己\n庚,辛\n'.encode(), "line 2: expected comma-separated"),
+        ("a.jsonl", b'{"s1": "a", "s2": "b"}\n{"s1": "a"}\n', "line 2: expected the column s2, got a row with s1"),
+        ("a.jsonl", b'{"s1": "a", "s2": 3}\n', "line 1: expected text in s2, got 3"),
+        ("a.jsonl", b'{"s1": "a", "s2": "b"}\n[1]\n', "line 2: expected one JSON object"),
+        ("a.jsonl", b'{"one": "a", "two": "b"}\n', "expected a column named sentence1 or text1 and .*got one, two"),
+        ("a.tsv.gz", gzip.compress("好\t坏\n".encode() * 999)[:-9], "not a complete gzip file"),
+        ("a.parquet", b"PAR1", "not a Parquet file"),
+        ("a.xlsx", b"PK", "not an xlsx workbook"),
+        ("a.pdf", b"", r"expected a file that ends in \.txt"),
+        ("a.parquet.gz", b"", r"expected a file that ends in \.txt"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
+    """Fails if a damaged row is skipped, or a user does not learn which line of which file to look at."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(pairs(tmp_path / name).rows())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [(["q1"], "takes 2 column names, got 1"), (["q1", "q9"], "its columns, id, q1, q2"), (["q1", "q1"], "different")],
+)
+def test_columns_that_are_not_there_are_named(tmp_path, wanted, message):
+    """Fails if another column is read than the one that the user meant."""
+    with table_writer(tmp_path / "a.csv", ("id", "q1", "q2")) as write:
+        write(ROWS)
+    with pytest.raises(InputError, match=message):
+        pairs(tmp_path / "a.csv", wanted)
+
+
+def test_a_longer_file_takes_no_more_memory(tmp_path):
+    """Fails if a table is read as a whole: one larger than the memory could not be read."""
+    peaks = {}
+    for ending in (".csv.gz", ".parquet"):
+        for rows in (2_000, 2_000, 8_000):  # the first time, caches fill
+            with table_writer(tmp_path / f"a{ending}", ("text",)) as write:
+                for start in range(0, rows, 1000):
+                    write([{"text": f"第{start + number}个问题" * 5} for number in range(1000)])
+            tracemalloc.start()
+            assert sum(1 for _ in open_table(tmp_path / f"a{ending}", None, SENTENCE, "").texts()) == rows
+            peaks[rows] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert peaks[8_000] < 1.5 * peaks[2_000], (ending, peaks)
+
+
+def test_xlsx_without_its_library_names_the_command(tmp_path, monkeypatch):
+    """Fails if a missing extra ends in a stack trace."""
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
+    with pytest.raises(InputError, match=r"pip install 'cosent\[xlsx\]'"):
+        pairs(tmp_path / "a.xlsx")
+
+
+def test_only_the_columns_asked_for_are_decoded(tmp_path):
+    """Fails if a wide Parquet file is read in full for one column."""
+    pyarrow.parquet.write_table(pa.table({"text": ["甲"], "blob": [b"x"]}), tmp_path / "a.parquet")
+    table = open_table(tmp_path / "a.parquet", None, SENTENCE, "--text_column")
+    assert list(table.rows(table.sentences)) == [{"text": "甲"}]
+    assert list(table.rows()) == [{"text": "甲", "blob": b"x"}]
+
+
+def test_empty_rows_may_be_kept(tmp_path):
+    """Fails if rows and results no longer match in a file that is known to hold empty sentences."""
+    (tmp_path / "a.csv").write_text("id,text\n1,\n\n2,好\n", encoding="utf-8")
+    assert list(open_table(tmp_path / "a.csv", None, SENTENCE, "").texts(keep_empty=True)) == ["", "", "好"]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": ""}) + "\n\n", encoding="utf-8")
+    assert list(open_table(tmp_path / "a.jsonl", None, SENTENCE, "").texts(keep_empty=True)) == ["", ""]
