@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent.cli import run
+from cosent.data.retrieval_arguments import RetrievalArguments
 from cosent.errors import InputError, writing
 from cosent.evaluation.calibration import Calibration
 from cosent.files import partial_file
@@ -42,13 +43,15 @@ class EvaluateArguments:
     predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
-def main(args: EvaluateArguments, prompt_args: PromptArguments) -> None:
+def main(args: EvaluateArguments, prompt_args: PromptArguments, retrieval_args: RetrievalArguments) -> None:
     from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
     from cosent.data.corpus import load_corpus
+    from cosent.data.retrieval import retrieval_task
     from cosent.evaluation.calibration import calibration_metrics
     from cosent.evaluation.metrics import SimilarityMetrics
     from cosent.inference.embedding import quantized
+    from cosent.inference.shared_work import embed_pool, score
     from cosent.modeling.auto import load_model
     from cosent.modeling.cross_encoder import CrossEncoder
 
@@ -63,42 +66,56 @@ def main(args: EvaluateArguments, prompt_args: PromptArguments) -> None:
         model = quantized(model)
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
     warn_of_other_prompts(args.model, *prompts)
-    scores = score(model, corpus.split(args.split), args.batch_size, prompts)
+    task = None
+    if retrieval_args.retrieval and not isinstance(model, CrossEncoder):
+        task = retrieval_task(corpus, args.split, retrieval_args)
+    if task is None:
+        scores = score(model, corpus.split(args.split), args.batch_size, prompts)
+    else:
+        queries, documents = embed_pool(model, task.pool, args.batch_size, prompts)
+        scores = (queries[task.places[:, 0]] * documents[task.places[:, 1]]).sum(axis=1)
     labels = corpus.labels(args.split)
-    found = choose_decision(args, corpus, model, prompts)
-    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=found.threshold)
+    decision = choose_decision(args, corpus, model, prompts)
+    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=decision.threshold)
     if rank() > 0:
         return
     if args.predictions:
-        write_predictions(args.predictions, corpus.split(args.split), scores, found.threshold)
+        write_predictions(args.predictions, corpus.split(args.split), scores, decision.threshold)
     result = {"model": args.model, "corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
     result |= {
         "int8": args.int8,
         "prompts": prompts,
-        "threshold": found.threshold,
-        "threshold_from": found.threshold_from,
+        "threshold": decision.threshold,
+        "threshold_from": decision.threshold_from,
     }
-    result |= {"calibration": found.method, "calibration_from": found.calibration_from}
+    result |= {"calibration": decision.method, "calibration_from": decision.calibration_from}
     errors = {}
     if corpus.manifest.label_kind == "binary":
         tower = "cross_encoder" if isinstance(model, CrossEncoder) else "bi_encoder"
-        errors = calibration_metrics(found.calibration, scores, labels, tower)
-    print(table(result, metrics, errors), file=sys.stderr)
+        errors = calibration_metrics(decision.calibration, scores, labels, tower)
+    found = {} if task is None else retrieval(task, queries, documents)
+    print(table(result, metrics, errors), *retrieval_lines(found), sep="\n", file=sys.stderr)
     numbers = {name: value if math.isfinite(value) else None for name, value in (metrics | errors).items()}
-    print(json.dumps(result | numbers | {"seconds": time.time() - start}))  # JSON has no NaN
+    print(json.dumps(result | numbers | found | {"seconds": time.time() - start}))  # JSON has no NaN
 
 
-def score(model, rows, batch_size: int, prompts: tuple[str, str]) -> np.ndarray:
-    """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
-    from cosent.compute.distributed import gather_object, rank, world_size
+def retrieval(task, queries: np.ndarray, documents: np.ndarray) -> dict:
+    """Retrieval metrics of a `RetrievalTask` with 95% intervals, and the numbers of queries and sentences searched."""
+    from cosent.evaluation.retrieval import mean_intervals
+    from cosent.inference.finding import found_by_vectors
 
-    own = slice(rank(), None, world_size())
-    sentences = (rows[name][:][own] for name in ("sentence1", "sentence2"))
-    parts = gather_object(model.similarity(*sentences, batch_size, show_progress_bar=rank() == 0, prompt=prompts))
-    scores = np.empty(len(rows), dtype=np.float32)
-    for number, part in enumerate(parts):
-        scores[number :: len(parts)] = part
-    return scores
+    values = found_by_vectors(queries, documents, task.relevance)
+    means = {name: float(np.mean(of_queries)) for name, of_queries in values.items()}
+    return means | task.size | {"intervals": mean_intervals(values)}
+
+
+def retrieval_lines(found: dict) -> list[str]:
+    if not found:
+        return []
+    lines = ["", f"retrieval: {found['queries']} queries among {found['pool']} sentences", f"{'':20}              95%"]
+    for name, (low, high) in found["intervals"].items():
+        lines.append(f"  {name:<18}{found[name]:8.4f}  {low:.4f} to {high:.4f}")
+    return lines
 
 
 @dataclass(frozen=True)
@@ -155,6 +172,7 @@ def find_decision(args: EvaluateArguments, corpus, model, prompts: tuple[str, st
     """The threshold and the map that fit the validation split of this corpus."""
     from cosent.evaluation.calibration_fit import fit_calibration
     from cosent.evaluation.metrics import find_threshold
+    from cosent.inference.shared_work import score
     from cosent.modeling.cross_encoder import CrossEncoder
 
     if args.threshold_grid and isinstance(model, CrossEncoder):
@@ -194,7 +212,7 @@ def table(result: dict, metrics: dict, errors: dict) -> str:
     return "\n".join(lines)
 
 
-ARGUMENTS = (EvaluateArguments, PromptArguments)
+ARGUMENTS = (EvaluateArguments, PromptArguments, RetrievalArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS)

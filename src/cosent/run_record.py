@@ -16,6 +16,7 @@ RECORD_NAME = "run.json"
 UNFINISHED = "UNFINISHED"  # in the folder of a run from its start until its record is written
 
 Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name
+Intervals = dict[str, dict[str, dict[str, tuple[float, float]]]]  # likewise
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ class RunSummary:
         thresholds: lowest cosine or logit of similar pairs, by corpus.
         calibrations: maps from scores to probabilities, by corpus; empty for runs before 2026-11-23.
         prompts: texts in front of the first and the second sentence of every pair.
+        intervals: 95% bootstrap intervals of the retrieval metrics in `after`; empty for runs before 2026-11-22.
         processes: None for older runs, which recorded neither it nor the footprint.
     """
 
@@ -153,6 +155,7 @@ class RunSummary:
     thresholds: dict[str, float] = field(default_factory=dict)
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     prompts: tuple[str, str] = ("", "")
+    intervals: Intervals = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON, with the environment at the top level as in earlier records."""
@@ -247,6 +250,10 @@ def summary_fields(raw: dict[str, Any]) -> dict[str, Any]:
         "thresholds": raw.get("thresholds", {}),
         "calibrations": {name: calibration_from(saved) for name, saved in raw.get("calibrations", {}).items()},
         "prompts": tuple(raw.get("prompts", ("", ""))),
+        "intervals": {
+            corpus: {split: {name: tuple(ends) for name, ends in named.items()} for split, named in splits.items()}
+            for corpus, splits in raw.get("intervals", {}).items()
+        },
     }
 
 

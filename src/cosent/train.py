@@ -12,9 +12,11 @@ from pathlib import Path
 from transformers import set_seed
 
 from cosent.cli import run
+from cosent.data.retrieval_arguments import RetrievalArguments
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.modeling.bi_encoder import BiEncoder
+from cosent.run_queries import QUERIES_NAME, Queries, save_queries
 from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
 from cosent.run_scores import SCORES_NAME, Scores, save_scores
 from cosent.training import verdict
@@ -30,10 +32,11 @@ from cosent.training.collapse_guard import CollapseGuard
 from cosent.training.dry_run import output_folder, show_plan, truncation
 from cosent.training.environment import environment, footprint, recipe
 from cosent.training.folder_proof import FolderProof, sample_pairs
-from cosent.training.held_out import evaluate_splits, select_on_validation, table
+from cosent.training.held_out import check_metric, evaluate_splits, retrieval_table, select_on_validation, table
 from cosent.training.mixture import Mixture, TokenisedMixture, load_mixture
 from cosent.training.objective import Objective, build_objective
 from cosent.training.pair_trainer import PairTrainer
+from cosent.training.retrieval_set import add_retrieval
 from cosent.training.towers import TOWERS, adapter, build_model, use_prompts
 
 logger = logging.getLogger("cosent.train")
@@ -43,6 +46,7 @@ def main(
     model_args: ModelArguments,
     prompt_args: SavedPromptArguments,
     data_args: DataArguments,
+    retrieval_args: RetrievalArguments,
     loss_args: LossArguments,
     args: PairTrainingArguments,
 ):
@@ -63,28 +67,33 @@ def main(
     prefixes = use_prompts(encoder, prompt_args, make_room=model_args.max_length is None)
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
         data = mixture.tokenise(tower.dataset, encoder, prefixes, loss_args.loss, data_args)
+        if retrieval_args.retrieval and model_args.tower == "bi_encoder":
+            add_retrieval(data.held_out, mixture.corpora, retrieval_args, encoder, prefixes)
+    check_metric(data.held_out, [corpus.manifest.name for corpus in mixture.selecting], args)
     collator = tower.collator.from_tokenizer(encoder.tokenizer, prefixes)
     trainer = pair_trainer(model, objective, mixture, data, collator, model_args, args)
-    settings = run_settings(args, model_args, prompt_args, data_args, loss_args, data=manifest_hashes(records))
+    every = (args, model_args, prompt_args, data_args, retrieval_args, loss_args)
+    settings = run_settings(*every, data=manifest_hashes(records))
     if args.dry_run:
         corpora = mixture.training, list(mixture.corpora.values())
         return show_plan(trainer, model, *corpora, truncation(data.train, encoder.max_length), checkpoint, settings)
     proof = FolderProof(model, sample_pairs([*mixture.selecting, *mixture.training]))
     claim_output_folder(args.output_dir, checkpoint, settings)
     scores: Scores = {}
+    queries: Queries = {}
     evaluate = partial(evaluate_splits, trainer, data.held_out, model_args.tower)
 
     def at_start():
         proof.begin()
-        return evaluate([], scores, "before")
+        return evaluate([], scores, queries, "before")
 
     result = trainer.train(checkpoint, at_start=at_start)
-    before, after = trainer.before.metrics, evaluate(mixture.binary, scores, "after")
+    before, after = trainer.before.metrics, evaluate(mixture.binary, scores, queries, "after")
     trainer.save_model()
     proven = proof.check(args.output_dir)
     if trainer.is_world_process_zero():
         record = RunRecord(
-            recipe=recipe(args, model_args, prompt_args, data_args, loss_args),
+            recipe=recipe(*every),
             environment=here,
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
@@ -95,6 +104,7 @@ def main(
             after=after.metrics,
             thresholds=after.thresholds,
             calibrations=after.calibrations,
+            intervals=after.intervals,
             prompts=(prefixes[0].text, prefixes[1].text),
             history=trainer.state.log_history,
             train_seconds=result.metrics["train_runtime"],
@@ -103,8 +113,10 @@ def main(
         )
         floor = verdict.judge(record, mixture.corpora.values(), mixture.training)
         save_scores(Path(args.output_dir, SCORES_NAME), scores)
+        save_queries(Path(args.output_dir, QUERIES_NAME), queries)
         record.save(args.output_dir)  # last: from here on the run counts as finished
-        print(table(floor, before, after), *verdict.in_words(record), record.footprint, sep="\n")
+        found = retrieval_table(before, after)
+        print(table(floor, before, after), *found, *verdict.in_words(record), record.footprint, sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
-from cosent.evaluation.retrieval import METRICS, Relevance, mean_interval, retrieval_metrics
+from cosent.evaluation.retrieval import METRICS, Relevance, mean_intervals, retrieval_metrics, sampled
 
 
 def test_by_hand():
@@ -71,5 +71,17 @@ def test_unequal_numbers_of_queries():
 
 def test_interval_holds_the_mean():
     """Fails if the interval is that of another statistic: the mean of 400 fair coins is 0.5 give or take 0.05."""
-    low, high = mean_interval(np.tile([0.0, 1.0], 200))
+    found = mean_intervals({"coins": np.tile([0.0, 1.0], 200), "certain": np.ones(400)})
+    low, high = found["coins"]
     assert 0.44 < low < 0.46 < 0.54 < high < 0.56
+    assert found["certain"] == (1, 1)
+
+
+def test_sampled_queries_keep_their_items():
+    """Fails if a query of a large split is judged by the items of another."""
+    every = random_task(40, 150, 0)
+    some = sampled(every, 15)
+    assert len(some) == 15 < len(every) and sampled(every, 40) is every
+    for place, query in enumerate(some.queries):
+        found, expected = (task.items[slice(*task.starts[i : i + 2])] for task, i in ((some, place), (every, query)))
+        assert found.tolist() == expected.tolist()

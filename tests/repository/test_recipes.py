@@ -31,7 +31,7 @@ def test_recipes_are_found():
 def test_a_recipe_is_what_its_loss_takes(recipe, tmp_path):
     """Fails if a shipped recipe stops with an error before the first step."""
     arguments = ["--config", str(recipe), "--corpus", "stsb", "--output_dir", str(tmp_path), "--use_cpu", "true"]
-    model_args, _, _, loss_args, _ = parse(arguments, *TRAIN_ARGUMENTS)
+    model_args, _, _, _, loss_args, _ = parse(arguments, *TRAIN_ARGUMENTS)
     assert model_args.tower == recipe.parent.name
     kinds = {"sbert_joint": {"binary": 1.0, "nli": 2.0}, "ce3": {"nli": 2.0}}.get(loss_args.loss, {"binary": 1.0})
     manifests = [Manifest(kind, kind, 0.0, highest, {"bi_encoder": 64}, {}) for kind, highest in kinds.items()]

@@ -13,6 +13,7 @@ from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.carried import Carried
 from cosent.modeling.tail import Dense, LayerNorm, Normalize
+from cosent.run_queries import read_queries
 from cosent.run_record import read_record
 from cosent.run_scores import read_scores
 from tests.conftest import prepare as prepare_corpus
@@ -142,11 +143,16 @@ def test_modules_after_the_pooling(one, two, with_modules):
 
 
 def test_what_is_measured_before_training_is_the_given_model(one, two):
-    """Fails if a model cannot be evaluated before it is trained, or the distances of pairs are lost on the way."""
+    """Fails if a model cannot be evaluated before it is trained, or distances or what queries find get lost."""
     alone, together = (read_scores(folder / "bi_encoder/scores.npz")["made_up"]["test"] for folder in (one, two))
     for name in ("before", "distances"):
         np.testing.assert_allclose(together[name], alone[name], atol=1e-5)
     assert np.ptp(alone["before"]) > 0.1 and np.ptp(alone["distances"]) > 0.1
+    alone, together = (read_queries(folder / "bi_encoder/queries.npz")["made_up"]["test"] for folder in (one, two))
+    assert together.task == alone.task
+    for name in ("recall_at_1", "map"):
+        np.testing.assert_allclose(together.moments["before"][name], alone.moments["before"][name])
+        assert np.ptp(alone.moments["before"][name]) > 0.1
 
 
 def test_the_best_epoch_is_kept_and_a_rollback_counts(one, two):

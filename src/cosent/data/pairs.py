@@ -34,10 +34,12 @@ class PairDataset(torch.utils.data.Dataset):
 
     Attributes:
         truncated: how many of `sequences` (counted in `unit`) were longer than the maximum and lost their end.
+        retrieval: what is to be found among their sentences, see `training.retrieval_set`; None to measure only scores.
     """
 
     tokenize = staticmethod(tokenize_apart)
     unit = "sentences"
+    retrieval: Any = None
 
     def __init__(
         self,

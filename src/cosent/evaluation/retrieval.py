@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cosent.evaluation.significance import RESAMPLES
+from cosent.evaluation.significance import resampled_means
 
 DEPTH = 100  # items that mean average precision looks at
 RECALLS = (1, 5, 10)
 CUTOFF = 10  # of mrr and ndcg
 METRICS = (*(f"recall_at_{k}" for k in RECALLS), f"mrr_at_{CUTOFF}", f"ndcg_at_{CUTOFF}", "map")
+NAMES = dict(zip(METRICS, ("Recall@1", "Recall@5", "Recall@10", "MRR@10", "nDCG@10", "MAP"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,16 @@ class Relevance:
     def counts(self) -> np.ndarray:
         """Number of relevant items of each query, int64 of shape `(queries,)`."""
         return np.diff(self.starts)
+
+
+def sampled(relevance: Relevance, most: int, seed: int = 0) -> Relevance:
+    """At most `most` of the queries, drawn at random by `seed` alone."""
+    if len(relevance) <= most:
+        return relevance
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(relevance))[:most])
+    places = np.concatenate([np.arange(*relevance.starts[query : query + 2]) for query in chosen])
+    starts = np.r_[0, relevance.counts[chosen].cumsum()]
+    return Relevance(relevance.queries[chosen], starts, relevance.items[places], relevance.gains[places])
 
 
 def retrieval_metrics(rows: np.ndarray, relevance: Relevance) -> dict[str, np.ndarray]:
@@ -98,8 +109,8 @@ def best_gains(relevance: Relevance, cutoff: int) -> np.ndarray:
     return best
 
 
-def mean_interval(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
-    """95% bootstrap interval of the mean of `values` `(queries,)` over drawn queries."""
-    drawn = np.random.default_rng(seed).multinomial(len(values), np.full(len(values), 1 / len(values)), size=resamples)
-    low, high = np.percentile(drawn @ values / len(values), (2.5, 97.5))
-    return float(low), float(high)
+def mean_intervals(metrics: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+    """95% bootstrap interval of the mean of each metric `(queries,)`, by name; drawn are queries, the same for all."""
+    means = resampled_means(np.stack(list(metrics.values())))  # (resamples, metrics)
+    low, high = np.percentile(means, (2.5, 97.5), axis=0)
+    return {name: (float(low[i]), float(high[i])) for i, name in enumerate(metrics)}

@@ -85,6 +85,24 @@ def resampled_spearman(scores: np.ndarray, labels: np.ndarray, resamples: int = 
     return results
 
 
+def resampled_means(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+    """Means of several runs on the same resamples of their rows, float64 `(resamples, runs)`.
+
+    Args:
+        values: `(runs, rows)`.
+        resamples, seed: as for `resampled_spearman`, with the same draws.
+    """
+    runs, rows = values.shape
+    rng, means = np.random.default_rng(seed), np.empty((resamples, runs))
+    step = max(1, BLOCK // rows)
+    for start in range(0, resamples, step):
+        size = min(step, resamples - start)
+        drawn = rng.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows)
+        means[start : start + size] = counts.astype(np.float64) @ values.T / rows
+    return means
+
+
 def difference(first: np.ndarray, second: np.ndarray, observed: float) -> Difference:
     """Interval of mean(first) - mean(second) over seeds, from `resampled_spearman` of both on the same rows.
 

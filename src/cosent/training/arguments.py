@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 
 from transformers import TrainingArguments
 
+from cosent.data.retrieval_arguments import RetrievalArguments
 from cosent.errors import InputError
+from cosent.evaluation.retrieval import METRICS
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.losses import LOSSES, TOWERS
@@ -97,7 +99,9 @@ class PairTrainingArguments(TrainingArguments):
     save_strategy: str = option("epoch", "When to write a checkpoint: no, steps, epoch or best.")
     load_best_model_at_end: bool = option(True, "Keep the checkpoint that was best on validation.")
     metric_for_best_model: str | None = option(
-        "spearman", "Validation metric that decides which checkpoint is best.", ("spearman", "pearson", "kendall")
+        "spearman",
+        "Validation metric that decides which checkpoint is best.",
+        ("spearman", "pearson", "kendall", *METRICS),
     )
     save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
@@ -201,4 +205,11 @@ def use_one_gpu(args: TrainingArguments) -> None:
 
 
 # Arguments of `cosent.train`.
-TRAIN_ARGUMENTS = (ModelArguments, SavedPromptArguments, DataArguments, LossArguments, PairTrainingArguments)
+TRAIN_ARGUMENTS = (
+    ModelArguments,
+    SavedPromptArguments,
+    DataArguments,
+    RetrievalArguments,
+    LossArguments,
+    PairTrainingArguments,
+)

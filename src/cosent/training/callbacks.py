@@ -15,7 +15,7 @@ from cosent.run_status import STATUS_VARIABLE, TrainingProgress, tell_progress
 
 logger = logging.getLogger(__name__)
 
-# And every Spearman and perplexity.
+# And every Spearman, Recall@10 and perplexity.
 SHOWN = (
     "loss",
     "learning_rate",
@@ -72,7 +72,7 @@ class LogLines(TrainerCallback):
     """Prints each log entry as a short line on stderr above the progress bar, instead of a dictionary."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        names = [name for name in logs if name in SHOWN or name.endswith(("_spearman", "_perplexity"))]
+        names = [name for name in logs if name in SHOWN or name.endswith(("_spearman", "_recall_at_10", "_perplexity"))]
         shown = [f"{name} {float(logs[name]):.4g}" for name in names]
         if state.is_world_process_zero and shown:
             tqdm.write(f"epoch {state.epoch:.2f}  step {state.global_step}  " + "  ".join(shown), file=sys.stderr)

@@ -7,10 +7,13 @@ import numpy as np
 
 from cosent.data.corpus import Corpus
 from cosent.data.pairs import PairDataset
+from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration, calibration_metrics
 from cosent.evaluation.calibration_fit import fit_calibration
 from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
-from cosent.run_record import Metrics
+from cosent.evaluation.retrieval import METRICS, mean_intervals
+from cosent.run_queries import Queries, QueryMetrics
+from cosent.run_record import Intervals, Metrics
 from cosent.run_scores import Scores
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.pair_trainer import PairTrainer
@@ -22,9 +25,13 @@ HeldOut = dict[str, dict[str, PairDataset]]  # by corpus and split
 
 @dataclass
 class Evaluation:
-    """Metrics by corpus and split; thresholds and maps to probabilities by corpus, found on validation."""
+    """Metrics by corpus and split, and intervals of those of retrieval after training.
+
+    Thresholds and maps to probabilities by corpus, found on validation.
+    """
 
     metrics: Metrics = field(default_factory=dict)
+    intervals: Intervals = field(default_factory=dict)
     thresholds: dict[str, float] = field(default_factory=dict)
     calibrations: dict[str, Calibration] = field(default_factory=dict)
 
@@ -46,16 +53,16 @@ def validation_sets(held: HeldOut, names: list[str]) -> PairDataset | dict[str, 
 
 
 def evaluate_splits(
-    trainer: PairTrainer, held: HeldOut, tower: str, binary: list[str], kept: Scores, moment: str
+    trainer: PairTrainer, held: HeldOut, tower: str, binary: list[str], kept: Scores, queries: Queries, moment: str
 ) -> Evaluation:
     """Evaluates every split, and finds thresholds and calibrations on validation for the corpora in `binary`.
 
     Accuracy and F1 of both splits use the threshold that is most accurate on validation. For comparison with projects
     that choose it on test, the test split also has `oracle_threshold` and `oracle_accuracy`, which no deployed model
     could reach; and, as validation would flatter the map that was fitted on it, only the test split has
-    `calibration_metrics`. Labels are added to `kept`, and scores by the name of `moment`;
-    before training also the distances |u - v| of the test pairs of a bi-encoder: kexue.fm 8847 explains with them why
-    Sentence-BERT's head works.
+    `calibration_metrics`. Labels are added to `kept`, scores to it and retrieval metrics of queries to `queries` by the
+    name of `moment`; before training also the distances |u - v| of the test pairs of a bi-encoder: kexue.fm 8847
+    explains with them why Sentence-BERT's head works.
     """
     found = Evaluation()
     for name, splits in held.items():
@@ -70,6 +77,13 @@ def evaluate_splits(
             split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
             for split, (scores, labels) in scored.items()
         }
+        for split, data in splits.items():
+            if data.retrieval is not None:
+                task, values = data.retrieval.task, predicted[split].predictions["queries"]
+                queries.setdefault(name, {}).setdefault(split, QueryMetrics(task.digest)).moments[moment] = values
+                found.metrics[name][split] |= {key: float(np.mean(value)) for key, value in values.items()} | task.size
+                if moment == "after":
+                    found.intervals.setdefault(name, {})[split] = mean_intervals(values)
         for split, (scores, labels) in scored.items():
             kept.setdefault(name, {}).setdefault(split, {"labels": labels})[moment] = scores
         if moment == "before" and "test" in predicted and "distances" in predicted["test"].predictions:
@@ -103,6 +117,42 @@ def table(floor: Metrics, before: Metrics, found: Evaluation) -> str:
                       for what, key in (("Brier", "brier"), ("calibration error", "calibration_error")))  # fmt: skip
             lines.append(f"{name} test, scores -> probabilities ({calibration.method}): {', '.join(errors)}")
     return "\n".join(lines)
+
+
+def retrieval_table(before: Metrics, found: Evaluation) -> list[str]:
+    """Recall@1 and Recall@10 before and after training, a line per split with queries; none without any."""
+    lines = []
+    for name, splits in found.intervals.items():
+        for split, intervals in splits.items():
+            was, now = before[name][split], found.metrics[name][split]
+            line = f"{name + ' ' + split:<24}{now['queries']:8.0f}{now['pool']:8.0f}"
+            for metric in ("recall_at_1", "recall_at_10"):
+                low, high = intervals[metric]
+                line += f"  {was[metric]:.4f} -> {now[metric]:.4f} [{low:.4f}, {high:.4f}]"
+            lines.append(line)
+    if lines:
+        heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
+        lines.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
+    return lines
+
+
+def check_metric(held: HeldOut, names: list[str], args: PairTrainingArguments) -> None:
+    """Checks that a retrieval metric that is to select the best epoch is measured.
+
+    Args:
+        names: corpora for selection.
+
+    Raises:
+        InputError: none of their validation splits has a retrieval task.
+    """
+    splits = [held[name]["validation"] for name in names if "validation" in held[name]]
+    if args.metric_for_best_model in METRICS and all(data.retrieval is None for data in splits):
+        raise InputError(
+            f"--metric_for_best_model {args.metric_for_best_model} needs queries, and the validation split of "
+            f"{', '.join(names)} has none here: retrieval is measured on bi-encoders, with --retrieval true, where "
+            "pairs of different sentences are labelled similar. No epoch could be told from another. Select by "
+            "spearman, or name --eval_corpora with similar pairs."
+        )
 
 
 def corpora_that_rank(corpora: list[Corpus]) -> list[Corpus]:

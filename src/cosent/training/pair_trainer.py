@@ -2,18 +2,14 @@
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader
 from transformers import set_seed
 
 from cosent.compute.distributed import average_gradients, gather_pairs, without_sync
 from cosent.compute.grad_cache import backward_in_parts, split_batch
-from cosent.compute.onednn import trainable_onednn_linears
 from cosent.compute.out_of_memory import fits_everywhere
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
@@ -21,15 +17,15 @@ from cosent.losses.cosent import has_ordered_pair
 from cosent.modeling.lora import Adapter
 from cosent.training.cached_parts import CachedParts
 from cosent.training.callbacks import DeadBatchReport, EarlyStopping, use_log_lines
+from cosent.training.evaluating_trainer import EvaluatingTrainer
 from cosent.training.objective import Objective
-from cosent.training.resumable_trainer import ResumableTrainer
 
 logger = logging.getLogger(__name__)
 
 Outputs = dict[str, torch.Tensor]
 
 
-class PairTrainer(ResumableTrainer):
+class PairTrainer(EvaluatingTrainer):
     """Trains a model of pairs with an objective that reads the outputs of the model.
 
     It is independent of the tower. A model's `forward` takes the batches of its collator and returns a dict with at
@@ -40,11 +36,9 @@ class PairTrainer(ResumableTrainer):
     accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
     in parts, see `CachedParts`.
 
-    Trainer's own evaluation passes `compute_metrics` a dict: `scores`, and for a bi-encoder `distances`, the |u - v| of
-    each pair. There is no `eval_loss`, since the loss of a batch that compares pairs depends on its size. Checkpoints
-    are written and read by the model itself (`save_pretrained`, `saved_state`), in the layout that serving tools load.
-    A `ConcatDataset` trains on several corpora, one per batch; a dict of evaluation sets adds their mean metrics,
-    `eval_spearman` among them.
+    Evaluation: see `EvaluatingTrainer`. There is no `eval_loss`, since the loss of a batch that compares pairs depends
+    on its size. Checkpoints are written and read by the model itself (`save_pretrained`, `saved_state`), in the layout
+    that serving tools load. A `ConcatDataset` trains on several corpora, one per batch.
 
     Args:
         objective: the loss and the output that it reads. Batches that teach it nothing are reported once per epoch.
@@ -165,10 +159,6 @@ class PairTrainer(ResumableTrainer):
 
         return parts.run(step, model.zero_grad, self.log, pairs)
 
-    def fast_linears(self) -> AbstractContextManager[None]:
-        """oneDNN where it helps, except under torch.compile, which would recompile at every step."""
-        return nullcontext() if self.args.torch_compile else trainable_onednn_linears()
-
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
         pairs = self.pairs_in(inputs)
@@ -205,47 +195,6 @@ class PairTrainer(ResumableTrainer):
         """Adds what `batch_loss` has noted to the statistics of the epoch, once for every batch."""
         if self.objective.compares_pairs:
             self.dead_batches.add(self.has_order)
-
-    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
-        inputs = self._prepare_inputs(inputs)
-        labels = inputs.pop("labels")
-        with torch.no_grad(), self.compute_loss_context_manager(), self.fast_linears():
-            outputs = model(**inputs)
-        predictions = {"scores": outputs["scores"]}
-        if "embeddings" in outputs:
-            first, second = outputs["embeddings"].unbind(dim=1)  # (pairs, hidden) each
-            predictions["distances"] = torch.linalg.vector_norm(first - second, dim=-1)
-        return None, predictions, labels
-
-    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        sets = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(sets, dict):
-            means = {}
-            for metric in ("spearman", "pearson", "kendall"):
-                each = [metrics[f"{metric_key_prefix}_{name}_{metric}"] for name in sets]
-                means[f"{metric_key_prefix}_{metric}"] = sum(each) / len(each)
-            self.log(means)
-            metrics |= means
-            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
-        return metrics
-
-    def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
-        with self.all_rows():
-            return super().get_eval_dataloader(*args, **kwargs)
-
-    def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
-        with self.all_rows():
-            return super().get_test_dataloader(*args, **kwargs)
-
-    @contextmanager
-    def all_rows(self) -> Iterator[None]:
-        """Keeps --dataloader_drop_last, which is meant for training, from dropping pairs in evaluation."""
-        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
-        try:
-            yield
-        finally:
-            self.args.dataloader_drop_last = drop_last
 
     def log(self, logs, *args, **kwargs):
         if not math.isfinite(logs.get("loss", 0.0)):

@@ -1,0 +1,188 @@
+"""Retrieval next to Spearman, in training and evaluation: the figures are those of sentence-transformers."""
+
+import json
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+from cosent.cli import parse
+from cosent.data.corpus import load_corpus
+from cosent.data.relevance import pool_and_relevance
+from cosent.errors import InputError
+from cosent.evaluate import ARGUMENTS, main
+from cosent.evaluation.retrieval import METRICS
+from cosent.run_queries import read_queries
+from cosent.run_record import read_record
+from tests.conftest import SENTENCES
+
+QUERY, DOCUMENT = "问：", "答："
+
+
+@pytest.fixture
+def corpus(make_corpus):
+    """Each of 24 sentences is similar to the next one and the one after, and unlike the one after that."""
+    texts = [f"{a}{b}" for a in SENTENCES for b in ("", "吗", "了")]
+    rows = [(a, texts[(i + step) % 24], float(step < 3)) for i, a in enumerate(texts) for step in (1, 2, 3)]
+    return make_corpus({"train": rows[:60], "validation": rows[:30], "test": rows})
+
+
+@pytest.fixture
+def evaluate(capsys):
+    """Returns a function that evaluates a model on a corpus and gives back the JSON line and the table."""
+
+    def run(model, corpus, *flags):
+        capsys.readouterr()
+        main(*parse(["--model", str(model), "--corpus", str(corpus), *flags], *ARGUMENTS))
+        captured = capsys.readouterr()
+        return json.loads(captured.out), captured.err
+
+    return run
+
+
+def theirs(model, corpus, split: str, prompts: tuple[str, str] = ("", "")) -> dict[str, float]:
+    """The metrics of sentence-transformers' evaluator; a query is no document of its own, as it would find itself."""
+    pool, relevance = pool_and_relevance(load_corpus(str(corpus)), split)
+    encoder = SentenceTransformer(str(model), device="cpu")
+    vectors = [encoder.encode([prompt + text for text in pool], normalize_embeddings=True) for prompt in prompts]
+    scores = vectors[0] @ vectors[1].T
+    np.fill_diagonal(scores, -np.inf)
+    evaluator = InformationRetrievalEvaluator(
+        queries={str(row): pool[row] for row in relevance.queries},
+        corpus={str(row): text for row, text in enumerate(pool)},
+        relevant_docs={
+            str(query): set(map(str, relevance.items[a:b]))
+            for query, a, b in zip(relevance.queries, relevance.starts, relevance.starts[1:], strict=False)
+        },
+        precision_recall_at_k=[1, 5, 10],
+    )
+    order = [np.argsort(-scores[query], kind="stable")[: len(pool) - 1] for query in relevance.queries]
+    found = evaluator.compute_metrics(
+        [[{"corpus_id": str(row), "score": float(scores[query][row])} for row in rows]
+         for query, rows in zip(relevance.queries, order, strict=True)]
+    )  # fmt: skip
+    values = {}
+    for name in METRICS:
+        kind, _, k = name.partition("_at_")
+        values[name] = float(np.mean(found[f"{kind}@k"][int(k or 100)]))
+    return values
+
+
+def test_training_measures_what_sentence_transformers_does(train, corpus, capsys):
+    """Fails if retrieval of a run is that of another model, moment, split or formula, or finds the query itself."""
+    folder = train(corpus, "--pooling", "mean")
+    record, kept = read_record(folder), read_queries(folder / "queries.npz")["made_up"]
+    for split in ("validation", "test"):
+        found = record.after["made_up"][split]
+        expected = theirs(folder, corpus, split)
+        assert {name: found[name] for name in METRICS} == pytest.approx(expected, abs=1e-6), split
+        assert 0 < found["recall_at_1"] < found["recall_at_10"] <= 1
+        for name in METRICS:
+            for moment, metrics in (("before", record.before), ("after", record.after)):
+                values = kept[split].moments[moment][name]
+                assert values.mean() == pytest.approx(metrics["made_up"][split][name], abs=1e-6)
+            low, high = record.intervals["made_up"][split][name]
+            assert low <= found[name] <= high and low < high or found[name] in (0, 1)
+        assert len(values) == found["queries"] and found["pool"] == len(
+            pool_and_relevance(load_corpus(str(corpus)), split)[0]
+        )
+    assert record.before["made_up"]["test"]["map"] != record.after["made_up"]["test"]["map"]
+    epochs = [entry["eval_recall_at_10"] for entry in record.history if "eval_recall_at_10" in entry]
+    assert len(epochs) == 2
+    printed = capsys.readouterr().out
+    assert f"{record.after['made_up']['test']['recall_at_10']:.4f}" in printed and "Recall@1 before -> after" in printed
+
+
+def test_evaluation_measures_what_training_did(train, evaluate, corpus):
+    """Fails if `cosent evaluate` and the run that saved the model disagree, or its table lacks the figures."""
+    folder = train(corpus, "--pooling", "mean", "--num_train_epochs", "1")
+    result, shown = evaluate(folder, corpus)
+    record = read_record(folder)
+    assert {name: result[name] for name in METRICS} == pytest.approx(
+        {name: record.after["made_up"]["test"][name] for name in METRICS}, abs=1e-6
+    )
+    assert result["spearman"] == pytest.approx(record.after["made_up"]["test"]["spearman"], abs=1e-6)
+    assert tuple(result["intervals"]["map"]) == record.intervals["made_up"]["test"]["map"]
+    assert "24 queries among 24 sentences" in shown and f"{result['ndcg_at_10']:.4f}" in shown
+    without, shown = evaluate(folder, corpus, "--retrieval", "false")
+    assert "map" not in without and "retrieval" not in shown
+    assert without["spearman"] == pytest.approx(result["spearman"], abs=1e-6)
+    int8, _ = evaluate(folder, corpus, "--int8", "true")
+    assert int8["map"] == pytest.approx(result["map"], abs=0.1)
+
+
+def test_two_prompts_are_those_of_queries_and_documents(train, evaluate, corpus):
+    """Fails if a pool is embedded as queries, or a query as a document, where a model tells them apart."""
+    folder = train(corpus, "--pooling", "mean", "--num_train_epochs", "1", "--prompt", QUERY, DOCUMENT)
+    found = read_record(folder).after["made_up"]["test"]
+    expected = theirs(folder, corpus, "test", (QUERY, DOCUMENT))
+    assert {name: found[name] for name in METRICS} == pytest.approx(expected, abs=1e-6)
+    result, _ = evaluate(folder, corpus, "--prompt_name", "query", "document")
+    assert {name: result[name] for name in METRICS} == pytest.approx(expected, abs=1e-6)
+    assert result["spearman"] == pytest.approx(found["spearman"], abs=1e-6)
+    assert expected != pytest.approx(theirs(folder, corpus, "test", (QUERY, QUERY)), abs=1e-6)
+
+
+def test_a_larger_pool_and_transitive_neighbours(train, evaluate, corpus):
+    """Fails if an option of the two jobs does nothing, or means different things in them."""
+    flags = ("--retrieval_pool", "all", "--retrieval_closure", "true")
+    folder = train(corpus, "--pooling", "mean", "--num_train_epochs", "1", *flags)
+    found = read_record(folder).after["made_up"]["validation"]
+    assert found["pool"] == 24 > found["queries"]
+    result, _ = evaluate(folder, corpus, "--split", "validation", *flags)
+    assert {name: result[name] for name in METRICS} == pytest.approx({n: found[n] for n in METRICS}, abs=1e-6)
+    plain, _ = evaluate(folder, corpus, "--split", "validation")
+    assert plain["pool"] < 24 and plain["map"] != result["map"]
+
+
+def test_the_best_epoch_can_be_the_one_that_finds_most(train, corpus):
+    """Fails if a retrieval metric selects nothing, or another epoch than the best one."""
+    folder = train(corpus, "--metric_for_best_model", "map", "--num_train_epochs", "3", "--pooling", "mean")
+    record = read_record(folder)
+    epochs = [entry["eval_map"] for entry in record.history if "eval_map" in entry]
+    assert record.after["made_up"]["validation"]["map"] == pytest.approx(max(epochs), abs=1e-6)
+    assert len(set(epochs)) > 1
+
+
+def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs):
+    """Fails if the mean is that of other corpora, or one in which nothing is similar stops the run."""
+    nothing = [("甲乙", "丙丁", 1.0), ("甲乙", "戊己", 0.0), ("丙丁", "戊己", 2.0)]
+    graded = make_corpus({"train": nothing * 8, "validation": nothing}, "graded", 5.0, name="graded")
+    second = make_corpus({"validation": pairs[:32]}, name="second")
+    folder = train(
+        (corpus, graded), "--eval_corpora", str(corpus), str(graded), str(second), "--metric_for_best_model", "map"
+    )
+    record = read_record(folder)
+    history = [entry for entry in record.history if "eval_map" in entry]
+    each = [
+        [e[f"eval_{name}_map"] for e in record.history if f"eval_{name}_map" in e] for name in ("made_up", "second")
+    ]
+    assert [entry["eval_map"] for entry in history] == pytest.approx(np.mean(each, axis=0).tolist())
+    assert "map" not in record.after["graded"]["validation"] and "graded" not in record.intervals
+
+
+def test_without_anything_similar(train, evaluate, make_corpus, tiny_model, caplog):
+    """Fails if a split without queries gives NaN, or nothing says why it has no figures."""
+    rows = [("甲乙", "丙丁", 1.0), ("甲乙", "戊己", 0.0), ("丙丁", "戊己", 2.0)] * 4
+    graded = make_corpus({"train": rows, "validation": rows, "test": rows}, "graded", 5.0)
+    folder = train(graded, "--num_train_epochs", "1")
+    text = (folder / "run.json").read_text()
+    assert "recall" not in json.dumps(json.loads(text)["after"]) and "No retrieval metrics" in caplog.text
+    assert "map" not in evaluate(tiny_model, graded)[0]
+    with pytest.raises(InputError, match="recall_at_10 needs queries, and the validation split of made_up has none"):
+        train(graded, "--metric_for_best_model", "recall_at_10", output="other")
+
+
+def test_what_has_no_retrieval(train, evaluate, corpus, tiny_model):
+    """Fails if a cross-encoder, which has no vectors, is measured or selected by them, or a flag does nothing."""
+    cross = ("--tower", "cross_encoder", "--num_train_epochs", "1")
+    folder = train(corpus, *cross)
+    assert "map" not in read_record(folder).after["made_up"]["test"]
+    assert "map" not in evaluate(folder, corpus)[0]
+    with pytest.raises(InputError, match="retrieval is measured on bi-encoders"):
+        train(corpus, *cross, "--metric_for_best_model", "map", output="other")
+    with pytest.raises(InputError, match="--retrieval_closure does nothing here. Add --retrieval true"):
+        evaluate(tiny_model, corpus, "--retrieval", "false", "--retrieval_closure", "true")
+    with pytest.raises(InputError, match="must be above 0, got 0"):
+        evaluate(tiny_model, corpus, "--retrieval_from", "0")
