@@ -29,6 +29,7 @@ JOBS = {
     "encode": "embed a text file, one sentence per line",
     "similarity": "score pairs of sentences",
     "generate": "generate sentences similar to a given one",
+    "publish": "publish a model on the Hub, with its card",
 }
 
 

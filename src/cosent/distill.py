@@ -13,6 +13,7 @@ import numpy as np
 from transformers import set_seed
 
 from cosent.cli import run
+from cosent.data.leaks import leaks
 from cosent.data.pairs import PairDataset
 from cosent.data.prefix import NO_PREFIXES, Prefixes
 from cosent.data.tokenization import warn_truncated
@@ -35,6 +36,7 @@ from cosent.training import verdict
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.dry_run import output_folder, show_plan, truncation
 from cosent.training.environment import environment, footprint, recipe
+from cosent.training.finish import finish
 from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import select_on_validation
 from cosent.training.mixture import load_corpora
@@ -120,9 +122,10 @@ def main(
             train_seconds=result.metrics["train_runtime"],
             seconds=time.time() - start,
             proof=proven,
+            leaks=leaks(corpora, measured),
         )
         verdict.judge(record, measured, corpora)
-        record.save(args.output_dir)
+        finish(trainer, record)
         print(summary(record), *verdict.in_words(record), sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 

@@ -30,6 +30,7 @@ from cosent.pretraining.vocabulary import learn_tokenizer
 from cosent.run_record import PretrainingRecord, RunRecord
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment, footprint, recipe
+from cosent.training.finish import finish
 from cosent.training.folder_proof import COMPARED, HALF, FolderProof
 
 logger = logging.getLogger("cosent.pretrain")
@@ -102,7 +103,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
             seconds=time.time() - start,
             proof=proven,
         )
-        record.save(args.output_dir)
+        finish(trainer, record)
         print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")
 
 

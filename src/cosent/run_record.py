@@ -173,6 +173,7 @@ class RunRecord(RunSummary):
         cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
         synonyms: number of pairs with a target to generate; only for students, as `Written` is.
         proof: None for older runs.
+        leaks: pairs of a held-out split that training has seen, by corpus and split in words.
         shortfalls: where the run was in vain; `remedies` say what to try then.
     """
 
@@ -184,6 +185,7 @@ class RunRecord(RunSummary):
     written_after: Written | None = None
     pretraining: PretrainingRecord | None = None
     proof: Proof | None = None
+    leaks: dict[str, int] = field(default_factory=dict)
     shortfalls: list[Shortfall] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)
 
@@ -214,6 +216,7 @@ def read_record(folder: str | Path) -> RunRecord | None:
             written_after=optional(Written, raw.get("written_after")),
             pretraining=optional(PretrainingRecord, raw.get("pretraining")),
             proof=optional(Proof, raw.get("proof")),
+            leaks=raw.get("leaks", {}),
             shortfalls=[Shortfall(**shortfall) for shortfall in raw.get("shortfalls", [])],
             remedies=raw.get("remedies", []),
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from transformers import set_seed
 
 from cosent.cli import run
+from cosent.data.leaks import leaks
 from cosent.data.retrieval_arguments import RetrievalArguments
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.inference.prompt_arguments import SavedPromptArguments
@@ -31,6 +32,7 @@ from cosent.training.checkpoints import claim_output_folder, find_checkpoint, ha
 from cosent.training.collapse_guard import CollapseGuard
 from cosent.training.dry_run import output_folder, show_plan, truncation
 from cosent.training.environment import environment, footprint, recipe
+from cosent.training.finish import finish
 from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import check_metric, evaluate_splits, retrieval_table, select_on_validation, table
 from cosent.training.mixture import Mixture, TokenisedMixture, load_mixture
@@ -110,11 +112,12 @@ def main(
             train_seconds=result.metrics["train_runtime"],
             seconds=time.time() - start,
             proof=proven,
+            leaks=leaks(mixture.training, list(mixture.corpora.values())),
         )
         floor = verdict.judge(record, mixture.corpora.values(), mixture.training)
         save_scores(Path(args.output_dir, SCORES_NAME), scores)
         save_queries(Path(args.output_dir, QUERIES_NAME), queries)
-        record.save(args.output_dir)  # last: from here on the run counts as finished
+        finish(trainer, record)
         found = retrieval_table(before, after)
         print(table(floor, before, after), *found, *verdict.in_words(record), record.footprint, sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")

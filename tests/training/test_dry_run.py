@@ -155,4 +155,4 @@ def test_leaks_of_either_order(make_corpus):
     first = make_corpus({"train": [("a", "b", 1.0), ("c", "d", 0.0)], "test": [("a", "d", 1.0)]}, name="first")
     second = make_corpus({"test": [("b", "a", 1.0), ("c", "d", 1.0), ("a", "c", 0.0)]}, name="second")
     one, two = (load_corpus(str(folder)) for folder in (first, second))
-    assert leaks([one], [one, two]) == {("second", "test"): 2}
+    assert leaks([one], [one, two]) == {"second test": 2}

@@ -3,10 +3,11 @@
 from cosent.data.corpus import Corpus
 
 
-def leaks(training: list[Corpus], measured: list[Corpus]) -> dict[tuple[str, str], int]:
-    """By corpus and split, how many held-out pairs occur in the training split of any corpus, in either order.
+def leaks(training: list[Corpus], measured: list[Corpus]) -> dict[str, int]:
+    """Number of held-out pairs that occur in the training split of any corpus, in either order.
 
-    Sentences count as they are, as in `data_scripts.audit`. Splits without a leak are left out.
+    The keys are corpus and split, as in `lcqmc test`. Sentences count as they are, as in `data_scripts.audit`. Splits
+    without a leak are left out.
     """
     seen = {pair for corpus in training for pair in unordered_pairs(corpus, "train")}
     found = {}
@@ -14,7 +15,7 @@ def leaks(training: list[Corpus], measured: list[Corpus]) -> dict[tuple[str, str
         for split in corpus.splits:
             count = 0 if split == "train" else sum(pair in seen for pair in unordered_pairs(corpus, split))
             if count:
-                found[corpus.manifest.name, split] = count
+                found[f"{corpus.manifest.name} {split}"] = count
     return found
 
 

@@ -173,8 +173,8 @@ def warnings(training: list[Corpus], measured: list[Corpus]) -> list[str]:
         for split in corpus.splits
         if split != "train" and not can_rank(corpus.labels(split))
     ]
-    for (name, split), count in leaks(training, measured).items():
-        found.append(f"{count:,} pairs of {name} {split} are among the training pairs: its figures flatter")
+    for where, count in leaks(training, measured).items():
+        found.append(f"{count:,} pairs of {where} are among the training pairs: its figures flatter")
     corpora = {str(corpus.folder): corpus for corpus in [*training, *measured]}
     return found + [f"{one.manifest.name}: {text}" for one in corpora.values() for text in one.manifest.warnings]
 

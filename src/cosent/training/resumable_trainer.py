@@ -44,6 +44,16 @@ class ResumableTrainer(Trainer):
         self.at_start = at_start
         return super().train(resume_from_checkpoint, **kwargs)
 
+    def init_hf_repo(self, token=None, private=None):
+        """Creates the repository, private by default, at the start: the Hub refuses a run then, not at its end."""
+        super().init_hf_repo(token, self.args.hub_private_repo is not False if private is None else private)
+
+    def push_to_hub(self, *args, **kwargs):
+        """Publishes nothing when a model is saved: `finish` publishes the folder once it has its card and record."""
+
+    def _push_from_checkpoint(self, checkpoint_folder):
+        """Publishes no checkpoint, see `push_to_hub`."""
+
     def create_accelerator_and_postprocess(self):
         # FSDP would gather the weights in bfloat16 and round scores to it, DeepSpeed would keep and save them in it.
         # bfloat16 scores are often equal, and cannot be ranked.

@@ -1,0 +1,49 @@
+"""Publish the folder of a model on the Hub, with its model card; private unless asked otherwise.
+
+cosent publish --model runs/faq --repository me/faq-zh
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosent.cli import run
+from cosent.flags import REQUIRED, option
+
+
+@dataclass
+class PublishArguments:
+    """What is published, and where."""
+
+    model: str = option(REQUIRED, "Folder of a finished run.")
+    repository: str = option(REQUIRED, "OWNER/NAME on the Hub; created if it is not there.")
+    public: bool = option(False, "Let everyone see a new repository; default: private.")
+    license: str | None = option(None, "Licence for the card, as the Hub calls it, e.g. apache-2.0.")
+    message: str = option("Publish a cosent model", "Commit message.")
+    dry_run: bool = option(False, "Print the card and the files, and send nothing.")
+
+
+def main(args: PublishArguments) -> None:
+    from huggingface_hub import ModelCard
+    from huggingface_hub.utils import filter_repo_objects
+
+    from cosent.files import write_atomically
+    from cosent.publishing.hub import LEFT_OUT, upload
+    from cosent.publishing.model_card import CARD_NAME, card_of
+    from cosent.run_record import read_record
+
+    folder = Path(args.model)
+    card = ModelCard(card_of(folder, read_record(folder)))
+    if args.license is not None:
+        card.data.license = args.license
+    if args.dry_run:
+        files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+        print(card.content, *filter_repo_objects(files, ignore_patterns=list(LEFT_OUT)), sep="\n")
+        return
+    write_atomically(folder / CARD_NAME, str(card))
+    print(upload(folder, args.repository, not args.public, args.message))
+
+
+ARGUMENTS = (PublishArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS)

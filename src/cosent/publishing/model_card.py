@@ -1,0 +1,280 @@
+"""Model card of a finished run: the README.md of its folder, with the front matter that the Hub reads."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from huggingface_hub import EvalResult, ModelCardData
+
+from cosent.encoders import SHIPPED
+from cosent.errors import InputError
+from cosent.evaluation.significance import resampled_spearman
+from cosent.files import write_atomically
+from cosent.publishing.usage import usage
+from cosent.run_record import RunRecord
+from cosent.run_scores import SCORES_NAME, Scores, read_scores
+from cosent.schema import MANIFEST_NAME, Manifest, sha256_of_file
+
+CARD_NAME = "README.md"
+KINDS = {  # first sentence, Hub task, tags
+    "bi-encoder": (
+        "A bi-encoder: it embeds sentences, and the cosine of two vectors says how similar the sentences are.",
+        "sentence-similarity",
+        ["sentence-transformers", "sentence-similarity", "feature-extraction"],
+    ),
+    "student": (
+        "A RoFormer-Sim: it embeds sentences, and it writes sentences of the same meaning.",
+        "sentence-similarity",
+        ["sentence-transformers", "sentence-similarity", "feature-extraction"],
+    ),
+    "cross-encoder": (
+        "A cross-encoder: it reads two sentences at once and scores how similar they are.",
+        "text-ranking",
+        ["sentence-transformers", "cross-encoder", "reranker"],
+    ),
+    "encoder": ("A pretrained encoder, to be fine-tuned.", "fill-mask", []),
+}
+RESAMPLES = 500  # of the interval on the card; a report draws more
+METRICS = {"spearman": "Spearman", "accuracy": "accuracy", "f1": "F1", "recall_at_10": "Recall@10"}  # shown, times 100
+
+
+@dataclass(frozen=True)
+class CardSource:
+    """What a card is written from.
+
+    Args:
+        folder: the model.
+        record: of the run that made it.
+        report: a report that compares this run with others, if it belongs to a study.
+    """
+
+    folder: Path
+    record: RunRecord
+    report: str = ""
+
+    @cached_property
+    def config(self) -> dict:
+        return json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        if self.record.pretraining is not None:
+            return "encoder"
+        if (self.config.get("architectures") or [""])[0].endswith("ForSequenceClassification"):
+            return "cross-encoder"
+        return "student" if self.record.written_after is not None else "bi-encoder"
+
+    @cached_property
+    def scores(self) -> Scores:
+        file = self.folder / SCORES_NAME
+        return read_scores(file) if file.is_file() else {}
+
+    @cached_property
+    def manifests(self) -> dict[str, Manifest]:
+        """Manifests of the corpora of the run; without those that have been prepared anew since."""
+        found = {}
+        for name, corpus in self.record.corpora.items():
+            file = Path(corpus.folder, MANIFEST_NAME)
+            if file.is_file() and sha256_of_file(file) == corpus.manifest_sha256:
+                found[name] = Manifest.load(corpus.folder)
+        return found
+
+    def interval(self, corpus: str, split: str) -> str:
+        """95% bootstrap interval of Spearman x100 over the pairs of a split, in brackets; empty without scores."""
+        kept = self.scores.get(corpus, {}).get(split, {})
+        if "after" not in kept:
+            return ""
+        drawn = resampled_spearman(kept["after"], kept["labels"], RESAMPLES)
+        low, high = np.nanpercentile(drawn[:, 0], (2.5, 97.5))
+        return f" [{100 * low:.2f}, {100 * high:.2f}]"
+
+
+def write_card(folder: str | Path, record: RunRecord, report: str = "") -> None:
+    """Writes the card of a finished run into its folder.
+
+    Args:
+        report: path or address of the report of the study that the run belongs to.
+    """
+    write_atomically(Path(folder, CARD_NAME), card_text(CardSource(Path(folder), record, report)))
+
+
+def card_text(source: CardSource) -> str:
+    """The card: front matter, then Markdown."""
+    sections = [
+        ("", introduction(source)),
+        ("Results", results(source)),
+        ("Scores", scores(source)),
+        ("Use", usage(source.folder, source.kind)),
+        ("Training", training(source)),
+        ("Limits", limits(source)),
+        ("Citation", citation(source)),
+    ]
+    body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections if text)
+    return f"---\n{front_matter(source)}\n---\n\n# {source.folder.resolve().name}\n\n{body}\n"
+
+
+def front_matter(source: CardSource) -> str:
+    """YAML of the Hub: task, tags, base model if the Hub has it, and the test results as `model-index`."""
+    _, task, tags = KINDS[source.kind]
+    loss = source.record.recipe.get("loss")
+    data = ModelCardData(
+        language="zh",
+        library_name="transformers" if source.kind == "encoder" else "sentence-transformers",
+        pipeline_tag=task,
+        tags=[*tags, "cosent", *([f"loss:{loss}"] if loss else [])],
+        base_model=base_on_hub(source.record),
+        model_name=source.folder.resolve().name,
+        metrics=["spearmanr", "accuracy"] if measured(source.record) else None,
+        eval_results=eval_results(source.record) or None,
+    )
+    return data.to_yaml()
+
+
+def base_on_hub(record: RunRecord) -> str | None:
+    """The starting model if it was named as on the Hub, `owner/name`, and is no folder here."""
+    start = str(record.recipe.get("model_name_or_path") or "")
+    on_hub = start.count("/") == 1 and start not in SHIPPED and not Path(start).exists()
+    return start if on_hub and not start.startswith((".", "/", "runs/")) else None
+
+
+def measured(record: RunRecord) -> list[tuple[str, str]]:
+    """Corpora and held-out splits with metrics."""
+    return [(corpus, split) for corpus, splits in record.after.items() for split in splits]
+
+
+def eval_results(record: RunRecord) -> list[EvalResult]:
+    """Test metrics as the Hub's `model-index`."""
+    return [
+        EvalResult(
+            task_type="semantic-similarity",
+            task_name="Semantic Similarity",
+            dataset_type=corpus,
+            dataset_name=f"{corpus} {split}",
+            metric_type={"spearman": "spearmanr"}.get(metric, metric),
+            metric_name=shown,
+            metric_value=record.after[corpus][split][metric],
+        )
+        for corpus, split in measured(record)
+        for metric, shown in METRICS.items()
+        if split == "test" and metric in record.after[corpus][split]
+    ]
+
+
+def introduction(source: CardSource) -> str:
+    record = source.record
+    words = [KINDS[source.kind][0]]
+    start = record.recipe.get("model_name_or_path")
+    if start and record.train_pairs:
+        corpora = training_corpora(record)
+        words.append(
+            f"Fine-tuned from `{Path(str(start)).name if Path(str(start)).is_dir() else start}` on "
+            f"{record.train_pairs:,} pairs of {' and '.join(corpora)}"
+            + (f" with the loss `{record.recipe['loss']}`." if record.recipe.get("loss") else ".")
+        )
+    if source.report:
+        words.append(f"One run of a study: [report]({source.report}), with all seeds and methods.")
+    return " ".join(words)
+
+
+def training_corpora(record: RunRecord) -> list[str]:
+    named = record.recipe.get("corpus") or []
+    return [Path(str(name)).name for name in ([named] if isinstance(named, str) else named)]
+
+
+def results(source: CardSource) -> str:
+    """Table of metrics x100 by corpus and split."""
+    record, rows = source.record, []
+    shown = [metric for metric in METRICS if any(metric in record.after[c][s] for c, s in measured(record))]
+    for corpus, split in measured(record):
+        after, before = record.after[corpus][split], record.before.get(corpus, {}).get(split, {})
+        cells = [f"{100 * before['spearman']:.2f}" if "spearman" in before else ""]
+        for metric in shown:
+            value = f"{100 * after[metric]:.2f}" if metric in after else ""
+            cells.append(value + (source.interval(corpus, split) if (metric, split) == ("spearman", "test") else ""))
+        rows.append(f"| {corpus} {split} | {' | '.join(cells)} |")
+    if not rows:
+        return ""
+    header = f"| x100 | Spearman before | {' | '.join(METRICS[metric] for metric in shown)} |"
+    chosen = " Accuracy and F1 at the threshold that validation chose." if record.thresholds else ""
+    return "\n".join([
+        f"One run with seed {record.recipe.get('seed')}. In brackets: 95% bootstrap interval over the pairs; other "
+        f"seeds vary beyond it.{chosen}",
+        "",
+        header,
+        "|---" * (len(shown) + 2) + "|",
+        *rows,
+    ])  # fmt: skip
+
+
+def scores(source: CardSource) -> str:
+    """What a score means: threshold and calibration by corpus, and the prompts that they hold for."""
+    record, lines = source.record, []
+    for corpus, threshold in record.thresholds.items():
+        line = f"* {corpus}: similar from {threshold:.4f} on"
+        error = record.after.get(corpus, {}).get("test", {}).get("calibration_error")
+        line += "" if error is None else f"; calibration error of the probabilities {error:.3f} (test)"
+        lines.append(line)
+    if lines:
+        lines = ["Thresholds and maps to probabilities (`run.json`), found on validation:", "", *lines]
+    if any(record.prompts):
+        first, second = record.prompts
+        lines += ["", f"Prompts in training: first sentence `{first}`, second sentence `{second}`."]
+    return "\n".join(lines).strip()
+
+
+def training(source: CardSource) -> str:
+    record, recipe = source.record, source.record.recipe
+    keys = ("learning_rate", "num_train_epochs", "per_device_train_batch_size", "cached_batch_size", "max_length",
+            "pooling", "loss", "scale", "lora_rank", "bf16", "seed")  # fmt: skip
+    settings = ", ".join(f"{key} {recipe[key]}" for key in keys if recipe.get(key) not in (None, False, "None"))
+    lines = [f"* settings: {settings}; all of them are in `run.json`"]
+    for name, corpus in record.corpora.items():
+        manifest = source.manifests.get(name)
+        rows = manifest and ", ".join(f"{split} {info['rows']:,}" for split, info in manifest.splits.items())
+        origin = f"; source: {manifest.source}" if manifest and manifest.source else ""
+        identity = f"manifest SHA-256 {corpus.manifest_sha256[:16]}"
+        lines.append(f"* {name}: {rows or 'prepared anew since'}{origin}; {identity}")
+    place, minutes = record.environment, record.train_seconds / 60
+    versions = ", ".join(f"{name} {version}" for name, version in place.versions.items())
+    lines.append(f"* {minutes:.1f} minutes on {place.device}, commit {place.short_commit}; {versions}")
+    if record.footprint:
+        lines.append(f"* {record.footprint.parameters:,} parameters, {record.footprint.trainable_parameters:,} trained")
+    return "\n".join(lines)
+
+
+def limits(source: CardSource) -> str:
+    lines = ["* Measured on these corpora and nothing else; other domains need a test and a threshold of their own."]
+    lines += [f"* {name}: {warning}" for name, manifest in source.manifests.items() for warning in manifest.warnings]
+    leaked = source.record.leaks.items()
+    lines += [f"* {count:,} pairs of {where} occur in the training pairs." for where, count in leaked]
+    lines += [f"* {shortfall}" for shortfall in source.record.shortfalls]
+    return "\n".join(lines)
+
+
+def citation(source: CardSource) -> str:
+    if source.record.recipe.get("loss") != "cosent":
+        return "Made with [cosent](https://kexue.fm/archives/8847)."
+    return (
+        "CoSENT: Su Jianlin, 2022, [kexue.fm 8847](https://kexue.fm/archives/8847) and "
+        "[9341](https://kexue.fm/archives/9341); Huang et al. 2024, [IEEE/ACM TASLP](https://doi.org/10.1109/TASLP.2024.3402087)."
+    )
+
+
+def card_of(folder: str | Path, record: RunRecord | None) -> str:
+    """The card of a folder: the one it has, or a new one.
+
+    Raises:
+        InputError: the folder has neither a card nor the record of a run.
+    """
+    file = Path(folder, CARD_NAME)
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    if record is None:
+        raise InputError(
+            f"{folder} has no {CARD_NAME}, and no run.json to write one from: nobody would know what it is. Write a "
+            f"{CARD_NAME}, or publish the folder of a finished run."
+        )
+    return card_text(CardSource(Path(folder), record))
