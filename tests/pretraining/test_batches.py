@@ -48,7 +48,7 @@ def test_every_format_gives_the_same_lines(tmp_path):
         ("a.jsonl", b'{"text": "x"}\n{"body": "x"}\n', "line 2: expected"),
         ("a.jsonl", b'{"text": 5}\n', "line 1: expected text in text, got 5"),
         ("a.pdf", b"x\n", "expected a file that ends in"),
-        ("a.txt.gz", gzip.compress(b"x" * 99)[:-9], "not a complete gzip file"),
+        ("a.txt.gz", gzip.compress(b"x" * 99, mtime=0)[:-9], "not a complete gzip file"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, name, content, told):
