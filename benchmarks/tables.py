@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.backbone_tables import backbones_table, packing_table
+from benchmarks.claims import claims_table
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
@@ -191,6 +192,7 @@ def generation_table(result: dict) -> str:
 # By the `kind` of a result; results of speed have none.
 TABLES = {
     "backbones": backbones_table,
+    "claims": claims_table,
     "exactness": exactness_table,
     "generation": generation_table,
     "kills": kills_table,

@@ -1,0 +1,84 @@
+"""Every claim of the sources has a verdict that its runs bear out, or says why it has none."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import claims
+from cosent.errors import InputError
+from cosent.studies.definition import expand, read_study
+from cosent.studies.results import read_results
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_claim_can_be_measured_or_says_why_not(monkeypatch):
+    """Fails if a claim names a study, method or corpus that is not there, so that no run could ever decide it."""
+    monkeypatch.chdir(ROOT)
+    listed = claims.read_claims()
+    assert len(listed) >= 51 and len({claim["claim"] for claim in listed}) == len(listed)
+    for claim in (claim for claim in listed if "study" in claim):
+        runs = expand(read_study(f"recipes/studies/{claim['study']}.yaml"), {})
+        names = {run.method.name for run in runs} | {f"{run.method.name}, trained on {run.corpus}" for run in runs}
+        assert set(claim["compared"]) <= names, claim
+        assert claim["corpus"] in {c for run in runs for c in [*run.corpora, *run.flags.get("eval_corpora", [])]}, claim
+
+
+def test_the_page_has_the_claims_and_results_of_today():
+    """Fails if a claim or a result changed and the page has the old verdict: run `python -m benchmarks.claims`."""
+    listed, kept = claims.read_claims(), json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8"))["rows"]
+    assert [{key: row[key] for key in claim} for claim, row in zip(listed, kept, strict=True)] == listed
+    compared = 0
+    for row in kept:
+        if "study" in row and (ROOT / "results" / row["study"]).is_dir():
+            study = read_results(ROOT / "results" / row["study"])
+            first, second = (claims.of_row(study, name, row["corpus"]) for name in row["compared"])
+            seeds = first.keys() & second.keys()
+            assert len(seeds) == row.get("seeds", 0), row
+            if seeds:
+                gaps = [first[s].test(row["corpus"]) - second[s].test(row["corpus"]) for s in seeds]
+                assert 100 * sum(gaps) / len(gaps) == pytest.approx(row["mean"], abs=0.01), row
+                compared += 1
+    assert compared >= 5
+
+
+def test_verdicts_on_paper():
+    """Fails if a difference within its noise decides, or "level" is concluded from noise alone.
+
+    A standard error of 1 (interval ± 1.96) around 4 is 4 errors from 0; around 1 it is one; an error of 0.1 around 0.2
+    leaves no doubt that the difference is below a point; and around 0 an error of 1 says nothing of it.
+    """
+
+    def row(expected, mean, error, seeds=3):
+        return {
+            "expected": expected,
+            "mean": mean,
+            "low": mean - 1.96 * error,
+            "high": mean + 1.96 * error,
+            "seeds": seeds,
+        }
+
+    rows = [row("above", 4, 1), row("above", -4, 1), row("above", 1, 1), row("equal", 0.2, 0.1), row("equal", 3, 0.2),
+            row("equal", 0, 1), row("above", 4, 1, seeds=1), {"unmeasured": "no data"}]  # fmt: skip
+    claims.judge(rows)
+    open_ = claims.OPEN
+    assert [row["verdict"] for row in rows] == [
+        "holds", "does not hold", open_, "holds", "does not hold", open_, f"{open_}: 1 of 3 seeds",
+        "not measured: no data"]  # fmt: skip
+    assert rows[2]["p"] == pytest.approx(2 * 0.1587, abs=1e-3)
+
+
+def test_many_claims_need_more_evidence():
+    """Fails if 0.02 decides among three: Holm asks for 0.05 / 3, then 0.05 / 2, and stops at the first that fails."""
+    assert claims.holm([0.03, 0.01, 0.04]) == [False, True, False]
+    assert claims.holm([0.02, 0.01, 0.04]) == [True, True, True]
+    assert claims.holm([0.02, 0.03, 0.04]) == [False] * 3
+
+
+def test_a_claim_without_a_reason_is_refused(tmp_path):
+    """Fails if a row of the table has neither numbers nor a reason."""
+    file = tmp_path / "claims.yaml"
+    file.write_text("- {claim: a, source: b}\n")
+    with pytest.raises(InputError, match="nor `unmeasured`"):
+        claims.read_claims(file)
