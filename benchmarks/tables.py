@@ -6,7 +6,7 @@ python -m benchmarks.tables --check      change nothing, exit with 1 where a tab
 
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `results/NAME`, or of the benchmark whose JSON is `results/NAME.json`; `<!-- results:NAME probabilities -->` asks for
-the errors of a study's probabilities instead of its Spearman.
+the errors of a study's probabilities instead of its Spearman, and `teaching` for what teachers add.
 """
 
 import argparse
@@ -24,10 +24,11 @@ from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
 from cosent.reporting.probabilities import probabilities_table
 from cosent.reporting.readme_tables import study_table
+from cosent.reporting.teaching_table import teaching_table
 from cosent.studies.results import Study, read_results
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"(<!-- results:(\w+)( probabilities)? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def main(args: argparse.Namespace, root: Path = ROOT) -> None:
@@ -60,7 +61,9 @@ def fill(text: str, results: Path) -> str:
 
     def table(match: re.Match) -> str:
         start, name, view, _, end = match.groups()
-        return f"{start}{render(name, results, probabilities_table if view else study_table)}\n{end}"
+        if view not in VIEWS:
+            raise InputError(f"A page asks for results:{name} {view}, and a study has no view {view!r}.")
+        return f"{start}{render(name, results, VIEWS[view])}\n{end}"
 
     return BLOCK.sub(table, text)
 
@@ -189,6 +192,7 @@ def generation_table(result: dict) -> str:
     )
 
 
+VIEWS = {None: study_table, "probabilities": probabilities_table, "teaching": teaching_table}  # of a study
 # By the `kind` of a result; results of speed have none.
 TABLES = {
     "backbones": backbones_table,

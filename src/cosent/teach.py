@@ -6,7 +6,6 @@ Every step is a job of its own in a folder of its own. After a kill, the same co
 """
 
 import os
-import statistics
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,6 +44,7 @@ class TeachArguments:
 
 
 def main(args: TeachArguments, pairs: PairArguments) -> int:
+    from cosent.reporting.teaching_table import teaching_table
     from cosent.studies.results import STUDY_NAME, read_results
     from cosent.studies.runner import STOPPED, describe, study_lock
 
@@ -64,8 +64,8 @@ def main(args: TeachArguments, pairs: PairArguments) -> int:
         return 1
     if not runs:
         return 0
-    print(table(read_results(results), Path(args.corpus).name))
-    print(f"figures and intervals: cosent report {results}", file=sys.stderr)
+    print(teaching_table(read_results(results)))
+    print(f"figures: cosent report {results}", file=sys.stderr)
     return 0
 
 
@@ -142,20 +142,6 @@ def check_recipes(tower: str, labels: str, taught: str, *flags: dict) -> str:
         if values.get("tower", ModelArguments.tower) != tower:
             raise InputError(f"{recipe} does not train a {tower}, and was given as a recipe of one. Swap the recipes.")
     return settings[0].get("model_name_or_path", ModelArguments.model_name_or_path)
-
-
-def table(study, corpus: str) -> str:
-    """Spearman x100 of every model on validation and test, mean and standard deviation over seeds."""
-    from cosent.reporting.document import markdown_table
-    from cosent.reporting.numbers import Number, times_100
-
-    rows = []
-    for row, runs in study.rows.items():
-        spearman = [times_100(run.after[corpus].get(split, {}).get("spearman") for run in runs)
-                    for split in ("validation", "test")]  # fmt: skip
-        minutes = Number(statistics.mean(run.train_seconds for run in runs) / 60, form=".1f")
-        rows.append([row, *spearman, len(runs), minutes])
-    return markdown_table([f"{corpus}, Spearman x100", "validation", "test", "seeds", "minutes"], rows)
 
 
 ARGUMENTS = (TeachArguments, PairArguments)
