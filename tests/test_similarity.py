@@ -53,6 +53,34 @@ def test_json_for_scripts(tiny_model, questions, capsys):
     assert of_words == {"sentence1": FIRST[2], "sentence2": SECOND[2], "score": pytest.approx(of_file[2]["score"])}
 
 
+def test_known_scores_are_next_to_those_of_the_model(tiny_model, tmp_path, monkeypatch, capsys):
+    """Fails if a known score is printed next to another pair, or the order of both is compared the wrong way."""
+    monkeypatch.setattr("cosent.similarity.CHUNK", 2)
+    scores = load_model(str(tiny_model)).similarity(FIRST[:3], SECOND[:3])
+    first, second, third = scores.argsort()
+    labels = [""] * 3
+    labels[first], labels[second], labels[third] = "1", "5", "0.25"  # ranks 2 3 1: 1 - 6 * (1 + 1 + 4) / (3 * 8)
+    with table_writer(tmp_path / "gold.tsv", ("sentence1", "sentence2", "label")) as write:
+        columns = zip(FIRST, SECOND, labels, strict=False)
+        write([{"sentence1": one, "sentence2": two, "label": label} for one, two, label in columns])
+    words = ("--pairs", tmp_path / "gold.tsv", "--label_column", "label")
+    similarity(tiny_model, *words)
+    out, err = capsys.readouterr()
+    found = [printed.split()[:3] for printed in out.splitlines()]
+    assert found == [[f"{scores[n]:.4f}", labels[n], FIRST[n]] for n in range(3)]
+    assert err.endswith("Spearman with label: -0.5000\n")
+    similarity(tiny_model, *words, "--output", tmp_path / "scored.csv")
+    assert capsys.readouterr().err.endswith("Spearman with label: -0.5000\n")
+
+
+@pytest.mark.parametrize("value", ["", "similar", "nan"])
+def test_a_known_score_that_is_no_number_is_named(tiny_model, tmp_path, value):
+    """Fails if the model is compared with other pairs than the user has labelled."""
+    (tmp_path / "gold.tsv").write_text(f"sentence1\tsentence2\tlabel\n甲\t乙\t1\n丙\t丁\t{value}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="pair 2: expected a number in label, got"):
+        similarity(tiny_model, "--pairs", tmp_path / "gold.tsv", "--label_column", "label")
+
+
 def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_path):
     """Fails if a column of the user is replaced, or an error comes after hours of scoring."""
     output = ("--output", tmp_path / "out.csv")
@@ -62,6 +90,8 @@ def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_p
         (("--pairs", tmp_path / "gold.csv", *output), "has a column score already"),
         (("--pairs", questions, "--text_columns", "q1", "q2", *output, "--json"), "one of the two"),
         (("甲", "乙", *output), "--output does nothing here"),
+        (("甲", "乙", "--label_column", "score"), "--label_column does nothing here"),
+        (("--pairs", tmp_path / "gold.csv", "--label_column", "gold"), "has the columns sentence1, sentence2, score"),
         (("甲", "乙", "--pairs", questions), "not both"),
     ):
         with pytest.raises(InputError, match=message):

@@ -2,9 +2,11 @@
 
 cosent similarity --model runs/stsb 我喜欢北京 我不喜欢北京
 cosent similarity --model runs/stsb --pairs pairs.csv --text_columns q1 q2 --output scored.xlsx
+cosent similarity --model runs/stsb --pairs labelled.tsv --label_column label
 """
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -35,6 +37,10 @@ class SimilarityArguments:
         None, "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
         "sentence2 and their like, or the only two.", commas=True,
     )  # fmt: skip
+    label_column: str | None = option(
+        None, "Name of a column of known scores or labels: printed next to the model's scores, with the Spearman "
+        "correlation of both at the end."
+    )  # fmt: skip
     output: str | None = option(
         None, "File for the rows of --pairs with score, and where known probability and verdict: tsv, csv, jsonl, "
         "parquet, xlsx; default: lines on stdout."
@@ -55,7 +61,8 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
 
     start = time.time()
     table = check(args)
-    pairs = table.rows() if table else pair_up(args.sentences or [])
+    known: list[float] = []
+    pairs = labelled(table, args.label_column, known) if table else pair_up(args.sentences or [])
     rules = decision_rules(args.model)
     model = load_model(args.model).to(choose_device(args.device))
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
@@ -63,15 +70,21 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
     rule, note = choose_rule(rules, args, prompts)
     print(note, file=sys.stderr)
     columns = table.sentences if table else ("sentence1", "sentence2")
-    scored = score(model, pairs, columns, rule, args.batch_size, prompts)
+    scored, scores = score(model, pairs, columns, rule, args.batch_size, prompts), []
+    if args.label_column is not None:
+        scored = collecting(scored, scores)
     if args.output is None:
         for rows in scored:
             for row in rows:
-                print(json.dumps(row, ensure_ascii=False, default=str) if args.json else line(row, columns))
-        return
-    written = write(args.output, table, scored, rule)
-    result = {"output": args.output, "pairs": written, "seconds": round(time.time() - start, 3)}
-    print(json.dumps(result | {"pairs_per_second": round(written / result["seconds"], 1)}))
+                shown = line(row, columns, args.label_column)
+                print(json.dumps(row, ensure_ascii=False, default=str) if args.json else shown)
+        sys.stdout.flush()
+    else:
+        written = write(args.output, table, scored, rule)
+        result = {"output": args.output, "pairs": written, "seconds": round(time.time() - start, 3)}
+        print(json.dumps(result | {"pairs_per_second": round(written / result["seconds"], 1)}))
+    if len(set(known)) > 1:  # else there is no order to compare with
+        print(f"Spearman with {args.label_column}: {spearman_of(scores, known):.4f}", file=sys.stderr)
 
 
 def check(args: SimilarityArguments) -> Table | None:
@@ -84,17 +97,59 @@ def check(args: SimilarityArguments) -> Table | None:
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
     if args.pairs is None:
-        refuse_changed(args, ("text_columns", "output", "overwrite"), "--pairs FILE")
+        refuse_changed(args, ("text_columns", "label_column", "output", "overwrite"), "--pairs FILE")
         return None
     if args.output and args.json:
         raise InputError("--json prints the pairs that --output writes to a file. Give one of the two.")
     table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs")
+    if args.label_column not in (None, *table.names):
+        raise InputError(
+            f"--label_column {args.label_column}: {args.pairs} has the columns {', '.join(table.names)}. Name one."
+        )
     if args.output:
         check_output(args.output, args.pairs, args.overwrite)
         taken = [name for name in ("score", "probability", "verdict") if name in table.names]
         if taken:
             raise InputError(f"{args.pairs} has a column {taken[0]} already, and --output would replace it. Rename it.")
     return table
+
+
+def labelled(table: Table, column: str | None, known: list[float]) -> Iterator[dict]:
+    """Yields the rows as they are, and appends the known score of each to `known`, if there is a column of them.
+
+    Raises:
+        InputError: a row whose known score is not a number.
+    """
+    for number, row in enumerate(table.rows(), start=1):
+        if column is not None:
+            known.append(number_in(row.get(column)))
+            if not math.isfinite(known[-1]):
+                raise InputError(
+                    f"{table.path}, pair {number}: expected a number in {column}, got {row.get(column)!r}. Without it, "
+                    "the model would be compared with other pairs. Fill it, or leave --label_column out."
+                )
+        yield row
+
+
+def number_in(value: object) -> float:
+    """A cell as a number; NaN if it is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]  # what it does not take is caught
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def spearman_of(scores: list[float], known: list[float]) -> float:
+    from cosent.evaluation.metrics import correlations
+
+    return correlations(scores, known)["spearman"]
+
+
+def collecting(scored: Iterator[list[dict]], scores: list[float]) -> Iterator[list[dict]]:
+    """Yields the rows as they are, and appends their scores to `scores`."""
+    for rows in scored:
+        scores += [row["score"] for row in rows]
+        yield rows
 
 
 def score(
@@ -155,9 +210,11 @@ def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str]
     return rule, f"score, probability and verdict (at {rule.threshold:.4f}) as on {rule.corpus} validation"
 
 
-def line(row: dict, columns: tuple[str, str]) -> str:
-    """Score, with a rule also probability and verdict, and the sentences of a pair."""
+def line(row: dict, columns: tuple[str, str], label: str | None = None) -> str:
+    """Score, the known one if there is a column of them, with a rule probability and verdict, and the sentences."""
     shown = f"{row['score']:7.4f}"
+    if label is not None:
+        shown += f"  {float(row[label]):7.4g}"
     if "verdict" in row:
         shown += f"  {row['probability']:6.4f}  {row['verdict']:<11}"
     return f"{shown}  {row[columns[0]]}  |  {row[columns[1]]}"
