@@ -60,8 +60,8 @@ def caveats(split: str, facts: dict, label_max: float) -> list[str]:
         found.append(f"every train label is {label}: a loss that compares labels will learn nothing.")
         if float(label) == label_max:
             found[-1] += (
-                " Positives alone teach only `cosent distill --no_generation`, which takes the other sentences of the "
-                "batch for negatives."
+                " Positives alone teach a bi-encoder with --loss infonce, which takes the other sentences of the batch "
+                "for negatives."
             )
     if facts["repeated_rows"]:
         found.append(f"{split}: {facts['repeated_rows']:,} rows repeat an earlier pair with its label. They are kept.")

@@ -7,6 +7,7 @@ import pytest
 from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.flags import as_words, option
+from cosent.mine import MineArguments
 from cosent.studies.definition import read_study, settings_of
 from cosent.training.arguments import TRAIN_ARGUMENTS
 
@@ -55,7 +56,7 @@ def test_null_is_only_for_what_may_be_none(recipe, word):
     with pytest.raises(InputError, match=r"seed must be a whole number, got nothing .*for the default \(42\)"):
         parse(["--config", recipe(f"seed: {word}\n")], Arguments)
     with pytest.raises(InputError, match="corpus must be text, got nothing .null.. Write a value.$"):
-        parse(["--config", recipe(f"corpus: {word}\n")], *TRAIN_ARGUMENTS)
+        parse(["--config", recipe(f"corpus: {word}\n")], MineArguments)
     if word:
         with pytest.raises(InputError, match="weights must be a number, got nothing"):
             parse(["--config", recipe(f"weights: [1, {word}]\n")], Arguments)

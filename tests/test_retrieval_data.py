@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cosent.cli import parse
 from cosent.data.corpus import load_corpus
-from cosent.distill import ARGUMENTS, main
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.run_record import read_record
@@ -68,31 +66,28 @@ def test_positives_and_negatives_train_every_pair_loss(prepared, train):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_positives_alone_are_refused_by_the_name_of_the_loss(loss):
+def test_labels_that_teach_nothing_are_refused_by_the_name_of_the_loss(loss):
+    """Positives alone are enough for the losses that compare them with strangers, and for no other."""
     manifest = Manifest("mine", "binary", 0.0, 1.0, {"bi_encoder": 32}, {})
-    with pytest.raises(InputError, match=f"have the label 1. --loss {loss} learns nothing .*distill --no_generation"):
-        loss_targets(loss, np.ones(8, dtype=np.float32), manifest)
+    positives, negatives = np.ones(8, dtype=np.float32), np.zeros(8, dtype=np.float32)
+    if LOSSES[loss].compares_sentences:
+        assert loss_targets(loss, positives, manifest).tolist() == [1.0] * 8
+        with pytest.raises(InputError, match=f"No label .* of mine is at least 0.8.* --loss {loss} would have nothing"):
+            loss_targets(loss, negatives, manifest)
+        return
+    with pytest.raises(InputError, match=f"have the label 1. --loss {loss} learns nothing .* with --loss infonce"):
+        loss_targets(loss, positives, manifest)
     with pytest.raises(InputError, match="have the label 0. .*Add pairs of another label.$"):
-        loss_targets(loss, np.zeros(8, dtype=np.float32), manifest)
+        loss_targets(loss, negatives, manifest)
 
 
-def test_positives_alone_teach_a_student(prepared, train, tiny_model, tmp_path):
+def test_positives_alone_train(prepared, train):
     """The remedy that the refusal names has to work, from preparing to the saved model."""
     folder = prepared([{key: row[key] for key in ("query", "pos")} for row in scored(32)])
     manifest = Manifest.load(folder)
-    assert any("every train label is 1" in warning and "--no_generation" in warning for warning in manifest.warnings)
+    assert any("every train label is 1" in warning and "--loss infonce" in warning for warning in manifest.warnings)
     with pytest.raises(InputError, match="--loss cosent learns nothing from one label"):
         train(folder)
-    flags = [
-        "--model_name_or_path",
-        str(tiny_model),
-        "--corpus",
-        str(folder),
-        "--output_dir",
-        str(tmp_path / "student"),
-    ]
-    flags += ["--no_generation", "--use_cpu", "--per_device_train_batch_size", "8", "--num_train_epochs", "2"]
-    flags += ["--learning_rate", "1e-3", "--logging_steps", "1", "--disable_tqdm"]
-    main(*parse(flags, *ARGUMENTS))
-    losses = [entry["loss"] for entry in read_record(tmp_path / "student").history if "loss" in entry]
-    assert np.mean(losses[-4:]) < np.mean(losses[:4])
+    record = read_record(train(folder, "--loss", "infonce", "--per_device_train_batch_size", "8"))
+    losses = [entry["loss"] for entry in record.history if "loss" in entry]
+    assert len(losses) == 8 and np.mean(losses[-4:]) < np.mean(losses[:4])

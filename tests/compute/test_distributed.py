@@ -51,6 +51,11 @@ STUDENT = ("--corruption_share", "0", "--generation_sources", "0", "--learning_r
 CASES = {  # name -> flags of two processes; of one process with the same global batch
     "cosent": ((8, ()), (16, ())),
     "angle": ((8, ("--loss", "angle")), (16, ("--loss", "angle"))),
+    "in_batch": ((8, ("--loss", "cosent_in_batch")), (16, ("--loss", "cosent_in_batch"))),
+    "cached_infonce": (
+        (4, ("--loss", "cosent_infonce", "--cached_batch_size", "16")),
+        (16, ("--loss", "cosent_infonce")),
+    ),
     "mean": ((8, ("--loss", "cosine_mse")), (16, ("--loss", "cosine_mse"))),
     "head": (
         (4, ("--loss", "sbert", "--pooling", "linear_cls", "--gradient_accumulation_steps", "2")),

@@ -19,7 +19,8 @@ class PairCollator:
          "attention_mask": [[[1, 1, 0], [1, 1, 1]]],    # (batch, 2, tokens), int64
          "labels":         [1.0]}                       # (batch,), float32
 
-    Prompts whose tokens are not pooled add `skip`, see `prefix.skipped`.
+    Prompts whose tokens are not pooled add `skip`, see `prefix.skipped`; pairs with groups add `groups`, int64 of shape
+    (batch, 2), see `sentence_groups`.
     """
 
     pad_token_id: int
@@ -30,10 +31,12 @@ class PairCollator:
         return cls(tokenizer.pad_token_id, prefixes)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
-        padded = pad([ids for first, second, _ in pairs for ids in (first, second)], self.pad_token_id)
+        padded = pad([ids for first, second, *_ in pairs for ids in (first, second)], self.pad_token_id)
         batch = {name: tensor.view(len(pairs), 2, -1) for name, tensor in padded.items()}
         batch |= skipped(self.prefixes, len(pairs))
-        return batch | {"labels": torch.tensor([label for _, _, label in pairs], dtype=torch.float32)}
+        if len(pairs[0]) > 3:
+            batch["groups"] = torch.from_numpy(np.stack([groups for *_, groups in pairs]))
+        return batch | {"labels": torch.tensor([label for _, _, label, *_ in pairs], dtype=torch.float32)}
 
 
 @dataclass

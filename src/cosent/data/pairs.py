@@ -31,6 +31,8 @@ class PairDataset(torch.utils.data.Dataset):
     Args:
         labels: targets for the loss, float32 of shape `(pairs,)`; default: the labels of the rows.
         prefixes: the prompts of both sides.
+        groups: result of `sentence_groups`, for losses that compare sentences of different pairs; then the fourth item
+            of a pair.
 
     Attributes:
         truncated: how many of `sequences` (counted in `unit`) were longer than the maximum and lost their end.
@@ -48,10 +50,12 @@ class PairDataset(torch.utils.data.Dataset):
         max_length: int,
         labels: np.ndarray | None = None,
         prefixes: Prefixes = NO_PREFIXES,
+        groups: np.ndarray | None = None,
     ):
         table = tokenized(rows, tokenizer, max_length, self.tokenize, prefixes).data
         self.columns: list[Any] = [column_view(table.column(name)) for name in TOKEN_FEATURES[self.tokenize]]
         self.labels = labels_of(rows) if labels is None else labels
+        self.groups = groups
         self.truncated = int(np.sum(table.column("truncated")))
 
     @property
@@ -61,9 +65,10 @@ class PairDataset(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, np.float32]:
+    def __getitem__(self, index: int) -> tuple:
         first, second = (ids[offsets[index] : offsets[index + 1]] for ids, offsets in self.columns)
-        return first, second, self.labels[index]
+        pair = first, second, self.labels[index]
+        return pair if self.groups is None else (*pair, self.groups[index])
 
 
 class JoinedPairDataset(PairDataset):
@@ -76,7 +81,7 @@ class JoinedPairDataset(PairDataset):
     def sequences(self) -> int:
         return len(self)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32, np.float32]:  # type: ignore[override]
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32, np.float32]:
         (ids, offsets), first_tokens = self.columns
         return ids[offsets[index] : offsets[index + 1]], first_tokens[index], self.labels[index]
 

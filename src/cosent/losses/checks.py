@@ -27,9 +27,13 @@ def check_scores(values: Tensor, labels: Tensor, dims: int = 1, is_mean: bool = 
 
 def check_targets(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     scores = check_scores(scores, labels)
+    check_range(labels)
+    return scores, labels.to(scores.dtype)
+
+
+def check_range(labels: Tensor) -> None:
     outside = ~((labels >= 0) & (labels <= 1))  # NaN too
     refuse(outside, labels, "within 0..1", "1 - label would turn negative and the loss push the pair the wrong way")
-    return scores, labels.to(scores.dtype)
 
 
 def check_classes(logits: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -61,4 +65,12 @@ def refuse(bad: Tensor, labels: Tensor, expected: str, consequence: str) -> None
         raise ValueError(
             f"Expected labels {expected}, got {labels[rows[0]].item()} in row {rows[0]} of the batch "
             f"({len(rows)} of {len(bad)} are like it). Otherwise {consequence}. Correct or scale the labels."
+        )
+
+
+def check_groups(groups: Tensor, embeddings: Tensor) -> None:
+    if groups.shape != embeddings.shape[:2] or groups.is_floating_point():
+        raise ValueError(
+            f"Expected whole numbers as groups (batch, 2) for embeddings {tuple(embeddings.shape)}, got {groups.dtype} "
+            f"{tuple(groups.shape)}. Similar sentences would be pushed apart as strangers. Pass a number per sentence."
         )

@@ -22,7 +22,7 @@ class StudentTrainer(PairTrainer):
         kwargs: arguments of `transformers.Trainer`.
     """
 
-    target = "teacher"
+    targets = ("teacher",)
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class StudentTrainer(PairTrainer):
     def read(self, outputs: Outputs) -> Outputs:
         return {name: outputs[name] for name in ("embeddings", "target_losses", "target_tokens") if name in outputs}
 
-    def batch_loss(self, read: Outputs, targets: torch.Tensor | None) -> torch.Tensor:
+    def batch_loss(self, read: Outputs, targets: Outputs) -> torch.Tensor:
         embeddings = read["embeddings"].flatten(0, -2)  # (2 * pairs, hidden)
-        parts = {"similarity_loss": self.objective.loss(embeddings, targets)}
+        parts = {"similarity_loss": self.objective.loss(embeddings, targets.get("teacher"))}
         if "target_losses" in read:
             tokens = read["target_tokens"].sum().clamp(min=1)
             parts["generation_loss"] = self.generation_weight * read["target_losses"].sum() / tokens

@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 from cosent.data.retrieval_arguments import RetrievalArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.flags import option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
@@ -47,11 +47,11 @@ class ModelArguments:
 class DataArguments:
     """Prepared corpora to train and evaluate on."""
 
-    corpus: list[str] = option(
-        REQUIRED, "Prepared corpora to train on: names under --data_dir or folders, never raw files."
+    corpus: list[str] | None = option(
+        None, "Prepared corpora to train on: names under --data_dir or folders, never raw files. Needed without --text."
     )
     corpus_weights: list[float] | None = option(
-        None, "Several corpora: their shares of the batches, e.g. 2 1; default: equal."
+        None, "Several corpora: their shares of the batches, e.g. 2 1, then that of --text; default: equal."
     )
     eval_corpora: list[str] | None = option(
         None,
@@ -60,6 +60,12 @@ class DataArguments:
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
     random_negatives: bool = option(False, "Draw the second sentence of every negative pair anew (binary corpora).")
+    text: list[str] | None = option(
+        None,
+        "infonce, simcse, cosent_infonce, cosent_in_batch: files of sentences without labels, a line each (.txt, "
+        ".jsonl, also .gz). They fill batches of their own, each sentence twice with two dropouts (SimCSE).",
+    )
+    limit_text: int | None = option(None, "Read this many lines of --text; default: all.")
 
 
 @dataclass
@@ -68,12 +74,18 @@ class LossArguments:
 
     loss: str = option("cosent", "Name of the loss.", LOSSES)
     scale: float | None = option(
-        None, f"cosent, angle: inverse temperature; default {COSINE_SCALE:g}, for logits {LOGIT_SCALE:g}."
+        None,
+        f"cosent..., angle, infonce, simcse: inverse temperature; default {COSINE_SCALE:g}, for logits "
+        f"{LOGIT_SCALE:g}.",
     )
     floor: float | None = option(None, "cosine_floor: cosine below which the loss of a negative pair is constant.")
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair has no loss.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
     cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines next to it.")
+    contrastive_weight: float | None = option(None, "cosent_infonce: weight of InfoNCE next to CoSENT.")
+    stranger_weight: float | None = option(
+        None, "cosent_in_batch: weight of all pairs of strangers, relative to the pairs of the batch."
+    )
     features: list[str] | None = option(
         None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )

@@ -30,9 +30,10 @@ SHOWN = (
 
 
 class DeadBatchReport(TrainerCallback):
-    """Counts batches without two pairs of different label and reports them at the end of every epoch.
+    """Counts batches with nothing to compare and reports them at the end of every epoch.
 
-    A loss that compares pairs is exactly 0 there, and so is its gradient: the step has no effect.
+    They have no two pairs of different label, or for a loss that compares sentences of different pairs no similar ones.
+    The loss is exactly 0 there, and so is its gradient: the step has no effect.
     """
 
     def __init__(self):
@@ -51,8 +52,9 @@ class DeadBatchReport(TrainerCallback):
         dead = self.batches - int(self.alive)
         if dead:
             logger.warning(
-                "epoch %d: %d of %d batches held pairs of one label only and taught nothing. "
-                "A larger --per_device_train_batch_size makes them rarer, --balanced_batches as rare as possible.",
+                "epoch %d: %d of %d batches held pairs of one label only (infonce: no similar ones) and taught "
+                "nothing. A larger --per_device_train_batch_size makes them rarer, --balanced_batches as rare as "
+                "possible.",
                 round(state.epoch),
                 dead,
                 self.batches,

@@ -1,20 +1,29 @@
 """Load, check and tokenise the corpora of a run, with the targets of the loss."""
 
+import logging
 from dataclasses import dataclass
+from itertools import islice
 
 from torch.utils.data import ConcatDataset
 
 from cosent.data.corpus import Corpus, labels_of, load_corpus, random_subset
+from cosent.data.groups import sentence_groups
 from cosent.data.negatives import random_negatives
 from cosent.data.pairs import PairDataset
 from cosent.data.prefix import Prefixes
+from cosent.data.text import read_texts
 from cosent.data.tokenization import warn_truncated
+from cosent.data.twice import twice
 from cosent.errors import InputError
+from cosent.losses import LOSSES
+from cosent.modeling.loading import DROPOUTS
 from cosent.modeling.text_model import TextModel
 from cosent.schema import Manifest
 from cosent.training.arguments import DataArguments
 from cosent.training.held_out import HeldOut, validation_sets
 from cosent.training.objective import loss_targets
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,9 +77,15 @@ class Mixture:
         self, dataset: type[PairDataset], encoder: TextModel, prefixes: Prefixes, loss: str, args: DataArguments
     ) -> TokenisedMixture:
         """Tokenises every split through the cache on disk; warns about truncated text."""
+        if args.text or loss == "simcse":
+            warn_without_dropout(encoder.backbone.config)
         train = training_set(self.training, dataset, encoder, prefixes, loss, args)
         held_out = {
-            name: {s: tokenised(corpus, s, dataset, encoder, prefixes) for s in corpus.splits if s != "train"}
+            name: {
+                split: tokenised(f"{name} {split}", rows, dataset, encoder, prefixes)
+                for split, rows in corpus.splits.items()
+                if split != "train"
+            }
             for name, corpus in self.corpora.items()
         }
         names = [corpus.manifest.name for corpus in self.selecting]
@@ -81,10 +96,11 @@ def load_mixture(args: DataArguments, loss: str) -> Mixture:
     """Loads the corpora that the arguments name.
 
     Raises:
-        InputError: as `load_corpora`, or weights that do not fit.
+        InputError: as `load_corpora`, weights that do not fit, or text that the loss cannot learn from.
     """
-    training, selecting = load_corpora(args.corpus, args.eval_corpora, args.data_dir)
-    check_corpus_weights(args.corpus_weights, len(training), loss)
+    check_text(args, loss)
+    training, selecting = load_corpora(args.corpus or [], args.eval_corpora, args.data_dir)
+    check_corpus_weights(args.corpus_weights, len(training) + bool(args.text), loss)
     return Mixture(training, selecting, args.corpus_weights)
 
 
@@ -119,36 +135,77 @@ def training_set(
 ) -> PairDataset | ConcatDataset:
     """Training pairs with the targets of the loss.
 
-    Several corpora are drawn from in turn; `sbert_joint` draws from all similarity pairs and all NLI pairs in turn.
+    Several corpora are drawn from in turn, and text as one more of them, each line paired with itself; `sbert_joint`
+    draws from all similarity pairs and all NLI pairs in turn. Of corpora, `simcse` pairs each sentence with itself.
     """
-    parts = {}
+    parts: dict[str | bool, list] = {}
     for corpus in corpora:
-        rows = random_subset(corpus.splits["train"], args.limit_train)
-        rows = random_negatives(rows, corpus.manifest) if args.random_negatives else rows
-        targets = loss_targets(loss, labels_of(rows), corpus.manifest)
-        data = tokenised(corpus, "train", dataset, encoder, prefixes, rows, targets)
-        group = corpus.manifest.label_kind == "nli" if loss == "sbert_joint" else corpus.manifest.name
+        rows, manifest = random_subset(corpus.splits["train"], args.limit_train), corpus.manifest
+        rows = random_negatives(rows, manifest) if args.random_negatives else rows
+        rows = twice([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
+        targets = loss_targets(loss, labels_of(rows), manifest)
+        groups = sentence_groups(rows, manifest.similar_from) if LOSSES[loss].compares_sentences else None
+        data = tokenised(f"{manifest.name} train", rows, dataset, encoder, prefixes, targets, groups)
+        group = manifest.label_kind == "nli" if loss == "sbert_joint" else manifest.name
         parts.setdefault(group, []).append(data)
+    if args.text:
+        rows = twice(islice(read_texts(args.text), args.limit_text))
+        if len(rows) < 2:
+            raise InputError(
+                f"--text {' '.join(args.text)} has {len(rows)} different lines, and each is compared with the others. "
+                "Name a file with more lines."
+            )
+        parts["--text"] = [tokenised("--text", rows, dataset, encoder, prefixes, groups=sentence_groups(rows, 1.0))]
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
     return groups[0] if len(groups) == 1 else ConcatDataset(groups)
 
 
 def tokenised(
-    corpus: Corpus, split: str, dataset: type[PairDataset], encoder, prefixes: Prefixes, rows=None, labels=None
+    where: str, rows, dataset: type[PairDataset], encoder, prefixes: Prefixes, labels=None, groups=None
 ) -> PairDataset:
-    """Tokenises a split, or some `rows` of it, and warns about truncated text."""
-    rows = corpus.splits[split] if rows is None else rows
-    data = dataset(rows, encoder.tokenizer, encoder.max_length, labels, prefixes)
-    where = f"{corpus.manifest.name} {split}"
+    """Tokenises pairs and warns about truncated text."""
+    data = dataset(rows, encoder.tokenizer, encoder.max_length, labels, prefixes, groups)
     warn_truncated(data.truncated, data.sequences, data.unit, encoder.max_length, where, "--max_length")
     return data
+
+
+def warn_without_dropout(config) -> None:
+    """Warns if both readings of a sentence would be the same."""
+    if not any(getattr(config, name, 0.0) for name in DROPOUTS):
+        logger.warning(
+            "This %s has no dropout, so a sentence read twice has twice the same vector: its pair with itself teaches "
+            "nothing but distance to others. Add --dropout 0.1 (or, with --use_peft, --lora_dropout 0.1).",
+            config.model_type,
+        )
+
+
+def check_text(args: DataArguments, loss: str) -> None:
+    """Checks `--text`, which has no labels, and that there is something to train on and to measure.
+
+    Raises:
+        InputError: no corpus where one is needed, or a loss that learns nothing without labels.
+    """
+    if not args.text:
+        if args.limit_text is not None:
+            raise InputError("--limit_text does nothing without --text. Leave it out.")
+        if not args.corpus:
+            raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
+    elif not LOSSES[loss].compares_sentences:
+        able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
+        raise InputError(
+            f"--text has no labels, and --loss {loss} learns from labels only. Leave it out, or choose one of {able}."
+        )
+    elif not args.corpus and not args.eval_corpora:
+        raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
+    if args.limit_text is not None and args.limit_text < 1:
+        raise InputError(f"--limit_text must be at least 1 line, got {args.limit_text}. Leave it out to read all.")
 
 
 def check_corpus_weights(given: list[float] | None, corpora: int, loss: str) -> None:
     """Checks `--corpus_weights`, the share of the batches of each corpus.
 
     Raises:
-        InputError: not one positive number per corpus, or a loss that sets its own shares.
+        InputError: not one positive number per corpus (and text), or a loss that sets its own shares.
     """
     if given is None:
         return

@@ -60,6 +60,11 @@ ONLY_KIND = {
     ),
     "ce3": ("nli", "It learns contradiction, neutral and entailment. Use --loss ce, bce or cosent."),
 }
+ABOVE_0 = {
+    "scale": "scores would be ignored or reversed",
+    "stranger_weight": "strangers would be ignored or drawn together, use --loss cosent instead",
+    "contrastive_weight": "strangers would be ignored or drawn together, use --loss cosent instead",
+}
 WHY_NOT = {
     "bi_encoder": "a bi-encoder computes a cosine for a pair, not a logit",
     "cross_encoder": "a cross-encoder computes a logit for a pair, neither a cosine nor two embeddings",
@@ -104,16 +109,18 @@ def check_tower(name: str, tower: str) -> None:
 
 
 def check_parameters(name: str, given: dict[str, float]) -> None:
-    """Refuses parameters that a loss does not have, and a scale that is not positive."""
-    accepted = list(inspect.signature(LOSSES[name].function).parameters)[2:]
+    """Refuses parameters that a loss does not have, and those that must be positive."""
+    targets = 2 if LOSSES[name].compares_sentences else 1  # behind the values that the loss reads
+    accepted = list(inspect.signature(LOSSES[name].function).parameters)[1 + targets :]
     for key in given:
         if key not in accepted:
             raise InputError(
                 f"--{key} does nothing for --loss {name}, which has {', '.join(accepted) or 'no parameters'}. "
                 "Leave it out, or choose the loss it belongs to."
             )
-    if given.get("scale", 1.0) <= 0:
-        raise InputError(f"--scale must be above 0, got {given['scale']:g}: scores would be ignored or reversed.")
+    for key, why in ABOVE_0.items():
+        if given.get(key, 1.0) <= 0:
+            raise InputError(f"--{key} must be above 0, got {given[key]:g}: {why}.")
 
 
 def check_labels(name: str, manifests: list[Manifest]) -> None:
@@ -145,15 +152,22 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarra
     scaled to 0..1.
 
     Raises:
-        InputError: labels of a single value, or fractional labels for classes.
+        InputError: labels that teach this loss nothing, or fractional labels for classes.
     """
     distinct = np.unique(labels)
-    if len(distinct) < 2:
-        positives = distinct[0] == manifest.label_max
+    similar = distinct[-1] >= manifest.similar_from
+    if LOSSES[name].compares_sentences:
+        if not similar:
+            raise InputError(
+                f"No label of the {len(labels)} training pairs of {manifest.name} is at least "
+                f"{manifest.similar_from:g}, from where on sentences are similar. --loss {name} would have nothing to "
+                "draw together, and only push sentences apart. Add such pairs, or use --loss cosent."
+            )
+    elif len(distinct) < 2:
         raise InputError(
             f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}. --loss {name} learns "
             "nothing from one label: it would push all scores one way, or none. Add pairs of another label"
-            + (", or learn from positives alone with `cosent distill --no_generation`." if positives else ".")
+            + (", or teach a bi-encoder by positives alone with --loss infonce." if similar else ".")
         )
     low, high = manifest.label_min, manifest.label_max
     if name == "sbert_joint":

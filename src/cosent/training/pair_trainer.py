@@ -50,7 +50,7 @@ class PairTrainer(EvaluatingTrainer):
         InputError: a cached batch size that the devices cannot share out, or early stopping without evaluations.
     """
 
-    target = "labels"  # entry of a batch that goes to the loss, not to the model
+    targets = ("labels", "groups")  # entries of a batch that go to the loss, not to the model
     loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
     def __init__(
@@ -121,6 +121,10 @@ class PairTrainer(EvaluatingTrainer):
         """Number of pairs in a batch; all its tensors have the same number of rows per pair."""
         return len(inputs["attention_mask"])
 
+    def pop_targets(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Takes from a batch what only the loss reads: tensors with the same number of rows per pair."""
+        return {name: inputs.pop(name) for name in self.targets if name in inputs}
+
     def training_step(self, model, inputs, num_items_in_batch=None):
         with self.fast_linears():  # around the backward pass too, where gradient checkpointing reruns layers
             if self.cached_parts is None:
@@ -133,7 +137,7 @@ class PairTrainer(EvaluatingTrainer):
     def cached_step(self, model: torch.nn.Module, inputs: dict, parts: CachedParts) -> torch.Tensor:
         """Runs a batch in parts, with the gradient of the loss over all of it, see `grad_cache`."""
         model.train()
-        targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
+        targets, real_pairs = self.pop_targets(inputs), inputs.pop("real_pairs", None)
         pairs = self.pairs_in(inputs)
 
         def forward(part: dict[str, torch.Tensor]) -> Outputs:
@@ -160,36 +164,40 @@ class PairTrainer(EvaluatingTrainer):
         return parts.run(step, model.zero_grad, self.log, pairs)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        targets, real_pairs = inputs.pop(self.target, None), inputs.pop("real_pairs", None)
+        targets, real_pairs = self.pop_targets(inputs), inputs.pop("real_pairs", None)
         pairs = self.pairs_in(inputs)
         outputs = model(**inputs)
         loss = self.global_loss(self.read(outputs), targets, pairs, real_pairs)
         return (loss, outputs) if return_outputs else loss
 
     def global_loss(
-        self, read: Outputs, targets: torch.Tensor | None, pairs: int, real_pairs: int | None
+        self, read: Outputs, targets: dict[str, torch.Tensor], pairs: int, real_pairs: int | None
     ) -> torch.Tensor:
         """The loss over all ranks: every rank computes it in full, see `distributed.gather`.
 
         Args:
             read: result of `read` for this rank's pairs.
-            targets: targets of the loss, also with the same number of rows per pair.
+            targets: result of `pop_targets`.
             pairs: number of pairs on this rank.
             real_pairs: pairs of the global batch that count, in rank order; None for all.
         """
         local = self.args.local_comparisons and self.objective.compares_pairs
-        pooled = {name: gather_pairs(tensor, pairs, real_pairs, local) for name, tensor in read.items()}
-        return self.batch_loss(pooled, None if targets is None else gather_pairs(targets, pairs, real_pairs, local))
+        pooled, targets = (
+            {name: gather_pairs(tensor, pairs, real_pairs, local) for name, tensor in tensors.items()}
+            for tensors in (read, targets)
+        )
+        return self.batch_loss(pooled, targets)
 
     def read(self, outputs: Outputs) -> Outputs:
         """The model's outputs that the loss reads: tensors with the same number of rows per pair."""
         return {self.objective.reads: outputs[self.objective.reads]}
 
-    def batch_loss(self, read: Outputs, targets: torch.Tensor | None) -> torch.Tensor:
+    def batch_loss(self, read: Outputs, targets: dict[str, torch.Tensor]) -> torch.Tensor:
         """The loss of the complete batch, over all ranks and parts; computed again if the batch is repeated."""
-        if self.objective.compares_pairs:
-            self.has_order = has_ordered_pair(targets)
-        return self.objective.loss(read[self.objective.reads], targets)
+        loss = self.objective.loss(read[self.objective.reads], *targets.values())
+        if self.objective.compares_pairs:  # with groups, one label can teach, and what taught nothing is exactly 0
+            self.has_order = loss.detach() != 0 if "groups" in targets else has_ordered_pair(targets["labels"])
+        return loss
 
     def count_batch(self) -> None:
         """Adds what `batch_loss` has noted to the statistics of the epoch, once for every batch."""

@@ -1,0 +1,26 @@
+"""Groups of sentences that are known to be similar, so that no loss takes them for strangers."""
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from cosent.data.corpus import labels_of
+
+
+def sentence_groups(rows: datasets.Dataset, similar_from: float) -> np.ndarray:
+    """Number of the group of each sentence of labelled pairs, int64 of shape `(pairs, 2)`.
+
+    Equal sentences are in one group, and so are two that are connected by pairs with a label of at least
+    `similar_from`. Depends only on `rows`.
+    """
+    columns = [rows.with_format("arrow")[name][:] for name in ("sentence1", "sentence2")]
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    numbers = pc.dictionary_encode(pa.chunked_array(chunks))  # one dictionary for all chunks
+    sentence = np.concatenate([chunk.indices.to_numpy() for chunk in numbers.chunks]).reshape(2, -1)
+    similar = labels_of(rows) >= similar_from
+    links = coo_array((np.ones(similar.sum()), sentence[:, similar]), shape=(sentence.max() + 1,) * 2)
+    _, group = connected_components(links, directed=False)
+    return group.astype(np.int64)[sentence.T]

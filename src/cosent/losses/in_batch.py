@@ -1,0 +1,96 @@
+"""Losses that also compare sentences of different pairs: a batch of B pairs holds B (B - 1) pairs of strangers.
+
+`embeddings` (`torch.Tensor` of shape `(batch, 2, hidden)`) are those of B pairs, `labels` (shape `(batch,)`) lie in
+0..1 and rise with similarity, `groups` (int64 of shape `(batch, 2)`) say which sentences are known to be similar: equal
+numbers, equal or similar sentences, see `data.groups`. The first sentence of a pair and the second one of another pair
+are strangers if their groups differ. Half precision is computed in float32; without strangers, or without the pairs
+that a loss compares with them, the loss and its gradient are exactly 0. Time and memory are O(batch^2).
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cosent.losses.checks import at_least_float32, check_embeddings, check_groups, check_range, check_scores
+from cosent.losses.cosent import COSINE_SCALE, cosent_loss
+
+SIMILAR = 0.8  # label of similar sentences and above: `Manifest.similar_from` scaled to 0..1
+
+
+def infonce_loss(embeddings: Tensor, labels: Tensor, groups: Tensor, scale: float = COSINE_SCALE) -> Tensor:
+    """Mean cross entropy of finding each sentence of a similar pair by the other one, among those of all pairs.
+
+    `mean over similar i of (log(sum over j of exp(scale * cos(u[i], v[j]))) + log(sum over j of exp(scale * cos(u[j],
+    v[i])))) / 2 - scale * cos(u[i], v[i])`, where j runs over i and its strangers. Pairs that are not similar add
+    columns: those of a hard negative `(u[i], n, 0)` have n.
+
+    Args:
+        scale: inverse temperature.
+
+    Raises:
+        ValueError: shapes that do not fit, labels outside 0..1.
+
+    Source: https://arxiv.org/abs/1807.03748; as https://arxiv.org/abs/2104.08821, eq. 5, in both directions. The value
+    is that of sentence-transformers' `MultipleNegativesSymmetricRankingLoss` where all pairs are similar, all groups
+    differ.
+    """
+    cosines, labels, known = compared(embeddings, labels, groups)
+    similar = (labels >= SIMILAR).nonzero()[:, 0]
+    logits = (scale * cosines).masked_fill(known.fill_diagonal_(False), -torch.inf)
+    sums = [F.cross_entropy(rows[similar], similar, reduction="sum") for rows in (logits, logits.T)]
+    return torch.stack(sums).sum() / max(1, 2 * len(similar))
+
+
+def cosent_in_batch_loss(
+    embeddings: Tensor, labels: Tensor, groups: Tensor, scale: float = COSINE_SCALE, stranger_weight: float = 0.1
+) -> Tensor:
+    """CoSENT with strangers as a grade below all labels: every pair of the batch should score higher than strangers.
+
+    `log(1 + sum over labels[i] > labels[j] of exp(scale * (s[j] - s[i])) + w * sum over all i and strangers k, l of
+    exp(scale * (cos(u[k], v[l]) - s[i])))` with s[i] = cos(u[i], v[i]) and w = stranger_weight * batch / number of
+    strangers: all strangers together count as much as `stranger_weight` times the pairs of the batch. That is
+    `cosent_loss` of all these cosines, with `log(w) / scale` added to those of strangers.
+
+    Args:
+        scale: inverse temperature.
+        stranger_weight: greater than 0.
+
+    Raises:
+        ValueError: shapes that do not fit, labels outside 0..1.
+    """
+    cosines, labels, known = compared(embeddings, labels, groups)
+    scores, strangers = cosines.diagonal(), cosines[~known]
+    weight = stranger_weight * max(1, len(scores)) / max(1, len(strangers))
+    below = (scale * strangers).logsumexp(0) + math.log(weight)
+    return torch.logaddexp(cosent_loss(scores, labels, scale), below + (-scale * scores).logsumexp(0))
+
+
+def cosent_infonce_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    groups: Tensor,
+    scale: float = COSINE_SCALE,
+    contrastive_weight: float = 1.0,
+) -> Tensor:
+    """`cosent_loss(cosines, labels, scale) + contrastive_weight * infonce_loss(embeddings, labels, groups, scale)`.
+
+    Args:
+        scale: inverse temperature of both terms.
+        contrastive_weight: weight of the second term.
+    """
+    first, second = at_least_float32(embeddings).unbind(1)
+    ranking = cosent_loss(F.cosine_similarity(first, second), labels, scale)
+    return ranking + contrastive_weight * infonce_loss(embeddings, labels, groups, scale)
+
+
+def compared(embeddings: Tensor, labels: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Checks a batch; returns cosines `[i, j] = cos(u[i], v[j])`, labels, and whether i and j are no strangers."""
+    check_embeddings(embeddings)
+    check_groups(groups, embeddings)
+    u, v = F.normalize(at_least_float32(embeddings), dim=-1).unbind(1)  # (batch, hidden) each
+    cosines = u @ v.T
+    check_scores(cosines.diagonal(), labels, is_mean=False)
+    check_range(labels)
+    return cosines, labels, (groups[:, :1] == groups[:, 1]).fill_diagonal_(True)

@@ -1,0 +1,138 @@
+"""Training with sentences of different pairs: from corpora and lines of text to the batches that the loss gets."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from cosent.cli import parse
+from cosent.data.collators import PairCollator
+from cosent.data.corpus import load_corpus
+from cosent.data.pairs import PairDataset
+from cosent.data.prefix import NO_PREFIXES
+from cosent.errors import InputError
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.run_record import read_record
+from cosent.train import main
+from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
+from cosent.training.mixture import load_mixture, training_set
+from tests.conftest import SENTENCES
+
+
+@pytest.fixture
+def corpus(make_corpus, pairs):
+    return make_corpus({"train": pairs, "validation": pairs[:32], "test": pairs[32:]})
+
+
+@pytest.fixture
+def lines(tmp_path):
+    (tmp_path / "lines.txt").write_text("".join(f"{s}{n}\n" for n in range(5) for s in SENTENCES), encoding="utf-8")
+    return str(tmp_path / "lines.txt")
+
+
+def losses(folder) -> list[float]:
+    return [entry["loss"] for entry in json.loads((folder / "run.json").read_text())["history"] if "loss" in entry]
+
+
+@pytest.mark.parametrize("loss", ["cosent_in_batch", "infonce"])
+def test_cached_batches_train_as_large_ones_do(train, corpus, loss):
+    """Fails if strangers in other parts of a cached batch are overlooked, or groups meet the sentences of others."""
+    flags = ("--optim", "sgd", "--dropout", "0", "--learning_rate", "3e-3", "--max_grad_norm", "0", "--loss", loss)
+    curves = []
+    for name, batch in {"large": ("24",), "cached": ("8", "--cached_batch_size", "24")}.items():  # 64 = 24 + 24 + 16
+        folder = train(corpus, *flags, "--per_device_train_batch_size", *batch, output=name)
+        history = json.loads((folder / "run.json").read_text())["history"]
+        curves.append([(entry["loss"], entry["grad_norm"]) for entry in history if "loss" in entry])
+    assert len(curves[0]) == 6
+    np.testing.assert_allclose(curves[1], curves[0], rtol=2e-4)
+
+
+def test_the_loss_learns_which_sentences_are_similar(corpus, tiny_model):
+    """Fails if the groups of a batch are not those of its sentences."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    rows = [load_corpus(str(corpus))]
+    data = training_set(rows, PairDataset, encoder, NO_PREFIXES, "infonce", DataArguments(corpus=[str(corpus)]))
+    batch = PairCollator.from_tokenizer(encoder.tokenizer)([data[index] for index in range(64)])
+    parity = np.array([(row // 8 % 2, row % 2) for row in range(64)])  # sentences at an even distance are similar
+    same = batch["groups"].numpy()[:, :, None, None] == batch["groups"].numpy()
+    assert (same == (parity[:, :, None, None] == parity)).all(), "groups are not those of the sentences"
+    data = training_set(rows, PairDataset, encoder, NO_PREFIXES, "cosent", DataArguments(corpus=[str(corpus)]))
+    assert "groups" not in PairCollator.from_tokenizer(encoder.tokenizer)([data[0]]), "nobody would read them"
+
+
+def test_simcse_reads_each_sentence_twice(corpus, tiny_model):
+    """Fails if labels reach a training that is called unsupervised, or a sentence is its own stranger."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    data = training_set(
+        [load_corpus(str(corpus))], PairDataset, encoder, NO_PREFIXES, "simcse", DataArguments(corpus=[str(corpus)])
+    )
+    assert len(data) == len(SENTENCES)
+    for number, (first, second, label, groups) in enumerate(data):
+        assert first.tolist() == second.tolist() and label == 1
+        assert encoder.tokenizer.decode(first, skip_special_tokens=True).replace(" ", "") == SENTENCES[number]
+        assert groups[0] == groups[1]
+    assert len({pair[3][0] for pair in data}) == len(SENTENCES)
+
+
+def test_text_alone_trains(corpus, lines, tiny_model, tmp_path):
+    """Fails if SimCSE needs a labelled corpus to train on, or selects and reports nothing without one."""
+    flags = ["--model_name_or_path", str(tiny_model), "--output_dir", str(tmp_path / "run"), "--use_cpu", "true"]
+    flags += ["--loss", "simcse", "--text", lines, "--eval_corpora", str(corpus), "--disable_tqdm", "true"]
+    flags += ["--learning_rate", "1e-3", "--logging_steps", "1", "--num_train_epochs", "4"]
+    main(*parse(flags, *TRAIN_ARGUMENTS))
+    record = read_record(tmp_path / "run")
+    assert record.train_pairs == 40 and set(record.after) == {"made_up"}
+    assert np.mean(losses(tmp_path / "run")[-4:]) < np.mean(losses(tmp_path / "run")[:4])
+
+
+def test_text_fills_batches_of_its_own(train, corpus, lines):
+    """Fails if lines without labels are ranked against labelled pairs, or are not read at all."""
+    folder = train(
+        corpus, "--loss", "cosent_infonce", "--text", lines, "--limit_text", "32", "--corpus_weights", "2", "1"
+    )
+    assert read_record(folder).train_pairs == 64 + 32
+    # An epoch is two rounds of labels, labels, text, since four batches of pairs are two of their share.
+    assert len(losses(folder)) == 2 * 6
+
+
+def test_batches_without_a_similar_pair_are_reported(train, make_corpus, pairs, caplog):
+    """Fails if nobody learns that most steps of InfoNCE were in vain."""
+    rows = [(a, b, float(number < 8)) for number, (a, b, _) in enumerate(pairs)]
+    with caplog.at_level(logging.WARNING):
+        train(make_corpus({"train": rows}), "--loss", "infonce", "--per_device_train_batch_size", "4")
+    assert any("batches held" in message and "infonce: no similar ones" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "loss", "message"),
+    [
+        ({}, "cosent", "--corpus is missing"),
+        ({"text": ["x.txt"]}, "simcse", "no labels to measure by: name --eval_corpora"),
+        ({"text": ["x.txt"], "corpus": ["a"]}, "cosent", "--loss cosent learns from labels only.*cosent_in_batch"),
+        ({"corpus": ["a"], "limit_text": 5}, "simcse", "--limit_text does nothing without --text"),
+        ({"corpus": ["a"], "text": ["x.txt"], "limit_text": 0}, "simcse", "at least 1 line"),
+    ],
+)
+def test_text_that_teaches_nothing_is_refused(arguments, loss, message):
+    with pytest.raises(InputError, match=message):
+        load_mixture(DataArguments(**arguments), loss)
+
+
+def test_a_file_without_lines_is_refused(train, corpus, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n一样\n\n一样\n", encoding="utf-8")
+    with pytest.raises(InputError, match="empty.txt has 1 different lines"):
+        train(corpus, "--loss", "simcse", "--text", str(tmp_path / "empty.txt"))
+
+
+def test_without_dropout_simcse_says_what_it_cannot_learn(train, corpus, caplog):
+    with caplog.at_level(logging.WARNING):
+        train(corpus, "--loss", "simcse", "--dropout", "0", "--max_steps", "1")
+    assert any("has no dropout" in message for message in caplog.messages)
+
+
+def test_a_weight_of_0_is_refused(train, corpus):
+    with pytest.raises(InputError, match="--stranger_weight must be above 0, got 0: .* use --loss cosent"):
+        train(corpus, "--loss", "cosent_in_batch", "--stranger_weight", "0")
+    with pytest.raises(InputError, match="--stranger_weight does nothing for --loss infonce, which has scale"):
+        train(corpus, "--loss", "infonce", "--stranger_weight", "1")
