@@ -6,7 +6,8 @@ python -m benchmarks.tables --check      change nothing, exit with 1 where a tab
 
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `results/NAME`, or of the benchmark whose JSON is `results/NAME.json`; `<!-- results:NAME probabilities -->` asks for
-the errors of a study's probabilities instead of its Spearman, and `teaching` for what teachers add.
+the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to
+it, and `teaching` for what teachers add.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
 from cosent.reporting.probabilities import probabilities_table
 from cosent.reporting.readme_tables import study_table
+from cosent.reporting.retrieval import retrieval_table
 from cosent.reporting.teaching_table import teaching_table
 from cosent.studies.results import Study, read_results
 
@@ -192,7 +194,12 @@ def generation_table(result: dict) -> str:
     )
 
 
-VIEWS = {None: study_table, "probabilities": probabilities_table, "teaching": teaching_table}  # of a study
+VIEWS = {  # of a study
+    None: study_table,
+    "probabilities": probabilities_table,
+    "retrieval": retrieval_table,
+    "teaching": teaching_table,
+}
 # By the `kind` of a result; results of speed have none.
 TABLES = {
     "backbones": backbones_table,

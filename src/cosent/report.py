@@ -5,11 +5,13 @@ cosent report --ensemble RUN_A RUN_B      the mean of ranks of two runs, tested 
 """
 
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from cosent.cli import run
 from cosent.errors import InputError
+from cosent.evaluation.retrieval import METRICS
 from cosent.flags import option
 
 
@@ -19,6 +21,7 @@ class ReportArguments:
 
     folder: str | None = option(None, "Folder of results.", positional=True)
     ensemble: list[str] | None = option(None, "Folders of two trained models, or results.")
+    metric: str = option("recall_at_10", "Retrieval metric whose differences the report shows.", METRICS)
 
 
 def main(args: ReportArguments) -> None:
@@ -29,12 +32,15 @@ def main(args: ReportArguments) -> None:
     if args.ensemble:
         print(ensemble(*args.ensemble))
     else:
-        for file in write(Path(args.folder)):
+        for file in write(Path(args.folder), args.metric):
             print(file)
 
 
-def write(folder: Path) -> tuple[Path, Path]:
+def write(folder: Path, metric: str = "recall_at_10") -> tuple[Path, Path]:
     """Writes `report.md` and `report.html` into a folder of results.
+
+    Args:
+        metric: the retrieval metric to compare methods by.
 
     Raises:
         InputError: no results there, or a library that the page needs is not installed.
@@ -42,11 +48,13 @@ def write(folder: Path) -> tuple[Path, Path]:
     from cosent.reporting import comparison, diagnostics, document
     from cosent.reporting.differences import differences
     from cosent.reporting.probabilities import probabilities
+    from cosent.reporting.retrieval import retrieval
     from cosent.studies.results import read_results
 
     study = read_results(folder)
     check_installed("jinja2", "matplotlib")
-    make = (comparison.overview, comparison.tuning, comparison.quality, differences, comparison.accuracy)
+    found = partial(retrieval, metric=metric)
+    make = (comparison.overview, comparison.tuning, comparison.quality, differences, found, comparison.accuracy)
     make += (probabilities, diagnostics.learning, diagnostics.distributions, diagnostics.distances, diagnostics.speed)
     sections = [section for section in (function(study) for function in make) if section.blocks]
     title = f"Study {study.name}"

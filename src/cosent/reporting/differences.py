@@ -1,11 +1,19 @@
 """Paired bootstrap intervals of the differences between the methods of a study: a section of a report."""
 
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
 from cosent.errors import InputError
-from cosent.evaluation.significance import RESAMPLES, Difference, difference, resampled_spearman, spearman
+from cosent.evaluation.significance import (
+    RESAMPLES,
+    Difference,
+    difference,
+    resampled_means,
+    resampled_spearman,
+    spearman,
+)
 from cosent.reporting import figures
 from cosent.reporting.document import Block, Figures, Section, Table
 from cosent.reporting.numbers import Cell, Number, Range
@@ -36,13 +44,15 @@ def differences(study: Study) -> Section:
     return Section("Differences between methods", blocks)
 
 
-def difference_blocks(found: dict[tuple[str, str], tuple[Difference, int]], corpus: str) -> list[Figures | Table]:
+def difference_blocks(
+    found: dict[tuple[str, str], tuple[Difference, int]], corpus: str, measure: str = "Spearman"
+) -> list[Figures | Table]:
     """A figure of the differences (if there are many, only those of the first method) and a table of all."""
     first = next(iter(found))[0]
     shown = found if len(found) <= 6 else {pair: each for pair, each in found.items() if pair[0] == first}
     lines = [(f"{a} - {b}", 100 * each.mean, 100 * each.low, 100 * each.high) for (a, b), (each, _) in shown.items()]
     which = "Differences" if shown is found else f"Differences between {first} and the other methods"
-    figure = figures.intervals(f"{corpus}: differences", lines, "test Spearman x100")
+    figure = figures.intervals(f"{corpus}: differences", lines, f"test {measure} x100")
     rows: list[list[Cell]] = [
         [f"{a} - {b}", Number(100 * each.mean, form="+.2f"), Range(100 * each.low, 100 * each.high), seeds,
          _verdict(a, b, each)] for (a, b), (each, seeds) in found.items()
@@ -50,7 +60,7 @@ def difference_blocks(found: dict[tuple[str, str], tuple[Difference, int]], corp
     header = ["difference", "mean", "95% interval", "seeds", "verdict"]
     return [
         Figures(f"{which} on {corpus}; an open dot marks a difference whose interval includes 0.", [figure]),
-        Table(f"Differences in test Spearman x100 on {corpus}", header, rows, folded=len(rows) > 6),
+        Table(f"Differences in test {measure} x100 on {corpus}", header, rows, folded=len(rows) > 6),
     ]
 
 
@@ -76,6 +86,41 @@ def compare(scored: dict[str, dict[int, Result]], corpus: str) -> dict[tuple[str
             )
     resampled = resampled_spearman(np.stack([test["after"] for test in tests]), labels)
     columns = {run.file: (spearman(tests[i]["after"], labels), resampled[:, i]) for i, run in enumerate(runs)}
+    return paired(scored, columns)
+
+
+def compare_queries(
+    scored: dict[str, dict[int, Result]], corpus: str, metric: str
+) -> dict[tuple[str, str], tuple[Difference, int]]:
+    """As `compare`, of a retrieval metric whose values by query were kept.
+
+    Raises:
+        InputError: runs had other queries, or searched other sentences.
+    """
+    runs = [run for by_seed in scored.values() for run in by_seed.values()]
+    if len(scored) < 2:
+        return {}
+    found = [run.queries[corpus]["test"] for run in runs]
+    for run, queries in zip(runs, found, strict=True):
+        if queries.task != found[0].task:
+            raise InputError(
+                f"{run.file} had other queries on {corpus} than {runs[0].file}, or searched other sentences: nothing "
+                "can be compared query by query. Train all methods with the same --retrieval flags on the same "
+                "prepared corpus: delete the results from before and run the study again."
+            )
+    values = np.stack([queries.moments["after"][metric] for queries in found]).astype(np.float64)
+    resampled = resampled_means(values)
+    return paired(scored, {run.file: (float(values[i].mean()), resampled[:, i]) for i, run in enumerate(runs)})
+
+
+def paired(
+    scored: dict[str, dict[int, Result]], columns: dict[Path, tuple[float, np.ndarray]]
+) -> dict[tuple[str, str], tuple[Difference, int]]:
+    """Differences of all pairs of methods that share a seed, and the number of seeds they share.
+
+    Args:
+        columns: by file of the result, the metric and its values on the same resamples `(resamples,)`.
+    """
     found = {}
     for (first, ours), (second, theirs) in combinations(scored.items(), 2):
         seeds = [seed for seed in ours if seed in theirs]

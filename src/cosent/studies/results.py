@@ -12,6 +12,7 @@ import yaml
 
 from cosent.errors import InputError
 from cosent.files import write_atomically
+from cosent.run_queries import QUERIES_NAME, Queries, read_queries
 from cosent.run_record import (
     RunRecord,
     RunSummary,
@@ -108,6 +109,11 @@ class Result(RunSummary):
         """Test scores by corpus; empty for a run whose scores were not kept."""
         file = self.file.with_suffix(".npz")
         return read_scores(file) if file.is_file() else {}
+
+    @cached_property
+    def queries(self) -> Queries:
+        """Retrieval metrics of the test queries by corpus; empty for a run that measured none."""
+        return read_queries(self.file.with_suffix(f".{QUERIES_NAME}"))
 
     @property
     def tested_on(self) -> list[str]:

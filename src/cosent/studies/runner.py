@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from cosent.compute.launching import follow
 from cosent.errors import InputError
 from cosent.flags import as_words
+from cosent.run_queries import QUERIES_NAME, read_queries, save_queries
 from cosent.run_record import RunSummary, read_record
 from cosent.run_scores import SCORES_NAME, read_scores, save_scores
 from cosent.studies.definition import Run, has_settings_of, work
@@ -118,7 +119,7 @@ def set_aside(results: Path, runs: list[Run], waiting: Sequence[Run] = ()) -> No
             continue
         if run is None or not has_settings_of(result, run):
             (results / EARLIER).mkdir(exist_ok=True)
-            for part in (file, file.with_suffix(".npz")):
+            for part in (file, file.with_suffix(".npz"), file.with_suffix(f".{QUERIES_NAME}")):
                 if part.is_file():
                     part.replace(results / EARLIER / part.name)
             print(f"{file.name} was made with other settings: moved to {results / EARLIER}", file=sys.stderr)
@@ -158,6 +159,10 @@ def keep(run: Run, output: Path, result_file: Path, trained_on: str | None = Non
     scores = {corpus: {"test": splits["test"]} for corpus, splits in read_scores(output / SCORES_NAME).items()
               if "test" in splits}  # fmt: skip
     save_scores(result_file.with_suffix(".npz"), scores)
+    queries = {corpus: {"test": splits["test"]} for corpus, splits in read_queries(output / QUERIES_NAME).items()
+               if "test" in splits}  # fmt: skip
+    if queries:
+        save_queries(result_file.with_suffix(f".{QUERIES_NAME}"), queries)
     Result(
         **{f.name: getattr(record, f.name) for f in fields(RunSummary)},
         file=result_file,
