@@ -16,10 +16,12 @@ import pytest
 import torch
 
 from cosent.cli import run
-from cosent.encode import EncodeArguments, load_encoder, main
+from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
-from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
+from cosent.inference.vector_file import ChunkTask, chunk_runner, chunks_of, encode_file
 from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.shard_encoder import load_encoder
+from cosent.tables.reading import SENTENCE, open_table
 
 LINES = [f"第{number}个问题怎么还款" for number in range(23)]
 
@@ -37,8 +39,15 @@ def sentences(tmp_path):
     return path
 
 
+def encode(encoder, load, sentences, output, workers=1, done=None, rows=4096):
+    """Encodes a list of sentences into a file."""
+    shape = len(sentences), encoder.embedding_dimension
+    with chunk_runner(encoder, load, workers, done) as run:
+        return encode_file(run, ChunkTask(output, 4, False), chunks_of(sentences, rows), shape)
+
+
 def job(tiny_model, path, tmp_path, **changes):
-    return EncodeArguments(str(tiny_model), str(path), str(tmp_path / "vectors.npy"), device="cpu", **changes)
+    return EncodeArguments(str(tiny_model), [str(path)], str(tmp_path / "vectors.npy"), device="cpu", **changes)
 
 
 def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, monkeypatch):
@@ -58,15 +67,13 @@ def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, 
 @pytest.mark.slow
 def test_two_workers_write_what_one_writes(tiny_model, sentences, tmp_path):
     """If this fails, --workers mixes up rows, or loses some."""
-    chunks = read_chunks(sentences, chunk_lines=5)
     load = partial(load_encoder, str(tiny_model), "float32", False, "cpu")
     done = []
     for workers in (1, 2):
-        task = ChunkTask(sentences, tmp_path / f"{workers}.npy", 4, False, False)
-        encode_file(load(), task, chunks, load, workers, done.append)
+        encode(load(), load, LINES, tmp_path / f"{workers}.npy", workers, done.append, rows=5)
     one, two = np.load(tmp_path / "1.npy"), np.load(tmp_path / "2.npy")
     np.testing.assert_allclose(one, two, atol=1e-6)
-    assert len(chunks) == 5 and sum(done) == 2 * 23
+    assert sum(done) == 2 * 23
     assert np.abs(one[0] - one[1]).max() > 1e-4, "all rows are alike: nothing was compared"
 
 
@@ -74,9 +81,8 @@ def test_two_workers_write_what_one_writes(tiny_model, sentences, tmp_path):
 def test_a_dead_worker_is_an_error(tiny_model, sentences, tmp_path):
     """Fails if a worker killed for lack of memory leaves rows of zeros, or hangs the job."""
     encoder = load_encoder(str(tiny_model), "float32", False, "cpu")
-    task = ChunkTask(sentences, tmp_path / "vectors.npy", 4, False, False)
     with pytest.raises(InputError, match="workers died"):
-        encode_file(encoder, task, read_chunks(sentences), die, workers=2)
+        encode(encoder, die, LINES, tmp_path / "vectors.npy", workers=2)
     assert os.listdir(tmp_path) == ["sentences.txt"]
 
 
@@ -84,13 +90,10 @@ def test_a_dead_worker_is_an_error(tiny_model, sentences, tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_is_said_before_anything_is_computed(tiny_model, tmp_path, small_files, workers):
     """If this fails, encode dies of SIGBUS when the disk is full, after hours and without a word."""
-    path = tmp_path / "sentences.txt"
-    path.write_text("好\n" * 2000, encoding="utf-8")
     encoder, done = load_encoder(str(tiny_model), "float32", False, "cpu"), []
-    task = ChunkTask(path, tmp_path / "vectors.npy", 4, False, False)
     with small_files, pytest.raises(InputError, match=r"it takes 0\.2 MiB; .* MiB are free in"):
-        encode_file(encoder, task, read_chunks(path), die, workers, done.append)
-    assert os.listdir(tmp_path) == ["sentences.txt"] and not done
+        encode(encoder, die, ["好"] * 2000, tmp_path / "vectors.npy", workers, done.append)
+    assert os.listdir(tmp_path) == [] and not done
 
 
 @pytest.mark.slow
@@ -144,8 +147,10 @@ def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path):
         path = tmp_path / "long.txt"
         path.write_text("".join(f"{line}\n" for line in LINES) * repetitions, encoding="utf-8")
         tracemalloc.start()
-        chunks = read_chunks(path, chunk_lines=500)
-        encode_file(encoder, ChunkTask(path, tmp_path / "vectors.npy", 64, False, False), chunks)
+        with chunk_runner(encoder, die, 1) as run:
+            texts = open_table(path, None, SENTENCE, "--text_column").texts()
+            task = ChunkTask(tmp_path / "vectors.npy", 64, False)
+            encode_file(run, task, chunks_of(texts, 500), (23 * repetitions, 32))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     vectors = np.load(tmp_path / "vectors.npy", mmap_mode="r")
@@ -166,7 +171,7 @@ def test_windows_files_are_read_as_they_are_meant(tiny_model, tmp_path):
     ("content", "message"),
     [
         ("好\n\n坏\n".encode(), "line 2: expected a sentence, got an empty line"),
-        ("好\n".encode() + "北京".encode("gb18030"), "line 2: expected UTF-8, got the byte 0xb1"),
+        ("好\n".encode() + "北京".encode("gb18030"), "line 2: expected UTF-8, got other bytes"),
         (b"", "is empty"),
     ],
 )
@@ -189,13 +194,13 @@ def test_empty_lines_may_be_kept(tiny_model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "exists, and nothing was written"),
+        ({}, "exists, and nothing was written: it has no vectors.npy.json"),
         ({"output": "nowhere/vectors.npy"}, "folder nowhere does not exist"),
         ({"workers": 0}, "--workers must be at least 1, got 0"),
         ({"device": "cuda", "int8": True}, "for the CPU"),
         pytest.param({"device": "cuda"}, "no CUDA device", marks=pytest.mark.skipif(CUDA, reason="CUDA is there")),
         ({"int8": True, "dtype": "bfloat16"}, "already sets the type"),
-        ({"input": "nowhere.txt"}, "no file nowhere.txt"),
+        ({"input": ["nowhere.txt"]}, "no file nowhere.txt"),
     ],
 )
 def test_flags_that_cannot_work_are_refused_at_once(tiny_model, sentences, tmp_path, changes, message):

@@ -1,12 +1,15 @@
-"""Embed a text file, one sentence per line, into a NumPy file: one JSON line on stdout, progress on stderr.
+"""Embed files of sentences into NumPy files: one JSON line on stdout, progress on stderr.
 
 cosent encode --model runs/stsb --input sentences.txt --output vectors.npy --normalize
+cosent encode --model runs/stsb --input 'part-*.parquet' --text_column question --keep id question --output vectors/
 accelerate launch -q --config_file recipes/accelerate/ddp.yaml -m cosent.encode ...    shares the chunks out over GPUs
 
-Next to vectors.npy, vectors.npy.json says which model and sentences the rows are of.
+Next to vectors.npy, vectors.npy.json says which model and sentences the rows are of. What is there already is
+not encoded again: after a kill, the same command continues with the next file.
 """
 
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -24,8 +27,20 @@ class EncodeArguments:
     """Input, output and speed of encoding."""
 
     model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
-    input: str = option(REQUIRED, "UTF-8 text file of any length, one sentence per line.")
-    output: str = option(REQUIRED, "File to write: float32, a row per line; numpy.load(..., mmap_mode='r').")
+    input: list[str] = option(
+        REQUIRED, "Files of any length, or patterns such as 'part-*.parquet': txt (one sentence per line), tsv, csv, "
+        "jsonl, parquet, xlsx; text also as .gz.", commas=True,
+    )  # fmt: skip
+    output: str = option(
+        REQUIRED, "File to write, x.npy: float32, a row per sentence; numpy.load(..., mmap_mode='r'). Any other name "
+        "is that of a folder, which gets one such file per input.",
+    )  # fmt: skip
+    text_column: str | None = option(None, "Column of the sentences; default: text or sentence, or the only one.")
+    keep: list[str] | None = option(None, "Columns to keep row for row in x.rows.parquet next to x.npy.", commas=True)
+    shard: str | None = option(
+        None,
+        "I/N, as 1/8 to 8/8: encode every N-th input, beginning with the I-th; other processes take the others.",
+    )
     batch_size: int = option(512, "Most sentences per forward pass; their tokens are limited too.")
     prompt: str | None = option(
         None, 'Text in front of every sentence; "" for none; default: the default prompt of the model.'
@@ -37,61 +52,69 @@ class EncodeArguments:
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
     workers: int = option(1, "Processes on the CPU, which share the threads.")
     keep_empty_lines: bool = option(False, "Give an empty line the vector of the empty sentence instead of stopping.")
-    overwrite: bool = option(False, "Replace the output if it exists.")
+    overwrite: bool = option(False, "Encode again what is there, also if it was encoded otherwise.")
 
 
 def main(args: EncodeArguments) -> None:
     from tqdm.auto import tqdm
 
     from cosent.compute.devices import choose_device
-    from cosent.compute.distributed import rank, world_size
+    from cosent.compute.distributed import rank, wait_for_everyone
     from cosent.data.tokenization import warn_truncated
-    from cosent.inference.vector_file import ChunkTask, encode_file, read_chunks
-    from cosent.inference.vector_manifest import VectorManifest
-    from cosent.modeling.auto import load_bi_encoder
-    from cosent.modeling.teacher import fingerprint
-    from cosent.schema import sha256_of_file
+    from cosent.inference.shards import encode_shard, find_inputs, outputs_of
+    from cosent.inference.vector_file import chunk_runner
+    from cosent.modeling.shard_encoder import load_encoder, load_with_settings
 
     start = time.time()
     device = choose_device(args.device, args.int8)
-    check(args, device)
+    inputs = find_inputs(args.input)
+    outputs = outputs_of(inputs, Path(args.output))
+    check(args, device, inputs)
+    first, step = share_of(args.shard)
+    encoder, settings = load_with_settings(
+        args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8,
+        batch_size=args.batch_size, normalize=args.normalize, text_column=args.text_column,
+        kept=tuple(args.keep or ()), keep_empty_lines=args.keep_empty_lines, shards=len(inputs),
+    )  # fmt: skip
+    warn_of_other_prompts(args.model, settings.prefix.text)
     load = partial(load_encoder, args.model, args.dtype, args.int8, device)
-    encoder = load_bi_encoder(args.model)
-    model_sha256 = fingerprint(encoder, [])  # before it gets another type
-    encoder = placed(encoder, args.dtype, args.int8, device)
-    prefix = encoder.prefix(encoder.prompts.text(args.prompt, args.prompt_name))
-    warn_of_other_prompts(args.model, prefix.text)
-    paths = Path(args.input), Path(args.output)
-    task = ChunkTask(*paths, args.batch_size, args.normalize, args.keep_empty_lines, prefix)
-    chunks = read_chunks(task.input_path, args.keep_empty_lines)
-    rows, input_sha256 = chunks[-1].first + chunks[-1].rows, sha256_of_file(task.input_path)
-    own = sum(chunk.rows for chunk in chunks[rank() :: world_size()])
-    with tqdm(total=own, unit="sentence", file=sys.stderr, disable=rank() > 0) as progress:
-        truncated = encode_file(encoder, task, chunks, load, args.workers, progress.update)
+    if rank() == 0 and Path(args.output).suffix != ".npy":
+        Path(args.output).mkdir(exist_ok=True)
+    wait_for_everyone()
+    with tqdm(unit="sentence", file=sys.stderr, disable=rank() > 0) as progress:
+
+        def more(rows: int) -> None:
+            progress.total = (progress.total or 0) + rows
+
+        with chunk_runner(encoder, load, args.workers, progress.update) as runner:
+            pairs = list(zip(inputs, outputs, strict=True))[first::step]
+            done = [encode_shard(runner, *pair, settings, args.overwrite, more) for pair in pairs]
     if rank() > 0:
         return
-    about = args.model, model_sha256, prefix.text, task.input_path, input_sha256
-    VectorManifest.of(task.output_path, *about).save(task.output_path)
-    seconds = time.time() - start
-    warn_truncated(truncated, rows, "sentences", encoder.max_length)
-    result = {"output": args.output, "rows": rows, "dim": encoder.embedding_dimension, "truncated": truncated}
-    result |= {"prompt": prefix.text, "seconds": round(seconds, 3), "sentences_per_second": round(rows / seconds, 1)}
-    print(json.dumps(result))
+    seconds, new = time.time() - start, [shard for shard in done if not shard.skipped]
+    truncated, encoded = sum(shard.truncated for shard in new), sum(shard.rows for shard in new)
+    warn_truncated(truncated, encoded, "sentences", encoder.max_length)
+    result = {"output": args.output, "rows": sum(shard.rows for shard in done), "dim": settings.dim}
+    result |= {"truncated": truncated, "files": len(done), "already_there": len(done) - len(new)}
+    result |= {"prompt": settings.prefix.text, "seconds": round(seconds, 3)}
+    print(json.dumps(result | {"sentences_per_second": round(encoded / seconds, 1)}))
 
 
-def check(args: EncodeArguments, device: str) -> None:
+def check(args: EncodeArguments, device: str, inputs: list[Path]) -> None:
     """Refuses arguments that would fail only after minutes of work.
 
     Raises:
-        InputError: an output that exists or cannot be written, or flags that do not go together.
+        InputError: an output that cannot be written, or flags that do not go together.
     """
     output = Path(args.output)
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: the folder {output.parent} does not exist. Create it first.")
-    if output.exists() and (output.is_dir() or not args.overwrite):
-        raise InputError(f"--output {output} exists, and nothing was written. Name another, or pass --overwrite.")
-    if output.resolve() == Path(args.input).resolve():
+    if output.resolve() in {path.resolve() for path in inputs}:
         raise InputError(f"--output {output} is the --input: the sentences would be lost. Name another output.")
+    if output.is_file() and output.suffix != ".npy":
+        raise InputError(f"--output {output} is a file, and was not written. Vectors go to a name.npy, or to a folder.")
+    if args.shard and output.suffix == ".npy":
+        raise InputError(f"--shard {args.shard} shares out several files, and --output is one. Name a folder.")
     refuse_below_1(args, "batch_size", "workers")
     check_line_breaks(args.prompt and [args.prompt])
     if device != "cpu" and args.workers > 1:
@@ -100,20 +123,12 @@ def check(args: EncodeArguments, device: str) -> None:
         raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")
 
 
-def load_encoder(model: str, dtype: str, int8: bool, device: str):
-    from cosent.modeling.auto import load_bi_encoder
-
-    return placed(load_bi_encoder(model), dtype, int8, device)
-
-
-def placed(encoder, dtype: str, int8: bool, device: str):
-    """A loaded encoder on its device, in the type of the computation."""
-    import torch
-
-    from cosent.inference.embedding import quantized
-
-    encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
-    return quantized(encoder) if int8 else encoder
+def share_of(shard: str | None) -> tuple[int, int]:
+    """First file from 0, and step to the next one, of `--shard`."""
+    found = re.fullmatch(r"(\d+)/(\d+)", shard or "1/1")
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise InputError(f"--shard is I/N with I from 1 to N, as 1/8 to 8/8, got {shard}. Files would be left out.")
+    return int(found[1]) - 1, int(found[2])
 
 
 ARGUMENTS = (EncodeArguments,)

@@ -1,13 +1,14 @@
-"""Encode a text file of any length into a `.npy` file, in constant memory and on one or more processes."""
+"""Encode sentences of any number into a `.npy` file, in constant memory and on one or more processes."""
 
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -21,86 +22,48 @@ from cosent.errors import InputError, writing
 from cosent.files import partial_file
 from cosent.inference.embedding import embed
 
-CHUNK_LINES = 4096  # read, sorted, encoded and written at a time
+CHUNK_ROWS = 4096  # read, sorted, encoded and written at a time; the bits of a vector depend on its chunk, not on more
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A range of lines: number of the first from 0, count, and start in bytes."""
+    """Neighbouring sentences of a file, and the row of the first."""
 
     first: int
-    rows: int
-    offset: int
+    sentences: list[str]
 
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Everything except the encoder that a process needs to encode a chunk: two paths and arguments of `embed`."""
+    """Everything except the encoder that a process needs to encode a chunk: a path and arguments of `embed`."""
 
-    input_path: Path
     output_path: Path
     batch_size: int
     normalize: bool
-    keep_empty_lines: bool
     prefix: Prefix = NO_PREFIX
 
 
-def read_chunks(path: Path, keep_empty_lines: bool = False, chunk_lines: int = CHUNK_LINES) -> list[Chunk]:
-    """Checks every line of a file and returns where its chunks start.
-
-    Raises:
-        InputError: a missing or empty file, or a line that is not UTF-8 or empty.
-    """
-    if not path.is_file():
-        raise InputError(f"There is no file {path}. Pass a UTF-8 text file with one sentence per line.")
-    chunks, first, offset = [], 0, 0
-    with open(path, "rb") as file:
-        while lines := read_lines(file, path, first, chunk_lines, keep_empty_lines):
-            chunks.append(Chunk(first, len(lines), offset))
-            first, offset = first + len(lines), file.tell()
-    if not chunks:
-        raise InputError(f"{path} is empty: there is nothing to encode. Pass a file with one sentence per line.")
-    return chunks
+# Task and chunks -> rows and number of cut sentences of each finished chunk.
+Runner = Callable[[ChunkTask, Iterator[Chunk]], Iterator[tuple[int, int]]]
 
 
-def read_lines(file, path: Path, first: int, count: int, keep_empty_lines: bool) -> list[str]:
-    """Reads the next `count` sentences of a binary file; `first` is the number of the next line from 0."""
-    return [
-        decode(line, f"{path}, line {first + number + 1}", keep_empty_lines)
-        for number, line in zip(range(count), iter(file.readline, b""), strict=False)
-    ]
-
-
-def decode(line: bytes, place: str, keep_empty_lines: bool) -> str:
-    """One line as text, without its line end and a byte order mark, checked not to be empty."""
-    try:
-        sentence = line.decode("utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{place}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} in {line[:60]!r}. In another "
-            "encoding it would be another text. Convert the file (iconv -f GB18030 -t UTF-8)."
-        ) from error
-    if not sentence.strip() and not keep_empty_lines:
-        raise InputError(
-            f"{place}: expected a sentence, got an empty line. Skipping it would shift all rows that follow; "
-            "remove it, or pass --keep_empty_lines to encode it as an empty sentence."
-        )
-    return sentence
+def chunks_of(sentences: Iterable[str], rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
+    sentences, first = iter(sentences), 0
+    while some := list(islice(sentences, rows)):
+        yield Chunk(first, some)
+        first += len(some)
 
 
 def encode_chunk(
     encoder: nn.Module, task: ChunkTask, chunk: Chunk, progress: Callable[[int], None] | None = None
-) -> int:
-    """Encodes a chunk into its rows of the existing output; returns how many sentences were cut."""
-    with open(task.input_path, "rb") as file:
-        file.seek(chunk.offset)
-        sentences = read_lines(file, task.input_path, chunk.first, chunk.rows, task.keep_empty_lines)
-    vectors, truncated = embed(encoder, sentences, task.batch_size, task.normalize, progress, task.prefix)
+) -> tuple[int, int]:
+    """Encodes a chunk into its rows of the existing output; returns its rows and how many sentences were cut."""
+    vectors, truncated = embed(encoder, chunk.sentences, task.batch_size, task.normalize, progress, task.prefix)
     start = open_memmap(task.output_path, mode="r").offset
     with writing(task.output_path), open(task.output_path, "r+b") as output:
         output.seek(start + chunk.first * vectors[0].nbytes)  # not into a memory map: there, a full disk is a SIGBUS
         output.write(vectors)
-    return truncated
+    return len(vectors), truncated
 
 
 def reserve(path: Path, rows: int, columns: int) -> Path:
@@ -115,77 +78,107 @@ def reserve(path: Path, rows: int, columns: int) -> Path:
         if sys.platform == "linux":
             os.posix_fallocate(file.fileno(), file.tell(), 4 * rows * columns)
         else:
-            for row in range(0, rows, CHUNK_LINES):
-                file.write(bytes(4 * columns * min(CHUNK_LINES, rows - row)))
+            for row in range(0, rows, CHUNK_ROWS):
+                file.write(bytes(4 * columns * min(CHUNK_ROWS, rows - row)))
     return path
 
 
 def encode_file(
-    encoder: nn.Module,
+    run: Runner,
     task: ChunkTask,
-    chunks: list[Chunk],
-    load: Callable[[], nn.Module] | None = None,
-    workers: int = 1,
-    progress: Callable[[int], None] | None = None,
+    chunks: Iterable[Chunk],
+    shape: tuple[int, int],
+    publish: Callable[[Path], None] = lambda partial: None,
 ) -> int:
-    """Encodes all chunks of a file to `task.output_path`, which appears when it is complete.
+    """Encodes all chunks to `task.output_path`, which appears when it is complete.
 
     Until then the rows are in a partial file next to it, see `partial_file`. Of several processes launched together,
     each takes every world_size-th chunk; they need a common file system.
 
     Args:
-        encoder: a `SentenceEncoder`.
-        chunks: from `read_chunks`.
-        load: picklable, returns the same encoder; called in each worker if there are several.
-        workers: processes; each takes the next chunk, with its share of the threads.
-        progress: called with the number of further sentences that this process has completed.
+        run: of `chunk_runner`.
+        chunks: from `chunks_of`.
+        shape: rows of all chunks, and width of a vector.
+        publish: called with the complete partial file by the first process, before the file gets its name.
 
     Returns:
         Number of sentences cut to the encoder's maximum, by all processes.
 
     Raises:
-        InputError: the output does not fit on the disk, a worker died, or this process does not see the file that the
-            first one created.
+        InputError: the output does not fit on the disk, a worker died, there are not as many rows as expected, or this
+            process does not see the file that the first one created.
     """
-    rows, columns = chunks[-1].first + chunks[-1].rows, encoder.embedding_dimension
-    own = chunks[rank() :: world_size()]
+    own = (chunk for number, chunk in enumerate(chunks) if number % world_size() == rank())
     with partial_file(task.output_path) if rank() == 0 else nullcontext() as partial:
-        partial_task = replace(task, output_path=decided_by_main(lambda: reserve(partial, rows, columns)))
+        partial_task = replace(task, output_path=decided_by_main(lambda: reserve(partial, *shape)))
         if not partial_task.output_path.exists():
             raise InputError(
                 f"{partial_task.output_path}, created by process 0, is not here: its rows would be missing. Machines "
                 "that encode together need an --output on a file system that all of them see."
             )
-        if workers == 1:
-            truncated = sum(encode_chunk(encoder, partial_task, chunk, progress) for chunk in own)
-        else:
-            truncated = sum(encode_in_workers(load, partial_task, own, workers, progress))
-        return sum(gather_object(truncated))  # from here on, all rows are written
+        parts = gather_object(tuple(map(sum, zip(*run(partial_task, own), strict=True))) or (0, 0))
+        rows, truncated = (sum(part[place] for part in parts) for place in (0, 1))  # from here on, all are written
+        if rows != shape[0]:
+            raise InputError(
+                f"{task.output_path}: expected {shape[0]} sentences, as were checked, got {rows}: the input changed "
+                "while it was read, and rows would belong to others. Run this again."
+            )
+        if rank() == 0:
+            publish(partial)
+        return truncated
 
 
-def encode_in_workers(
-    load: Callable, task: ChunkTask, chunks: list[Chunk], workers: int, progress: Callable[[int], None] | None
-) -> Iterator[int]:
-    """Yields the number of cut sentences of each completed chunk; ends the workers in any case."""
+@contextmanager
+def chunk_runner(
+    encoder: nn.Module, load: Callable[[], nn.Module], workers: int, progress: Callable[[int], None] | None = None
+) -> Iterator[Runner]:
+    """Yields a `Runner` in this process, or in several that live until the block ends.
+
+    Args:
+        encoder: a `SentenceEncoder`, for this process.
+        load: picklable, returns the same encoder; called in each worker if there are several.
+        workers: processes; each takes the next chunk, with its share of the threads.
+        progress: called with the number of further sentences that this process has completed.
+    """
+    if workers == 1:
+        yield lambda task, chunks: (encode_chunk(encoder, task, chunk, progress) for chunk in chunks)
+        return
     threads = max(1, torch.get_num_threads() // workers)
     context = multiprocessing.get_context("spawn")  # a forked process would have one thread, see `survive_forks`
     others = multiprocessing.active_children()
     with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(load, threads, os.getpid())) as pool:
-        done = {pool.submit(work, task, chunk): chunk for chunk in chunks}
         try:
-            for future in as_completed(done):
-                yield future.result()
-                if progress is not None:
-                    progress(done[future].rows)
+            yield lambda task, chunks: run_in_pool(pool, 2 * workers, task, chunks, progress)
         except BrokenProcessPool as error:
             raise InputError(
                 f"One of {workers} workers died before its rows were written, most likely for lack of memory: each "
-                "holds the complete model. Nothing was kept. Try fewer --workers or a smaller --batch_size."
+                "holds the complete model. Nothing was kept of this file. Try fewer --workers or a smaller "
+                "--batch_size."
             ) from error
         except BaseException:  # Ctrl-C, or a failed chunk: do not wait for the running ones
             for process in set(multiprocessing.active_children()) - set(others):
                 process.terminate()
             raise
+
+
+def run_in_pool(
+    pool: ProcessPoolExecutor, most: int, task: ChunkTask, chunks: Iterator[Chunk], progress: Callable | None
+) -> Iterator[tuple[int, int]]:
+    """Yields rows and cut sentences of each completed chunk; at most `most` chunks wait or run."""
+
+    def finished(futures: Iterable[Future]) -> Iterator[tuple[int, int]]:
+        for future in futures:
+            if progress is not None:
+                progress(future.result()[0])
+            yield future.result()
+
+    waiting: set[Future] = set()
+    for chunk in chunks:
+        if len(waiting) == most:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            yield from finished(done)
+        waiting.add(pool.submit(work, task, chunk))
+    yield from finished(as_completed(waiting))
 
 
 def start_worker(load: Callable, threads: int, parent: int) -> None:
@@ -195,5 +188,5 @@ def start_worker(load: Callable, threads: int, parent: int) -> None:
     worker_encoder = load()
 
 
-def work(task: ChunkTask, chunk: Chunk) -> int:
+def work(task: ChunkTask, chunk: Chunk) -> tuple[int, int]:
     return encode_chunk(worker_encoder, task, chunk)

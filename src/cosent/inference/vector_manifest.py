@@ -12,7 +12,9 @@ from cosent import __version__
 from cosent.errors import InputError, writing
 from cosent.files import write_atomically
 from cosent.schema import sha256_of_file
-from cosent.tables.records import read_lines
+from cosent.tables.formats import format_of
+from cosent.tables.reading import SENTENCE, open_table
+from cosent.tables.records import open_parquet
 
 SAMPLE = 1024  # rows whose bytes tie a manifest to its vectors: those of a chunk that was never written are among them
 
@@ -29,6 +31,10 @@ class VectorManifest:
         sample_sha256: `sample_hash` of the vectors.
         input: file of the sentences, from the folder of the vectors.
         input_sha256: hash of that file before it was read.
+        text_column: column of the sentences in it.
+        kept: columns that are kept in `rows_path`, row for row.
+        normalize, dtype, int8: how the vectors were computed.
+        shards: files that were to be encoded together with this one.
         version: of this package.
     """
 
@@ -40,15 +46,23 @@ class VectorManifest:
     sample_sha256: str
     input: str
     input_sha256: str
+    text_column: str = "text"
+    kept: tuple[str, ...] = ()
+    normalize: bool = False
+    dtype: str = "float32"
+    int8: bool = False
+    shards: int = 1
     version: str = __version__
 
     @classmethod
-    def of(cls, vectors: Path, model: str, model_sha256: str, prompt: str, source: Path, input_sha256: str):
+    def of(
+        cls, vectors: Path, model: str, model_sha256: str, prompt: str, source: Path, input_sha256: str, **settings
+    ) -> "VectorManifest":
         """The manifest of a complete file."""
         array = np.load(vectors, mmap_mode="r")
         rows, dim = array.shape
         return cls(model, model_sha256, prompt, rows, dim, sample_hash(array), from_folder(source, vectors.parent),
-                   input_sha256)  # fmt: skip
+                   input_sha256, **settings)  # fmt: skip
 
     def save(self, vectors: Path) -> None:
         with writing(manifest_path(vectors)):
@@ -57,6 +71,11 @@ class VectorManifest:
 
 def manifest_path(vectors: Path) -> Path:
     return vectors.with_name(f"{vectors.name}.json")
+
+
+def rows_path(vectors: Path) -> Path:
+    """Where the kept columns of a file of vectors are: `vectors.rows.parquet` next to `vectors.npy`."""
+    return vectors.with_suffix(".rows.parquet")
 
 
 def read_manifest(vectors: Path) -> VectorManifest:
@@ -73,7 +92,8 @@ def read_manifest(vectors: Path) -> VectorManifest:
         )
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
-        return VectorManifest(**{field.name: known[field.name] for field in fields(VectorManifest)})
+        values = {field.name: known[field.name] for field in fields(VectorManifest)}
+        return VectorManifest(**values | {"kept": tuple(values["kept"])})
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"{path}: expected what `cosent encode` writes next to vectors, got {type(error).__name__}: {error}. Which "
@@ -107,6 +127,8 @@ def read_sentences(vectors: Path, manifest: VectorManifest) -> list[str]:
     Raises:
         InputError: the file is missing, or has changed since it was encoded.
     """
+    if manifest.text_column in manifest.kept:
+        return [row[manifest.text_column] for row in read_kept(vectors, manifest)]
     source = Path(vectors.parent, manifest.input)
     if not source.is_file():
         raise InputError(
@@ -118,7 +140,27 @@ def read_sentences(vectors: Path, manifest: VectorManifest) -> list[str]:
             f"{source} has changed since {vectors} was written: rows would be shown as the wrong sentences. Encode it "
             "again with --overwrite."
         )
-    return [line for _, line in read_lines(source)]
+    column = None if format_of(source) == "txt" else [manifest.text_column]
+    return list(open_table(source, column, SENTENCE, "--text_column").texts(keep_empty=True))
+
+
+def read_kept(vectors: Path, manifest: VectorManifest) -> list[dict]:
+    """The kept columns of the rows, `{column: value}` each.
+
+    Raises:
+        InputError: their file is missing, or of other vectors.
+    """
+    path = rows_path(vectors)
+    rows: list[dict] = []
+    if path.is_file():
+        with open_parquet(path) as file:
+            rows = file.read().to_pylist()
+    if len(rows) != manifest.rows:
+        raise InputError(
+            f"{path}: expected the {manifest.rows} rows of {vectors.name}, got {len(rows)}. Results could not be "
+            "shown. Encode again with --overwrite, and move all files of a shard together."
+        )
+    return rows
 
 
 def sample_hash(vectors: np.ndarray) -> str:
