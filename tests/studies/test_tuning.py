@@ -9,6 +9,8 @@ import yaml
 from cosent import study
 from cosent.cli import parse
 from cosent.errors import InputError
+from cosent.evaluation.retrieval import METRICS
+from cosent.run_queries import QUERIES_NAME, QueryMetrics, save_queries
 from cosent.run_record import Environment, RunRecord
 from cosent.run_scores import save_scores
 from cosent.studies import runner
@@ -47,6 +49,10 @@ def run_study(tmp_path, monkeypatch):
         )
         split = {"labels": np.array([0, 1]), "after": np.array([0.1, 0.2])}
         save_scores(output / "scores.npz", {"stsb": {"test": split}})
+        save_queries(
+            output / QUERIES_NAME,
+            {"stsb": {"test": QueryMetrics("task", {"after": dict.fromkeys(METRICS, np.ones(2))})}},
+        )
         return None
 
     monkeypatch.setattr(runner, "launch", train)
@@ -77,7 +83,7 @@ def test_every_method_gets_what_validation_prefers(run_study):
     kept = {file.stem: Result.read(file) for file in results.glob("*.json")}
     assert {name: one.recipe["learning_rate"] for name, one in kept.items()} == {
         "cosent-stsb-1": 0.2, "cosent-stsb-2": 0.2, "sbert-stsb-1": 0.1, "sbert-stsb-2": 0.1}  # fmt: skip
-    assert all(one.scores for one in kept.values()), "no interval without scores"
+    assert all(one.scores and one.queries for one in kept.values()), "no interval without scores"
     model = results.parents[1] / "runs/made_up/cosent-stsb-1/model"
     assert model.read_text() == "cosent-stsb-1 at 0.2"
     assert run(**GRID) == (0, [])

@@ -110,6 +110,12 @@ class Result(RunSummary):
         file = self.file.with_suffix(".npz")
         return read_scores(file) if file.is_file() else {}
 
+    @property
+    def files(self) -> list[Path]:
+        """What belongs to this result on disk, the result itself last."""
+        parts = (self.file.with_suffix(".npz"), self.file.with_suffix(f".{QUERIES_NAME}"), self.file)
+        return [part for part in parts if part.is_file()]
+
     @cached_property
     def queries(self) -> Queries:
         """Retrieval metrics of the test queries by corpus; empty for a run that measured none."""

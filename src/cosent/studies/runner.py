@@ -119,9 +119,8 @@ def set_aside(results: Path, runs: list[Run], waiting: Sequence[Run] = ()) -> No
             continue
         if run is None or not has_settings_of(result, run):
             (results / EARLIER).mkdir(exist_ok=True)
-            for part in (file, file.with_suffix(".npz"), file.with_suffix(f".{QUERIES_NAME}")):
-                if part.is_file():
-                    part.replace(results / EARLIER / part.name)
+            for part in result.files:
+                part.replace(results / EARLIER / part.name)
             print(f"{file.name} was made with other settings: moved to {results / EARLIER}", file=sys.stderr)
 
 

@@ -78,13 +78,14 @@ def choose(study: dict, runs: list[Run], results: Path) -> tuple[dict[Run, str],
 
 def take_over(run: Run, results: Path, runs: Path, point: str) -> None:
     """Makes a run of the grid the run of the study that it equals, with its model; does nothing for other runs."""
-    trial, kept = results / TUNING / point / f"{run.name}.json", results / f"{run.name}.json"
-    if kept.is_file() or not trial.is_file() or not has_settings_of(Result.read(trial), run):
+    file = results / TUNING / point / f"{run.name}.json"
+    if (results / file.name).is_file() or not file.is_file():
         return
-    model, scores = runs / TUNING / point / run.name, trial.with_suffix(".npz")
+    trial, model = Result.read(file), runs / TUNING / point / run.name
+    if not has_settings_of(trial, run):
+        return
     if model.is_dir():
         shutil.rmtree(runs / run.name, ignore_errors=True)
         model.replace(runs / run.name)
-    if scores.is_file():
-        shutil.copyfile(scores, kept.with_suffix(".npz"))
-    shutil.copyfile(trial, kept)  # last: a run with this file is not repeated
+    for part in trial.files:  # the result last: a run that has one is not repeated
+        shutil.copyfile(part, results / part.name)
