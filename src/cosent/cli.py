@@ -26,6 +26,7 @@ JOBS = {
     "report": "draw the tables and figures of a study",
     "mine": "make pairs of sentences and label them, to train on",
     "teach": "let a bi-encoder and a cross-encoder teach each other",
+    "merge": "make one model of several",
     "encode": "embed a text file, one sentence per line",
     "similarity": "score pairs of sentences",
     "generate": "generate sentences similar to a given one",

@@ -22,9 +22,10 @@ from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.embedder import Embedder
 from cosent.modeling.loading import keep_layers
 from cosent.modeling.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
+from cosent.modeling.text_model import TextModel
 from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.data import Corruption, StudentCollator, StudentDataset, training_rows
@@ -192,11 +193,11 @@ def student_collator(tokenizer, generation: bool, prefixes: Prefixes, args: Dist
     return StudentCollator(tokenizer.pad_token_id, corruption if generation else None, generation, prefixes)
 
 
-def teacher_targets(teacher: SentenceEncoder | CrossEncoder | None, rows: datasets.Dataset, args: DistillArguments):
+def teacher_targets(teacher: TextModel | None, rows: datasets.Dataset, args: DistillArguments):
     """The teacher's targets for the rows, in the form of `StudentDataset`."""
     if teacher is None:
         return None
-    answers = teacher_scores if isinstance(teacher, CrossEncoder) else teacher_vectors
+    answers = teacher_vectors if isinstance(teacher, Embedder) else teacher_scores
     prompts = {"prompt": args.teacher_prompt, "prompt_name": args.teacher_prompt_name}
     cache = Path(args.teacher_cache or DEFAULT_CACHE)
     return answers(teacher, rows["sentence1"][:], rows["sentence2"][:], cache, **prompts)

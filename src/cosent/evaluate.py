@@ -53,7 +53,7 @@ def main(args: EvaluateArguments, prompt_args: PromptArguments, retrieval_args: 
     from cosent.inference.embedding import quantized
     from cosent.inference.shared_work import embed_pool, score
     from cosent.modeling.auto import load_model
-    from cosent.modeling.cross_encoder import CrossEncoder
+    from cosent.modeling.embedder import Embedder
 
     start = time.time()
     device = choose_device(args.device, args.int8)
@@ -67,7 +67,7 @@ def main(args: EvaluateArguments, prompt_args: PromptArguments, retrieval_args: 
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
     warn_of_other_prompts(args.model, *prompts)
     task = None
-    if retrieval_args.retrieval and not isinstance(model, CrossEncoder):
+    if retrieval_args.retrieval and isinstance(model, Embedder):
         task = retrieval_task(corpus, args.split, retrieval_args)
     if task is None:
         scores = score(model, corpus.split(args.split), args.batch_size, prompts)
@@ -91,7 +91,7 @@ def main(args: EvaluateArguments, prompt_args: PromptArguments, retrieval_args: 
     result |= {"calibration": decision.method, "calibration_from": decision.calibration_from}
     errors = {}
     if corpus.manifest.label_kind == "binary":
-        tower = "cross_encoder" if isinstance(model, CrossEncoder) else "bi_encoder"
+        tower = "bi_encoder" if isinstance(model, Embedder) else "cross_encoder"
         errors = calibration_metrics(decision.calibration, scores, labels, tower)
     found = {} if task is None else retrieval(task, queries, documents)
     print(table(result, metrics, errors), *retrieval_lines(found), sep="\n", file=sys.stderr)
@@ -173,9 +173,9 @@ def find_decision(args: EvaluateArguments, corpus, model, prompts: tuple[str, st
     from cosent.evaluation.calibration_fit import fit_calibration
     from cosent.evaluation.metrics import find_threshold
     from cosent.inference.shared_work import score
-    from cosent.modeling.cross_encoder import CrossEncoder
+    from cosent.modeling.embedder import Embedder
 
-    if args.threshold_grid and isinstance(model, CrossEncoder):
+    if args.threshold_grid and not isinstance(model, Embedder):
         raise InputError("--threshold_grid divides 0..1; the logits of a cross-encoder have no bounds. Drop it.")
     source = f"{corpus.manifest.name} validation"
     scores, labels = score(model, corpus.split("validation"), args.batch_size, prompts), corpus.labels("validation")

@@ -1,9 +1,10 @@
-"""Atomic writing: files appear complete or not at all."""
+"""Atomic writing: files and folders appear complete or not at all."""
 
 import glob
 import os
 import re
 import secrets
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -51,6 +52,20 @@ def still_written(partial: Path, process: int) -> bool:
         return psutil.Process(process).create_time() <= partial.stat().st_mtime + 1  # a clock may be that coarse
     except psutil.NoSuchProcess:
         return False
+
+
+@contextmanager
+def complete_folder(folder: Path) -> Iterator[Path]:
+    """Yields a new folder next to `folder`, which gets that name when the block ends, or is removed if it raises."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:

@@ -1,7 +1,7 @@
 """Report of a study: tables, intervals and figures from the results of its runs.
 
 cosent report results/NAME                report.md and report.html, next to the results
-cosent report --ensemble RUN_A RUN_B      the mean of ranks of two runs, tested against each of them
+cosent report --ensemble RUN RUN ...      the mean of the ranks of runs, tested against each, and without each
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ class ReportArguments:
     """Results to report."""
 
     folder: str | None = option(None, "Folder of results.", positional=True)
-    ensemble: list[str] | None = option(None, "Folders of two trained models, or results.")
+    ensemble: list[str] | None = option(None, "Folders of trained models of either tower, or results; two or more.")
     metric: str = option("recall_at_10", "Retrieval metric whose differences the report shows.", METRICS)
 
 
 def main(args: ReportArguments) -> None:
     from cosent.reporting.ensemble import ensemble
 
-    if (args.folder is None) == (args.ensemble is None) or len(args.ensemble or ("A", "B")) != 2:
-        raise InputError("Give a folder of results, or --ensemble with two runs.")
-    if args.ensemble:
-        print(ensemble(*args.ensemble))
+    if (args.folder is None) == (args.ensemble is None):
+        raise InputError("Give a folder of results, or --ensemble with two runs or more.")
+    if args.ensemble is not None:
+        print(ensemble(args.ensemble))
     else:
         for file in write(Path(args.folder), args.metric):
             print(file)

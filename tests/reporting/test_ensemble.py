@@ -1,4 +1,4 @@
-"""The mean of ranks of two runs."""
+"""The mean of ranks of several runs."""
 
 import re
 
@@ -11,22 +11,51 @@ from cosent.reporting.ensemble import ensemble
 from cosent.run_scores import save_scores
 from cosent.studies.results import read_results
 
+NUMBERS = re.compile(r"[+-]?\d+\.\d\d")
 
-def test_an_ensemble_of_two_runs(make_study, tmp_path):
-    """Fails if the fusion is not the mean of ranks, or its gain is not tested on the rows of both."""
-    folder = make_study({"one": 1.0, "other": 1.0}, seeds=(1,))
-    text = ensemble(str(folder / "one-lcqmc-1.json"), str(folder / "other-lcqmc-1.npz"))
+
+def expected_rows(runs: list[dict[str, np.ndarray]]) -> tuple[float, list[tuple[float, float]]]:
+    """Spearman of the mean of ranks, and of each run alone and of the others without it, times 100."""
+    labels, ranks = runs[0]["labels"], [stats.rankdata(run["after"]) for run in runs]
+
+    def spearman(chosen):
+        return 100 * stats.spearmanr(np.sum(chosen, axis=0), labels).statistic
+
+    others = [[rank for other, rank in enumerate(ranks) if other != out] for out in range(len(runs))]
+    return spearman(ranks), [(spearman([rank]), spearman(rest)) for rank, rest in zip(ranks, others, strict=True)]
+
+
+@pytest.mark.parametrize("noise", [{"one": 1.0, "other": 1.0}, {"one": 1.0, "other": 1.5, "cross": 9.0}])
+def test_an_ensemble(make_study, noise):
+    """Fails if the fusion is not the mean of ranks, or its gain and a run's share in it are other numbers."""
+    folder, kinds = make_study(noise, seeds=(1,)), ("json", "npz", "json")
+    text = ensemble([str(folder / f"{name}-lcqmc-1.{kind}") for name, kind in zip(noise, kinds, strict=False)])
     study = read_results(folder)
-    runs = [study.rows[name][0].scores["lcqmc"]["test"] for name in ("one", "other")]
-    fused = stats.rankdata(runs[0]["after"]) + stats.rankdata(runs[1]["after"])
-    expected = [stats.spearmanr(s, runs[0]["labels"]).statistic for s in (*(run["after"] for run in runs), fused)]
-    assert f"| lcqmc | {' | '.join(f'{100 * value:.2f}' for value in expected)} |" in text
-    gains = re.findall(r"([+-][\d.]+) \\\[", text)
-    assert gains == [f"{100 * (expected[2] - single):+.2f}" for single in expected[:2]]
-    low = float(re.findall(r"\\\[([+-][\d.]+),", text)[0])
-    assert 0 < low < 100 * (expected[2] - expected[0]), "two independent runs of equal quality gain from each other"
+    fused, singles = expected_rows([study.rows[name][0].scores["lcqmc"]["test"] for name in noise])
+    rows = [line for line in text.splitlines() if line.startswith("| ") and ".json" in line or ".npz" in line]
+    assert len(rows) == len(noise)
+    for row, (single, without) in zip(rows, singles, strict=True):
+        cells = [float(number) for number in NUMBERS.findall(row.partition("-1.")[2])]
+        shown = [single, fused - single, without, fused - without]
+        assert [cells[place] for place in (0, 1, 4, 5)] == pytest.approx(shown, abs=0.0051)
+        assert cells[2] <= cells[1] <= cells[3] and cells[6] <= cells[5] <= cells[7], "an interval around its mean"
+    assert f"mean of ranks | {fused:.2f}" in text
+    lows = [float(NUMBERS.findall(row.partition("-1.")[2])[2]) for row in rows]
+    assert all(low > 0 for low in lows) or len(noise) == 3, "independent runs of equal quality gain from each other"
+    if len(noise) == 3:
+        assert singles[2][1] > fused, "without the noisy run the ensemble is better, and the table says so"
+
+
+def test_what_cannot_be_fused(make_study, tmp_path):
+    """Fails if runs without scores, or with those of other rows, are fused, or one run is called an ensemble."""
+    run = str(make_study({"one": 1.0}, seeds=(1,)) / "one-lcqmc-1.json")
+    with pytest.raises(InputError, match="two runs or more, got 1"):
+        ensemble([run])
     with pytest.raises(InputError, match="has no scores"):
-        ensemble(str(folder), str(tmp_path))
+        ensemble([run, str(tmp_path)])
     save_scores(tmp_path / "scores.npz", {"lcqmc": {"test": {"labels": np.zeros(300), "after": np.zeros(300)}}})
     with pytest.raises(InputError, match="other rows of lcqmc"):
-        ensemble(str(folder / "one-lcqmc-1.json"), str(tmp_path))
+        ensemble([run, run, str(tmp_path)])
+    save_scores(tmp_path / "scores.npz", {"atec": {"test": {"labels": np.zeros(300), "after": np.zeros(300)}}})
+    with pytest.raises(InputError, match="no test set in common \\(.*lcqmc; .*atec\\)"):
+        ensemble([run, str(tmp_path)])

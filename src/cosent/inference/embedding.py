@@ -1,4 +1,4 @@
-"""Bulk embedding of sentences, for `SentenceEncoder.encode`, the encode job and distillation."""
+"""Bulk embedding of sentences, for `Embedder.encode`, the encode job and distillation."""
 
 import warnings
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def embed(
     """Embeds sentences in evaluation mode, each distinct one once, in batches of similar length.
 
     Args:
-        encoder: a `SentenceEncoder`; its mode (train or eval) is restored.
+        encoder: an `Embedder`; its mode (train or eval) is restored.
         sentences: any number of sentences in any order.
         batch_size: most sentences per forward pass, which also has at most `BATCH_TOKENS` tokens.
         normalize: scale every vector to length 1.
@@ -66,15 +66,20 @@ def embed(
     row = np.fromiter((rows.setdefault(sentence, len(rows)) for sentence in sentences), np.int64, len(sentences))
     unique, copies = list(rows), np.bincount(row, minlength=len(rows))
     vectors = np.empty((len(unique), encoder.embedding_dimension), dtype=np.float32)
-    truncated = np.zeros(len(unique), dtype=bool)
+    truncated, readers = np.zeros(len(unique), dtype=bool), encoder.readers(prefix)
     with evaluating(encoder):
         for start in range(0, len(unique), CHUNK_SEQUENCES):
             chunk = slice(start, start + CHUNK_SEQUENCES)
-            tokenized = tokenize(encoder, [prefix.text + sentence for sentence in unique[chunk]])
-            truncated[chunk] = tokenized.truncated
-            vectors[chunk] = embed_tokens(
-                encoder, tokenized, batch_size, normalize, copies[chunk], progress, prefix.skip
-            )
+            parts = []
+            for reader, own in readers:
+                tokenized = tokenize(reader, [own.text + sentence for sentence in unique[chunk]])
+                truncated[chunk] |= tokenized.truncated
+                done = progress if reader is readers[-1][0] else None
+                parts.append(embed_tokens(reader, tokenized, batch_size, copies[chunk], done, own.skip))
+            with torch.inference_mode():
+                joined = encoder.join(parts)
+                joined = scale_to_length_1(joined, dim=-1) if normalize else joined
+            vectors[chunk] = joined.cpu().numpy()  # the only synchronisation with the device
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
 
 
@@ -100,11 +105,10 @@ def embed_tokens(
     encoder: nn.Module,
     tokenized: TokenizedSentences,
     batch_size: int,
-    normalize: bool,
     copies: np.ndarray,
     progress: Callable[[int], None] | None,
     skip: int = 0,
-) -> np.ndarray:
+) -> torch.Tensor:
     """Runs the encoder over tokenised sentences; shape `(sentences, hidden)`, float32, in the order they were given."""
     device, lengths, order = encoder.backbone.device, tokenized.lengths, tokenized.order
     some = np.count_nonzero(lengths)  # sentences without tokens come last and keep vectors of zeros
@@ -117,14 +121,13 @@ def embed_tokens(
             ids[mask] = tokenized.ids[ends[start] - lengths[start] : ends[stop - 1]]
             inputs = [torch.from_numpy(array).to(device) for array in (ids, mask.astype(np.int64))]
             skipped = {"skip": torch.full((stop - start,), skip, device=device)} if skip else {}
-            batch = encoder(*inputs, **skipped)
-            vectors[start:stop] = scale_to_length_1(batch.float(), dim=-1) if normalize else batch
+            vectors[start:stop] = encoder(*inputs, **skipped)
             if progress is not None:
                 progress(int(copies[order[start:stop]].sum()))
     if progress is not None:
         progress(int(copies[order[some:]].sum()))
-    restored = np.empty(vectors.shape, dtype=np.float32)
-    restored[order] = vectors.cpu().numpy()  # the only synchronisation with the device
+    restored = torch.empty_like(vectors)
+    restored[torch.from_numpy(order).to(device)] = vectors
     return restored
 
 
@@ -134,8 +137,8 @@ def quantized(encoder: nn.Module) -> nn.Module:
     Raises:
         InputError: the encoder is on another device.
     """
-    if encoder.backbone.device.type != "cpu":
-        raise InputError(f"int8 is for the CPU, got an encoder on {encoder.backbone.device}. Use bfloat16 there.")
+    if encoder.device.type != "cpu":
+        raise InputError(f"int8 is for the CPU, got an encoder on {encoder.device}. Use bfloat16 there.")
     scheme = {nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig}
     with warnings.catch_warnings():  # int8 tensors are deprecated in PyTorch: pytorch/pytorch#184982
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)

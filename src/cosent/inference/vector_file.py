@@ -135,7 +135,7 @@ def chunk_runner(
     """Yields a `Runner` in this process, or in several that live until the block ends.
 
     Args:
-        encoder: a `SentenceEncoder`, for this process.
+        encoder: a `Embedder`, for this process.
         load: picklable, returns the same encoder; called in each worker if there are several.
         workers: processes; each takes the next chunk, with its share of the threads.
         progress: called with the number of further sentences that this process has completed.

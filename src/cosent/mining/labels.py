@@ -9,7 +9,7 @@ from cosent.errors import InputError
 from cosent.evaluation.significance import mean_of_ranks
 from cosent.mining.candidates import cosines
 from cosent.modeling.auto import load_model
-from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.embedder import Embedder
 from cosent.modeling.teacher import fingerprint, sentence_vectors, teacher_scores
 from cosent.run_record import read_record
 
@@ -50,7 +50,7 @@ def judge(path: str, texts: list[str], first: np.ndarray, second: np.ndarray, de
     """Scores of pairs by a model of either tower, from the cache if it has read them before."""
     model = load_model(path).to(device)
     about = {"model": path, "sha256": fingerprint(model, [])}
-    if isinstance(model, SentenceEncoder):
+    if isinstance(model, Embedder):
         places, rows = np.unique(np.r_[first, second], return_inverse=True)
         if 2 * len(places) > len(texts):  # then it has read all of them, or may soon
             vectors, rows = sentence_vectors(model, texts, cache), np.r_[first, second]

@@ -1,8 +1,5 @@
 """Write made pairs as a prepared corpus."""
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +8,7 @@ from pyarrow import parquet
 
 from cosent import __version__
 from cosent.errors import writing
+from cosent.files import complete_folder
 from cosent.schema import COLUMNS, SPLITS, Manifest, sha256_of_file
 
 BINS = 10  # of a histogram of more different labels than that
@@ -35,20 +33,6 @@ def write_corpus(
         manifest.absent_splits = [split for split in SPLITS if split not in splits]
         manifest.builder_version = f"cosent {__version__}"
         manifest.save(partial)
-
-
-@contextmanager
-def complete_folder(folder: Path) -> Iterator[Path]:
-    """Yields a new folder next to `folder`, which gets that name when the block ends, or is removed if it raises."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def histogram(labels: np.ndarray) -> dict[str, int]:

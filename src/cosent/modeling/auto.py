@@ -4,28 +4,39 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.saved_folder import is_cross_encoder
+from cosent.modeling.embedder import Embedder
+from cosent.modeling.ensemble import ScoreEnsemble, VectorEnsemble
+from cosent.modeling.saved_folder import ensemble_kind, is_cross_encoder
+
+CLASSES = {"VectorEnsemble": VectorEnsemble, "ScoreEnsemble": ScoreEnsemble}
 
 
-def load_model(model_name_or_path: str, **options) -> SentenceEncoder | CrossEncoder:
-    """Loads a bi-encoder or cross-encoder; both have `similarity(sentences1, sentences2, batch_size)`.
+def load_model(model_name_or_path: str, **options) -> Embedder | CrossEncoder | ScoreEnsemble:
+    """Loads a bi-encoder, a cross-encoder or an ensemble; all have `similarity(sentences1, sentences2, batch_size)`.
 
     Args:
-        options: those that `from_pretrained` of both have, see `TextModel`.
+        options: those that `from_pretrained` of both towers have, see `TextModel`.
     """
-    tower = CrossEncoder if is_cross_encoder(resolve(model_name_or_path)) else SentenceEncoder
+    path = resolve(model_name_or_path)
+    kind = ensemble_kind(path)
+    if kind is not None:
+        return CLASSES[kind].from_pretrained(path, **options)
+    tower = CrossEncoder if is_cross_encoder(path) else SentenceEncoder
     return tower.from_pretrained(model_name_or_path, **options)
 
 
-def load_bi_encoder(model_name_or_path: str) -> SentenceEncoder:
-    """Loads a bi-encoder.
+def load_bi_encoder(model_name_or_path: str) -> Embedder:
+    """Loads a bi-encoder, or an ensemble of them.
 
     Raises:
         InputError: the folder holds a cross-encoder, which has no sentence embeddings.
     """
-    if is_cross_encoder(resolve(model_name_or_path)):
+    path = resolve(model_name_or_path)
+    if is_cross_encoder(path) or ensemble_kind(path) == "ScoreEnsemble":
         raise InputError(
             f"{model_name_or_path} is a cross-encoder: it reads both sentences of a pair at once and cannot embed a "
             "single one. Score pairs with `cosent similarity` or `evaluate`, or encode with a bi-encoder."
         )
-    return SentenceEncoder.from_pretrained(model_name_or_path)
+    model = load_model(model_name_or_path)
+    assert isinstance(model, Embedder)
+    return model

@@ -1,22 +1,20 @@
 """The bi-encoder: a backbone with pooling, saved in a folder that sentence-transformers can load."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import cosine_similarity
-from tqdm.auto import tqdm
 
 from cosent.compute.packed_backbone import packed_forward, padded_forward
-from cosent.data.tokenization import warn_truncated
+from cosent.data.prefix import Prefix
+from cosent.data.tokenization import tokenizer_rules
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.inference.batches import check_pairs
-from cosent.inference.embedding import embed
 from cosent.modeling.carried import Carried, warn_of_similarity
+from cosent.modeling.embedder import Embedder
 from cosent.modeling.loading import (
     dropout_changes,
     load_backbone,
@@ -30,13 +28,12 @@ from cosent.modeling.prompts import Prompts
 from cosent.modeling.saved_folder import is_cross_encoder, save_modules, submodule_state
 from cosent.modeling.server_keys import add_server_keys
 from cosent.modeling.tail import Normalize, embedding_dimension
-from cosent.modeling.text_model import TextModel
 from cosent.modeling.trial import check_architecture
 
 HEAD_NAME = "head.safetensors"
 
 
-class SentenceEncoder(TextModel):
+class SentenceEncoder(Embedder):
     """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
 
     Args:
@@ -64,6 +61,11 @@ class SentenceEncoder(TextModel):
     def modules_after_backbone(self) -> str:
         """Description of the pooling and the tail: two encoders with the same one have weights of the same shapes."""
         return ", ".join(f"{type(module).__name__} {module.config()}" for module in (self.pooling, *self.tail))
+
+    @property
+    def rules(self) -> str:
+        """See `TextModel`; with its modules."""
+        return repr((self.modules_after_backbone, self.max_length, tokenizer_rules(self.tokenizer)))
 
     @classmethod
     def from_pretrained(
@@ -153,66 +155,13 @@ class SentenceEncoder(TextModel):
         mask = attention_mask[:, : tokens.shape[1]]
         return self.tail(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
 
-    def encode(
-        self,
-        sentences: list[str],
-        batch_size: int = 512,
-        normalize: bool = False,
-        show_progress_bar: bool = False,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-    ) -> np.ndarray:
-        """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
+    def readers(self, prefix: Prefix) -> "list[tuple[SentenceEncoder, Prefix]]":
+        """Itself."""
+        return [(self, prefix)]
 
-        Args:
-            sentences: any number of sentences in any order.
-            batch_size: most sentences per forward pass; its number of tokens is limited too.
-            normalize: scale every vector to length 1, so that a dot product is the cosine.
-            show_progress_bar: report progress on stderr.
-            prompt: text to put in front of every sentence, "" for none; default: the default prompt of `prompts`.
-            prompt_name: instead, the name of one of `prompts`.
-
-        Returns:
-            float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
-
-        Raises:
-            InputError: one string instead of a list of them, an item that is not a string, an unknown `prompt_name`, or
-                a prompt as long as `max_length`.
-        """
-        prefix = self.prefix(self.prompts.text(prompt, prompt_name))
-        with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
-            vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update, prefix)
-        warn_truncated(truncated, len(sentences), "sentences", self.max_length)
-        return vectors
-
-    def similarity(
-        self,
-        sentences1: str | list[str],
-        sentences2: str | list[str],
-        batch_size: int = 512,
-        show_progress_bar: bool = False,
-        prompt: str | Sequence[str] | None = None,
-        prompt_name: str | Sequence[str] | None = None,
-    ) -> float | np.ndarray:
-        """Cosine of each pair: a float for two strings, shape `(pairs,)` for two lists of equal length.
-
-        For all against all, multiply the results of `encode(..., normalize=True)`.
-
-        Args:
-            prompt, prompt_name: as for `encode`; a list of two if they differ for `sentences1` and `sentences2`.
-        """
-        if isinstance(sentences1, str) and isinstance(sentences2, str):
-            return float(self.similarity([sentences1], [sentences2], prompt=prompt, prompt_name=prompt_name)[0])
-        check_pairs(sentences1, sentences2)
-        first, second = self.prompts.sides(prompt, prompt_name)
-        options = {"batch_size": batch_size, "normalize": True, "show_progress_bar": show_progress_bar}
-        if first == second:  # a sentence of both sides is read once
-            vectors = self.encode([*sentences1, *sentences2], prompt=first, **options)
-            sides = vectors[: len(sentences1)], vectors[len(sentences1) :]
-        else:
-            columns = zip((sentences1, sentences2), (first, second), strict=True)
-            sides = tuple(self.encode(column, prompt=text, **options) for column, text in columns)
-        return (sides[0] * sides[1]).sum(axis=1)
+    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Its own vectors."""
+        return parts[0]
 
 
 class BiEncoder(nn.Module):

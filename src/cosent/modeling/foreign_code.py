@@ -8,7 +8,7 @@ from transformers import AutoConfig
 from transformers.models.auto import CONFIG_MAPPING
 
 from cosent.errors import InputError
-from cosent.modeling.saved_folder import read_json
+from cosent.modeling.saved_folder import ensemble_kind, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +23,13 @@ def load_config(path: str):
     """Reads the config of a transformers model, without running or asking to run code that comes with it.
 
     Raises:
-        InputError: the model needs such code, or an architecture that transformers does not have.
+        InputError: an ensemble; the model needs such code, or an architecture that transformers does not have.
     """
+    if ensemble_kind(path) is not None:
+        raise InputError(
+            f"{path} is an ensemble of several models. It answers as one, but it has no weights that could be trained "
+            "on or merged again as one model's. Take one of its members, or let it teach: cosent distill --teacher."
+        )
     raw = read_json(path, "config.json") or {}
     code = raw.get("auto_map") or {}
     name = str(code.get("AutoConfig", "")).rsplit(".", 1)[-1]

@@ -103,12 +103,16 @@ def load_saved(path: str, saved: Saved, hidden_size: int, seed: int) -> tuple[Po
     """Builds what a folder describes, with its weights."""
     pooling = Pooling(saved.mode, hidden_size, seed)
     load_weights(pooling, path, saved.pooling)
+    return pooling, load_tail(path, saved.tail, pooling.embedding_dimension)
+
+
+def load_tail(path: str, modules: list[Module], width: int) -> list[nn.Module]:
+    """Builds modules of `tail.py` with their weights; the first reads vectors of a `width`."""
     tail: list[nn.Module] = []
-    for kind, folder, config in saved.tail:
-        width = embedding_dimension(pooling.embedding_dimension, tail)
-        tail.append(build(kind, config, f"{path}/{folder}/config.json", width))
+    for kind, folder, config in modules:
+        tail.append(build(kind, config, f"{path}/{folder}/config.json", embedding_dimension(width, tail)))
         load_weights(tail[-1], path, folder)
-    return pooling, tail
+    return tail
 
 
 def load_weights(module: nn.Module, path: str, folder: str) -> None:
@@ -139,10 +143,9 @@ def is_linear_cls(saved: Saved) -> bool:
 
 def read_saved(path: str) -> Saved | None:
     """Reads which modules a folder or Hub id has; None for a bare backbone or a cross-encoder."""
-    listed = read_json(path, MODULES)
-    if listed is None or is_cross_encoder(path):
+    if read_json(path, MODULES) is None or is_cross_encoder(path):
         return None
-    backbone, *rest = [read_module(path, one) for one in listed]
+    backbone, *rest = read_modules(path)
     layers = rest.pop(0) if rest and rest[0].kind == "WeightedLayerPooling" else None
     pooling, *tail = rest or [Module("no pooling", "", {})]
     if (backbone.kind, backbone.folder) != ("Transformer", ""):
@@ -163,6 +166,11 @@ def read_saved(path: str) -> Saved | None:
             obstacles.append(f"{MODULES} names {layers.folder}, other layers than the mean of the first and last")
         mode = FIRST_LAST_MEAN
     return Saved(mode, pooling.folder, tail, obstacles)
+
+
+def read_modules(path: str) -> list[Module]:
+    """All modules that a folder or Hub id names, in their order."""
+    return [read_module(path, one) for one in read_json(path, MODULES)]
 
 
 def read_module(path: str, listed: dict[str, Any]) -> Module:

@@ -25,6 +25,7 @@ from transformers.utils import cached_file
 from cosent.modeling.pooling import FIRST_LAST_MEAN, MODE_KEYS, Pooling
 
 MODULES, WEIGHTS = "modules.json", "model.safetensors"
+ENSEMBLES = ("VectorEnsemble", "ScoreEnsemble")
 SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json"
 THEIRS, OURS = "sentence_transformers.models.", f"{Pooling.__module__}.{Pooling.__name__}"
 
@@ -60,7 +61,22 @@ def save_modules(
     for number, module in enumerate(tail):
         state = submodule_state(weights, f"tail.{number}.")
         modules.append((THEIRS + type(module).__name__, module.config(), state))
-    listed = [{"idx": 0, "name": "0", "path": "", "type": f"{THEIRS}Transformer"}]
+    write_modules(folder, (f"{THEIRS}Transformer", ""), modules)
+
+
+def described(tail: Iterable[nn.Module]) -> list[tuple[str, dict, dict]]:
+    """Modules of `tail.py` as `write_modules` takes them: class, config and weights."""
+    return [(THEIRS + type(module).__name__, module.config(), module.state_dict()) for module in tail]
+
+
+def write_modules(folder: str | Path, first: tuple[str, str], modules: list[tuple[str, dict, dict]]) -> None:
+    """Writes `modules.json`, and the folder of each module after the first.
+
+    Args:
+        first: class and folder of the module that reads text, which writes itself.
+        modules: class, config and weights of those after it.
+    """
+    listed = [{"idx": 0, "name": "0", "path": first[1], "type": first[0]}]
     for number, (kind, config, state) in enumerate(modules, start=1):
         path = f"{number}_{kind.rsplit('.', 1)[-1]}"
         listed.append({"idx": number, "name": str(number), "path": path, "type": kind})
@@ -106,6 +122,13 @@ def remove_modules(folder: str | Path) -> None:
 def submodule_state(state_dict: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     """Part of a state dict that belongs to a submodule, under the submodule's own names."""
     return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
+
+
+def ensemble_kind(path: str) -> str | None:
+    """The class of an ensemble in a folder or Hub id, one of `ENSEMBLES`; None for any other model."""
+    listed = read_json(path, MODULES) or [{"type": ""}]
+    kind = listed[0]["type"].removeprefix("cosent.modeling.ensemble.")
+    return kind if kind in ENSEMBLES else None
 
 
 def is_cross_encoder(path: str) -> bool:

@@ -102,14 +102,19 @@ def build(kind: str, config: dict[str, Any], file: str, width: int) -> nn.Module
     """Builds a module with fresh weights from its config.
 
     Args:
-        kind: one of `TAIL`.
+        kind: name of its class.
         config: content of its `config.json`, by sentence-transformers or us.
         file: name of that file, for messages.
         width: width of the vectors that it reads.
 
     Raises:
-        InputError: a key, a width or an activation that is not computed here.
+        InputError: another module, a key, a width or an activation that is not computed here.
     """
+    if kind not in TAIL:
+        raise InputError(
+            f"{file} belongs to the module {kind}, and only {', '.join(TAIL)} are computed here: its vectors would be "
+            "others. Remove it from modules.json, or take another model."
+        )
     known = {name: value for name, value in config.items()
              if name not in READS_AND_WRITES or value not in (None, "sentence_embedding")}  # fmt: skip
     try:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from cosent.compute.distributed import gather_object, local_rank, local_world_size, wait_for_everyone
 from cosent.data.prefix import Prefix
-from cosent.data.tokenization import tokenizer_rules
 from cosent.files import partial_file
-from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.embedder import Embedder
+from cosent.modeling.ensemble import ScoreEnsemble
+from cosent.modeling.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ PART_TEXTS = 32768  # computed and stored at a time: what a kill can cost
 
 
 def teacher_vectors(
-    teacher: SentenceEncoder,
+    teacher: Embedder,
     sentences1: list[str],
     sentences2: list[str],
     cache: Path = DEFAULT_CACHE,
@@ -61,7 +61,7 @@ def teacher_vectors(
     return cached_array(cache, teacher, texts, compute, "vectors"), rows
 
 
-def sentence_vectors(teacher: SentenceEncoder, sentences: list[str], cache: Path = DEFAULT_CACHE) -> np.ndarray:
+def sentence_vectors(teacher: Embedder, sentences: list[str], cache: Path = DEFAULT_CACHE) -> np.ndarray:
     """A teacher's unit vectors of sentences behind its default prompt, memory-mapped, shape `(sentences, hidden)`."""
     prefix = teacher.prefix(teacher.prompts.text())
 
@@ -72,7 +72,7 @@ def sentence_vectors(teacher: SentenceEncoder, sentences: list[str], cache: Path
 
 
 def teacher_scores(
-    teacher: CrossEncoder,
+    teacher: CrossEncoder | ScoreEnsemble,
     sentences1: list[str],
     sentences2: list[str],
     cache: Path = DEFAULT_CACHE,
@@ -90,7 +90,7 @@ def teacher_scores(
 
 
 def cached_array(
-    cache: Path, teacher: nn.Module, texts: list[str], compute: Callable[[slice], np.ndarray], what: str
+    cache: Path, teacher: TextModel, texts: list[str], compute: Callable[[slice], np.ndarray], what: str
 ) -> np.ndarray:
     """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill.
 
@@ -131,14 +131,13 @@ def in_key(prefix: Prefix, text: str) -> str:
     return f"{prefix.text}\0{prefix.skip}\0{text}" if prefix.text else text
 
 
-def fingerprint(teacher: nn.Module, texts: list[str]) -> str:
+def fingerprint(teacher: TextModel, texts: list[str]) -> str:
     """Key of the cache: a teacher's weights, modules, tokenizer and maximum length, and the texts."""
     digest = hashlib.sha256()
     for name, value in sorted(teacher.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    modules = teacher.modules_after_backbone if isinstance(teacher, SentenceEncoder) else "none"
-    digest.update(repr((modules, teacher.max_length, tokenizer_rules(teacher.tokenizer))).encode())
+    digest.update(teacher.rules.encode())
     for text in texts:
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:40]

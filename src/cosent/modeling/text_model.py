@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from cosent.compute.packed_backbone import max_tokens
 from cosent.compute.threads import run_tokenizer
 from cosent.data.prefix import NO_PREFIX, Prefix, Prefixes
+from cosent.data.tokenization import tokenizer_rules
 from cosent.errors import InputError
 from cosent.modeling.prompts import Prompts
 
@@ -33,6 +35,15 @@ class TextModel(nn.Module):
 
     packing = True
     prompts = Prompts()
+
+    @property
+    def device(self) -> torch.device:
+        return self.backbone.device
+
+    @property
+    def rules(self) -> str:
+        """What decides its answers besides its weights: part of the key of a cache."""
+        return repr(("none", self.max_length, tokenizer_rules(self.tokenizer)))
 
     @property
     def max_length(self) -> int:

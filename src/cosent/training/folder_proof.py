@@ -14,8 +14,10 @@ from cosent.compute.distributed import decided_by_main, rank
 from cosent.data.corpus import Corpus
 from cosent.errors import InputError
 from cosent.modeling.auto import load_model
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.bi_encoder import BiEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.embedder import Embedder
+from cosent.modeling.ensemble import ScoreEnsemble
 from cosent.modeling.text_model import TextModel
 from cosent.run_record import Proof
 from cosent.training.sharding import launched_with, whole_state
@@ -87,14 +89,13 @@ class FolderProof:
         return proof
 
 
-def answers(encoder: TextModel, pairs: list[tuple[str, str]]) -> np.ndarray:
+def answers(encoder: Embedder | CrossEncoder | ScoreEnsemble, pairs: list[tuple[str, str]]) -> np.ndarray:
     """Vectors `(COMPARED, hidden)` of the sentences of pairs, or a cross-encoder's scores `(COMPARED,)`, in float32."""
     firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
     with without_autocast(encoder), without_warnings():
-        if isinstance(encoder, CrossEncoder):
-            return encoder.similarity(firsts, seconds)
-        assert isinstance(encoder, SentenceEncoder)
-        return encoder.encode([*firsts, *seconds][:COMPARED])
+        if isinstance(encoder, Embedder):
+            return encoder.encode([*firsts, *seconds][:COMPARED])
+        return encoder.similarity(firsts, seconds)
 
 
 def reload(folder: str, like: TextModel) -> TextModel:
@@ -132,9 +133,9 @@ def sample_pairs(corpora: list[Corpus]) -> list[tuple[str, str]]:
     return [pair for pair in pairs if all(sentence.strip() for sentence in pair)][:COMPARED]
 
 
-def encoder_of(model: nn.Module) -> TextModel:
+def encoder_of(model: nn.Module) -> Embedder | CrossEncoder:
     encoder = model.encoder if isinstance(model, BiEncoder) else model
-    assert isinstance(encoder, TextModel)
+    assert isinstance(encoder, Embedder | CrossEncoder)
     return encoder
 
 
