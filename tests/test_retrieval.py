@@ -174,6 +174,18 @@ def test_without_anything_similar(train, evaluate, make_corpus, tiny_model, capl
         train(graded, "--metric_for_best_model", "recall_at_10", output="other")
 
 
+def test_similar_pairs_alone_select_an_epoch(train, make_corpus):
+    """Fails if a corpus without dissimilar pairs, which Spearman cannot rank, keeps an epoch that finds less."""
+    rows = [(f"{text}{end}", f"{text}{other}", 1.0) for text in SENTENCES for end, other in (("", "吗"), ("了", "吗"))]
+    positives = make_corpus({"train": rows, "validation": rows}, name="positives")
+    flags = ("--loss", "infonce", "--pooling", "mean", "--num_train_epochs", "3")
+    folder = train(positives, *flags, "--metric_for_best_model", "map", output="selected")
+    record = read_record(folder)
+    epochs = [entry["eval_map"] for entry in record.history if "eval_map" in entry]
+    assert len(epochs) == 3 and len(set(epochs)) > 1
+    assert record.after["positives"]["validation"]["map"] == pytest.approx(max(epochs), abs=1e-6)
+
+
 def test_what_has_no_retrieval(train, evaluate, corpus, tiny_model):
     """Fails if a cross-encoder, which has no vectors, is measured or selected by them, or a flag does nothing."""
     cross = ("--tower", "cross_encoder", "--num_train_epochs", "1")

@@ -34,7 +34,14 @@ from cosent.training.dry_run import output_folder, show_plan, truncation
 from cosent.training.environment import environment, footprint, recipe
 from cosent.training.finish import finish
 from cosent.training.folder_proof import FolderProof, sample_pairs
-from cosent.training.held_out import check_metric, evaluate_splits, retrieval_table, select_on_validation, table
+from cosent.training.held_out import (
+    check_metric,
+    evaluate_splits,
+    retrieval_table,
+    select_on_validation,
+    table,
+    validation_sets,
+)
 from cosent.training.mixture import Mixture, TokenisedMixture, load_mixture
 from cosent.training.objective import Objective, build_objective
 from cosent.training.pair_trainer import PairTrainer
@@ -71,7 +78,7 @@ def main(
         data = mixture.tokenise(tower.dataset, encoder, prefixes, loss_args.loss, data_args)
         if retrieval_args.retrieval and model_args.tower == "bi_encoder":
             add_retrieval(data.held_out, mixture.corpora, retrieval_args, encoder, prefixes)
-    check_metric(data.held_out, [corpus.manifest.name for corpus in mixture.selecting], args)
+    check_metric(data.held_out, mixture.selecting_names, args)
     collator = tower.collator.from_tokenizer(encoder.tokenizer, prefixes)
     trainer = pair_trainer(model, objective, mixture, data, collator, model_args, args)
     every = (args, model_args, prompt_args, data_args, retrieval_args, loss_args)
@@ -136,7 +143,7 @@ def pair_trainer(
             corpus_weights=mixture.weights,
             adapter=adapter(model_args, model, args.seed),
             train_dataset=data.train,
-            eval_dataset=data.validation,
+            eval_dataset=validation_sets(data.held_out, mixture.selecting_names, args.metric_for_best_model),
             data_collator=collator,
             compute_metrics=lambda p: SimilarityMetrics().compute(
                 predictions=p.predictions["scores"], references=p.label_ids

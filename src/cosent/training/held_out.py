@@ -41,15 +41,23 @@ def can_rank(labels: np.ndarray) -> bool:
     return len(np.unique(labels)) > 1
 
 
-def validation_sets(held: HeldOut, names: list[str]) -> PairDataset | dict[str, PairDataset] | None:
-    """Evaluation sets of Trainer: one set, or a dict whose mean Spearman selects the best epoch.
+def validation_sets(
+    held: HeldOut, names: list[str], metric: str | None = "spearman"
+) -> PairDataset | dict[str, PairDataset] | None:
+    """Evaluation sets of Trainer: one set, or a dict whose mean metric selects the best epoch.
 
     Args:
-        names: corpora for selection; those whose validation split has a single label are left out.
+        names: corpora for selection; those whose validation split cannot select are left out.
+        metric: the metric that selects, see `can_select`.
     """
     sets = {name: held[name]["validation"] for name in names if "validation" in held[name]}
-    sets = {name: data for name, data in sets.items() if can_rank(data.labels)}
+    sets = {name: data for name, data in sets.items() if can_select(data.labels, metric)}
     return next(iter(sets.values()), None) if len(sets) < 2 else sets
+
+
+def can_select(labels: np.ndarray, metric: str | None) -> bool:
+    """Whether a metric can tell epochs apart: retrieval also on similar pairs alone, others need two labels."""
+    return metric in METRICS or can_rank(labels)
 
 
 def evaluate_splits(
@@ -162,11 +170,14 @@ def corpora_that_rank(corpora: list[Corpus]) -> list[Corpus]:
 
 def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
     """Keeps the best epoch if validation can select it, else the last one; warns about corpora that cannot select."""
-    usable = corpora_that_rank(corpora)
+    metric = args.metric_for_best_model
+    usable = [c for c in corpora if "validation" in c.splits and can_select(c.labels("validation"), metric)]
     idle = ", ".join(str(corpus.folder) for corpus in corpora if corpus not in usable)
     if not usable:
         logger.warning(
-            "%s has no validation split with two different labels: the last epoch is kept, best or not.", idle
+            "%s has no validation split with two different labels: the last epoch is kept, best or not. Similar pairs "
+            "alone can select a bi-encoder by --metric_for_best_model recall_at_10.",
+            idle,
         )
         args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
     elif idle and args.eval_strategy != "no":

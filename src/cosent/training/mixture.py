@@ -20,7 +20,7 @@ from cosent.modeling.loading import DROPOUTS
 from cosent.modeling.text_model import TextModel
 from cosent.schema import Manifest
 from cosent.training.arguments import DataArguments
-from cosent.training.held_out import HeldOut, validation_sets
+from cosent.training.held_out import HeldOut
 from cosent.training.objective import loss_targets
 
 logger = logging.getLogger(__name__)
@@ -33,12 +33,10 @@ class TokenisedMixture:
     Args:
         train: training pairs with the targets of the loss; several corpora are drawn from in turn.
         held_out: validation and test pairs, by corpus and split.
-        validation: evaluation sets of Trainer, see `validation_sets`.
     """
 
     train: PairDataset | ConcatDataset
     held_out: HeldOut
-    validation: PairDataset | dict[str, PairDataset] | None
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,10 @@ class Mixture:
     def corpora(self) -> dict[str, Corpus]:
         """All of them by name."""
         return {corpus.manifest.name: corpus for corpus in [*self.training, *self.selecting]}
+
+    @property
+    def selecting_names(self) -> list[str]:
+        return [corpus.manifest.name for corpus in self.selecting]
 
     @property
     def training_manifests(self) -> list[Manifest]:
@@ -88,8 +90,7 @@ class Mixture:
             }
             for name, corpus in self.corpora.items()
         }
-        names = [corpus.manifest.name for corpus in self.selecting]
-        return TokenisedMixture(train, held_out, validation_sets(held_out, names))
+        return TokenisedMixture(train, held_out)
 
 
 def load_mixture(args: DataArguments, loss: str) -> Mixture:
