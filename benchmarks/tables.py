@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.backbone_tables import backbones_table, packing_table
 from benchmarks.claims import claims_table
+from benchmarks.quickstart import quickstart_table
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
@@ -208,6 +209,7 @@ TABLES = {
     "generation": generation_table,
     "kills": kills_table,
     "packing": packing_table,
+    "quickstart": quickstart_table,
     "scaling": scaling_table,
     "speed": speed_table,
     "student": student_table,

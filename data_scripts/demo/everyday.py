@@ -1,6 +1,6 @@
 """Everyday meanings of the demo corpus: what people say about weather, food, family, school and pets.
 
-A meaning is a list of templates that say the same thing. `{slot}` is a word of `demo_words`, `{slot2}` another word of
+A meaning is a list of templates that say the same thing. `{slot}` is a word of `words`, `{slot2}` another word of
 the same slot; `(a/b)` are synonyms. `[a|b|c|d]` is said, denied or reversed, said more strongly, reversed more
 strongly; `[a|c]` has no reverse of its own: meanings with `{slot2}` are reversed by exchanging the two words.
 The last `HELD_OUT` templates of each meaning are only for the test split.

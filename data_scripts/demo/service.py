@@ -1,4 +1,4 @@
-"""Service meanings of the demo corpus: shopping, bank, delivery, travel, phone. Markup as in `demo_everyday`."""
+"""Service meanings of the demo corpus: shopping, bank, delivery, travel, phone. Markup as in `everyday`."""
 
 SERVICE = {
     "recommend": (

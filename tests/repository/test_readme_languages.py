@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cosent.similarity import line
+
 ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
 CHINESE = {
@@ -118,6 +120,19 @@ def test_the_numbers_of_the_readmes_are_measured(name):
         f"{student('student', 'student')['minutes']:.1f} + {student('student', 'then stage 2')['minutes']:.1f}",
     ):
         assert f" {value}" in text, value
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_quickstart_prints_what_the_readme_shows(name):
+    """Fails if the ten pairs and their scores are not those of a kept run with the default seed."""
+    kept = json.loads((ROOT / "results/quickstart.json").read_text(encoding="utf-8"))
+    (run,) = [run for run in kept["runs"] if run["seed"] == 42]
+    rows = zip(kept["pairs"], kept["published"], run["scores"], strict=True)
+    names = ("sentence1", "sentence2")
+    expected = [line(dict(zip(names, pair, strict=True)) | {"published": known, "score": score}, names, "published")
+                for pair, known, score in rows]  # fmt: skip
+    assert len(expected) == 10
+    assert "\n".join(expected) in (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_the_numbers_of_the_model_cards_are_measured():
