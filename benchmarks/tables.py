@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.backbone_tables import backbones_table, packing_table
 from benchmarks.claims import claims_table
 from benchmarks.quickstart import quickstart_table
+from benchmarks.scale_table import scale_table
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
@@ -210,6 +211,7 @@ TABLES = {
     "kills": kills_table,
     "packing": packing_table,
     "quickstart": quickstart_table,
+    "scale": scale_table,
     "scaling": scaling_table,
     "speed": speed_table,
     "student": student_table,
