@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.backbone_tables import backbones_table, packing_table
 from benchmarks.claims import claims_table
+from benchmarks.ensemble_tables import fusion_table, merged_table
 from benchmarks.quickstart import quickstart_table
 from benchmarks.scale_table import scale_table
 from cosent.errors import InputError, messages_for_users
@@ -207,8 +208,10 @@ TABLES = {
     "backbones": backbones_table,
     "claims": claims_table,
     "exactness": exactness_table,
+    "fusion": fusion_table,
     "generation": generation_table,
     "kills": kills_table,
+    "merged": merged_table,
     "packing": packing_table,
     "quickstart": quickstart_table,
     "scale": scale_table,
