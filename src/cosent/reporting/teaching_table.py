@@ -1,7 +1,5 @@
 """Table of towers that taught each other, next to the same towers without a teacher."""
 
-import statistics
-
 from cosent.reporting.differences import compare
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, Range, times_100
@@ -25,10 +23,9 @@ def teaching_table(study: Study) -> str:
             runs = [run for run in every if corpus in run.after]
             splits = [times_100(run.after[corpus].get(split, {}).get("spearman") for run in runs)
                       for split in ("validation", "test")]  # fmt: skip
-            minutes = Number(statistics.mean(run.train_seconds for run in every) / 60, form=".1f")
             gains = [gain(study, corpus, row, f"{tower} {ALONE}") for tower in TOWERS]
-            rows.append([row, *splits, *gains, len({run.seed for run in runs}), minutes])
-        tables.append(markdown_table([f"{corpus}, {header[0]}", *header[1:], "seeds", "minutes"], rows))
+            rows.append([row, *splits, *gains, len({run.seed for run in runs})])
+        tables.append(markdown_table([f"{corpus}, {header[0]}", *header[1:], "seeds"], rows))
     run = study.results[0]
     commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in study.results))
     tables.append(f"{run.environment.device}, commit {commits}.")
