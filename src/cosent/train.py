@@ -20,6 +20,7 @@ from cosent.modeling.bi_encoder import BiEncoder
 from cosent.run_queries import QUERIES_NAME, Queries, save_queries
 from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
 from cosent.run_scores import SCORES_NAME, Scores, save_scores
+from cosent.schema import sha256_of_file
 from cosent.training import verdict
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
@@ -82,7 +83,8 @@ def main(
     collator = tower.collator.from_tokenizer(encoder.tokenizer, prefixes)
     trainer = pair_trainer(model, objective, mixture, data, collator, model_args, args)
     every = (args, model_args, prompt_args, data_args, retrieval_args, loss_args)
-    settings = run_settings(*every, data=manifest_hashes(records))
+    texts = {file: sha256_of_file(file) for file in data_args.text or []}
+    settings = run_settings(*every, data=manifest_hashes(records) | texts)
     if args.dry_run:
         corpora = mixture.training, list(mixture.corpora.values())
         return show_plan(trainer, model, *corpora, truncation(data.train, encoder.max_length), checkpoint, settings)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,6 +85,11 @@ def test_text_alone_trains(corpus, lines, tiny_model, tmp_path):
     record = read_record(tmp_path / "run")
     assert record.train_pairs == 40 and set(record.after) == {"made_up"}
     assert np.mean(losses(tmp_path / "run")[-4:]) < np.mean(losses(tmp_path / "run")[:4])
+    assert "on 40 pairs of lines.txt with the loss `simcse`" in (tmp_path / "run" / "README.md").read_text("utf-8")
+    checkpoint = max((tmp_path / "run").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    Path(lines).write_text("别的\n句子\n", encoding="utf-8")
+    with pytest.raises(InputError, match="data of lines.txt"):
+        main(*parse([*flags, "--resume_from_checkpoint", str(checkpoint), "--overwrite_output_dir"], *TRAIN_ARGUMENTS))
 
 
 def test_text_fills_batches_of_its_own(train, corpus, lines):

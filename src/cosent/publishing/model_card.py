@@ -180,8 +180,9 @@ def introduction(source: CardSource) -> str:
 
 
 def training_corpora(record: RunRecord) -> list[str]:
-    named = record.recipe.get("corpus") or []
-    return [Path(str(name)).name for name in ([named] if isinstance(named, str) else named)]
+    """Names of the corpora and files of text that a model was trained on."""
+    given = [record.recipe.get(key) or [] for key in ("corpus", "text")]
+    return [Path(str(name)).name for names in given for name in ([names] if isinstance(names, str) else names)]
 
 
 def results(source: CardSource) -> str:
