@@ -157,6 +157,31 @@ def scaling_table(result: dict) -> str:
     )
 
 
+def search_table(result: dict) -> str:
+    """Exact search against faiss, the bandwidth of memory and the peak of sgemm; medians of processor time."""
+    cpu = {name: statistics.median(seconds["cpu"]) for name, seconds in result["rounds"].items()}
+    size = result["rows"] * result["width"]
+    bandwidth, peak = 4 * size / cpu["read"], 2 * SGEMM_ROWS**3 / cpu["sgemm"]
+    rows: list[list[Cell]] = []
+    for name, queries in (("one query", 1), ("all queries", result["queries"])):
+        ours, theirs = (cpu[f"{name}, {side}"] for side in ("ours", "faiss"))
+        shares = (4 * size / ours / bandwidth, None) if queries == 1 else (None, 2 * size * queries / ours / peak)
+        ratio = Number(theirs / ours)
+        seconds = [Number(value, form=".3f") for value in (ours, theirs)]
+        rows.append([f"{queries:,}", *seconds, ratio, *(None if s is None else Number(s, form=".0%") for s in shares)])
+    header = ["queries", "ours, s", "faiss IndexFlatIP, s", "ratio", "of bandwidth", "of sgemm peak"]
+    return (
+        f"{markdown_table(header, rows, strong=[(place, 3) for place in range(len(rows))])}\n\n"
+        f"{result['rows']:,} x {result['width']} float32, top {result['top']}, the same neighbours in "
+        f"{result['same_neighbours']:.2%}. Medians of processor time of one thread, all tasks in turn in one process; "
+        f"reading reaches {bandwidth / 1e9:.1f} GB/s, sgemm {peak / 1e9:.0f} GFLOP/s. {result['device']}, "
+        f"{result['when']}, faiss {result['faiss']}, commit {commit_of(result)}."
+    )
+
+
+SGEMM_ROWS = 2048  # rows and columns of the product in `benchmarks.search`
+
+
 def student_table(result: dict) -> str:
     """A teacher and its students: retrieval and, for those that generate, statistics of their samples."""
     header = ["model", "parameters", f"{result['corpus']} test Spearman x100", "perplexity", *SAMPLES, "minutes"]
@@ -216,6 +241,7 @@ TABLES = {
     "quickstart": quickstart_table,
     "scale": scale_table,
     "scaling": scaling_table,
+    "search": search_table,
     "speed": speed_table,
     "student": student_table,
 }

@@ -28,6 +28,8 @@ JOBS = {
     "teach": "let a bi-encoder and a cross-encoder teach each other",
     "merge": "make one model of several",
     "encode": "embed a text file, one sentence per line",
+    "search": "find the sentences of a file that are similar to a query",
+    "dedup": "find near-duplicates in a file",
     "similarity": "score pairs of sentences",
     "generate": "generate sentences similar to a given one",
     "publish": "publish a model on the Hub, with its card",

@@ -34,6 +34,11 @@ class MineArguments(PairArguments):
     cross_threshold: float | None = option(None, "Its lowest score of a similar pair; default: that of its training.")
     validation_pairs: int = option(1000, "Pairs for a validation split, drawn at random.")
     seed: int = option(42, "Seed of all that is drawn.")
+    faiss: str | None = option(
+        None,
+        "Find neighbours approximately, for millions of sentences; auto: hnsw up to a million, ivf above.",
+        ("auto", "hnsw", "ivf"),
+    )
 
 
 def main(args: MineArguments) -> None:
@@ -131,10 +136,25 @@ def make_pairs(args: MineArguments, corpus, pool, rng: np.random.Generator, left
         cache = Path(args.teacher_cache or DEFAULT_CACHE)
         vectors = sentence_vectors(model, pool.texts, cache)[: pool.size]  # all of them, as a teacher reads them
         similar = pool.labels >= corpus.manifest.similar_from
-        first, second = neighbour_pairs(pool, vectors, ranks, similar, left_out)
+        find = None
+        if args.faiss is not None:
+            about["neighbours_by"]["faiss"] = args.faiss
+            find = by_faiss(vectors, args.faiss, cache, fingerprint(model, pool.texts))
+        first, second = neighbour_pairs(pool, vectors, ranks, similar, left_out, find)
         chosen = some_of(first, args.neighbours, rng)
         neighbours = first[chosen], second[chosen]
     return own, {"neighbours": neighbours, "random": random_pairs(pool, args.random, neighbours, rng)}
+
+
+def by_faiss(vectors: np.ndarray, kind: str, cache: Path, key: str):
+    """A search by an index of faiss, which the first process builds and the others read."""
+    from cosent.compute.distributed import rank, wait_for_everyone
+    from cosent.inference.approximate import approximate
+
+    if rank() == 0:
+        approximate(vectors, kind, cache, key)
+    wait_for_everyone()
+    return approximate(vectors, kind, cache, key).nearest
 
 
 def drop_similar(args: MineArguments, corpus, pool, made: dict, judged_by, left_out: Counter, about: dict) -> dict:

@@ -6,12 +6,14 @@ import pytest
 from cosent.errors import InputError
 from cosent.inference import neighbours
 from cosent.inference.neighbours import nearest, pairs_above
+from cosent.inference.vector_manifest import VectorManifest
+from cosent.inference.vector_set import VectorSet
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few rows, so that every border between blocks is crossed."""
-    for name, value in (("QUERIES", 7), ("ROWS", 11), ("LARGEST", 13)):
+    for name, value in (("QUERIES", 7), ("ROWS", 9), ("LARGEST", 12), ("GROUP", 3)):
         monkeypatch.setattr(neighbours, name, value)
 
 
@@ -55,6 +57,17 @@ def test_memory_maps(tmp_path, small_blocks):
         mapped = np.load(tmp_path / "vectors.npy", mmap_mode=mode)
         np.testing.assert_array_equal(nearest(vectors[:9], mapped, 3)[0], nearest(vectors[:9], vectors, 3)[0])
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), vectors)
+
+
+def test_shards_are_searched_as_one(small_blocks):
+    """Fails if a row of a second file of vectors gets the number of another, or is lost at the border of two files."""
+    whole = integers(50, 6, seed=3)
+    about = VectorManifest("mini", "", "", len(whole), 6, "", "", "")
+    parts = VectorSet([], [about], [whole[:13], whole[13:14], whole[14:14], whole[14:]])
+    for found, expected in zip(nearest(whole[:20], parts, 7), nearest(whole[:20], whole, 7), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for found, expected in zip(pairs_above(parts, 5.0), pairs_above(whole, 5.0), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("threshold", [6.0, -100.0, 100.0])

@@ -14,6 +14,8 @@ import pytest
 from accelerate.commands.launch import launch_command_parser
 
 import cosent.cli
+from cosent.encode import EncodeArguments
+from cosent.encode import main as encode
 from cosent.evaluation.calibration import Platt
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
@@ -161,6 +163,8 @@ def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student):
     measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
     RunRecord(recipe={}, **measured, **found).save(tmp_path / "runs/lcqmc")
     CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "runs/cross")
+    (tmp_path / "questions.txt").write_text("怎么还款\n如何借款\n天气\n", encoding="utf-8")
+    encode(EncodeArguments("runs/faq", ["questions.txt"], "vectors.npy", normalize=True, device="cpu"))
     Student.from_pretrained(str(tiny_student)).save_pretrained(tmp_path / "runs/student")
 
 
@@ -177,7 +181,7 @@ def test_a_python_example_runs(page, block, trained_models):
     """Fails if a user who copies an example gets an error, or a score where the page shows vectors."""
     names = {}
     exec(compile(block, page, "exec"), names)
-    assert {"cosent", "SentenceEncoder", "CrossEncoder", "Student"} & set(names)
+    assert {"cosent", "Index", "SentenceEncoder", "CrossEncoder", "Student"} & set(names)
     if "vectors" in names:
         assert names["vectors"].shape[0] == 2 and -1 <= names["cosine"] <= 1 and isinstance(names["logit"], float)
         assert all(isinstance(cosine, float) for _, cosine in names["written"][0])

@@ -1,7 +1,9 @@
 """Unlabelled pairs: neighbours of certain ranks, and random ones."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -52,7 +54,14 @@ def check_ranks(ranks: Ranks, pool: Pool) -> None:
         )
 
 
-def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.ndarray, left_out: Counter) -> Pairs:
+def neighbour_pairs(
+    pool: Pool,
+    vectors: np.ndarray,
+    ranks: Ranks,
+    similar: np.ndarray,
+    left_out: Counter,
+    find: Callable[[np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+) -> Pairs:
     """Pairs of a sentence with its neighbours, none that is known, each once.
 
     Processes that were launched together share out the sentences.
@@ -61,6 +70,7 @@ def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.n
         vectors: unit vectors of the pool, float32 of shape `(pool.size, width)`.
         similar: bool of shape `(labelled pairs,)`, which of them are similar.
         left_out: reason -> number of neighbours, to count in.
+        find: queries, k and rows to exclude -> rows and scores, as `nearest`; default: the exact search.
     """
     limits = None if ranks.margin is None else lowest_similar(pool, vectors, similar) - ranks.margin
     k = min(ranks.range_max + pool.most_known(), pool.size - 1)
@@ -68,8 +78,9 @@ def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.n
     counted, found = Counter(), {}
     for start in tqdm(starts, desc="Neighbours", unit="block", disable=rank() > 0):
         queries = np.arange(start, min(start + QUERIES, pool.size))
-        rows, scores = nearest(vectors[queries], vectors, k, exclude=queries)
-        kept = remaining(pool, queries[:, None], rows, scores, ranks, limits, counted)
+        found_by = partial(nearest, vectors[queries], vectors) if find is None else partial(find, vectors[queries])
+        rows, scores = found_by(k, exclude=queries)
+        kept = (rows >= 0) & remaining(pool, queries[:, None], rows, scores, ranks, limits, counted)
         place = kept.cumsum(axis=1) - 1
         kept &= (place >= ranks.range_min) & (place < min(ranks.range_max, ranks.range_min + ranks.per_sentence))
         query, column = kept.nonzero()

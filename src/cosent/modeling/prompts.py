@@ -8,6 +8,7 @@ from cosent.errors import InputError
 from cosent.modeling.saved_folder import MODULES, SETTINGS, TRANSFORMER_CONFIG, read_json, write_json
 
 DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
+SEARCH_NAMES = ("query", "document", "passage", "corpus")
 CLASSIFIER = "sentence_transformers.base.modules.transformer.Transformer"
 CLASSIFIER_CONFIG = {
     "transformer_task": "sequence-classification",
@@ -102,6 +103,16 @@ class Prompts:
         """
         prompts, names = one_a_side(prompt), one_a_side(prompt_name)
         return self.text(prompts[0], names[0]), self.text(prompts[1], names[1])
+
+    def for_search(self) -> tuple[str, str]:
+        """The texts to put in front of queries and of the sentences that are searched, unless others are asked for.
+
+        As in `encode_query` and `encode_document` of sentence-transformers: the prompt called `query`, and the first of
+        `document`, `passage` and `corpus`; the default prompt for one that is not there.
+        """
+        query, *documents = (self.texts.get(name) for name in SEARCH_NAMES)
+        document = next((text for text in documents if text is not None), None)
+        return (self.text() if query is None else query), (self.text() if document is None else document)
 
     def trained_with(self, sides: tuple[str, str]) -> "Prompts":
         """The prompts of a model that was trained with these.

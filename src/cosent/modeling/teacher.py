@@ -61,12 +61,19 @@ def teacher_vectors(
     return cached_array(cache, teacher, texts, compute, "vectors"), rows
 
 
-def sentence_vectors(teacher: Embedder, sentences: list[str], cache: Path = DEFAULT_CACHE) -> np.ndarray:
-    """A teacher's unit vectors of sentences behind its default prompt, memory-mapped, shape `(sentences, hidden)`."""
-    prefix = teacher.prefix(teacher.prompts.text())
+def sentence_vectors(
+    teacher: Embedder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
+) -> np.ndarray:
+    """A teacher's unit vectors of sentences, memory-mapped, shape `(sentences, hidden)`.
+
+    Args:
+        prompt: text in front of every sentence; default: the teacher's default prompt.
+    """
+    prefix = teacher.prefix(teacher.prompts.text(prompt))
 
     def compute(share: slice) -> np.ndarray:
-        return teacher.encode(sentences[share], normalize=True, show_progress_bar=local_rank() == 0)
+        progress = local_rank() == 0
+        return teacher.encode(sentences[share], normalize=True, show_progress_bar=progress, prompt=prefix.text)
 
     return cached_array(cache, teacher, [in_key(prefix, sentence) for sentence in sentences], compute, "vectors")
 

@@ -1,0 +1,159 @@
+"""Find near-duplicates in one's own file: groups of sentences, or pairs, that are similar to each other.
+
+cosent dedup --model runs/faq --text questions.txt --output unique.txt
+cosent dedup --model runs/faq --index vectors.npy --threshold 0.9 --pairs
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cosent.cli import run
+from cosent.errors import InputError, writing
+from cosent.files import write_atomically
+from cosent.flags import REQUIRED, option
+
+MOST_PAIRS = 50_000_000  # sorted in memory
+
+
+@dataclass
+class DedupArguments:
+    """Sentences, and when two of them are the same."""
+
+    model: str = option(REQUIRED, "Bi-encoder: folder of a trained model, a shipped encoder or a Hub id.")
+    index: str | None = option(None, "Vectors that `cosent encode` wrote with --normalize, or a folder of them.")
+    text: list[str] | None = option(
+        None, "Instead: text files, a sentence per line; embedded once, and cached by model and text."
+    )
+    threshold: float | None = option(
+        None, "Least cosine of similar sentences; default: the one that training found on validation."
+    )
+    pairs: bool = option(False, "Print pairs, most similar first, instead of groups.")
+    min_cluster_size: int | None = option(
+        None, "Instead of a threshold: groups of at least so many sentences that HDBSCAN finds."
+    )
+    output: str | None = option(None, "File to write: the sentences, of each group only the first.")
+    overwrite: bool = option(False, "Replace the output if it exists.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+
+
+def main(args: DedupArguments) -> None:
+    from cosent.compute.devices import choose_device
+    from cosent.finding.groups import dense_clusters
+    from cosent.finding.index import open_index
+
+    check(args)
+    threshold = threshold_of(args) if args.min_cluster_size is None else None
+    index = open_index(args.model, args.index, args.text, choose_device(args.device))
+    if args.pairs:
+        print_pairs(index, threshold)
+        return
+    if threshold is None:
+        groups, how = dense_clusters(index.vectors, args.min_cluster_size), "HDBSCAN"
+    else:
+        groups, how = linked(index, threshold), f"a cosine of at least {threshold:.4f}"
+    if args.output is None:
+        print_groups(index.sentences, groups)
+    else:
+        _, first = np.unique(groups, return_index=True)
+        with writing(args.output):
+            write_atomically(args.output, "".join(f"{index.sentences[row]}\n" for row in np.sort(first)))
+    size = np.bincount(groups)
+    print(f"{len(groups):,} sentences: {len(size):,} groups by {how}, {(size > 1).sum():,} of several sentences",
+          file=sys.stderr)  # fmt: skip
+
+
+def check(args: DedupArguments) -> None:
+    """Refuses arguments before a model is loaded.
+
+    Raises:
+        InputError: an output that exists, or flags that do not go together.
+    """
+    if args.output is not None and Path(args.output).exists() and not args.overwrite:
+        raise InputError(f"--output {args.output} exists, and nothing was written. Name another, or pass --overwrite.")
+    if args.pairs and (args.output is not None or args.min_cluster_size is not None):
+        raise InputError("--pairs prints pairs above a threshold: leave --output and --min_cluster_size out.")
+    if args.min_cluster_size is not None and (args.threshold is not None or args.min_cluster_size < 2):
+        raise InputError(
+            f"--min_cluster_size {args.min_cluster_size} is for groups of at least 2 that HDBSCAN finds without a "
+            "threshold. Raise it, or leave it or --threshold out."
+        )
+
+
+def threshold_of(args: DedupArguments) -> float:
+    """`--threshold`, or the one of the model.
+
+    Raises:
+        InputError: the model has none, or several.
+    """
+    if args.threshold is not None:
+        return args.threshold
+    from cosent.inference.decision_rule import decision_rules
+
+    rules = decision_rules(args.model)
+    if len(rules) != 1:
+        known = ", ".join(f"{rule.threshold:.4f} ({name})" for name, rule in rules.items())
+        raise InputError(
+            f"{args.model} has {known or 'no threshold, since it was not trained here on labels of 0 and 1'}: which "
+            "sentences are similar is not known. Give --threshold, e.g. 0.9, and look at --pairs."
+        )
+    return next(iter(rules.values())).threshold
+
+
+def all_pairs(index, threshold: float):
+    """`pairs_above` of an index, with its progress on stderr."""
+    from tqdm.auto import tqdm
+
+    from cosent.inference.neighbours import pairs_above
+
+    with tqdm(total=len(index), desc="Pairs", unit="sentence", file=sys.stderr) as progress:
+        for first, second, scores in pairs_above(index.vectors, threshold):
+            progress.update(int(first[0]) - progress.n)
+            yield first, second, scores
+        progress.update(len(index) - progress.n)
+
+
+def linked(index, threshold: float) -> np.ndarray:
+    """Groups of sentences that pairs above the threshold link."""
+    from cosent.finding.groups import components
+
+    return components(((first, second) for first, second, _ in all_pairs(index, threshold)), len(index))
+
+
+def print_pairs(index, threshold: float) -> None:
+    """Prints `cosine row row sentence | sentence`, most similar first.
+
+    Raises:
+        InputError: too many pairs.
+    """
+    found, count = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))], 0
+    for block in all_pairs(index, threshold):
+        found.append(block)
+        count += len(block[0])
+        if count > MOST_PAIRS:
+            raise InputError(f"More than {MOST_PAIRS:,} pairs have a cosine of {threshold}. Raise --threshold.")
+    first, second, scores = (np.concatenate(column) for column in zip(*found, strict=True))
+    for place in np.argsort(-scores, kind="stable"):
+        one, other = int(first[place]), int(second[place])
+        print(f"{scores[place]:7.4f}  {one:>8}  {other:>8}  {index.sentences[one]}  |  {index.sentences[other]}")
+    print(f"{len(index):,} sentences: {len(first):,} pairs with a cosine of at least {threshold:.4f}", file=sys.stderr)
+
+
+def print_groups(sentences, groups: np.ndarray) -> None:
+    """Prints the groups of several sentences, largest first: their rows and sentences."""
+    order = np.argsort(groups, kind="stable")
+    ends = np.bincount(groups).cumsum()
+    members = np.split(order, ends[:-1])
+    several = sorted((rows for rows in members if len(rows) > 1), key=lambda rows: -len(rows))
+    for number, rows in enumerate(several, start=1):
+        print(f"group {number}: {len(rows)} sentences")
+        for row in rows:
+            print(f"{row:>8}  {sentences[row]}")
+
+
+ARGUMENTS = (DedupArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS, shares_work=False)

@@ -1,0 +1,1 @@
+"""Finding sentences: an index that is searched, reranking, near-duplicates and groups."""

@@ -1,0 +1,84 @@
+"""Near-duplicates: groups and pairs of sentences, and the file without them."""
+
+import numpy as np
+import pytest
+
+from cosent.cli import parse
+from cosent.dedup import DedupArguments, main, threshold_of
+from cosent.errors import InputError
+from cosent.evaluation.calibration import Platt
+from cosent.inference.decision_rule import DecisionRule
+from cosent.modeling.bi_encoder import SentenceEncoder
+
+LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹果", "今天天气很好。", "怎么还款", "推荐一辆红车"]
+
+
+@pytest.fixture
+def dedup(tiny_model, tmp_path, capsys, monkeypatch):
+    """A function that runs the job on `LINES` and returns its lines of stdout, and stderr."""
+    monkeypatch.setattr("cosent.finding.index.DEFAULT_CACHE", tmp_path / "cache")
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "bi")
+    (tmp_path / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+
+    def run(*flags):
+        words = ["--model", tmp_path / "bi", "--text", tmp_path / "faq.txt", "--device", "cpu", *flags]
+        main(*parse([str(word) for word in words], DedupArguments))
+        printed = capsys.readouterr()
+        return printed.out.splitlines(), printed.err
+
+    return run
+
+
+def cosines(folder) -> np.ndarray:
+    vectors = SentenceEncoder.from_pretrained(str(folder)).encode(LINES, normalize=True)
+    return vectors @ vectors.T
+
+
+def test_pairs_are_all_above_the_threshold(dedup, tmp_path):
+    """Fails if a pair is missed, shown twice, or not in the order of the cosines."""
+    products = cosines(tmp_path / "bi")
+    threshold = float(np.median(products[np.triu_indices(7, 1)])) + 1e-4
+    lines, said = dedup("--threshold", threshold, "--pairs")
+    found = [line.split()[:3] for line in lines]
+    assert {(int(a), int(b)) for _, a, b in found} == set(
+        zip(*np.where(np.triu(products >= threshold, 1)), strict=True)
+    )
+    scores = [float(score) for score, _, _ in found]
+    assert scores == sorted(scores, reverse=True) and 5 < len(found) < 21 and f"{len(found)} pairs" in said
+
+
+def test_groups_and_the_file_without_duplicates(dedup, tmp_path):
+    """Fails if a sentence that is like no other is lost, or a duplicate stays."""
+    lines, said = dedup("--threshold", 0.99999)
+    assert lines == ["group 1: 2 sentences", "       0  怎么还款", "       5  怎么还款"]
+    assert "7 sentences: 6 groups by a cosine of at least 1.0000, 1 of several sentences" in said
+    dedup("--threshold", 0.99999, "--output", tmp_path / "unique.txt")
+    assert (tmp_path / "unique.txt").read_text(encoding="utf-8").splitlines() == [*LINES[:5], LINES[6]]
+    with pytest.raises(InputError, match="exists, and nothing was written"):
+        dedup("--threshold", 0.99999, "--output", tmp_path / "unique.txt")
+    lines, _ = dedup("--threshold", -1.0)
+    assert lines[0] == "group 1: 7 sentences"
+    assert dedup("--min_cluster_size", 2)[1].count("by HDBSCAN") == 1
+
+
+def test_the_threshold_of_the_model(dedup, tmp_path):
+    """Fails if the threshold of the training is not the default, or a model without one gets a made-up one."""
+    with pytest.raises(InputError, match="no threshold, since it was not trained here on labels of 0 and 1"):
+        dedup("--pairs")
+    with pytest.raises(InputError, match="leave --output and --min_cluster_size out"):
+        dedup("--pairs", "--min_cluster_size", 3)
+    with pytest.raises(InputError, match="without a threshold"):
+        dedup("--threshold", 0.9, "--min_cluster_size", 3)
+    with pytest.raises(InputError, match="either --index, vectors of `cosent encode`, or --text"):
+        dedup("--threshold", 0.9, "--index", tmp_path)
+
+
+def test_a_trained_model_needs_no_threshold(monkeypatch):
+    """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
+    rules = {name: DecisionRule(name, 0.75, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
+    monkeypatch.setattr("cosent.inference.decision_rule.decision_rules", lambda model: rules)
+    with pytest.raises(InputError, match=r"has 0\.7500 \(faq\), 0\.7500 \(lcqmc\)"):
+        threshold_of(DedupArguments("runs/faq"))
+    del rules["lcqmc"]
+    assert threshold_of(DedupArguments("runs/faq")) == 0.75
+    assert threshold_of(DedupArguments("runs/faq", threshold=0.5)) == 0.5

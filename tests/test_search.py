@@ -1,0 +1,219 @@
+"""Finding sentences: the nearest ones first, reranked by another model, and what is refused."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cosent.cli import parse
+from cosent.encode import EncodeArguments
+from cosent.encode import main as encode
+from cosent.errors import InputError
+from cosent.finding.index import Hit, Index, reranked
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.prompts import Prompts
+from cosent.search import SearchArguments, main
+
+LINES = ["怎么还款", "如何还款", "今天天气很好", "红色的苹果", "我喜欢北京", "推荐一辆红车", "怎么还款"]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model, tmp_path_factory):
+    """A folder with `bi` and `cross`, the sentences `faq.txt`, and `vectors.npy` that `cosent encode` made of them."""
+    found = tmp_path_factory.mktemp("search")
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(found / "bi")
+    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(found / "cross")
+    (found / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    (found / "index").mkdir()
+    encoded(found / "faq.txt", found / "index/vectors.npy", found / "bi")
+    return found
+
+
+def encoded(text, output, model, **changes):
+    encode(EncodeArguments(str(model), [str(text)], str(output), **{"normalize": True, "device": "cpu"} | changes))
+
+
+@pytest.fixture
+def search(folder, tmp_path, capsys, monkeypatch):
+    """A function that runs the job and returns its lines of stdout, and stderr."""
+    monkeypatch.setattr("cosent.finding.index.DEFAULT_CACHE", tmp_path / "cache")
+
+    def run(*flags, index=folder / "index/vectors.npy"):
+        capsys.readouterr()
+        words = ["--model", folder / "bi", *(["--index", index] if index else []), "--device", "cpu", *flags]
+        main(*parse([str(word) for word in words], SearchArguments))
+        printed = capsys.readouterr()
+        return printed.out.splitlines(), printed.err
+
+    return run
+
+
+def test_the_most_similar_sentences_first(search, folder):
+    """Fails if a row has another sentence's text or cosine, or the order is not that of the cosines."""
+    lines, said = search("--query", "还款怎么操作", "苹果", "--top", "7", "--json")
+    encoder = SentenceEncoder.from_pretrained(str(folder / "bi"))
+    for line, query in zip(lines, ("还款怎么操作", "苹果"), strict=True):
+        answer = json.loads(line)
+        cosines = encoder.similarity([query] * len(LINES), LINES)
+        assert answer["query"] == query
+        assert [hit["row"] for hit in answer["hits"]] == np.argsort(-cosines, kind="stable").tolist()
+        for hit in answer["hits"]:
+            assert hit["sentence"] == LINES[hit["row"]] and hit["cosine"] == pytest.approx(
+                cosines[hit["row"]], abs=1e-5
+            )
+    assert "2 queries in 7 sentences: encode " in said and "search " in said
+
+
+def test_text_alone_is_enough(search, folder, tmp_path):
+    """Fails if searching one's own file takes more than one command, or finds something else than its index does."""
+    expected, _ = search("--query", "还款", "--top", "3")
+    (tmp_path / "queries.txt").write_text("还款\n", encoding="utf-8")
+    for query in (("--query", "还款"), ("--queries", tmp_path / "queries.txt")):
+        assert search("--text", folder / "faq.txt", *query, "--top", "3", index=None)[0] == expected
+    assert expected[0] == "还款" and len(expected) == 4 and expected[1].split()[0] == "1"
+    assert len(list((tmp_path / "cache").glob("*.npy"))) == 1, "the vectors are not cached"
+
+
+def test_queries_one_a_line(search, monkeypatch):
+    """Fails if a session cannot ask several queries of a model that is loaded once."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("还款\n\n苹果\n"))
+    lines, said = search("--top", "1")
+    assert lines[0::2] == ["还款", "苹果"] and len(lines) == 4 and said.count("1 query in 7 sentences") == 2
+
+
+def test_reranking(search, folder):
+    """Fails if --rerank keeps the order of the cosines, reads other sentences, or drops a better one for --top."""
+    answer = json.loads(search("--query", "还款", "--top", "2", "--rerank", folder / "cross", "--candidates", "5",
+                               "--json")[0][0])  # fmt: skip
+    hits = json.loads(search("--query", "还款", "--top", "5", "--json")[0][0])["hits"]
+    cross = CrossEncoder.from_pretrained(str(folder / "cross"))
+    scores = cross.similarity(["还款"] * 5, [hit["sentence"] for hit in hits])
+    best = np.argsort(-scores, kind="stable")[:2]
+    assert [hit["row"] for hit in answer["hits"]] == [hits[place]["row"] for place in best]
+    assert [hit["rerank"] for hit in answer["hits"]] == pytest.approx(scores[best].tolist(), abs=1e-5)
+    index = Index.open(folder / "index", str(folder / "bi"))
+    found = index.search(["还款"], top=2, reranker=cross, candidates=5)[0]
+    assert [hit.row for hit in found] == [hit["row"] for hit in answer["hits"]]
+    assert reranked(cross, ["a"], [[]]) == [[]] and isinstance(found[0], Hit)
+
+
+def test_several_files_are_one_index(folder, tmp_path):
+    """Fails if a row of a second file of vectors is shown as a sentence of the first."""
+    for name, part in (("a", LINES[:3]), ("b", LINES[3:])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
+    encoded(tmp_path / "*.txt", tmp_path / "parts", folder / "bi")
+    whole, parts = (Index.open(path, str(folder / "bi")) for path in (folder / "index", tmp_path / "parts"))
+    expected, found = (index.search(["苹果"], top=7)[0] for index in (whole, parts))
+    assert [(hit.row, hit.sentence) for hit in found] == [(hit.row, hit.sentence) for hit in expected]
+
+
+def test_prompts_of_queries_and_sentences(folder, tiny_model, tmp_path, caplog):
+    """Fails if queries or sentences are read without the prompt that the model has for them."""
+    encoder = SentenceEncoder.from_pretrained(str(folder / "bi"))
+    encoder.prompts = Prompts({"query": "问：", "passage": "答："})
+    encoder.save_pretrained(tmp_path / "bi")
+    encoded(folder / "faq.txt", tmp_path / "vectors.npy", tmp_path / "bi", prompt_name="passage")
+    index = Index.open(tmp_path / "vectors.npy", str(tmp_path / "bi"))
+    np.testing.assert_allclose(index.embed(["还款"]), encoder.encode(["问：还款"], normalize=True), atol=1e-6)
+    np.testing.assert_allclose(index.embed(["还款"], ""), encoder.encode(["还款"], normalize=True), atol=1e-6)
+    own = Index.of(LINES, str(tmp_path / "bi"), cache=tmp_path / "cache")
+    np.testing.assert_allclose(own.vectors, index.vectors[: len(LINES)], atol=1e-6)
+    assert not caplog.text
+    index.prompt = ""
+    index.embed(["还款"])
+    assert "embedded with no prompt, but the model's prompt for them is '答：'" in caplog.text
+
+
+def test_an_index_that_does_not_fit_is_refused(folder, tiny_model, tmp_path):
+    """Fails if vectors of another model, or of any length, are searched: what is found would mean nothing."""
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "other")
+    with pytest.raises(InputError, match="encoded by another model"):
+        Index.open(folder / "index", str(tmp_path / "other"))
+    encoded(folder / "faq.txt", tmp_path / "long.npy", folder / "bi", normalize=False)
+    with pytest.raises(InputError, match=r"a vector of length .* again with --normalize"):
+        Index.open(tmp_path / "long.npy", str(folder / "bi"))
+    with pytest.raises(InputError, match=r"has no \.npy file"):
+        Index.open(folder / "bi", str(folder / "bi"))
+    shutil.copytree(folder / "index", tmp_path / "torn/index")
+    shutil.copy(folder / "faq.txt", tmp_path / "torn")
+    (tmp_path / "torn/index/vectors.npy").write_bytes((folder / "index/vectors.npy").read_bytes()[:-100])
+    with pytest.raises(InputError, match="no complete file of vectors"):
+        Index.open(tmp_path / "torn/index", str(folder / "bi"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--query", "还款", "--top", "8"], "--top 8: there are 7 sentences"),
+        (["--query", "还款", " "], "with an empty one"),
+        (["--query", "还款", "--queries", "q.txt"], "not both"),
+        (["--query", "还款", "--top", "0"], "top"),
+    ],
+)
+def test_refusals(search, flags, message):
+    """Fails if an impossible question gets an answer, or a traceback."""
+    with pytest.raises(InputError, match=message):
+        search(*flags)
+
+
+def test_empty_queries_and_no_sentences(folder):
+    """Fails if an empty query, which is similar to anything, gets hits."""
+    index = Index.open(folder / "index", str(folder / "bi"))
+    with pytest.raises(InputError, match="Query 2 of 2 is empty"):
+        index.search(["还款", "\t"])
+    with pytest.raises(InputError, match="Expected 1 to 7 sentences"):
+        index.search(["还款"], top=8)
+    with pytest.raises(InputError, match="no sentence to find"):
+        Index.of([], str(folder / "bi"))
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "auto"])
+def test_faiss_finds_the_same(search, folder, tmp_path, kind):
+    """Fails if --faiss answers with other sentences where it can see all of them."""
+    pytest.importorskip("faiss")
+    shutil.copytree(folder / "index", tmp_path / "index")
+    shutil.copy(folder / "faq.txt", tmp_path)
+    found, expected = (
+        json.loads(search("--query", "还款", "--top", "3", "--json", *flags, index=tmp_path / "index")[0][0])["hits"]
+        for flags in (("--faiss", kind), ())
+    )  # the first two are the same sentence, in any order
+    assert [hit["sentence"] for hit in found] == [hit["sentence"] for hit in expected]
+    assert [hit["cosine"] for hit in found] == pytest.approx([hit["cosine"] for hit in expected], abs=1e-5)
+    assert list((tmp_path / "index").glob("*.hnsw.faiss"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_ctrl_c_ends_a_session(folder):
+    """Fails if Ctrl-C while a query is awaited is a traceback."""
+    command = [
+        "-m",
+        "cosent.search",
+        "--model",
+        folder / "bi",
+        "--index",
+        folder / "index",
+        "--device",
+        "cpu",
+        "--top",
+        "1",
+    ]
+    process = subprocess.Popen([sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, env=os.environ)  # fmt: skip
+    try:
+        process.stdin.write("还款\n".encode())
+        process.stdin.flush()
+        assert process.stdout.readline().decode().strip() == "还款"
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1].decode()
+        assert process.returncode == 130 and errors.endswith("stopped\n") and "Traceback" not in errors
+    finally:
+        process.kill()
+        process.communicate()
