@@ -5,9 +5,9 @@ python -m benchmarks.tables FILE ...     these Markdown files
 python -m benchmarks.tables --check      change nothing, exit with 1 where a table is not current
 
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
-`results/NAME`, or of the benchmark whose JSON is `results/NAME.json`; `<!-- results:NAME probabilities -->` asks for
-the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to
-it, and `teaching` for what teachers add.
+`results/NAME`, of the benchmark whose JSON is `results/NAME.json`, or of several results (`OF_SEVERAL`);
+`<!-- results:NAME probabilities -->` asks for the errors of a study's probabilities instead of its Spearman,
+`retrieval` for retrieval metrics next to it, and `teaching` for what teachers add.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.backbone_tables import backbones_table, packing_table
+from benchmarks.choosing_tables import choosing_table, kept_quality
 from benchmarks.claims import claims_table
 from benchmarks.ensemble_tables import fusion_table, merged_table
 from benchmarks.quickstart import quickstart_table
@@ -75,6 +76,8 @@ def fill(text: str, results: Path) -> str:
 
 def render(name: str, results: Path, table: Callable[[Study], str] = study_table) -> str:
     """The Markdown of one result; of a study, the given table."""
+    if name in OF_SEVERAL:
+        return OF_SEVERAL[name](results)
     file, folder = results / f"{name}.json", results / name
     if file.is_file():
         result = json.loads(file.read_text(encoding="utf-8"))
@@ -231,6 +234,7 @@ VIEWS = {  # of a study
 # By the `kind` of a result; results of speed have none.
 TABLES = {
     "backbones": backbones_table,
+    "choosing": choosing_table,
     "claims": claims_table,
     "exactness": exactness_table,
     "fusion": fusion_table,
@@ -245,6 +249,9 @@ TABLES = {
     "speed": speed_table,
     "student": student_table,
 }
+
+# By the name of a block: tables of more than one result.
+OF_SEVERAL = {"kept_quality": kept_quality}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,0 +1,46 @@
+"""What `docs/choosing.md` says about latency and memory is what was measured."""
+
+import json
+
+from benchmarks import choosing, choosing_tables
+from cosent.modeling.cross_encoder import CrossEncoder
+
+FIXED = {"corpus": "lcqmc", "top": 20, "queries": 5, "width": 256}
+FIXED |= {"load": [1.0, 2.0], "device": "CPU", "threads": 1, "when": "today", "commit": "abc"}
+
+
+def test_ratios_are_to_the_bi_encoder_and_a_million_readings_are_extrapolated():
+    """Fails if a ratio is to another case, or the page takes an extrapolated time for a measured one."""
+    vectors, cross = {"pair": 4.0, "few": 2.0, "many": 50.0}, {"pair": 6.0, "few": 800.0}
+    milliseconds = {f"{name} {form}": dict(vectors) for name in ("bi", "student") for form in ("float32", "int8")}
+    milliseconds |= {f"cross {form}": dict(cross) for form in ("float32", "int8")}
+    milliseconds |= {f"both {form}": {"few": 20.0, "many": 75.0} for form in ("float32", "int8")}
+    milliseconds["bi int8"]["pair"] = 1.0
+    mib = {f"{name} {form}": 300.0 for name in ("bi", "student", "cross") for form in ("float32", "int8")}
+    result = FIXED | {"milliseconds": milliseconds, "mib": mib}
+    text = choosing_tables.choosing_table(result)
+    assert "| bi-encoder | int8 | 1 | 0.25 | 2 | 1 | 50 | 1 | 300 |" in text
+    assert "| cross-encoder | float32 | 6 | 1.5 | 800 | 400 | ~ 800,000 | ~ 16,000 | 300 |" in text
+    assert "| bi-encoder, then cross-encoder | int8 |  |  | 20 | 10 | 75 | 1.5 |  |" in text
+    assert "977 MiB more" in text  # 1e6 * 256 * 4 / 2**20
+
+
+def test_the_benchmark_measures_every_case(tmp_path, monkeypatch, tiny_model, make_corpus, pairs):
+    """Fails if a case of the page is missing, or the benchmark stops on its way after an hour."""
+    monkeypatch.setattr(choosing, "MANY", 2000)
+    monkeypatch.setattr(choosing, "FEW", 4)
+    monkeypatch.setattr(choosing, "FOUND", 2)
+    corpus = make_corpus({"train": pairs, "validation": pairs, "test": pairs})
+    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "cross")
+    output = tmp_path / "choosing.json"
+    words = ["--bi", tiny_model, "--cross", tmp_path / "cross", "--student", tiny_model, "--corpus", corpus]
+    words += ["--output", output, "--queries", "2", "--top", "2", "--width", "32"]
+    choosing.main(choosing.parser().parse_args(list(map(str, words))))
+    result = json.loads(output.read_text())
+    for form in choosing.FORMS:
+        assert set(result["milliseconds"][f"bi {form}"]) == {"pair", "few", "many"}
+        assert set(result["milliseconds"][f"cross {form}"]) == {"pair", "few"}
+        assert set(result["milliseconds"][f"both {form}"]) == {"few", "many"}
+        assert min(result["milliseconds"][f"student {form}"].values()) > 0
+    assert 0 < result["mib"]["bi int8"] < result["mib"]["bi float32"]
+    assert "~" in choosing_tables.choosing_table(result)
