@@ -26,7 +26,7 @@ from benchmarks.quickstart import quickstart_table
 from benchmarks.scale_table import scale_table
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Cell, Number, times_100
+from cosent.reporting.numbers import Cell, Number, Range, times_100
 from cosent.reporting.probabilities import probabilities_table
 from cosent.reporting.readme_tables import study_table
 from cosent.reporting.retrieval import retrieval_table
@@ -225,6 +225,25 @@ def generation_table(result: dict) -> str:
     )
 
 
+def finding_table(result: dict) -> str:
+    """Spearman and retrieval of a model before and after training, by corpus that it is tested on."""
+    header = ["tested on", "queries", "pool", "Spearman", "Recall@1", "Recall@10", "gain in Recall@10"]
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        moved = (f"{100 * row['before'][key]:.2f} -> {100 * row['after'][key]:.2f}"
+                 for key in ("spearman", "recall_at_1", "recall_at_10"))  # fmt: skip
+        low, high = row["gain"]["recall_at_10"]
+        gain = Range(100 * low, 100 * high)
+        rows.append([row["corpus"], row["queries"], row["pool"], *moved, gain])
+    trained = result["trained"]
+    return (
+        f"{markdown_table(header, rows)}\n\n"
+        f"Test x100 of `{result['before']}`, before -> after {trained['loss']} on {', '.join(trained['corpus'])} "
+        f"(learning rate {trained['learning_rate']:g}, {trained['num_train_epochs']:g} epochs), and the paired 95% "
+        f"interval of the gain over queries; one seed, {result['device']}, commit {commit_of(result)}."
+    )
+
+
 VIEWS = {  # of a study
     None: study_table,
     "probabilities": probabilities_table,
@@ -238,6 +257,7 @@ TABLES = {
     "claims": claims_table,
     "exactness": exactness_table,
     "fusion": fusion_table,
+    "finding": finding_table,
     "generation": generation_table,
     "kills": kills_table,
     "merged": merged_table,
