@@ -230,7 +230,7 @@ def finding_table(result: dict) -> str:
     header = ["tested on", "queries", "pool", "Spearman", "Recall@1", "Recall@10", "gain in Recall@10"]
     rows: list[list[Cell]] = []
     for row in result["rows"]:
-        moved = (f"{100 * row['before'][key]:.2f} -> {100 * row['after'][key]:.2f}"
+        moved = (f"{100 * row['before'][key]:.2f} → {100 * row['after'][key]:.2f}"
                  for key in ("spearman", "recall_at_1", "recall_at_10"))  # fmt: skip
         low, high = row["gain"]["recall_at_10"]
         gain = Range(100 * low, 100 * high)
@@ -238,7 +238,7 @@ def finding_table(result: dict) -> str:
     trained = result["trained"]
     return (
         f"{markdown_table(header, rows)}\n\n"
-        f"Test x100 of `{result['before']}`, before -> after {trained['loss']} on {', '.join(trained['corpus'])} "
+        f"Test x100 of `{result['before']}`, before → after {trained['loss']} on {', '.join(trained['corpus'])} "
         f"(learning rate {trained['learning_rate']:g}, {trained['num_train_epochs']:g} epochs), and the paired 95% "
         f"interval of the gain over queries; one seed, {result['device']}, commit {commit_of(result)}."
     )
