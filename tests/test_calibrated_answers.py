@@ -8,7 +8,7 @@ import pytest
 from cosent import decision_rules, load_model
 from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.evaluate import EvaluateArguments
+from cosent.evaluate import ARGUMENTS as EVALUATE
 from cosent.evaluate import main as evaluate
 from cosent.evaluation.calibration import Isotonic, Platt, sigmoid
 from cosent.evaluation.calibration_fit import fit_calibration
@@ -50,7 +50,7 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys
     probabilities = rule.probabilities(scores)
     assert 0 < probabilities.min() < probabilities.max() < 1
     main_args = ["--model", str(folder), "--corpus", str(corpus)]
-    evaluate(*parse(main_args, EvaluateArguments, PromptArguments))
+    evaluate(*parse(main_args, *EVALUATE))
     result = json.loads(capsys.readouterr().out)
     wanted = probability_metrics(probabilities, labels)
     raw = probability_metrics(sigmoid(scores) if flags else np.clip(scores, 0, 1), labels)
@@ -79,7 +79,7 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
     assert list(rules) == ["one", "two"] and rules["one"].calibration != rules["two"].calibration
     assert "brier" not in read_record(folder).after["stsb"]["test"]
     capsys.readouterr()
-    evaluate(*parse(["--model", str(folder), "--corpus", str(corpora[2])], EvaluateArguments, PromptArguments))
+    evaluate(*parse(["--model", str(folder), "--corpus", str(corpora[2])], *EVALUATE))
     out, err = capsys.readouterr()
     assert json.loads(out)["calibration_from"] == "none: the labels are not binary"
     assert "brier" not in out and "probabilities" not in err
@@ -130,12 +130,12 @@ def test_the_only_rule_needs_no_flag():
 def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, capsys):
     """Fails if --find_threshold fits on the scored split, or says nothing about a model that has no map."""
     arguments = ["--model", str(tiny_model), "--corpus", str(corpus)]
-    evaluate(*parse(arguments, EvaluateArguments, PromptArguments))
+    evaluate(*parse(arguments, *EVALUATE))
     out, err = capsys.readouterr()
     without = json.loads(out)
     assert without["calibration"] is None and "--find_threshold" in without["calibration_from"]
     assert "brier" not in without and without["uncalibrated_brier"] > 0 and "no map" in err
-    evaluate(*parse([*arguments, "--find_threshold"], EvaluateArguments, PromptArguments))
+    evaluate(*parse([*arguments, "--find_threshold"], *EVALUATE))
     found = json.loads(capsys.readouterr().out)
     model = load_model(str(tiny_model))
     first, second, labels = columns(pairs[:32])
@@ -153,10 +153,6 @@ def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, c
     folder = train(corpus)
     assert read_record(folder).calibrations == {} and decision_rules(folder) == {}
     capsys.readouterr()
-    evaluate(
-        *parse(
-            ["--model", str(folder), "--corpus", str(corpus), "--find_threshold"], EvaluateArguments, PromptArguments
-        )
-    )
+    evaluate(*parse(["--model", str(folder), "--corpus", str(corpus), "--find_threshold"], *EVALUATE))
     out, _ = capsys.readouterr()
     assert json.loads(out)["calibration_from"] == "none: all labels of the validation split are equal"

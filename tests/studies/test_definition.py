@@ -156,7 +156,8 @@ def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):
     """Fails if running a shipped study again would move its own results aside."""
     monkeypatch.chdir(ROOT)
     recognised = 0
-    for folder in sorted(path.parent for path in (ROOT / "results").glob("*/study.yaml")):
+    folders = sorted(path.parent for path in (ROOT / "results").glob("*/study.yaml"))
+    for folder in (folder for folder in folders if not folder.name.startswith("teach_")):  # of cosent teach, no study
         study = definition.read_study(f"recipes/studies/{folder.name}.yaml")
         expanded = definition.expand(study, {})
         expanded = list(choose(study, expanded, folder)[0]) if "tune" in study else expanded
