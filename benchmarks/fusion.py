@@ -1,6 +1,6 @@
 """Fuse two runs by the mean of their ranks: what two losses add beyond two seeds of one.
 
-python -m benchmarks.fusion results/interactive_pairs --output results/fusion.json
+python -m benchmarks.fusion results/towers --output results/fusion.json
 """
 
 import argparse
