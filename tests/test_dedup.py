@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cosent.cli import parse
-from cosent.dedup import DedupArguments, main, threshold_of
+from cosent.dedup import ARGUMENTS, main, threshold_of
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Platt
 from cosent.inference.decision_rule import DecisionRule
@@ -22,7 +22,7 @@ def dedup(tiny_model, tmp_path, capsys, monkeypatch):
 
     def run(*flags):
         words = ["--model", tmp_path / "bi", "--text", tmp_path / "faq.txt", "--device", "cpu", *flags]
-        main(*parse([str(word) for word in words], DedupArguments))
+        main(*parse([str(word) for word in words], *ARGUMENTS))
         printed = capsys.readouterr()
         return printed.out.splitlines(), printed.err
 
@@ -78,7 +78,7 @@ def test_a_trained_model_needs_no_threshold(monkeypatch):
     rules = {name: DecisionRule(name, 0.75, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
     monkeypatch.setattr("cosent.inference.decision_rule.decision_rules", lambda model: rules)
     with pytest.raises(InputError, match=r"has 0\.7500 \(faq\), 0\.7500 \(lcqmc\)"):
-        threshold_of(DedupArguments("runs/faq"))
+        threshold_of("runs/faq", None)
     del rules["lcqmc"]
-    assert threshold_of(DedupArguments("runs/faq")) == 0.75
-    assert threshold_of(DedupArguments("runs/faq", threshold=0.5)) == 0.5
+    assert threshold_of("runs/faq", None) == 0.75
+    assert threshold_of("runs/faq", 0.5) == 0.5

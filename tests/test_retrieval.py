@@ -43,7 +43,7 @@ def evaluate(capsys):
 
 def theirs(model, corpus, split: str, prompts: tuple[str, str] = ("", "")) -> dict[str, float]:
     """The metrics of sentence-transformers' evaluator; a query is no document of its own, as it would find itself."""
-    pool, relevance = pool_and_relevance(load_corpus(str(corpus)), split)
+    pool, relevance, _ = pool_and_relevance(load_corpus(str(corpus)), split)
     encoder = SentenceTransformer(str(model), device="cpu")
     vectors = [encoder.encode([prompt + text for text in pool], normalize_embeddings=True) for prompt in prompts]
     scores = vectors[0] @ vectors[1].T

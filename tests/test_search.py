@@ -19,7 +19,7 @@ from cosent.finding.index import Hit, Index, reranked
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.prompts import Prompts
-from cosent.search import SearchArguments, main
+from cosent.search import ARGUMENTS, main
 
 LINES = ["怎么还款", "如何还款", "今天天气很好", "红色的苹果", "我喜欢北京", "推荐一辆红车", "怎么还款"]
 
@@ -48,7 +48,7 @@ def search(folder, tmp_path, capsys, monkeypatch):
     def run(*flags, index=folder / "index/vectors.npy"):
         capsys.readouterr()
         words = ["--model", folder / "bi", *(["--index", index] if index else []), "--device", "cpu", *flags]
-        main(*parse([str(word) for word in words], SearchArguments))
+        main(*parse([str(word) for word in words], *ARGUMENTS))
         printed = capsys.readouterr()
         return printed.out.splitlines(), printed.err
 

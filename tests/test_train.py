@@ -105,10 +105,16 @@ def test_gradient_checkpointing_changes_no_weight(train, corpus):
     assert plain.read_bytes() == checkpointed.read_bytes()
 
 
-@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
-def test_cached_batches_train_as_large_ones_do(train, corpus, tower):
-    """Fails if --cached_batch_size compares within its parts, counts rows twice, or scales the gradient."""
-    flags = ("--optim", "sgd", "--dropout", "0", "--learning_rate", "3e-3", "--max_grad_norm", "0", "--tower", tower)
+@pytest.mark.parametrize(
+    "chosen",
+    [("--tower", "bi_encoder"), ("--tower", "cross_encoder"), ("--loss", "cosent_in_batch"), ("--loss", "infonce")],
+)
+def test_cached_batches_train_as_large_ones_do(train, corpus, chosen):
+    """Fails if --cached_batch_size compares within its parts, counts rows twice, or scales the gradient.
+
+    Or if strangers in other parts are overlooked, or groups meet the sentences of others.
+    """
+    flags = ("--optim", "sgd", "--dropout", "0", "--learning_rate", "3e-3", "--max_grad_norm", "0", *chosen)
     curves = []
     for name, batch in {"large": ("24",), "cached": ("8", "--cached_batch_size", "24")}.items():  # 64 = 24 + 24 + 16
         folder = train(corpus, *flags, "--per_device_train_batch_size", *batch, output=name)

@@ -13,20 +13,16 @@ import numpy as np
 from cosent.cli import run
 from cosent.errors import InputError, writing
 from cosent.files import write_atomically
-from cosent.flags import REQUIRED, option
+from cosent.finding.arguments import IndexArguments
+from cosent.flags import option
 
 MOST_PAIRS = 50_000_000  # sorted in memory
 
 
 @dataclass
 class DedupArguments:
-    """Sentences, and when two of them are the same."""
+    """When two sentences are the same, and what becomes of them."""
 
-    model: str = option(REQUIRED, "Bi-encoder: folder of a trained model, a shipped encoder or a Hub id.")
-    index: str | None = option(None, "Vectors that `cosent encode` wrote with --normalize, or a folder of them.")
-    text: list[str] | None = option(
-        None, "Instead: text files, a sentence per line; embedded once, and cached by model and text."
-    )
     threshold: float | None = option(
         None, "Least cosine of similar sentences; default: the one that training found on validation."
     )
@@ -36,17 +32,15 @@ class DedupArguments:
     )
     output: str | None = option(None, "File to write: the sentences, of each group only the first.")
     overwrite: bool = option(False, "Replace the output if it exists.")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
 
-def main(args: DedupArguments) -> None:
-    from cosent.compute.devices import choose_device
+def main(index_args: IndexArguments, args: DedupArguments) -> None:
     from cosent.finding.groups import dense_clusters
     from cosent.finding.index import open_index
 
     check(args)
-    threshold = threshold_of(args) if args.min_cluster_size is None else None
-    index = open_index(args.model, args.index, args.text, choose_device(args.device))
+    threshold = threshold_of(index_args.model, args.threshold) if args.min_cluster_size is None else None
+    index = open_index(index_args)
     if args.pairs:
         print_pairs(index, threshold)
         return
@@ -82,21 +76,21 @@ def check(args: DedupArguments) -> None:
         )
 
 
-def threshold_of(args: DedupArguments) -> float:
-    """`--threshold`, or the one of the model.
+def threshold_of(model: str, given: float | None) -> float:
+    """The threshold as given, or the one of the model.
 
     Raises:
         InputError: the model has none, or several.
     """
-    if args.threshold is not None:
-        return args.threshold
+    if given is not None:
+        return given
     from cosent.inference.decision_rule import decision_rules
 
-    rules = decision_rules(args.model)
+    rules = decision_rules(model)
     if len(rules) != 1:
         known = ", ".join(f"{rule.threshold:.4f} ({name})" for name, rule in rules.items())
         raise InputError(
-            f"{args.model} has {known or 'no threshold, since it was not trained here on labels of 0 and 1'}: which "
+            f"{model} has {known or 'no threshold, since it was not trained here on labels of 0 and 1'}: which "
             "sentences are similar is not known. Give --threshold, e.g. 0.9, and look at --pairs."
         )
     return next(iter(rules.values())).threshold
@@ -153,7 +147,7 @@ def print_groups(sentences, groups: np.ndarray) -> None:
             print(f"{row:>8}  {sentences[row]}")
 
 
-ARGUMENTS = (DedupArguments,)
+ARGUMENTS = (IndexArguments, DedupArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS, shares_work=False)

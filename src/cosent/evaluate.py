@@ -171,7 +171,7 @@ def choose_decision(args: EvaluateArguments, corpus, model, prompts: tuple[str, 
 def find_decision(args: EvaluateArguments, corpus, model, prompts: tuple[str, str]) -> Decision:
     """The threshold and the map that fit the validation split of this corpus."""
     from cosent.evaluation.calibration_fit import fit_calibration
-    from cosent.evaluation.metrics import find_threshold
+    from cosent.evaluation.metrics import can_rank, find_threshold
     from cosent.inference.shared_work import score
     from cosent.modeling.embedder import Embedder
 
@@ -180,7 +180,7 @@ def find_decision(args: EvaluateArguments, corpus, model, prompts: tuple[str, st
     source = f"{corpus.manifest.name} validation"
     scores, labels = score(model, corpus.split("validation"), args.batch_size, prompts), corpus.labels("validation")
     threshold = find_threshold(scores, labels, grid=args.threshold_grid)[0]
-    if len(np.unique(labels)) == 1:
+    if not can_rank(labels):
         return Decision(threshold, source, None, "none: all labels of the validation split are equal")
     return Decision(threshold, source, fit_calibration(scores, labels), source)
 

@@ -227,6 +227,8 @@ def split(args: MineArguments, labels: np.ndarray) -> dict[str, np.ndarray]:
     Raises:
         InputError: fewer training pairs than validation pairs, or training pairs of a single label.
     """
+    from cosent.evaluation.metrics import can_rank
+
     order = np.random.default_rng(args.seed).permutation(len(labels))
     held_out, train = np.sort(order[: args.validation_pairs]), np.sort(order[args.validation_pairs :])
     if len(train) <= len(held_out):
@@ -234,7 +236,7 @@ def split(args: MineArguments, labels: np.ndarray) -> dict[str, np.ndarray]:
             f"--validation_pairs {args.validation_pairs} leaves {len(train)} of {len(labels)} pairs for training. "
             "Lower it, or make more pairs."
         )
-    if len(np.unique(labels[train])) < 2:
+    if not can_rank(labels[train]):
         raise InputError(
             f"All {len(train)} training pairs would have the label {labels[train][0]:g}: training learns from their "
             "order, and would refuse them. Raise --own, or label with --teacher."

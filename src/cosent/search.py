@@ -15,7 +15,8 @@ from itertools import islice
 
 from cosent.cli import run
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_below_1
+from cosent.finding.arguments import IndexArguments
+from cosent.flags import option, refuse_below_1
 from cosent.inference.prompt_arguments import check_line_breaks
 
 QUERIES = 512  # read and answered at a time
@@ -23,13 +24,8 @@ QUERIES = 512  # read and answered at a time
 
 @dataclass
 class SearchArguments:
-    """Where to find what."""
+    """What to find, and how."""
 
-    model: str = option(REQUIRED, "Bi-encoder: folder of a trained model, a shipped encoder or a Hub id.")
-    index: str | None = option(None, "Vectors that `cosent encode` wrote with --normalize, or a folder of them.")
-    text: list[str] | None = option(
-        None, "Instead: text files, a sentence per line; embedded once, and cached by model and text."
-    )
     query: list[str] | None = option(None, "Queries.", commas=True)
     queries: str | None = option(None, "Instead: a text file with a query per line.")
     top: int = option(10, "Sentences per query.")
@@ -43,20 +39,17 @@ class SearchArguments:
         ("auto", "hnsw", "ivf"),
     )  # fmt: skip
     json: bool = option(False, "A JSON object per query.")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
 
-def main(args: SearchArguments) -> None:
-    from cosent.compute.devices import choose_device
+def main(index_args: IndexArguments, args: SearchArguments) -> None:
     from cosent.data.text import read_texts
     from cosent.finding.index import open_index
     from cosent.modeling.auto import load_model
 
     check(args)
     given = args.query or (None if args.queries is None else list(read_texts([args.queries])))
-    device = choose_device(args.device)
-    reranker = None if args.rerank is None else load_model(args.rerank).to(device)
-    index = open_index(args.model, args.index, args.text, device)
+    index = open_index(index_args)
+    reranker = None if args.rerank is None else load_model(args.rerank).to(index.encoder.device)
     if args.top > len(index):
         raise InputError(f"--top {args.top}: there are {len(index)} sentences. Lower it.")
     if args.faiss is not None:
@@ -124,7 +117,7 @@ def lines(hits: list) -> list[str]:
     ]
 
 
-ARGUMENTS = (SearchArguments,)
+ARGUMENTS = (IndexArguments, SearchArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS, shares_work=False)

@@ -36,19 +36,6 @@ def losses(folder) -> list[float]:
     return [entry["loss"] for entry in json.loads((folder / "run.json").read_text())["history"] if "loss" in entry]
 
 
-@pytest.mark.parametrize("loss", ["cosent_in_batch", "infonce"])
-def test_cached_batches_train_as_large_ones_do(train, corpus, loss):
-    """Fails if strangers in other parts of a cached batch are overlooked, or groups meet the sentences of others."""
-    flags = ("--optim", "sgd", "--dropout", "0", "--learning_rate", "3e-3", "--max_grad_norm", "0", "--loss", loss)
-    curves = []
-    for name, batch in {"large": ("24",), "cached": ("8", "--cached_batch_size", "24")}.items():  # 64 = 24 + 24 + 16
-        folder = train(corpus, *flags, "--per_device_train_batch_size", *batch, output=name)
-        history = json.loads((folder / "run.json").read_text())["history"]
-        curves.append([(entry["loss"], entry["grad_norm"]) for entry in history if "loss" in entry])
-    assert len(curves[0]) == 6
-    np.testing.assert_allclose(curves[1], curves[0], rtol=2e-4)
-
-
 def test_the_loss_learns_which_sentences_are_similar(corpus, tiny_model):
     """Fails if the groups of a batch are not those of its sentences."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))

@@ -21,6 +21,12 @@ def sentence_groups(rows: datasets.Dataset, similar_from: float) -> np.ndarray:
     numbers = pc.dictionary_encode(pa.chunked_array(chunks))  # one dictionary for all chunks
     sentence = np.concatenate([chunk.indices.to_numpy() for chunk in numbers.chunks]).reshape(2, -1)
     similar = labels_of(rows) >= similar_from
-    links = coo_array((np.ones(similar.sum()), sentence[:, similar]), shape=(sentence.max() + 1,) * 2)
-    _, group = connected_components(links, directed=False)
+    first, second = sentence[:, similar]
+    group = components(first, second, int(sentence.max()) + 1)
     return group.astype(np.int64)[sentence.T]
+
+
+def components(first: np.ndarray, second: np.ndarray, count: int) -> np.ndarray:
+    """Number of the group of each of `count` things, shape `(count,)`, of which pairs link `first` with `second`."""
+    links = coo_array((np.ones(len(first), bool), (first, second)), shape=(count, count))
+    return connected_components(links, directed=False)[1]

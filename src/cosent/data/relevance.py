@@ -1,17 +1,16 @@
 """Queries of a labelled corpus: which sentences of its pool are labelled similar to which."""
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from cosent.data.corpus import Corpus
+from cosent.data.groups import components
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance
 
 
 def pool_and_relevance(
     corpus: Corpus, split: str, from_label: float | None = None, closure: bool = False, whole_pool: bool = False
-) -> tuple[list[str], Relevance]:
+) -> tuple[list[str], Relevance, np.ndarray]:
     """The distinct sentences of a split, and for each that is labelled similar to others, which ones.
 
     Every sentence of a similar pair is a query for the other one. The gain of a sentence is its label: 1 of binary
@@ -23,7 +22,8 @@ def pool_and_relevance(
         whole_pool: retrieve among the sentences of all splits; the queries stay those of `split`.
 
     Returns:
-        The pool and its queries; `Relevance.items` are places in the pool.
+        The pool; its queries, whose `Relevance.items` are places in it; and the places of the sentences of each pair of
+        the split, int64 of shape `(pairs, 2)`.
 
     Raises:
         InputError: the split has no similar pair, or `from_label` is not above 0, where gains begin.
@@ -39,7 +39,8 @@ def pool_and_relevance(
             for sentence in part[name][:]:
                 place.setdefault(sentence, len(place))
     labels = corpus.labels(split).astype(np.float64)
-    first, second = (np.array([place[s] for s in rows[name][:]]) for name in ("sentence1", "sentence2"))
+    places = np.array([[place[s] for s in rows[name][:]] for name in ("sentence1", "sentence2")]).T
+    first, second = places.T
     similar = (labels >= least) & (first != second)
     if not similar.any():
         raise InputError(
@@ -49,13 +50,13 @@ def pool_and_relevance(
     first, second, labels = first[similar], second[similar], labels[similar]
     if closure:
         first, second, labels = connected(first, second, len(place))
-    return list(place), relevance(np.r_[first, second], np.r_[second, first], np.r_[labels, labels])
+    known = relevance(np.r_[first, second], np.r_[second, first], np.r_[labels, labels])
+    return list(place), known, places
 
 
 def connected(first: np.ndarray, second: np.ndarray, sentences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All pairs of sentences that are connected by the given pairs, each once, with labels of 1."""
-    graph = coo_array((np.ones(len(first)), (first, second)), shape=(sentences, sentences))
-    _, component = connected_components(graph, directed=False)
+    component = components(first, second, sentences)
     members = np.unique(np.r_[first, second])
     groups = np.split(members[np.argsort(component[members], kind="stable")],
                       np.cumsum(np.unique(component[members], return_counts=True)[1])[:-1])  # fmt: skip

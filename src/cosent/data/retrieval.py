@@ -48,12 +48,10 @@ class RetrievalTask:
 def retrieval_task(corpus: Corpus, split: str, args: RetrievalArguments) -> RetrievalTask | None:
     """The task of a split; None, with a line in the log, if no pair of it is labelled similar."""
     try:
-        pool, relevance = pool_and_relevance(
+        pool, relevance, places = pool_and_relevance(
             corpus, split, args.retrieval_from, args.retrieval_closure, args.retrieval_pool == "all"
         )
     except InputError as error:
         logger.warning("No retrieval metrics: %s", error)
         return None
-    place, rows = {sentence: row for row, sentence in enumerate(pool)}, corpus.split(split)
-    places = np.array([[place[s] for s in rows[name][:]] for name in ("sentence1", "sentence2")]).T
     return RetrievalTask(pool, sampled(relevance, MOST_QUERIES), places)

@@ -187,3 +187,8 @@ def _check(scores, labels, binary: bool = False) -> tuple[np.ndarray, np.ndarray
             "meaning for graded labels. Use spearman, or make the labels binary first."
         )
     return scores, labels
+
+
+def can_rank(labels: np.ndarray) -> bool:
+    """Whether Spearman and thresholds are defined: there are two different labels."""
+    return len(np.unique(labels)) > 1

@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
+from cosent.data.groups import components as linked
 from cosent.errors import InputError
 from cosent.inference.neighbours import Vectors
 
@@ -29,9 +28,7 @@ def components(pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> np.
 def merged(groups: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """The groups, with those of the rows of each pair joined."""
     first, second = (groups[np.concatenate([pair[side] for pair in pairs])] for side in (0, 1))
-    size = len(groups)
-    links = coo_matrix((np.ones(len(first), bool), (first, second)), shape=(size, size))
-    return by_first_row(connected_components(links, directed=False)[1][groups])
+    return by_first_row(linked(first, second, len(groups))[groups])
 
 
 def dense_clusters(vectors: Vectors, least: int) -> np.ndarray:

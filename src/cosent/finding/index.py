@@ -9,14 +9,15 @@ for hit in index.search(["还款怎么操作"], top=2)[0]:
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
+from cosent.compute.devices import choose_device
 from cosent.data.text import read_texts
 from cosent.errors import InputError
+from cosent.finding.arguments import IndexArguments
 from cosent.inference.approximate import approximate
 from cosent.inference.neighbours import Vectors, nearest
 from cosent.inference.vector_set import VectorSet, open_vectors
@@ -61,7 +62,7 @@ class Index:
                  folder: Path = DEFAULT_CACHE, key: str = ""):  # fmt: skip
         self.encoder, self.vectors, self.sentences, self.prompt = encoder, vectors, sentences, prompt
         self.folder, self.key = folder, key
-        self.find: Callable = partial(nearest_in, vectors)
+        self.find: Callable = lambda queries, k: nearest(queries, vectors, k)
 
     @classmethod
     def open(cls, path: str | Path, model: str, device: str = "cpu") -> "Index":
@@ -162,10 +163,6 @@ def reranked(reranker: CrossEncoder | Embedder, queries: Sequence[str], found: l
     return [sorted(some, key=lambda hit: -hit.rerank) for some in judged]
 
 
-def nearest_in(vectors: Vectors, queries: np.ndarray, k: int, exclude: np.ndarray | None = None):
-    return nearest(queries, vectors, k, exclude)
-
-
 def check_lengths(path: str | Path, vectors: VectorSet) -> None:
     """Refuses vectors whose dot product is no cosine; zeros, of a sentence without tokens, are none either way.
 
@@ -182,12 +179,15 @@ def check_lengths(path: str | Path, vectors: VectorSet) -> None:
         )
 
 
-def open_index(model: str, index: str | None, text: list[str] | None, device: str) -> Index:
-    """The index of `--index` or `--text`.
+def open_index(args: IndexArguments) -> Index:
+    """The index of `--index` or `--text`, on its device.
 
     Raises:
         InputError: neither, or both.
     """
-    if (index is None) == (text is None):
+    if (args.index is None) == (args.text is None):
         raise InputError("Name what to search: either --index, vectors of `cosent encode`, or --text, files of text.")
-    return Index.of(list(read_texts(text)), model, device) if index is None else Index.open(index, model, device)
+    device = choose_device(args.device)
+    if args.text is not None:
+        return Index.of(list(read_texts(args.text)), args.model, device)
+    return Index.open(args.index, args.model, device)

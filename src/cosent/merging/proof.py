@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from cosent.errors import InputError
 from cosent.modeling.auto import load_model
 from cosent.modeling.embedder import Embedder
 from cosent.modeling.text_model import TextModel
 from cosent.run_record import Proof
-from cosent.training.folder_proof import SAME_WEIGHTS, answers
+from cosent.training.folder_proof import SAME_WEIGHTS, answers, relative_difference
 
 PAIRS = [("今天天气不错", "今天天气很好"), ("我喜欢北京", "我不喜欢北京"), ("怎么还款", "如何还款")]
 
@@ -21,7 +19,7 @@ def prove(model: TextModel, folder: Path) -> Proof:
         InputError: they differ by more than rounding.
     """
     now, loaded = answers(model, PAIRS), answers(load_model(str(folder)).to(model.device), PAIRS)
-    difference = float(np.abs(loaded - now).max() / np.abs(now).max())
+    difference = relative_difference(loaded, now)
     if not difference <= SAME_WEIGHTS:
         raise InputError(
             f"Expected the merged folder, loaded from disk, to answer as the model in memory, got a difference of "

@@ -160,28 +160,16 @@ class CrossEncoder(TextModel):
             )
         return self.prefix(first), Prefix()
 
-    def similarity(
+    def pair_scores(
         self,
-        sentences1: str | list[str],
-        sentences2: str | list[str],
+        sentences1: list[str],
+        sentences2: list[str],
+        sides: tuple[str, str],
         batch_size: int = 512,
         show_progress_bar: bool = False,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-    ) -> float | np.ndarray:
-        """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
-
-        Any real number, higher = more similar; (a, b) and (b, a) may differ. Warns about pairs over `max_length`.
-
-        Args:
-            batch_size: most pairs per forward pass; its number of tokens is limited too.
-            show_progress_bar: report progress on stderr.
-            prompt: text to put in front of every pair, "" for none; default: the default prompt of `prompts`.
-            prompt_name: instead, the name of one of `prompts`.
-        """
-        if isinstance(sentences1, str) and isinstance(sentences2, str):
-            return float(self.similarity([sentences1], [sentences2], prompt=prompt, prompt_name=prompt_name)[0])
-        prefixes = self.prefixes(prompt, prompt_name)
+    ) -> np.ndarray:
+        """The logit of each pair, or of two logits the difference."""
+        prefixes = self.prefixes(sides)
         with tqdm(total=len(sentences1), unit="pair", disable=not show_progress_bar) as progress:
             scores, truncated = score_pairs(self, sentences1, sentences2, batch_size, progress.update, prefixes)
         warn_truncated(truncated, len(scores), "pairs", self.max_length)

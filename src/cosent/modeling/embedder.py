@@ -1,7 +1,6 @@
 """`Embedder`: what a bi-encoder and an ensemble of them have in common."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -62,31 +61,16 @@ class Embedder(TextModel):
         warn_truncated(truncated, len(sentences), "sentences", self.max_length)
         return vectors
 
-    def similarity(
-        self,
-        sentences1: str | list[str],
-        sentences2: str | list[str],
-        batch_size: int = 512,
-        show_progress_bar: bool = False,
-        prompt: str | Sequence[str] | None = None,
-        prompt_name: str | Sequence[str] | None = None,
-    ) -> float | np.ndarray:
-        """Cosine of each pair: a float for two strings, shape `(pairs,)` for two lists of equal length.
-
-        For all against all, multiply the results of `encode(..., normalize=True)`.
-
-        Args:
-            prompt, prompt_name: as for `encode`; a list of two if they differ for `sentences1` and `sentences2`.
-        """
-        if isinstance(sentences1, str) and isinstance(sentences2, str):
-            return float(self.similarity([sentences1], [sentences2], prompt=prompt, prompt_name=prompt_name)[0])
+    def pair_scores(
+        self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
+    ) -> np.ndarray:
+        """The cosine of each pair."""
         check_pairs(sentences1, sentences2)
-        first, second = self.prompts.sides(prompt, prompt_name)
-        options = {"batch_size": batch_size, "normalize": True, "show_progress_bar": show_progress_bar}
+        first, second = sides
         if first == second:  # a sentence of both sides is read once
-            vectors = self.encode([*sentences1, *sentences2], prompt=first, **options)
-            sides = vectors[: len(sentences1)], vectors[len(sentences1) :]
+            vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)
+            one, other = vectors[: len(sentences1)], vectors[len(sentences1) :]
         else:
-            columns = zip((sentences1, sentences2), (first, second), strict=True)
-            sides = tuple(self.encode(column, prompt=text, **options) for column, text in columns)
-        return (sides[0] * sides[1]).sum(axis=1)
+            columns = zip((sentences1, sentences2), sides, strict=True)
+            one, other = (self.encode(column, normalize=True, prompt=text, **options) for column, text in columns)
+        return (one * other).sum(axis=1)

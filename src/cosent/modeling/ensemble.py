@@ -241,20 +241,11 @@ class ScoreEnsemble(Ensemble):
         self.members[0].prefixes(sides)  # refuses two that differ
         return self.prefix(sides[0]), Prefix()
 
-    def similarity(
-        self,
-        sentences1: str | list[str],
-        sentences2: str | list[str],
-        batch_size: int = 512,
-        show_progress_bar: bool = False,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-    ) -> float | np.ndarray:
-        """As `CrossEncoder.similarity`."""
-        if isinstance(sentences1, str) and isinstance(sentences2, str):
-            return float(self.similarity([sentences1], [sentences2], prompt=prompt, prompt_name=prompt_name)[0])
-        readers = self.readers(self.prefixes(prompt, prompt_name)[0])
-        options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+    def pair_scores(
+        self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
+    ) -> np.ndarray:
+        """The weighted mean of the members' scores."""
+        readers = self.readers(self.prefixes(sides)[0])
         scores = [member.similarity(sentences1, sentences2, prompt=own.text, **options) for member, own in readers]
         return np.average(scores, axis=0, weights=self.weights).astype(np.float32)
 

@@ -1,8 +1,10 @@
 """`TextModel`: what bi-encoders, cross-encoders and students have in common."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -90,6 +92,45 @@ class TextModel(nn.Module):
         """The prompts of both sentences of a pair; the arguments are those of `Prompts.sides`."""
         first, second = self.prompts.sides(prompt, prompt_name)
         return self.prefix(first), self.prefix(second)
+
+    def similarity(
+        self,
+        sentences1: str | list[str],
+        sentences2: str | list[str],
+        batch_size: int = 512,
+        show_progress_bar: bool = False,
+        prompt: str | Sequence[str] | None = None,
+        prompt_name: str | Sequence[str] | None = None,
+    ) -> float | np.ndarray:
+        """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
+
+        A bi-encoder's is the cosine; for all against all, multiply the results of `encode(..., normalize=True)`. A
+        cross-encoder's is any real number, higher = more similar; (a, b) and (b, a) may differ. Warns about sentences,
+        or pairs, over `max_length`.
+
+        Args:
+            batch_size: most sentences or pairs per forward pass; its number of tokens is limited too.
+            show_progress_bar: report progress on stderr.
+            prompt: text to put in front, "" for none; default: the default prompt of `prompts`. A list of two if they
+                differ for `sentences1` and `sentences2`, which a cross-encoder refuses.
+            prompt_name: instead, the name of one of `prompts`, or of two.
+        """
+        alone = isinstance(sentences1, str) and isinstance(sentences2, str)
+        columns = ([sentences1], [sentences2]) if alone else (sentences1, sentences2)
+        sides = self.prompts.sides(prompt, prompt_name)
+        scores = self.pair_scores(*columns, sides, batch_size=batch_size, show_progress_bar=show_progress_bar)
+        return float(scores[0]) if alone else scores
+
+    @abstractmethod
+    def pair_scores(
+        self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
+    ) -> np.ndarray:
+        """Float32 scores `(pairs,)` of two lists.
+
+        Args:
+            sides: the prompts of both.
+            options: `batch_size` and `show_progress_bar`.
+        """
 
     def save_tokenizer(self, folder: str | Path) -> None:
         """Writes the tokenizer, which carries `max_length`."""

@@ -17,10 +17,10 @@ from transformers.training_args import OptimizerNames
 from cosent.compute.distributed import decided_by_main
 from cosent.data.corpus import Corpus
 from cosent.data.leaks import leaks
+from cosent.evaluation.metrics import can_rank
 from cosent.modeling.lora import Adapter
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.checkpoints import check_settings
-from cosent.training.held_out import can_rank
 from cosent.training.pair_trainer import PairTrainer
 from cosent.training.sharding import launched_with
 

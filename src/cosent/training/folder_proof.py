@@ -71,8 +71,7 @@ class FolderProof:
     def compare(self, folder: str) -> Proof:
         trained = encoder_of(self.copy or self.model)
         now, loaded = answers(trained, self.pairs), answers(reload(folder, trained), self.pairs)
-        same_shape = loaded.shape == now.shape
-        difference = float(np.abs(loaded - now).max() / np.abs(now).max()) if same_shape else float("inf")
+        difference = relative_difference(loaded, now)
         what = "scores" if isinstance(trained, CrossEncoder) else "vectors"
         if not difference <= self.tolerance:
             raise InputError(
@@ -104,6 +103,11 @@ def reload(folder: str, like: TextModel) -> TextModel:
         loaded = load_model(folder, attn_implementation=like.backbone.config._attn_implementation)
     loaded.packing = like.packing
     return loaded.to(like.backbone.device)
+
+
+def relative_difference(loaded: np.ndarray, now: np.ndarray) -> float:
+    """Largest difference of answers, relative to the largest value; infinite if they are of another shape."""
+    return float(np.abs(loaded - now).max() / np.abs(now).max()) if loaded.shape == now.shape else float("inf")
 
 
 def distance(start: np.ndarray, now: np.ndarray) -> float:

@@ -10,7 +10,7 @@ from cosent.data.pairs import PairDataset
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration, calibration_metrics
 from cosent.evaluation.calibration_fit import fit_calibration
-from cosent.evaluation.metrics import SimilarityMetrics, find_threshold
+from cosent.evaluation.metrics import SimilarityMetrics, can_rank, find_threshold
 from cosent.evaluation.retrieval import METRICS, mean_intervals
 from cosent.run_queries import Queries, QueryMetrics
 from cosent.run_record import Intervals, Metrics
@@ -34,11 +34,6 @@ class Evaluation:
     intervals: Intervals = field(default_factory=dict)
     thresholds: dict[str, float] = field(default_factory=dict)
     calibrations: dict[str, Calibration] = field(default_factory=dict)
-
-
-def can_rank(labels: np.ndarray) -> bool:
-    """Whether Spearman and thresholds are defined: there are two different labels."""
-    return len(np.unique(labels)) > 1
 
 
 def validation_sets(
