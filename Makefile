@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 FAST := not slow and not distributed
+# Two test files at a time, of one thread each: a process takes up to 2 GiB, so more of them are your choice (JOBS=8).
+JOBS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install quickstart check test lint types imports coverage tables
@@ -20,10 +23,10 @@ quickstart: .venv/.runtime  ## train the embedded encoder on the demo corpus, co
 	@$(BIN)/python -m cosent.similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv --label_column published
 
 check: lint types imports  ## before you push: linters and the fast tests
-	$(BIN)/python -m pytest -m "$(FAST)"
+	$(PYTEST) -m "$(FAST)"
 
 test: lint types imports  ## everything, also the slow tests and those that launch several processes
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: .venv/.dev  ## style and spelling
 	$(BIN)/ruff check --quiet .
@@ -37,7 +40,7 @@ imports: .venv/.dev  ## imports point one way: the contracts in pyproject.toml
 	$(BIN)/lint-imports --no-logo
 
 coverage: .venv/.dev  ## lines that the fast tests never run
-	$(BIN)/python -m pytest -m "$(FAST)" --cov=cosent --cov=data_scripts --cov-report=term-missing:skip-covered
+	$(PYTEST) -m "$(FAST)" --cov=cosent --cov=data_scripts --cov-report=term-missing:skip-covered
 
 tables: .venv/.runtime  ## write the generated blocks of README and docs
 	$(BIN)/python -m benchmarks.tables
