@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cosent import __version__
 from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
+from cosent.compute.progress_lines import use_progress_lines
 from cosent.errors import InputError, messages_for_users
 from cosent.flags import Flag, flags_of, nearest, read_values, value_of, words_of
 from cosent.run_status import failures_told
@@ -196,6 +197,8 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
 def configure_logging() -> None:
     """Logs to stderr: progress of cosent, warnings of all libraries; nothing from ranks above 0.
 
+    Progress bars become lines where stderr is not a terminal.
+
     Only for jobs: a program that imports cosent configures logging itself.
     """
     if int(os.environ.get("RANK", 0)) > 0:
@@ -204,6 +207,7 @@ def configure_logging() -> None:
     handler.setFormatter(Formatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("cosent").setLevel(logging.INFO)
+    use_progress_lines()
 
 
 class Formatter(logging.Formatter):

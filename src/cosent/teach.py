@@ -76,10 +76,8 @@ def execute(steps, args: TeachArguments, results: Path) -> str | None:
             bar.set_description_str(f"{number + 1}/{len(steps)} {step.folder.name}")
 
             def advance(share: float, done: int = number) -> None:
-                # On a terminal the clock is refreshed; a log file gets a line only for news.
-                news, bar.n = done + share != bar.n or sys.stderr.isatty(), done + share
-                if news:
-                    bar.refresh()
+                bar.n = done + share
+                bar.refresh()
 
             advance(0.0)
             if step.finished:

@@ -1,6 +1,5 @@
 """Progress bar of a study."""
 
-import sys
 from threading import Lock
 
 from tqdm import tqdm
@@ -18,7 +17,8 @@ class Progress:
     def __init__(self, work: dict[Run, float]):
         self.work, self.shares, self.done, self.lock = work, dict.fromkeys(work, 0.0), 0, Lock()
         form = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left"
-        self.bar = tqdm(total=sum(work.values()), bar_format=form, desc=self.description(), disable=not work)
+        options = {"bar_format": form, "unit": "pair", "unit_scale": True}
+        self.bar = tqdm(total=sum(work.values()), desc=self.description(), disable=not work, **options)
 
     def description(self) -> str:
         return f"{self.done}/{len(self.work)} runs"
@@ -27,11 +27,8 @@ class Progress:
         with self.lock:
             self.shares[run] = max(share, self.shares[run])
             self.done += finished
-            n = sum(share * self.work[run] for run, share in self.shares.items())
-            # On a terminal the clock is refreshed; a log file gets a line only for news.
-            news = finished or n != self.bar.n or sys.stderr.isatty()
-            self.bar.n = n
-            self.bar.set_description_str(self.description(), refresh=news)
+            self.bar.n = sum(share * self.work[run] for run, share in self.shares.items())
+            self.bar.set_description_str(self.description())
 
     def __enter__(self):
         return self

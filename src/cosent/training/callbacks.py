@@ -94,7 +94,17 @@ class ToldProgress(TrainerCallback):
 
 
 class QuietProgress(ProgressCallback):
-    """Progress bar without printed dictionaries."""
+    """Progress bars without printed dictionaries."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        if self.training_bar is not None:
+            self.training_bar.set_description_str("Training", refresh=False)
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
+        if self.prediction_bar is not None:
+            self.prediction_bar.set_description_str("Evaluation", refresh=False)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         pass
