@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from cosent.errors import InputError
+from cosent.evaluation.retrieval import NAMES as NAMES_OF_METRICS
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
 from cosent.studies.results import read_results
@@ -63,6 +64,29 @@ def latency(own: dict[str, float], reference: dict[str, float], case: str) -> li
 
 def memory(mib: dict[str, float], key: str, form: str) -> Cell:
     return None if key == "both" else Number(mib[f"{key} {form}"], form=".0f")
+
+
+def quality_table(result: dict) -> str:
+    """Spearman of pairs and retrieval metrics of each model and number type, and what reranking adds."""
+    metrics = ("recall_at_1", "mrr_at_10", "recall_at_10")
+    order = list(NAMES)
+    rows: list[list[Cell]] = []
+    for row in sorted(result["rows"], key=lambda row: order.index(row["model"])):
+        found: list[Cell] = [times_100([row[metric]]) if metric in row else None for metric in metrics]
+        pairs = None if row["spearman"] is None else times_100([row["spearman"]])
+        rows.append([NAMES[row["model"]], row["form"], pairs, *found])
+    both = next(row for row in result["rows"] if row["model"] == "both" and row["form"] == "float32")
+    alone = next(row for row in result["rows"] if row["model"] == "bi" and row["form"] == "float32")
+    low, high = (100 * bound for bound in both["gain"]["recall_at_1"])
+    gain = 100 * (both["recall_at_1"] - alone["recall_at_1"])
+    header = ["model", "type", "test Spearman ×100", *(NAMES_OF_METRICS[metric] for metric in metrics)]
+    return (
+        f"{markdown_table(header, rows)}\n\n"
+        f"{result['corpus']} test, from models trained on {result['trained_on']}; sentences are found for "
+        f"{result['queries']:,} queries among all of the split. The cross-encoder orders the first {result['top']}: "
+        f"Recall@1 {gain:+.2f} [{low:+.2f}, {high:+.2f}] (paired 95% interval over queries). {result['device']}, "
+        f"{result['when']}, commit {(result['commit'] or 'unknown')[:10]}."
+    )
 
 
 def kept_quality(results: Path) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.backbone_tables import backbones_table, packing_table
-from benchmarks.choosing_tables import choosing_table, kept_quality
+from benchmarks.choosing_tables import choosing_table, kept_quality, quality_table
 from benchmarks.claims import claims_table
 from benchmarks.ensemble_tables import fusion_table, merged_table
 from benchmarks.quickstart import quickstart_table
@@ -254,6 +254,7 @@ VIEWS = {  # of a study
 TABLES = {
     "backbones": backbones_table,
     "choosing": choosing_table,
+    "choosing_quality": quality_table,
     "claims": claims_table,
     "exactness": exactness_table,
     "fusion": fusion_table,

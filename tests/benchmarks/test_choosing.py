@@ -2,7 +2,11 @@
 
 import json
 
-from benchmarks import choosing, choosing_tables
+import numpy as np
+import pytest
+
+from benchmarks import choosing, choosing_quality, choosing_tables
+from cosent.evaluation.retrieval import Relevance
 from cosent.modeling.cross_encoder import CrossEncoder
 
 FIXED = {"corpus": "lcqmc", "top": 20, "queries": 5, "width": 256}
@@ -44,3 +48,36 @@ def test_the_benchmark_measures_every_case(tmp_path, monkeypatch, tiny_model, ma
         assert min(result["milliseconds"][f"student {form}"].values()) > 0
     assert 0 < result["mib"]["bi int8"] < result["mib"]["bi float32"]
     assert "~" in choosing_tables.choosing_table(result)
+
+
+def test_reranking_orders_only_what_was_found():
+    """Fails if the cross-encoder's order reaches behind the sentences that it has read, or joins another query's."""
+
+    class Longest:
+        def similarity(self, queries, sentences):
+            assert queries == ["甲"] * 3 + ["乙乙"] * 3
+            return np.array([float(len(sentence)) for sentence in sentences])
+
+    pool = ["甲", "乙乙", "丙丙丙", "丁丁丁丁", "戊" * 9]
+    one = np.array([0, 1, 2]), np.ones(2)
+    relevance = Relevance(np.array([0, 1]), one[0], np.array([1, 2]), one[1])
+    rows = np.array([[1, 2, 3, 4], [0, 3, 2, 4]])
+    after = choosing_quality.reranked(rows, relevance, pool, Longest(), top=3)
+    assert after.tolist() == [[3, 2, 1, 4], [3, 2, 0, 4]]
+
+
+def test_quality_is_measured_for_every_row_of_the_page(tmp_path, tiny_model, make_corpus, pairs):
+    """Fails if a model or number type is missing, or the page shows a gain that is not the difference of two rows."""
+    corpus = make_corpus({"train": pairs, "validation": pairs, "test": pairs})
+    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "cross")
+    words = ["--bi", tiny_model, "--cross", tmp_path / "cross", "--student", tiny_model, "--corpus", corpus]
+    words += ["--output", tmp_path / "out.json", "--top", "2", "--trained_on", "nothing"]
+    choosing_quality.main(choosing_quality.parser().parse_args(list(map(str, words))))
+    result = json.loads((tmp_path / "out.json").read_text())
+    rows = {(row["model"], row["form"]): row for row in result["rows"]}
+    assert set(rows) == {(name, form) for name in choosing_tables.NAMES for form in choosing.FORMS}
+    both, bi = rows["both", "float32"], rows["bi", "float32"]
+    assert bi["spearman"] == pytest.approx(rows["student", "float32"]["spearman"])  # the same folder
+    text = choosing_tables.quality_table(result)
+    assert f"Recall@1 {100 * (both['recall_at_1'] - bi['recall_at_1']):+.2f} [" in text
+    assert text.count("| int8 |") == 4
