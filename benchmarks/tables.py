@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.approximate import approximate_table
 from benchmarks.backbone_tables import backbones_table, packing_table
 from benchmarks.choosing_tables import choosing_table, kept_quality, quality_table
 from benchmarks.claims import claims_table
@@ -253,6 +254,7 @@ VIEWS = {  # of a study
 # By the `kind` of a result; results of speed have none.
 TABLES = {
     "backbones": backbones_table,
+    "approximate": approximate_table,
     "choosing": choosing_table,
     "choosing_quality": quality_table,
     "claims": claims_table,
