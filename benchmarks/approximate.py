@@ -71,10 +71,17 @@ def approximate_table(result: dict) -> str:
     rows: list[list[Cell]] = []
     for name, seconds in result["seconds"].items():
         own, built = statistics.median(seconds), result["built"].get(name)
-        found = (
-            [Number(1.0), None] if built is None else [Number(built["recall"]), Number(built["seconds"], form=".0f")]
+        recall = Number(built["recall"] if built else 1.0, form=".3f")
+        building = Number(built["seconds"], form=".0f") if built else None
+        rows.append(
+            [
+                name,
+                recall,
+                building,
+                Number(1000 * own / result["queries"], form=".2f"),
+                Number(exact / own, form=".1f"),
+            ]
         )
-        rows.append([name, *found, Number(1000 * own / result["queries"], form=".2f"), Number(exact / own, form=".1f")])
     header = ["search", f"recall@{TOP}", "built in, s", "a query, ms", "times as fast"]
     return (
         f"{markdown_table(header, rows)}\n\n"
