@@ -18,11 +18,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.anchors import anchors_table
 from benchmarks.approximate import approximate_table
 from benchmarks.backbone_tables import backbones_table, packing_table
 from benchmarks.choosing_tables import choosing_table, kept_quality, quality_table
 from benchmarks.claims import claims_table
 from benchmarks.ensemble_tables import fusion_table, merged_table
+from benchmarks.mteb_equality import mteb_table
 from benchmarks.quickstart import quickstart_table
 from benchmarks.scale_table import scale_table
 from cosent.errors import InputError, messages_for_users
@@ -264,6 +266,7 @@ TABLES = {
     "generation": generation_table,
     "kills": kills_table,
     "merged": merged_table,
+    "mteb": mteb_table,
     "packing": packing_table,
     "quickstart": quickstart_table,
     "scale": scale_table,
@@ -273,8 +276,8 @@ TABLES = {
     "student": student_table,
 }
 
-# By the name of a block: tables of more than one result.
-OF_SEVERAL = {"kept_quality": kept_quality}
+# By the name of a block: tables of other files than one result.
+OF_SEVERAL = {"anchors": anchors_table, "kept_quality": kept_quality}
 
 
 def parser() -> argparse.ArgumentParser:

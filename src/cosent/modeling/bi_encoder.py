@@ -6,13 +6,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, normalize
 
 from cosent.compute.packed_backbone import packed_forward, padded_forward
 from cosent.data.prefix import Prefix
 from cosent.data.tokenization import tokenizer_rules
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.evaluation.cosines import pair_cosines
 from cosent.modeling.carried import Carried, warn_of_similarity
 from cosent.modeling.embedder import Embedder
 from cosent.modeling.loading import (
@@ -196,7 +197,11 @@ class BiEncoder(nn.Module):
         skip = None if skip is None else skip.flatten()
         embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), skip=skip)
         embeddings = embeddings.float().unflatten(0, (-1, 2))
-        outputs = {"embeddings": embeddings, "scores": cosine_similarity(embeddings[:, 0], embeddings[:, 1])}
+        if self.training:
+            scores = cosine_similarity(embeddings[:, 0], embeddings[:, 1])
+        else:  # as `similarity` computes them, so that equal sentences tie
+            scores = pair_cosines(*normalize(embeddings, dim=-1).unbind(1))
+        outputs = {"embeddings": embeddings, "scores": scores}
         if self.head is not None:
             outputs["logits"] = self.head(embeddings)
         return outputs

@@ -8,6 +8,7 @@ from tqdm.auto import tqdm
 
 from cosent.data.prefix import Prefix
 from cosent.data.tokenization import warn_truncated
+from cosent.evaluation.cosines import pair_cosines
 from cosent.inference.batches import check_pairs
 from cosent.inference.embedding import embed
 from cosent.modeling.text_model import TextModel
@@ -73,4 +74,4 @@ class Embedder(TextModel):
         else:
             columns = zip((sentences1, sentences2), sides, strict=True)
             one, other = (self.encode(column, normalize=True, prompt=text, **options) for column, text in columns)
-        return (one * other).sum(axis=1)
+        return pair_cosines(one, other)

@@ -1,0 +1,1 @@
+"""What `evaluate` measures with: rows of a corpus or a file, thresholds, tables of results, tasks of mteb."""

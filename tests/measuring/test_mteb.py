@@ -1,0 +1,140 @@
+"""`cosent evaluate --mteb`: mteb's own tasks on prepared rows."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from cosent.cli import parse
+from cosent.errors import InputError
+from cosent.evaluate import ARGUMENTS, main
+from cosent.measuring.mteb_encoder import default_name, default_revision
+from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.run_record import Environment, RunRecord
+from tests.conftest import prepare
+
+
+@pytest.fixture(scope="module")
+def corpora(pairs, tmp_path_factory):
+    """A folder with ATEC of 0 and 1, and AFQMC, of which mteb reads the validation split."""
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare(folder / "atec", {"train": pairs, "test": pairs[:40]}, "binary", 1.0)
+    prepare(folder / "afqmc", {"validation": pairs[20:]}, "binary", 1.0)
+    return folder
+
+
+@pytest.fixture
+def evaluate(tiny_model, corpora, capsys):
+    """Returns a function that runs the job on those corpora and gives back the JSON of stdout, and stderr."""
+
+    def run(*flags, model=tiny_model):
+        main(*parse(["--model", str(model), "--data_dir", str(corpora), *map(str, flags)], *ARGUMENTS))
+        shown = capsys.readouterr()
+        return json.loads(shown.out), shown.err
+
+    return run
+
+
+@pytest.mark.parametrize("prompt", [(), ("--prompt", "query: ")])
+def test_mteb_and_evaluate_agree(evaluate, tmp_path, prompt):
+    """Fails if a figure for the leaderboard is not the one that `evaluate` prints: other rows, prompts or lengths."""
+    found, table = evaluate("--mteb", "sts", "--mteb_output", tmp_path, "--mteb_name", "me/faq", *prompt)
+    assert list(found["tasks"]) == ["ATEC", "AFQMC"] and "AFQMC   validation" in table
+    for task, corpus, split in (("ATEC", "atec", "test"), ("AFQMC", "afqmc", "validation")):
+        ours, _ = evaluate("--corpus", corpus, "--split", split, "--no_retrieval", *prompt)
+        theirs = found["tasks"][task]
+        assert (theirs["split"], theirs["pairs"]) == (split, ours["pairs"])
+        assert theirs["cosine_spearman"] == pytest.approx(ours["spearman"], abs=1e-4)
+        assert theirs["cosine_pearson"] == pytest.approx(ours["pearson"], abs=1e-4)
+        assert abs(ours["spearman"]) > 0.01, "nothing was ranked"
+
+
+def test_mteb_on_sentence_transformers_agrees(evaluate, tiny_model, corpora, tmp_path):
+    """Fails if somebody who runs mteb on a published folder gets another figure than we print."""
+    from benchmarks.mteb_equality import by_sentence_transformers
+
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "model")
+    found, _ = evaluate("--mteb", "ATEC", "--mteb_output", tmp_path / "mteb", model=tmp_path / "model")
+    other, _ = evaluate("--mteb", "ATEC", "--mteb_output", tmp_path / "mteb")
+    theirs = by_sentence_transformers("ATEC", str(tmp_path / "model"), str(corpora))
+    assert found["tasks"]["ATEC"]["cosine_spearman"] == pytest.approx(theirs, abs=1e-4)
+    assert other["tasks"]["ATEC"]["cosine_spearman"] != pytest.approx(theirs, abs=1e-3), "pooling makes no difference"
+
+
+def test_the_result_files_are_those_of_mteb(evaluate, tiny_model, tmp_path, caplog):
+    """Fails if mteb cannot load what is submitted, or a file says that other rows are the published ones."""
+    from mteb.results import TaskResult
+
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    RunRecord(recipe={"corpus": ["atec", "mine"]}, environment=Environment({}, None, "CPU", 1), train_seconds=1.0,
+              seconds=2.0, history=[]).save(model)  # fmt: skip
+    flags = ("--mteb", "atec", "AFQMC", "--mteb_name", "me/faq", "--mteb_revision", "abc", "--mteb_output")
+    found, _ = evaluate(*flags, tmp_path / "mteb", model=model)
+    folder = tmp_path / "mteb" / "results" / "me__faq" / "abc"
+    assert found["results"] == str(folder)
+    written = TaskResult.from_disk(folder / "ATEC.json")
+    assert written.scores["test"][0]["main_score"] == pytest.approx(found["tasks"]["ATEC"]["cosine_spearman"], abs=1e-6)
+    assert written.dataset_revision.startswith("prepared-") and "not the rows of the leaderboard" in caplog.text
+    assert found["tasks"]["ATEC"]["rows"] == "test: rows 40, published 20000"
+    meta = json.loads((folder / "model_meta.json").read_text(encoding="utf-8"))
+    assert (meta["name"], meta["revision"], meta["embed_dim"]) == ("me/faq", "abc", 32)
+    assert meta["training_datasets"] == ["ATEC"]
+    assert "AFQMC shares thousands of pairs with ATEC" in caplog.text and "ATEC shares" not in caplog.text
+
+
+def test_other_settings_get_a_folder_of_their_own(evaluate, tmp_path):
+    """Fails if figures of int8 or of another prompt replace those of the model as it is."""
+    flags = ("--mteb", "ATEC", "--mteb_output", tmp_path)
+    folders = {evaluate(*flags, *more)[0]["results"] for more in ((), ("--int8",), ("--prompt", "query: "))}
+    assert len(folders) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--mteb", "T2Retrieval"), "Other tasks of mteb"),
+        (("--mteb", "sts", "--corpus", "atec"), "one of the two"),
+        ((), "one of the two"),
+        (("--mteb", "ATEC", "--threshold", "0.5"), "--threshold does nothing here"),
+        (("--corpus", "atec", "--mteb_name", "me/faq"), "--mteb_name does nothing here"),
+        (("--mteb", "ATEC", "--mteb_name", "faq"), "OWNER/NAME"),
+        (("--mteb", "ATEC", "--prompt", "a: ", "b: "), "both would get the same one"),
+        (("--mteb", "BQ"), "no prepared corpus 'bq'"),
+    ],
+)
+def test_what_cannot_be_run(evaluate, tmp_path, monkeypatch, flags, message):
+    """Fails if a flag is ignored in silence, or a task that is not there ends in a trace."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        evaluate(*flags)
+
+
+def test_a_cross_encoder_is_told_why(evaluate, tiny_model, tmp_path):
+    """Fails if a cross-encoder is pooled into cosines, or ends in a trace of mteb."""
+    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "cross")
+    with pytest.raises(InputError, match="is a cross-encoder.*--corpus NAME gives its Spearman"):
+        evaluate("--mteb", "ATEC", model=tmp_path / "cross")
+
+
+def test_without_mteb_the_extra_is_named(evaluate, monkeypatch):
+    """Fails if a missing package ends in a trace."""
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(InputError, match=r"pip install 'cosent\[mteb\]'"):
+        evaluate("--mteb", "ATEC")
+
+
+def test_the_revision_follows_the_weights(tiny_model, tmp_path):
+    """Fails if two models of one folder share their results, or a new run.json makes another model of it."""
+    shutil.copytree(tiny_model, tmp_path / "model")
+    first = default_revision(str(tmp_path / "model"))
+    (tmp_path / "model" / "run.json").write_text("{}", encoding="utf-8")
+    assert default_revision(str(tmp_path / "model")) == first == default_revision(str(tiny_model))
+    with open(tmp_path / "model" / "model.safetensors", "ab") as file:
+        file.write(b"x")
+    assert default_revision(str(tmp_path / "model")) != first
+    assert default_name(str(tmp_path / "model"), str(tmp_path / "model")) == "local/model"
+    assert default_name("mini", str(tiny_model)) == "cosent/mini"
+    assert default_name("BAAI/bge-base-zh", "BAAI/bge-base-zh") == "BAAI/bge-base-zh"
