@@ -51,7 +51,8 @@ def qualities(args: argparse.Namespace) -> tuple[list[dict], int]:
     if task is None:
         raise InputError(f"{corpus.folder}: no pair of the test split is labelled similar, so nothing can be found.")
     relevance, rows = sampled(task.relevance, args.queries), []
-    with tqdm(total=4 * len(FORMS), unit="model") as bar:
+    names = [name for name in ("bi", "student", "cross") if getattr(args, name)]
+    with tqdm(total=(len(names) + 1) * len(FORMS), unit="model") as bar:
 
         def add(name: str, form: str, spearman: float | None, metrics: dict[str, np.ndarray]) -> None:
             means = {key: float(value.mean()) for key, value in metrics.items()}
@@ -59,12 +60,12 @@ def qualities(args: argparse.Namespace) -> tuple[list[dict], int]:
             bar.update()
 
         for form in FORMS:
-            towers = {name: load(getattr(args, name), form) for name in ("bi", "student", "cross")}
+            towers = {name: load(getattr(args, name), form) for name in names}
             pairs = {
                 name: correlations(model.similarity(test["sentence1"][:], test["sentence2"][:]), corpus.labels("test"))
                 for name, model in towers.items()
             }
-            for name in ("bi", "student"):
+            for name in [name for name in names if name != "cross"]:
                 places = found(towers[name].encode(task.pool, normalize=True), relevance)
                 metrics = retrieval_metrics(places, relevance)
                 add(name, form, pairs[name]["spearman"], metrics)
@@ -99,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bi", required=True, help="folder of a trained bi-encoder")
     parser.add_argument("--cross", required=True, help="folder of a cross-encoder, trained on the same pairs")
-    parser.add_argument("--student", required=True, help="folder of a student")
+    parser.add_argument("--student", help="folder of a student, if there is one")
     parser.add_argument("--trained_on", required=True, help="what they were trained on, in words, for the table")
     parser.add_argument("--corpus", default="lcqmc", help="prepared corpus with a test split")
     parser.add_argument("--queries", type=int, default=2000, help="queries, drawn at random, that are searched for")
