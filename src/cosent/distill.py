@@ -125,9 +125,9 @@ def main(
             proof=proven,
             leaks=leaks(corpora, measured),
         )
-        verdict.judge(record, measured, corpora)
+        floor = verdict.judge(record, measured, corpora)
         finish(trainer, record)
-        print(summary(record), *verdict.in_words(record), sep="\n")
+        print(summary(record, floor), *verdict.in_words(record), sep="\n")
         print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
 
 

@@ -38,6 +38,7 @@ from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import (
     check_metric,
     evaluate_splits,
+    metric_prefixes,
     retrieval_table,
     select_on_validation,
     table,
@@ -96,7 +97,10 @@ def main(
 
     def at_start():
         proof.begin()
-        return evaluate([], scores, queries, "before")
+        found = evaluate([], scores, queries, "before")
+        if trainer.board is not None:
+            trainer.board.add_start(metric_prefixes(trainer.eval_dataset, data.held_out), found.metrics, scores)
+        return found
 
     result = trainer.train(checkpoint, at_start=at_start)
     before, after = trainer.before.metrics, evaluate(mixture.binary, scores, queries, "after")

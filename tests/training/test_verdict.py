@@ -110,10 +110,11 @@ def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
     assert {one.than for one in kept.shortfalls} >= {"before training"} and len(kept.remedies) == 2
     assert str(kept.shortfalls[0]) in printed and f"Likeliest remedies: {kept.remedies[0]}; or " in printed
     header, line = printed.splitlines()[:2]
-    assert header.split() == ["Spearman", "overlap", "before", "after"]
+    assert header.split()[:4] == ["Spearman", "before", "after", "floor"]
     labels = np.array([label for *_, label in opposed])
     floor = overlap_spearman(*(list(column) for column in list(zip(*opposed, strict=True))[:2]), labels)
-    assert float(line.split()[2]) == pytest.approx(floor, abs=1e-4)
+    shown = [kept.before["made_up"]["validation"]["spearman"], kept.after["made_up"]["validation"]["spearman"], floor]
+    assert [float(word) for word in line.split()[2:5]] == pytest.approx(shown, abs=1e-4)
 
     folder = train(make_corpus({"train": pairs, "validation": pairs[:32]}), "--num_train_epochs", "8", output="good")
     assert read_record(folder).shortfalls == [] and "Likeliest" not in capsys.readouterr().out

@@ -9,6 +9,7 @@ from cosent.errors import InputError
 from cosent.flags import option, refuse_below_1, refuse_negative
 from cosent.pretraining.model import ARCHITECTURES
 from cosent.training.arguments import refuse_sharding_flags, use_one_gpu
+from cosent.training.tensorboard import check_reporters
 
 
 @dataclass
@@ -55,7 +56,7 @@ class PretrainingArguments(TrainingArguments):
     save_strategy: str = option("steps", "When to write a checkpoint: no or steps.")
     save_total_limit: int | None = option(1, "Checkpoints kept on disk.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
-    report_to: str = option("none", "Where else to log, e.g. tensorboard.")
+    report_to: str = option("none", "Where else to log: tensorboard, for curves.")
     remove_unused_columns: bool = option(False, "Leave as it is.")
     overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
 
@@ -65,6 +66,7 @@ class PretrainingArguments(TrainingArguments):
         refuse_below_1(self, "gradient_accumulation_steps")
         refuse_negative(self, "learning_rate", "weight_decay")
         refuse_sharding_flags(self)
+        check_reporters(self.report_to)
         if self.max_steps < 0 and self.max_minutes is None:
             raise InputError("Text is streamed endlessly: give --max_minutes or --max_steps.")
         if not 0 < self.mask_ratio < 1:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from cosent.evaluation.score_groups import split_by
 from cosent.evaluation.significance import spearman
 from cosent.reporting import figures
 from cosent.reporting.document import Figures, Section, Table
@@ -101,12 +102,6 @@ def distances(study: Study) -> Section:
     table = Table("Mean ± standard deviation of |u - v| over test pairs, before training", header, rows)
     legend = "Distances of dissimilar pairs (orange) and similar ones (blue, dashed) before training."
     return Section("Distances before training", [text, Figures(legend, plots), table] if plots else [])
-
-
-def split_by(labels: np.ndarray, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """Values of dissimilar and of similar pairs: labels up to the middle of their range, and above it."""
-    similar = labels > (labels.min() + labels.max()) / 2
-    return [("dissimilar", values[~similar]), ("similar", values[similar])]
 
 
 def speed(study: Study) -> Section:

@@ -153,13 +153,15 @@ class StudentEvaluation:
         return perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
 
 
-def summary(record: RunRecord) -> str:
-    """Table of a student's metrics before and after training."""
-    lines = [f"{'':<28}{'before':>9}{'after':>9}"]
+def summary(record: RunRecord, floor: Metrics) -> str:
+    """Table of a student's metrics before and after training, and the floor of Spearman."""
+    lines = [f"{'':<28}{'before':>9}{'after':>9}{'floor':>9}   (floor: characters in common, without a model)"]
     for name, splits in record.after.items():
         for split, metrics in splits.items():
             value = record.before[name][split]["spearman"]
-            lines.append(f"{f'{name} {split} Spearman':<28}{value:9.4f}{metrics['spearman']:9.4f}")
+            lowest = floor.get(name, {}).get(split, {}).get("spearman", math.nan)
+            line = f"{f'{name} {split} Spearman':<28}{value:9.4f}{metrics['spearman']:9.4f}{lowest:9.4f}"
+            lines.append(line)
     before, after = record.written_before, record.written_after
     if before is not None and after is not None:
         lines.append(f"{'perplexity':<28}{before.perplexity:9.2f}{after.perplexity:9.2f}")

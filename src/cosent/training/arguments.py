@@ -13,6 +13,7 @@ from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.modeling.pooling import CHOICES
+from cosent.training.tensorboard import check_reporters
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class PairTrainingArguments(TrainingArguments):
     logging_steps: float = option(50, "Steps between two lines of the log.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
     logging_nan_inf_filter: bool = option(False, "Leave as it is: a loss that is not finite stops the run.")
-    report_to: str = option("none", "Where else to log, e.g. tensorboard.")
+    report_to: str = option("none", "Where else to log: tensorboard, for curves and score distributions.")
     remove_unused_columns: bool = option(False, "Leave as it is: pairs are not a model's own columns.")
     label_names: list[str] = option(["labels"], "Leave as it is.")
     data_seed: int | None = option(None, "Seed of the order of the pairs; default: --seed.")
@@ -164,6 +165,7 @@ class PairTrainingArguments(TrainingArguments):
                 "classes to smooth. Leave it out."
             )
         refuse_sharding_flags(self)
+        check_reporters(self.report_to)
         if self.train_sampling_strategy == "group_by_length":
             raise InputError(
                 "--train_sampling_strategy group_by_length is for padded batches: these are packed, and only pairs of "

@@ -11,11 +11,9 @@ from torch.utils.data import DataLoader
 from cosent.compute.distributed import decided_by_main
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.data.pairs import PairDataset
-from cosent.evaluation.retrieval import METRICS
 from cosent.inference.finding import found_by_vectors
 from cosent.training.resumable_trainer import ResumableTrainer
-
-MEANS = ("spearman", "pearson", "kendall", *METRICS)
+from cosent.training.tensorboard import CURVES, TensorBoard
 
 
 class EvaluatingTrainer(ResumableTrainer):
@@ -29,6 +27,7 @@ class EvaluatingTrainer(ResumableTrainer):
     """
 
     keeps_embeddings = False
+    board: TensorBoard | None = None  # gets the scores of every evaluation during training
 
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps, except under torch.compile, which would recompile at every step."""
@@ -60,6 +59,9 @@ class EvaluatingTrainer(ResumableTrainer):
             queries = decided_by_main(lambda: found_by_vectors(*retrieval.vectors(own, rest), retrieval.task.relevance))
             output.predictions["queries"] = queries
             output.metrics.update({f"{metric_key_prefix}_{name}": float(np.mean(v)) for name, v in queries.items()})
+        if self.board is not None and metric_key_prefix.startswith("eval"):
+            scores, labels = output.predictions["scores"], output.label_ids
+            self.board.add_scores(metric_key_prefix, scores, labels, self.state.global_step)
         return output
 
     def embeddings(self, pairs: PairDataset) -> np.ndarray:
@@ -75,7 +77,7 @@ class EvaluatingTrainer(ResumableTrainer):
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
             means: dict[str, Any] = {}
-            for metric in MEANS:
+            for metric in CURVES:
                 each = [f"{metric_key_prefix}_{name}_{metric}" for name in sets]
                 values = [metrics[key] for key in each if key in metrics]  # retrieval not where nothing is similar
                 if values:

@@ -50,6 +50,18 @@ def validation_sets(
     return next(iter(sets.values()), None) if len(sets) < 2 else sets
 
 
+def metric_prefixes(sets: PairDataset | dict[str, PairDataset] | None, held: HeldOut) -> dict[str, str]:
+    """Corpora by the prefix of their metrics in Trainer's log: `eval` alone, or `eval_CORPUS` each.
+
+    Args:
+        sets: result of `validation_sets`.
+    """
+    if isinstance(sets, dict):
+        return {f"eval_{name}": name for name in sets}
+    names = [name for name, splits in held.items() if sets is not None and splits.get("validation") is sets]
+    return dict(zip(["eval"], names, strict=False))
+
+
 def can_select(labels: np.ndarray, metric: str | None) -> bool:
     """Whether a metric can tell epochs apart: retrieval also on similar pairs alone, others need two labels."""
     return metric in METRICS or can_rank(labels)
@@ -100,14 +112,14 @@ def evaluate_splits(
 
 
 def table(floor: Metrics, before: Metrics, found: Evaluation) -> str:
-    """Spearman of character overlap, before and after training; accuracy and calibration as found on validation."""
-    lines = [f"{'Spearman':<24}{'overlap':>8}{'before':>8}{'after':>8}"]
+    """Spearman before and after training, and its floor; accuracy and calibration as found on validation."""
+    lines = [f"{'Spearman':<24}{'before':>8}{'after':>8}{'floor':>8}   (floor: characters in common, without a model)"]
     for name, splits in found.metrics.items():
         threshold = found.thresholds.get(name)
         for split, values in splits.items():
-            overlap = floor.get(name, {}).get(split, {}).get("spearman", float("nan"))
-            line = f"{name + ' ' + split:<24}{overlap:8.4f}"
-            line += f"{before[name][split]['spearman']:8.4f}{values['spearman']:8.4f}"
+            lowest = floor.get(name, {}).get(split, {}).get("spearman", float("nan"))
+            line = f"{name + ' ' + split:<24}{before[name][split]['spearman']:8.4f}"
+            line += f"{values['spearman']:8.4f}{lowest:8.4f}"
             if threshold is not None:
                 line += (
                     f"   accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {threshold:.4f} (from validation)"

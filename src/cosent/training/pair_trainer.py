@@ -19,6 +19,7 @@ from cosent.training.cached_parts import CachedParts
 from cosent.training.callbacks import DeadBatchReport, EarlyStopping, use_log_lines
 from cosent.training.evaluating_trainer import EvaluatingTrainer
 from cosent.training.objective import Objective
+from cosent.training.tensorboard import use_tensorboard
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class PairTrainer(EvaluatingTrainer):
                 "every step. Add --packing false, or leave it out."
             )
         use_log_lines(self)
+        self.board = use_tensorboard(self)
         self.objective = objective
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
