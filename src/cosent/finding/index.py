@@ -22,9 +22,9 @@ from cosent.inference.approximate import approximate
 from cosent.inference.neighbours import Vectors, nearest
 from cosent.inference.vector_set import VectorSet, open_vectors
 from cosent.modeling.auto import load_bi_encoder
-from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.embedder import Embedder
 from cosent.modeling.teacher import DEFAULT_CACHE, fingerprint, sentence_vectors
+from cosent.modeling.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Index:
         queries: Sequence[str],
         top: int = 10,
         prompt: str | None = None,
-        reranker: CrossEncoder | Embedder | None = None,
+        reranker: TextModel | None = None,
         candidates: int = 50,
     ) -> list[list[Hit]]:
         """The sentences that fit each query best, best first.
@@ -154,7 +154,7 @@ class Index:
         return found if reranker is None else [hits[:top] for hits in reranked(reranker, queries, found)]
 
 
-def reranked(reranker: CrossEncoder | Embedder, queries: Sequence[str], found: list[list[Hit]]) -> list[list[Hit]]:
+def reranked(reranker: TextModel, queries: Sequence[str], found: list[list[Hit]]) -> list[list[Hit]]:
     """The hits of each query in the order of another model's scores, highest first."""
     asked = [query for query, hits in zip(queries, found, strict=True) for _ in hits]
     hits = [hit for hits in found for hit in hits]
