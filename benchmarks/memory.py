@@ -26,6 +26,8 @@ XLMR_LARGE = {"vocab_size": 250002, "hidden_size": 1024, "num_hidden_layers": 24
 XLMR_LARGE |= {"intermediate_size": 4096, "max_position_embeddings": 8194, "type_vocab_size": 1}
 CONFIGS = {  # from the config.json of the published folders
     "Qwen/Qwen3-Embedding-0.6B": ("qwen3", QWEN3),
+    "bert-base-chinese": ("bert", {"vocab_size": 21128}),
+    "hfl/chinese-roberta-wwm-ext": ("bert", {"vocab_size": 21128}),
     "BAAI/bge-base-zh-v1.5": ("bert", {"vocab_size": 21128}),
     "BAAI/bge-reranker-v2-m3": ("xlm-roberta", XLMR_LARGE),
     "qihoo360/Zhinao-ChineseModernBert": ("modernbert", {"vocab_size": 151667, "max_position_embeddings": 1536}),

@@ -22,9 +22,10 @@ from benchmarks.anchors import anchors_table
 from benchmarks.approximate import approximate_table
 from benchmarks.backbone_tables import backbones_table, packing_table
 from benchmarks.choosing_tables import choosing_table, kept_quality, quality_table
-from benchmarks.claims import claims_table
+from benchmarks.claims_table import claims_table
 from benchmarks.ensemble_tables import fusion_table, merged_table
 from benchmarks.mteb_equality import mteb_table
+from benchmarks.published_runs import published_table
 from benchmarks.quickstart import quickstart_table
 from benchmarks.scale_table import scale_table
 from cosent.errors import InputError, messages_for_users
@@ -277,7 +278,7 @@ TABLES = {
 }
 
 # By the name of a block: tables of other files than one result.
-OF_SEVERAL = {"anchors": anchors_table, "kept_quality": kept_quality}
+OF_SEVERAL = {"anchors": anchors_table, "kept_quality": kept_quality, "published_runs": published_table}
 
 
 def parser() -> argparse.ArgumentParser:

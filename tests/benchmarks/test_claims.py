@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import claims
+from benchmarks.claim_measures import UNTRAINED, of_result, of_row, of_study, over_seeds, right_rows
 from cosent.errors import InputError
 from cosent.studies.definition import expand, read_study
 from cosent.studies.results import read_results
@@ -21,7 +22,7 @@ def test_every_claim_can_be_measured_or_says_why_not(monkeypatch):
     for claim in (claim for claim in listed if "study" in claim):
         runs = expand(read_study(f"recipes/studies/{claim['study']}.yaml"), {})
         names = {run.method.name for run in runs} | {f"{run.method.name}, trained on {run.corpus}" for run in runs}
-        assert set(claim["compared"]) <= names, claim
+        assert {name.removesuffix(UNTRAINED) for name in claim["compared"]} <= names, claim
         assert claim["corpus"] in {c for run in runs for c in [*run.corpora, *run.flags.get("eval_corpora", [])]}, claim
 
 
@@ -33,10 +34,10 @@ def test_the_page_has_the_claims_and_results_of_today():
     for row in kept:
         if "study" in row and (ROOT / "results" / row["study"]).is_dir():
             study = read_results(ROOT / "results" / row["study"])
-            first, second = (claims.of_row(study, name, row["corpus"]) for name in row["compared"])
+            first, second = (of_row(study, name, row["corpus"]) for name in row["compared"])
             seeds = first.keys() & second.keys()
             assert len(seeds) == row.get("seeds", 0), row
-            if seeds:
+            if seeds and row.get("quantity", "spearman") == "spearman":
                 gaps = [first[s].test(row["corpus"]) - second[s].test(row["corpus"]) for s in seeds]
                 assert 100 * sum(gaps) / len(gaps) == pytest.approx(row["mean"], abs=0.01), row
                 compared += 1
@@ -82,3 +83,43 @@ def test_a_claim_without_a_reason_is_refused(tmp_path):
     file.write_text("- {claim: a, source: b}\n")
     with pytest.raises(InputError, match="nor `unmeasured`"):
         claims.read_claims(file)
+
+
+def test_the_untrained_model_can_be_a_side():
+    """Fails if "before training" compares the trained scores with themselves, or the difference has the wrong sign."""
+    study = read_results(ROOT / "results/losses_stsb")
+    claim = {"compared": ["cosent before training", "cosent"], "corpus": "stsb"}
+    found = of_study(claim, study)
+    runs = study.cell("cosent", "stsb")
+    gaps = [run.test("stsb", moment="before") - run.test("stsb") for run in runs]
+    assert found["mean"] == pytest.approx(100 * sum(gaps) / len(gaps), abs=0.01) and found["high"] < -20
+
+
+def test_accuracy_is_that_of_the_record():
+    """Fails if rows are classified by another threshold than the one that validation gave."""
+    runs = read_results(ROOT / "results/towers").results
+    assert len(runs) == 9
+    for run in runs:
+        assert right_rows(run, "lcqmc").mean() == pytest.approx(run.test("lcqmc", "accuracy"), abs=1e-9), run.file
+
+
+def test_seeds_alone_on_paper():
+    """Fails if three seeds get the interval of many: of 1, 2 and 3 it is 2 ± 4.303 / sqrt(3), and one has none."""
+    found = over_seeds([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert found["mean"] == 2 and found["high"] - 2 == pytest.approx(4.302653 / 3**0.5) and found["freedom"] == 2
+    assert over_seeds([2.0], [1.0]) == {"mean": 1.0, "low": None, "high": None}
+    p, likely = claims.p_value("above", found)
+    assert p == pytest.approx(0.0742, abs=1e-4) and likely  # scipy.stats.ttest_1samp([1, 2, 3], 0)
+
+
+def test_results_without_a_study_have_their_own_rows():
+    """Fails if a claim about students, merged or fused models gets the number of another row."""
+    student = json.loads((ROOT / "results/student.json").read_text(encoding="utf-8"))["rows"]
+    distilled, teacher = (next(r["spearman"] for r in student if r["model"].startswith(n)) for n in ("then s", "tea"))
+    claim = {"compared": ["then stage 2", "teacher"], "corpus": "lcqmc"}
+    found = of_result(claim, ROOT / "results/student.json")
+    assert found["mean"] == pytest.approx(100 * (sum(distilled) / 3 - teacher[0])) and found["seeds"] == 3
+    gain = of_result({"compared": ["bi_encoder vectors"], "corpus": "stsb"}, ROOT / "results/merged.json")
+    assert gain["mean"] == pytest.approx(1.43, abs=0.005)
+    fused = {"compared": ["ce_mini + cross_encoder cosent_mini"], "corpus": "lcqmc"}
+    assert of_result(fused, ROOT / "results/fusion.json")["mean"] < 0

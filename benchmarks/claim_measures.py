@@ -1,0 +1,141 @@
+"""What a claim compares: two rows of a study, of which quantity, and the interval of their difference."""
+
+import json
+import math
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cosent.evaluation.significance import difference, resampled_means
+from cosent.reporting.differences import compare
+from cosent.studies.results import Result, Study
+
+UNTRAINED = " before training"  # a row of a study, as its runs found it
+
+
+def of_study(claim: dict[str, Any], study: Study) -> dict[str, Any] | None:
+    """Difference of the two rows of a claim, its 95% interval, seeds and setting; None without a seed of both."""
+    sides = [of_row(study, name, claim["corpus"]) for name in claim["compared"]]
+    seeds = [seed for seed in sides[0] if seed in sides[1]]
+    if not seeds:
+        return None
+    first, second = ([side[seed] for seed in seeds] for side in sides)
+    found = QUANTITIES[claim.get("quantity", "spearman")](first, second, claim["corpus"])
+    return found | {"seeds": len(seeds), "setting": setting([*first, *second])}
+
+
+def of_row(study: Study, name: str, corpus: str) -> dict[int, Result]:
+    """Runs of a row that were tested on a corpus, by seed."""
+    row = name.removesuffix(UNTRAINED)
+    runs = {run.seed: run for run in study.rows.get(row, []) if corpus in run.scores}
+    return {seed: untrained(run) for seed, run in runs.items()} if name != row else runs
+
+
+def untrained(run: Result) -> Result:
+    """The run with the test scores from before its training as those after it."""
+    scores = {c: {split: s | {"after": s["before"]} for split, s in splits.items()} for c, splits in run.scores.items()}
+    changed = replace(run, file=run.file.with_suffix(".before"), after=run.before)
+    changed.__dict__["scores"] = scores
+    return changed
+
+
+def by_spearman(first: list[Result], second: list[Result], corpus: str) -> dict[str, Any]:
+    sides = {name: {run.seed: run for run in runs} for name, runs in (("first", first), ("second", second))}
+    ((found, _),) = compare(sides, corpus).values()
+    return {key: 100 * getattr(found, key) for key in ("mean", "low", "high")}
+
+
+def by_accuracy(first: list[Result], second: list[Result], corpus: str) -> dict[str, Any]:
+    """As by Spearman, of the share of test rows on the right side of the threshold that validation gave."""
+    right = np.stack([right_rows(run, corpus) for run in (*first, *second)]).astype(np.float64)
+    resampled, observed = resampled_means(right), right.mean(axis=1)
+    count = len(first)
+    gap = float(observed[:count].mean() - observed[count:].mean())
+    found = difference(resampled[:, :count], resampled[:, count:], gap)
+    return {key: 100 * getattr(found, key) for key in ("mean", "low", "high")}
+
+
+def right_rows(run: Result, corpus: str) -> np.ndarray:
+    """Whether each test row was classified rightly, `(rows,)`.
+
+    The kept scores have exact ranks and rounded values, so the rows above the threshold are counted, from precision
+    and recall, and not compared with it.
+    """
+    test, kept = run.scores[corpus]["test"], run.after[corpus]["test"]
+    similar = test["labels"] > test["labels"].min()
+    above = round(kept["recall"] * similar.sum() / kept["precision"])
+    return (test["after"] >= np.sort(test["after"])[-above]) == similar
+
+
+def by_first_epoch(first: list[Result], second: list[Result], _: str) -> dict[str, Any]:
+    return over_seeds([100 * run.first_epoch for run in first], [100 * run.first_epoch for run in second])  # type: ignore[operator]
+
+
+def by_epochs_to_90(first: list[Result], second: list[Result], _: str) -> dict[str, Any]:
+    return over_seeds([run.epochs_to_90 for run in first], [run.epochs_to_90 for run in second])  # type: ignore[misc]
+
+
+QUANTITIES = {
+    "spearman": by_spearman,
+    "accuracy": by_accuracy,
+    "first_epoch": by_first_epoch,
+    "epochs_to_90": by_epochs_to_90,
+}
+
+
+def over_seeds(first: list[float], second: list[float]) -> dict[str, Any]:
+    """Mean difference of runs in pairs, and the 95% interval of Student's t: for what has no test rows to draw."""
+    from scipy.stats import t
+
+    gaps = [a - b for a, b in zip(first, second, strict=True)]
+    mean, freedom = statistics.mean(gaps), len(gaps) - 1
+    if not freedom:
+        return {"mean": mean, "low": None, "high": None}
+    half = float(t.ppf(0.975, freedom)) * statistics.stdev(gaps) / math.sqrt(len(gaps))
+    return {"mean": mean, "low": mean - half, "high": mean + half, "freedom": freedom}
+
+
+def setting(runs: list[Result]) -> str:
+    def values(key: str) -> str:
+        return " or ".join(dict.fromkeys(f"{run.recipe[key]:g}" for run in runs if run.recipe.get(key)))
+
+    epochs = values("num_train_epochs")
+    encoders = " or ".join(dict.fromkeys(str(run.recipe["model_name_or_path"]) for run in runs))
+    pairs = f", {values('limit_train')} pairs" if values("limit_train") else ""
+    return (
+        f"{encoders}{pairs}, {epochs} {'epoch' if epochs == '1' else 'epochs'}, learning rate {values('learning_rate')}"
+    )
+
+
+def of_result(claim: dict[str, Any], file: Path) -> dict[str, Any]:
+    """As `of_study`, of the result of a benchmark: students, merged models and fused runs have no study."""
+    result = json.loads(file.read_text(encoding="utf-8"))
+    return {"student": of_students, "merged": of_merged, "fusion": of_fusion}[result["kind"]](claim, result)
+
+
+def of_students(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Two rows of the table of students; one that has a single run is compared with every run of the other."""
+    sides = [
+        next(row["spearman"] for row in result["rows"] if row["model"].startswith(name)) for name in claim["compared"]
+    ]
+    seeds = max(map(len, sides))
+    first, second = ([100 * value for value in (side * seeds if len(side) == 1 else side)] for side in sides)
+    about = f"mini and mini-roformer, {result['train_pairs']} pairs, {result['epochs']} epochs a stage"
+    return over_seeds(first, second) | {"seeds": seeds, "setting": about}
+
+
+def of_merged(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    tower, model = claim["compared"][0].split()
+    row = next(row for row in result["rows"] if row["tower"] == tower and row["model"] == model)
+    mean, low, high = (100 * value for value in row["gain"])
+    return {"mean": mean, "low": low, "high": high, "seeds": row["runs"], "setting": "mini, CoSENT"}
+
+
+def of_fusion(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    methods = claim["compared"][0].split(" + ")
+    row = next(row for row in result["rows"] if row["methods"] == methods and row["corpus"] == claim["corpus"])
+    found = {key: 100 * row["beyond_best"][key] for key in ("mean", "low", "high")}
+    return found | {"seeds": min(row["runs"]), "setting": f"mini, the runs of {row['study']}"}
