@@ -1,0 +1,67 @@
+"""Picture for the READMEs: CoSENT minus the losses that it is compared with, by corpus, with paired 95% intervals.
+
+python -m benchmarks.forest        after python -m benchmarks.claims; writes docs/images/cosent_against_others.svg
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cosent.files import write_atomically
+from cosent.losses import TOWERS
+from cosent.reporting import figures
+
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "docs/images/cosent_against_others.svg"
+TITLE = "CoSENT minus other losses, from mini (source: BERT)"
+CORPORA = {"stsb": "STS-B", "bq": "a part of BQ", "lcqmc": "LCQMC", "atec": "ATEC"}
+LOSSES = {
+    "sbert": "Sentence-BERT",
+    "ce": "cross entropy, cross-encoders",
+    "mse": "squared error, cross-encoders",
+    "cosine_linear": "plain cosine loss",
+    "cosine_squared": "squared cosine loss",
+}
+SEEDS = 3
+
+
+def rows_of(claims: list[dict[str, Any]], published: list[dict[str, Any]]) -> list[tuple[str, float, float, float]]:
+    """Label, mean, low and high end of each difference in test Spearman that enough runs from `mini` measured."""
+    rows = []
+    for claim in claims:
+        of_mini = claim.get("seeds", 0) >= SEEDS and claim["setting"].startswith("mini,")
+        losses = [loss_of(name) for name in claim.get("compared", ())]
+        if of_mini and "study" in claim and "quantity" not in claim and losses[0] == "cosent" and losses[1] in LOSSES:
+            gap = published_gap(losses, claim["corpus"], published)
+            said = "" if gap is None else f" (source: {gap:+.2f})"
+            label = f"{LOSSES[losses[1]]}, {CORPORA[claim['corpus']]}{said}"
+            rows.append((label, claim["mean"], claim["low"], claim["high"]))
+    return list(dict.fromkeys(rows))  # two claims may be about one difference
+
+
+def loss_of(row: str) -> str:
+    """The loss of a row of a study, from its name: `[tower] recipe [variant]`."""
+    return next(part for part in row.split() if part not in TOWERS).removesuffix("_mini")
+
+
+def published_gap(losses: list[str], corpus: str, published: list[dict[str, Any]]) -> float | None:
+    for table in published:
+        found = {row["method"]: row.get(corpus) for row in table["rows"] if row["encoder"] == "BERT"}
+        values = [found.get(loss) for loss in losses]
+        if table["measure"] == "spearman" and None not in values:
+            return values[0] - values[1]
+    return None
+
+
+def draw(results: Path) -> str:
+    claims = json.loads((results / "claims.json").read_text(encoding="utf-8"))["rows"]
+    published = yaml.safe_load((results / "published.yaml").read_text(encoding="utf-8"))
+    svg = figures.intervals(TITLE, rows_of(claims, published), "test Spearman x100")
+    page = '<rect width="100%" height="100%" fill="#fff"/>'  # the letters are dark, and a README's page may be too
+    return svg.replace("</desc>", f"</desc>{page}", 1) + "\n"
+
+
+if __name__ == "__main__":
+    write_atomically(FILE, draw(ROOT / "results"))
