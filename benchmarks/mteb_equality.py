@@ -26,7 +26,11 @@ from cosent.reporting.numbers import Cell, Number
 from cosent.training.environment import environment
 
 TASKS = ("STSB", "PAWSX", "LCQMC", "BQ", "ATEC")
-SIDES = {"ours": "`cosent evaluate`", "mteb": "`--mteb`", "sentence_transformers": "mteb + sentence-transformers"}
+SIDES = {
+    "ours": "evaluate --corpus",
+    "mteb": "evaluate --mteb",
+    "sentence_transformers": "mteb + sentence-transformers",
+}
 
 
 def mteb_table(result: dict) -> str:

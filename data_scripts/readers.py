@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from cosent.errors import InputError
-from cosent.tables.formats import KEYED, SENTENCE1_NAMES, SENTENCE2_NAMES
+from cosent.tables.formats import KEYED, LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES
 from cosent.tables.records import Record, RowError, place
 from data_scripts.checks import NO_GOLD_LABEL, LabelRange, check_label, check_text
 
-LABEL_NAMES = ("gold_label", "label", "score", "similarity")
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
 SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
 

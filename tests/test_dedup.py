@@ -1,5 +1,7 @@
 """Near-duplicates: groups and pairs of sentences, and the file without them."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -82,3 +84,20 @@ def test_a_trained_model_needs_no_threshold(monkeypatch):
     del rules["lcqmc"]
     assert threshold_of("runs/faq", None) == 0.75
     assert threshold_of("runs/faq", 0.5) == 0.5
+
+
+def test_json_for_scripts(dedup, tmp_path):
+    """Fails if a script cannot read what is printed, or reads other rows than a person sees."""
+    shown, _ = dedup("--threshold", "0.99")
+    groups = [json.loads(line) for line in dedup("--threshold", "0.99", "--json")[0]]
+    assert groups and [len(group["rows"]) for group in groups] == [
+        int(line.split()[2]) for line in shown if line.startswith("group ")
+    ]
+    assert all([LINES[row] for row in group["rows"]] == group["sentences"] for group in groups)
+    found = [json.loads(line) for line in dedup("--threshold", "-1", "--pairs", "--json")[0]]
+    assert len(found) == 21 and found[0]["cosine"] == pytest.approx(1) and found[0]["sentences"] == ["怎么还款"] * 2
+    (written,) = dedup("--threshold", "0.99", "--output", tmp_path / "unique.txt")[0]
+    kept = len((tmp_path / "unique.txt").read_text(encoding="utf-8").splitlines())
+    assert json.loads(written) == {"output": str(tmp_path / "unique.txt"), "sentences": 7, "kept": kept}
+    with pytest.raises(InputError, match="--json prints"):
+        dedup("--threshold", "0.99", "--json", "--output", tmp_path / "other.txt")

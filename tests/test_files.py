@@ -63,3 +63,18 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
     os.utime(reused, (1, 1))
     write_atomically(tmp_path / "a.npy", b"whole")
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.npy", others, of_ours, unrelated])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of Windows break with another error")
+def test_a_reader_that_goes_ends_a_job_in_silence():
+    """Fails if `cosent similarity ... | head` ends in a trace, or a pipe that is not stdout breaks without one."""
+    lines = "from cosent.errors import messages_for_users\nwith messages_for_users():\n    "
+    for code, status, silent in (
+        ("[print(line) for line in range(100_000)]", 141, True),
+        ("raise BrokenPipeError", 1, False),
+    ):
+        with subprocess.Popen([sys.executable, "-c", lines + code], stdout=-1, stderr=-1) as job:
+            job.stdout.readline()
+            job.stdout.close()
+            assert (job.stderr.read() == b"") == silent
+        assert job.returncode == status

@@ -22,7 +22,7 @@ JOBS = {
     "train": "fine-tune an encoder on labelled pairs",
     "distill": "train a small student that embeds and generates sentences",
     "pretrain": "pretrain a small encoder on plain text",
-    "evaluate": "score a prepared corpus, or tasks of mteb, with a trained model",
+    "evaluate": "score a prepared corpus, a labelled file or tasks of mteb with a trained model",
     "study": "run recipes, variants, corpora and seeds, and keep the results",
     "report": "draw the tables and figures of a study",
     "mine": "make pairs of sentences and label them, to train on",

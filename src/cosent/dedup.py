@@ -4,6 +4,7 @@ cosent dedup --model runs/faq --text questions.txt --output unique.txt
 cosent dedup --model runs/faq --index vectors.npy --threshold 0.9 --pairs
 """
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class DedupArguments:
         None, "Instead of a threshold: groups of at least so many sentences that HDBSCAN finds."
     )
     output: str | None = option(None, "File to write: the sentences, of each group only the first.")
+    json: bool = option(False, "A JSON object per group or pair.")
     overwrite: bool = option(False, "Replace the output if it exists.")
 
 
@@ -42,18 +44,19 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     threshold = threshold_of(index_args.model, args.threshold) if args.min_cluster_size is None else None
     index = open_index(index_args)
     if args.pairs:
-        print_pairs(index, threshold)
+        print_pairs(index, threshold, args.json)
         return
     if threshold is None:
         groups, how = dense_clusters(index.vectors, args.min_cluster_size), "HDBSCAN"
     else:
         groups, how = linked(index, threshold), f"a cosine of at least {threshold:.4f}"
     if args.output is None:
-        print_groups(index.sentences, groups)
+        print_groups(index.sentences, groups, args.json)
     else:
         _, first = np.unique(groups, return_index=True)
         with writing(args.output):
             write_atomically(args.output, "".join(f"{index.sentences[row]}\n" for row in np.sort(first)))
+        print(json.dumps({"output": args.output, "sentences": len(groups), "kept": len(first)}))
     size = np.bincount(groups)
     print(f"{len(groups):,} sentences: {len(size):,} groups by {how}, {(size > 1).sum():,} of several sentences",
           file=sys.stderr)  # fmt: skip
@@ -67,6 +70,8 @@ def check(args: DedupArguments) -> None:
     """
     if args.output is not None and Path(args.output).exists() and not args.overwrite:
         raise InputError(f"--output {args.output} exists, and nothing was written. Name another, or pass --overwrite.")
+    if args.json and args.output is not None:
+        raise InputError("--json prints what --output leaves out of its file. Give one of the two.")
     if args.pairs and (args.output is not None or args.min_cluster_size is not None):
         raise InputError("--pairs prints pairs above a threshold: leave --output and --min_cluster_size out.")
     if args.min_cluster_size is not None and (args.threshold is not None or args.min_cluster_size < 2):
@@ -116,8 +121,8 @@ def linked(index, threshold: float) -> np.ndarray:
     return components(((first, second) for first, second, _ in all_pairs(index, threshold)), len(index))
 
 
-def print_pairs(index, threshold: float) -> None:
-    """Prints `cosine row row sentence | sentence`, most similar first.
+def print_pairs(index, threshold: float, as_json: bool) -> None:
+    """Prints `cosine row row sentence | sentence`, or JSON, most similar first.
 
     Raises:
         InputError: too many pairs.
@@ -131,17 +136,26 @@ def print_pairs(index, threshold: float) -> None:
     first, second, scores = (np.concatenate(column) for column in zip(*found, strict=True))
     for place in np.argsort(-scores, kind="stable"):
         one, other = int(first[place]), int(second[place])
-        print(f"{scores[place]:7.4f}  {one:>8}  {other:>8}  {index.sentences[one]}  |  {index.sentences[other]}")
+        sentences = [index.sentences[one], index.sentences[other]]
+        if as_json:
+            found_pair = {"cosine": round(float(scores[place]), 6), "rows": [one, other], "sentences": sentences}
+            print(json.dumps(found_pair, ensure_ascii=False))
+        else:
+            print(f"{scores[place]:7.4f}  {one:>8}  {other:>8}  {sentences[0]}  |  {sentences[1]}")
     print(f"{len(index):,} sentences: {len(first):,} pairs with a cosine of at least {threshold:.4f}", file=sys.stderr)
 
 
-def print_groups(sentences, groups: np.ndarray) -> None:
-    """Prints the groups of several sentences, largest first: their rows and sentences."""
+def print_groups(sentences, groups: np.ndarray, as_json: bool) -> None:
+    """Prints the groups of several sentences, largest first: their rows and sentences, or JSON of them."""
     order = np.argsort(groups, kind="stable")
     ends = np.bincount(groups).cumsum()
     members = np.split(order, ends[:-1])
     several = sorted((rows for rows in members if len(rows) > 1), key=lambda rows: -len(rows))
     for number, rows in enumerate(several, start=1):
+        if as_json:
+            group = {"rows": rows.tolist(), "sentences": [sentences[row] for row in rows]}
+            print(json.dumps(group, ensure_ascii=False))
+            continue
         print(f"group {number}: {len(rows)} sentences")
         for row in rows:
             print(f"{row:>8}  {sentences[row]}")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import shutil
 import signal
 import sys
@@ -40,6 +41,8 @@ def writing(path: str | Path, needed: int | None = None) -> Iterator[None]:
 def messages_for_users() -> Iterator[None]:
     """Ends a job with one line on stderr: exit status 2 for wrong user input, 130 after SIGINT or SIGTERM.
 
+    Where the reader of stdout has gone, as in `cosent ... | head`, it ends in silence with 141, as of SIGPIPE.
+
     SIGTERM (from `docker stop`, `timeout`, Slurm) acts like Ctrl-C: partial files and child processes are removed. The
     handler of SIGINT is set too, since a process started in the background by a shell script would ignore it.
     """
@@ -51,11 +54,16 @@ def messages_for_users() -> Iterator[None]:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:
+        if not reader_has_gone():
+            raise
+        discard_stdout()
+        sys.exit(141)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         print(f"error: {error}: the output is not complete. Make room and try again.", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing stdout at exit would fail again
+        discard_stdout()
         sys.exit(2)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -63,3 +71,15 @@ def messages_for_users() -> Iterator[None]:
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def reader_has_gone() -> bool:
+    """Whether nobody reads stdout any more; another pipe may have broken, to a worker for one."""
+    stdout = select.poll()
+    stdout.register(1, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in stdout.poll(0))
+
+
+def discard_stdout() -> None:
+    """Sends what is left of stdout nowhere: flushing it at exit would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

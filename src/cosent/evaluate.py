@@ -1,6 +1,7 @@
-"""Score a prepared corpus with a trained model, or tasks of mteb: one JSON line on stdout, a table on stderr.
+"""Score a prepared corpus, a labelled file or tasks of mteb with a trained model: JSON on stdout, a table on stderr.
 
 cosent evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
+cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --label_column same
 cosent evaluate --model runs/stsb --mteb sts --mteb_output mteb/
 """
 
@@ -23,7 +24,8 @@ from cosent.measuring.mteb_arguments import MtebArguments
 from cosent.measuring.output import PREDICTION_COLUMNS, retrieval_lines, table, write_predictions
 from cosent.schema import SPLITS
 
-OF_CORPUS = ("split", "threshold", "find_threshold", "threshold_grid", "predictions")  # flags that --mteb does not have
+# Flags that --mteb does not have.
+OF_CORPUS = ("text_columns", "label_column", "split", "threshold", "find_threshold", "threshold_grid", "predictions")
 
 
 @dataclass
@@ -32,6 +34,15 @@ class EvaluateArguments:
 
     model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
     corpus: str | None = option(None, "Prepared corpus: a name under --data_dir, or a folder.")
+    pairs: str | None = option(
+        None, "Instead: file with a labelled pair per row: txt or tsv (tabs), csv, jsonl, parquet, xlsx; text also as "
+        ".gz. --corpus then names the corpus whose threshold counts; default: the only one that the model has."
+    )  # fmt: skip
+    text_columns: list[str] | None = option(
+        None, "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
+        "sentence2 and their like, or the first two of three.", commas=True,
+    )  # fmt: skip
+    label_column: str | None = option(None, "Name or position of its column of labels; default: label, score, ...")
     split: str = option("test", "Split to score.", SPLITS)
     data_dir: str = option("data", "Folder of the prepared corpora.")
     batch_size: int = option(512, "Most sentences or pairs per forward pass; their tokens are limited too.")
@@ -48,14 +59,13 @@ def main(
 ) -> None:
     from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
-    from cosent.data.corpus import load_corpus
     from cosent.inference.embedding import quantized
     from cosent.modeling.auto import load_model
 
     start = time.time()
     check(args, mteb_args)
     device = choose_device(args.device, args.int8)
-    corpus = None if args.corpus is None else load_corpus(args.corpus, args.data_dir)
+    corpus = None if mteb_args.mteb is not None else rows_of(args)
     model = load_model(args.model).to(device)
     if args.int8:
         model = quantized(model)
@@ -78,12 +88,25 @@ def check(args: EvaluateArguments, mteb_args: MtebArguments) -> None:
         InputError: no corpus or two, flags that do not go together, or predictions that cannot be written.
     """
     refuse_below_1(args, "batch_size")
-    if (args.corpus is None) == (mteb_args.mteb is None):
-        raise InputError("Give --corpus NAME, or --mteb with tasks of mteb: one of the two says what is scored.")
+    if (args.corpus is None and args.pairs is None) == (mteb_args.mteb is None):
+        raise InputError("Give --corpus NAME, --pairs FILE or --mteb with tasks of mteb: one of them is scored.")
+    if args.pairs is None and mteb_args.mteb is None:
+        refuse_changed(args, ("text_columns", "label_column"), "--pairs FILE")
     if mteb_args.mteb is not None:
         refuse_changed(args, OF_CORPUS, "--corpus NAME in place of --mteb")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
+
+
+def rows_of(args: EvaluateArguments):
+    """The corpus that is scored: a prepared one, or a file of the user's."""
+    from cosent.data.corpus import load_corpus
+    from cosent.measuring.labelled_file import read_labelled, rule_name
+
+    if args.pairs is None:
+        return load_corpus(args.corpus, args.data_dir)
+    name = rule_name(args.model, args.pairs, args.corpus)
+    return read_labelled(args.pairs, args.text_columns, args.label_column, name)
 
 
 def evaluate_mteb(model, args: EvaluateArguments, mteb_args: MtebArguments, prompts: tuple[str, str]):
@@ -122,6 +145,7 @@ def evaluate_corpus(
     if args.predictions:
         write_predictions(args.predictions, corpus.split(args.split), scores, decision.threshold)
     result = {"model": args.model, "corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
+    result |= {} if args.pairs is None else {"file": args.pairs}
     result |= {"threshold": decision.threshold, "threshold_from": decision.threshold_from}
     result |= {"calibration": decision.method, "calibration_from": decision.calibration_from}
     errors = {}

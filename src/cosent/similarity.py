@@ -6,9 +6,9 @@ cosent similarity --model runs/stsb --pairs labelled.tsv --label_column label
 """
 
 import json
-import math
 import sys
 import time
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +17,7 @@ from cosent.cli import run
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
 from cosent.inference.prompt_arguments import PromptArguments, described, warn_of_other_prompts
+from cosent.tables.labels import label_of
 from cosent.tables.reading import PAIR, Table, open_table
 from cosent.tables.writing import check_output, table_writer
 
@@ -61,7 +62,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
 
     start = time.time()
     table = check(args)
-    known: list[float] = []
+    known = array("d")
     pairs = labelled(table, args.label_column, known) if table else pair_up(args.sentences or [])
     rules = decision_rules(args.model)
     model = load_model(args.model).to(choose_device(args.device))
@@ -70,7 +71,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
     rule, note = choose_rule(rules, args, prompts)
     print(note, file=sys.stderr)
     columns = table.sentences if table else ("sentence1", "sentence2")
-    scored, scores = score(model, pairs, columns, rule, args.batch_size, prompts), []
+    scored, scores = score(model, pairs, columns, rule, args.batch_size, prompts), array("d")
     if args.label_column is not None:
         scored = collecting(scored, scores)
     if args.output is None:
@@ -114,7 +115,7 @@ def check(args: SimilarityArguments) -> Table | None:
     return table
 
 
-def labelled(table: Table, column: str | None, known: list[float]) -> Iterator[dict]:
+def labelled(table: Table, column: str | None, known: array) -> Iterator[dict]:
     """Yields the rows as they are, and appends the known score of each to `known`, if there is a column of them.
 
     Raises:
@@ -122,33 +123,20 @@ def labelled(table: Table, column: str | None, known: list[float]) -> Iterator[d
     """
     for number, row in enumerate(table.rows(), start=1):
         if column is not None:
-            known.append(number_in(row.get(column)))
-            if not math.isfinite(known[-1]):
-                raise InputError(
-                    f"{table.path}, pair {number}: expected a number in {column}, got {row.get(column)!r}. Without it, "
-                    "the model would be compared with other pairs. Fill it, or leave --label_column out."
-                )
+            known.append(label_of(row, column, table.path, number))
         yield row
 
 
-def number_in(value: object) -> float:
-    """A cell as a number; NaN if it is none."""
-    try:
-        return float(value)  # type: ignore[arg-type]  # what it does not take is caught
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def spearman_of(scores: list[float], known: list[float]) -> float:
+def spearman_of(scores: array, known: array) -> float:
     from cosent.evaluation.metrics import correlations
 
     return correlations(scores, known)["spearman"]
 
 
-def collecting(scored: Iterator[list[dict]], scores: list[float]) -> Iterator[list[dict]]:
+def collecting(scored: Iterator[list[dict]], scores: array) -> Iterator[list[dict]]:
     """Yields the rows as they are, and appends their scores to `scores`."""
     for rows in scored:
-        scores += [row["score"] for row in rows]
+        scores.extend(row["score"] for row in rows)
         yield rows
 
 

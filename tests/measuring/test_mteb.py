@@ -96,8 +96,8 @@ def test_other_settings_get_a_folder_of_their_own(evaluate, tmp_path):
     ("flags", "message"),
     [
         (("--mteb", "T2Retrieval"), "Other tasks of mteb"),
-        (("--mteb", "sts", "--corpus", "atec"), "one of the two"),
-        ((), "one of the two"),
+        (("--mteb", "sts", "--corpus", "atec"), "one of them is scored"),
+        ((), "one of them is scored"),
         (("--mteb", "ATEC", "--threshold", "0.5"), "--threshold does nothing here"),
         (("--corpus", "atec", "--mteb_name", "me/faq"), "--mteb_name does nothing here"),
         (("--mteb", "ATEC", "--mteb_name", "faq"), "OWNER/NAME"),

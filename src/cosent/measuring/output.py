@@ -24,7 +24,8 @@ def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | No
 
 
 def table(result: dict, metrics: dict, errors: dict) -> str:
-    head = f"{result['model']} on {result['corpus']} {result['split']} ({result['pairs']} pairs)"
+    rows = result.get("file") or f"{result['corpus']} {result['split']}"
+    head = f"{result['model']} on {rows} ({result['pairs']} pairs)"
     if result["threshold"] is not None:
         head += f", threshold {result['threshold']:.4f} from {result['threshold_from']}"
     lines = [head, *(f"  {name:<18}{value:8.4f}" for name, value in metrics.items())]

@@ -14,6 +14,7 @@ KEYED = ("jsonl", "parquet", "xlsx")  # formats whose rows name their columns
 TEXT_NAMES = ("text", "sentence")  # of columns that are found without being asked for
 SENTENCE1_NAMES = ("sentence1", "text1", "s1", "premise", "query1", "question1", "query", "anchor")
 SENTENCE2_NAMES = ("sentence2", "text2", "s2", "hypothesis", "query2", "question2", "passage", "document")
+LABEL_NAMES = ("gold_label", "label", "score", "similarity")
 
 
 def ending_of(path: str | Path) -> str:
