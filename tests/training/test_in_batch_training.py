@@ -91,7 +91,7 @@ def test_text_fills_batches_of_its_own(train, corpus, lines):
 
 def test_batches_without_a_similar_pair_are_reported(train, make_corpus, pairs, caplog):
     """Fails if nobody learns that most steps of InfoNCE were in vain."""
-    rows = [(a, b, float(number < 8)) for number, (a, b, _) in enumerate(pairs)]
+    rows = [(a, b, float(number < 4)) for number, (a, b, _) in enumerate(pairs)]
     with caplog.at_level(logging.WARNING):
         train(make_corpus({"train": rows}), "--loss", "infonce", "--per_device_train_batch_size", "4")
     assert any("batches held" in message and "infonce: no similar ones" in message for message in caplog.messages)
@@ -129,3 +129,28 @@ def test_a_weight_of_0_is_refused(train, corpus):
         train(corpus, "--loss", "cosent_in_batch", "--stranger_weight", "0")
     with pytest.raises(InputError, match="--stranger_weight does nothing for --loss infonce, which has scale"):
         train(corpus, "--loss", "infonce", "--stranger_weight", "1")
+
+
+def chained(count: int) -> list[tuple[str, str, float]]:
+    """Pairs of equal size in two groups: the first `count` sentences are connected, as are the others."""
+    parts = SENTENCES[:count], SENTENCES[count:]
+    return [(a, b, 1.0) for part in parts for a, b in zip(part, part[1:], strict=False)]
+
+
+def test_a_corpus_without_strangers_is_refused(make_corpus, tiny_model, caplog):
+    """Fails if a run whose pairs connect all sentences trains for hours on nothing, or on little without a word."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+
+    def load(pairs, name):
+        folder = str(make_corpus({"train": pairs}, name=name))
+        args = DataArguments(corpus=[folder])
+        return training_set([load_corpus(folder)], PairDataset, encoder, NO_PREFIXES, "infonce", args)
+
+    with pytest.raises(InputError, match="connect all of its sentences .* --loss cosent"):
+        load(chained(len(SENTENCES)), "chain")
+    with caplog.at_level(logging.WARNING):
+        assert len(load(chained(len(SENTENCES) // 2), "halves")) == len(SENTENCES) - 2
+        assert not caplog.records
+        load(chained(len(SENTENCES) - 2), "most")
+    share = ((len(SENTENCES) - 3) ** 2 + 1) / (len(SENTENCES) - 2) ** 2
+    assert f"{100 * share:.0f}% of what --loss infonce could compare" in caplog.text

@@ -26,6 +26,16 @@ def sentence_groups(rows: datasets.Dataset, similar_from: float) -> np.ndarray:
     return group.astype(np.int64)[sentence.T]
 
 
+def share_without_strangers(groups: np.ndarray) -> float:
+    """Share of all pairs of a first and a second sentence that are in one group, and are not compared as strangers.
+
+    Args:
+        groups: result of `sentence_groups`, at least one row.
+    """
+    first, second = (np.bincount(column, minlength=int(groups.max()) + 1) / len(groups) for column in groups.T)
+    return float(first @ second)
+
+
 def components(first: np.ndarray, second: np.ndarray, count: int) -> np.ndarray:
     """Number of the group of each of `count` things, shape `(count,)`, of which pairs link `first` with `second`."""
     links = coo_array((np.ones(len(first), bool), (first, second)), shape=(count, count))

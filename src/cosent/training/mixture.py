@@ -4,10 +4,11 @@ import logging
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 from torch.utils.data import ConcatDataset
 
 from cosent.data.corpus import Corpus, labels_of, load_corpus, random_subset
-from cosent.data.groups import sentence_groups
+from cosent.data.groups import sentence_groups, share_without_strangers
 from cosent.data.negatives import random_negatives
 from cosent.data.pairs import PairDataset
 from cosent.data.prefix import Prefixes
@@ -24,6 +25,8 @@ from cosent.training.held_out import HeldOut
 from cosent.training.objective import loss_targets
 
 logger = logging.getLogger(__name__)
+
+MANY = 0.5  # of the pairs of sentences
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,10 @@ def training_set(
         rows = random_negatives(rows, manifest) if args.random_negatives else rows
         rows = twice([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
         targets = loss_targets(loss, labels_of(rows), manifest)
-        groups = sentence_groups(rows, manifest.similar_from) if LOSSES[loss].compares_sentences else None
+        groups = None
+        if LOSSES[loss].compares_sentences:
+            groups = sentence_groups(rows, manifest.similar_from)
+            check_strangers(manifest.name, loss, groups)
         data = tokenised(f"{manifest.name} train", rows, dataset, encoder, prefixes, targets, groups)
         group = manifest.label_kind == "nli" if loss == "sbert_joint" else manifest.name
         parts.setdefault(group, []).append(data)
@@ -159,6 +165,29 @@ def training_set(
         parts["--text"] = [tokenised("--text", rows, dataset, encoder, prefixes, groups=sentence_groups(rows, 1.0))]
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
     return groups[0] if len(groups) == 1 else ConcatDataset(groups)
+
+
+def check_strangers(name: str, loss: str, groups: np.ndarray) -> None:
+    """Warns if a loss finds few strangers in a corpus, whose pairs labelled similar connect most sentences.
+
+    Raises:
+        InputError: they connect all sentences.
+    """
+    known = share_without_strangers(groups)
+    if known == 1:
+        raise InputError(
+            f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
+            "of its sentences (a with b, b with c, ...): no two of them would be compared, and nothing learnt from it. "
+            "Train on more pairs, look for labels that are too generous, or take a loss of labels, as --loss cosent."
+        )
+    if known > MANY:
+        logger.warning(
+            "%s train: chains of similar pairs connect most sentences, so %.0f%% of what --loss %s could compare is "
+            "taken for similar and left out. Labels that are too generous make such chains.",
+            name,
+            100 * known,
+            loss,
+        )
 
 
 def tokenised(
