@@ -1,8 +1,10 @@
 """`cosent similarity`: pairs of the command line and of files, scored as a stream."""
 
 import json
+from functools import partial
 
 import pytest
+from tqdm.auto import tqdm
 
 from cosent import load_model
 from cosent.cli import parse
@@ -41,6 +43,13 @@ def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, questions, tmp_path,
     expected = load_model(str(tiny_model)).similarity(FIRST, SECOND)
     assert [float(row["score"]) for row in rows] == pytest.approx(expected, abs=2e-6)
     assert len(set(expected.round(4))) > 3, "scores are alike: nothing was compared"
+
+
+def test_pairs_are_counted_without_a_progress_bar(tiny_model, questions, tmp_path, monkeypatch, capsys):
+    """Fails if a script that sets TQDM_DISABLE=1 reads that no pair was scored."""
+    monkeypatch.setattr("tqdm.auto.tqdm", partial(tqdm, disable=True))
+    similarity(tiny_model, "--pairs", questions, "--text_columns", "q1", "q2", "--output", tmp_path / "scored.tsv")
+    assert json.loads(capsys.readouterr().out)["pairs"] == 7
 
 
 def test_json_for_scripts(tiny_model, questions, capsys):

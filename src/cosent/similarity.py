@@ -165,12 +165,13 @@ def write(output: str, table: Table, scored: Iterator[list[dict]], rule) -> int:
     """Writes all rows with the new columns behind the old ones; returns their number."""
     from tqdm.auto import tqdm
 
-    new = ("score",) if rule is None else ("score", "probability", "verdict")
+    new, written = ("score",) if rule is None else ("score", "probability", "verdict"), 0
     with tqdm(unit="pair", file=sys.stderr) as progress, table_writer(output, (*table.names, *new)) as append:
         for rows in scored:
             append(rows)
+            written += len(rows)
             progress.update(len(rows))
-    return progress.n
+    return written
 
 
 def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str] = ("", "")):
