@@ -4,12 +4,14 @@ import json
 import shutil
 import sys
 
+import datasets
 import pytest
 
 from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
 from cosent.measuring.mteb_encoder import default_name, default_revision
+from cosent.measuring.mteb_tasks import BENCHMARK
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.run_record import Environment, RunRecord
@@ -83,6 +85,23 @@ def test_the_result_files_are_those_of_mteb(evaluate, tiny_model, tmp_path, capl
     assert (meta["name"], meta["revision"], meta["embed_dim"]) == ("me/faq", "abc", 32)
     assert meta["training_datasets"] == ["ATEC"]
     assert "AFQMC shares thousands of pairs with ATEC" in caplog.text and "ATEC shares" not in caplog.text
+
+
+def test_rows_of_the_hub_are_read_as_mteb_reads_them(evaluate, pairs, tmp_path, monkeypatch):
+    """Fails if `--mteb_data hub` reads prepared rows, or no result comes of those that mteb loads."""
+    import mteb
+
+    (task,) = (task for task in mteb.get_benchmark(BENCHMARK).tasks if task.metadata.name == "ATEC")
+    folder = tmp_path / task.metadata.dataset["path"]  # load_dataset reads a folder of this name before the Hub
+    columns = zip(("sentence1", "sentence2", "score"), zip(*pairs[:30], strict=True), strict=True)
+    rows = datasets.Dataset.from_dict({name: list(column) for name, column in columns})
+    (folder / "data").mkdir(parents=True)
+    rows.to_parquet(folder / "data/test-00000-of-00001.parquet")
+    monkeypatch.chdir(tmp_path)
+    result, _ = evaluate("--mteb", "ATEC", "--mteb_data", "hub", "--mteb_output", tmp_path / "out")
+    assert result["tasks"]["ATEC"]["pairs"] == 30  # of the prepared corpus 40
+    assert result["tasks"]["ATEC"]["rows"] != "published"
+    assert list((tmp_path / "out").rglob("ATEC.json"))
 
 
 def test_other_settings_get_a_folder_of_their_own(evaluate, tmp_path):
