@@ -128,14 +128,20 @@ def main(args: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of_models(__doc__)
+    parser.add_argument("--student", required=True, help="folder of a student")
+    parser.add_argument("--queries", type=int, default=20, help="queries that are timed")
+    parser.add_argument("--width", type=int, default=256, help="width of the 1,000,000 random vectors")
+    return parser
+
+
+def parser_of_models(description: str) -> argparse.ArgumentParser:
+    """The arguments that `choosing` and `choosing_quality` have in common."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bi", required=True, help="folder of a trained bi-encoder")
     parser.add_argument("--cross", required=True, help="folder of a cross-encoder, trained on the same pairs")
-    parser.add_argument("--student", required=True, help="folder of a student")
-    parser.add_argument("--corpus", default="lcqmc", help="prepared corpus that queries and candidates come from")
-    parser.add_argument("--queries", type=int, default=20, help="queries that are timed")
+    parser.add_argument("--corpus", default="lcqmc", help="prepared corpus with a test split, to ask about")
     parser.add_argument("--top", type=int, default=20, help="candidates that the cross-encoder reads after a search")
-    parser.add_argument("--width", type=int, default=256, help="width of the 1,000,000 random vectors")
     parser.add_argument("--output", required=True, help="JSON file to write")
     return parser
 

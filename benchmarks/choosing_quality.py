@@ -11,28 +11,23 @@ bi-encoder has found in order.
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from tqdm.auto import tqdm
 
-from benchmarks.choosing import FORMS, load
-from cosent.data.corpus import load_corpus
-from cosent.data.retrieval import retrieval_task
+from benchmarks.choosing import FORMS, load, parser_of_models
+from cosent.data.corpus import Corpus, load_corpus
+from cosent.data.retrieval import RetrievalTask, retrieval_task
 from cosent.data.retrieval_arguments import RetrievalArguments
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations
-from cosent.evaluation.retrieval import DEPTH, Relevance, mean_intervals, retrieval_metrics, sampled
-from cosent.inference.neighbours import nearest
+from cosent.evaluation.retrieval import Relevance, mean_intervals, retrieval_metrics, sampled
+from cosent.inference.finding import nearest_to_queries
 from cosent.modeling.text_model import TextModel
 from cosent.training.environment import environment
-
-
-def found(vectors: np.ndarray, relevance: Relevance) -> np.ndarray:
-    """The nearest sentences of each query, best first, int64 of shape `(queries, depth)`; none finds itself."""
-    depth = min(DEPTH, len(vectors) - 1)
-    return nearest(vectors[relevance.queries], vectors, depth, exclude=relevance.queries)[0]
 
 
 def reranked(rows: np.ndarray, relevance: Relevance, pool: list[str], model: TextModel, top: int) -> np.ndarray:
@@ -44,51 +39,43 @@ def reranked(rows: np.ndarray, relevance: Relevance, pool: list[str], model: Tex
     return np.concatenate([np.take_along_axis(first, order, axis=1), rows[:, top:]], axis=1)
 
 
-def qualities(args: argparse.Namespace) -> tuple[list[dict], int]:
-    """A row per model and number type, of Spearman of the pairs and retrieval metrics, and the number of queries."""
-    corpus = load_corpus(args.corpus)
-    test, task = corpus.split("test"), retrieval_task(corpus, "test", RetrievalArguments())
-    if task is None:
-        raise InputError(f"{corpus.folder}: no pair of the test split is labelled similar, so nothing can be found.")
-    relevance, rows = sampled(task.relevance, args.queries), []
-    names = [name for name in ("bi", "student", "cross") if getattr(args, name)]
-    with tqdm(total=(len(names) + 1) * len(FORMS), unit="model") as bar:
+def qualities(corpus: Corpus, task: RetrievalTask, relevance: Relevance, args: argparse.Namespace) -> Iterator[dict]:
+    """Yields a row per model and number type: Spearman of the pairs, and retrieval metrics."""
+    test, labels = corpus.split("test"), corpus.labels("test")
+    for form in FORMS:
+        folders = {"bi": args.bi, "student": args.student, "cross": args.cross}
+        models = {name: load(folder, form) for name, folder in folders.items() if folder}
+        places, metrics = {}, {}
+        for name, model in models.items():
+            if name != "cross":
+                vectors = model.encode(task.pool, normalize=True)
+                places[name] = nearest_to_queries(vectors, vectors, relevance)
+                metrics[name] = retrieval_metrics(places[name], relevance)
+            scores = model.similarity(test["sentence1"][:], test["sentence2"][:])
+            yield row_of(name, form, correlations(scores, labels)["spearman"], metrics.get(name, {}))
+        both = retrieval_metrics(reranked(places["bi"], relevance, task.pool, models["cross"], args.top), relevance)
+        gain = mean_intervals({key: both[key] - metrics["bi"][key] for key in both})
+        yield row_of("both", form, None, both) | {"gain": gain}
 
-        def add(name: str, form: str, spearman: float | None, metrics: dict[str, np.ndarray]) -> None:
-            means = {key: float(value.mean()) for key, value in metrics.items()}
-            rows.append({"model": name, "form": form, "spearman": spearman} | means)
-            bar.update()
 
-        for form in FORMS:
-            towers = {name: load(getattr(args, name), form) for name in names}
-            pairs = {
-                name: correlations(model.similarity(test["sentence1"][:], test["sentence2"][:]), corpus.labels("test"))
-                for name, model in towers.items()
-            }
-            for name in [name for name in names if name != "cross"]:
-                places = found(towers[name].encode(task.pool, normalize=True), relevance)
-                metrics = retrieval_metrics(places, relevance)
-                add(name, form, pairs[name]["spearman"], metrics)
-                if name == "bi":
-                    ours = places, metrics
-            places, before = ours
-            after = retrieval_metrics(reranked(places, relevance, task.pool, towers["cross"], args.top), relevance)
-            add("cross", form, pairs["cross"]["spearman"], {})
-            add("both", form, None, after)
-            rows[-1]["gain"] = mean_intervals({key: after[key] - before[key] for key in after})
-    return rows, len(relevance)
+def row_of(name: str, form: str, spearman: float | None, metrics: dict[str, np.ndarray]) -> dict:
+    means = {key: float(value.mean()) for key, value in metrics.items()}
+    return {"model": name, "form": form, "spearman": spearman} | means
 
 
 def main(args: argparse.Namespace) -> None:
-    rows, queries = qualities(args)
     corpus = load_corpus(args.corpus)
+    task = retrieval_task(corpus, "test", RetrievalArguments())
+    if task is None:
+        raise InputError(f"{corpus.folder}: no pair of the test split is labelled similar, so nothing can be found.")
+    relevance = sampled(task.relevance, args.queries)
     result = {
         "kind": "choosing_quality",
         "corpus": corpus.manifest.name,
         "top": args.top,
-        "queries": queries,
+        "queries": len(relevance),
         "trained_on": args.trained_on,
-        "rows": rows,
+        "rows": list(tqdm(qualities(corpus, task, relevance, args), unit="model")),
         "when": time.strftime("%Y-%m-%d"),
         **asdict(environment()),
     }
@@ -97,15 +84,10 @@ def main(args: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bi", required=True, help="folder of a trained bi-encoder")
-    parser.add_argument("--cross", required=True, help="folder of a cross-encoder, trained on the same pairs")
+    parser = parser_of_models(__doc__)
     parser.add_argument("--student", help="folder of a student, if there is one")
     parser.add_argument("--trained_on", required=True, help="what they were trained on, in words, for the table")
-    parser.add_argument("--corpus", default="lcqmc", help="prepared corpus with a test split")
     parser.add_argument("--queries", type=int, default=2000, help="queries, drawn at random, that are searched for")
-    parser.add_argument("--top", type=int, default=20, help="sentences that the cross-encoder reads after a search")
-    parser.add_argument("--output", required=True, help="JSON file to write")
     return parser
 
 
