@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cosent import __version__
-from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
+from cosent.compute.processes import PARENT_VARIABLE, end_with_parent, is_first
 from cosent.compute.progress_lines import use_progress_lines
 from cosent.errors import InputError, messages_for_users
 from cosent.flags import Flag, flags_of, nearest, read_values, value_of, words_of
@@ -202,7 +202,7 @@ def configure_logging() -> None:
 
     Only for jobs: a program that imports cosent configures logging itself.
     """
-    if int(os.environ.get("RANK", 0)) > 0:
+    if not is_first():
         logging.disable(logging.WARNING)
     handler = logging.StreamHandler()
     handler.setFormatter(Formatter())

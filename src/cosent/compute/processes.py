@@ -15,6 +15,11 @@ PARENT_VARIABLE = "COSENT_PARENT"  # environment variable of a launched job: id 
 ORPHANED = 1  # exit status of a process whose parent has gone
 
 
+def is_first() -> bool:
+    """Whether this is the first of processes that were launched together, or the only one; before torch is loaded."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
 def end_with_parent(parent: int, every: float = 1.0) -> None:
     """Ends this process, without cleaning up, soon after another one has ended for whatever reason.
 

@@ -3,10 +3,11 @@
 All bars of a job are tqdm's: our own, and those of Trainer, `datasets` and other libraries.
 """
 
-import os
 import time
 
 from tqdm.std import tqdm
+
+from cosent.compute.processes import is_first
 
 SECONDS = 10.0  # at least, between two lines of a bar: what is done at once gets its last line only
 SECONDS_WITHOUT_TOTAL = 60.0
@@ -21,10 +22,6 @@ def use_progress_lines() -> None:
     """
     tqdm.told = None  # tenth and time of the last line of a bar
     tqdm.display, tqdm.clear = display, clear
-
-
-def is_first() -> bool:
-    return int(os.environ.get("RANK", 0)) == 0
 
 
 def display(bar: tqdm, msg: str | None = None, pos: int | None = None) -> bool:
