@@ -59,6 +59,14 @@ def test_what_a_report_needs_is_kept(train, corpus, pairs):
     assert scores["test"].keys() == {"labels", "before", "after"}, "a cross-encoder has no vectors"
 
 
+def test_settings_are_chosen_on_a_part_of_validation_alone(train, corpus):
+    """Fails if a run that only chooses settings reads the test split, or all of a large validation split."""
+    folder = train(corpus, "--limit_validation", "20", "--skip_test", "true")
+    record, scores = json.loads((folder / "run.json").read_text()), read_scores(folder / "scores.npz")["made_up"]
+    assert record["before"]["made_up"].keys() == record["after"]["made_up"].keys() == {"validation"}
+    assert scores.keys() == {"validation"} and len(scores["validation"]["labels"]) == 20
+
+
 def test_random_negatives_reach_the_training_pairs(corpus, tiny_model):
     """Fails if the flag is accepted and trains on the same pairs, or draws anew what is no negative."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
@@ -230,6 +238,7 @@ def test_a_validation_split_of_one_label_selects_nothing(train, make_corpus, pai
     "flags, words",
     [
         (("--limit_train", "-70"), "--limit_train must be at least 1"),
+        (("--limit_validation", "0"), "--limit_validation must be at least 1"),
         (("--loss", "sbert", "--features", "u", "w"), "--features u w"),
         (("--features", "u"), "--features are those of a Sentence-BERT head"),
         (("--eval_strategy", "no", "--early_stopping_patience", "1"), "--early_stopping_patience needs"),

@@ -77,10 +77,22 @@ def read_parquet(file: Path, split: str) -> datasets.Dataset:
             datasets.enable_progress_bars()
 
 
-def random_subset(rows: datasets.Dataset, count: int | None, seed: int = 42) -> datasets.Dataset:
+def random_subset(
+    rows: datasets.Dataset, count: int | None, flag: str = "--limit_train", seed: int = 42
+) -> datasets.Dataset:
     """A random subset of `count` rows that depends only on `seed`; all rows if there are no more than that."""
     if count is not None and count < 1:
-        raise InputError(f"--limit_train must be at least 1 pair, got {count}. Leave it out to train on all pairs.")
+        raise InputError(f"{flag} must be at least 1 pair, got {count}. Leave it out to take all pairs.")
     if count is None or count >= len(rows):
         return rows
     return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:count]))
+
+
+def measured_splits(
+    splits: dict[str, datasets.Dataset], limit_validation: int | None, skip_test: bool
+) -> dict[str, datasets.Dataset]:
+    """The splits of a corpus with a random part of validation, or without test."""
+    kept = {name: rows for name, rows in splits.items() if not (name == "test" and skip_test)}
+    if "validation" in kept:
+        kept["validation"] = random_subset(kept["validation"], limit_validation, "--limit_validation")
+    return kept

@@ -60,6 +60,10 @@ class DataArguments:
     )
     data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
+    limit_validation: int | None = option(
+        None, "Validate on a random subset of this many pairs of each corpus, the same for every --seed."
+    )
+    skip_test: bool = option(False, "Leave the test splits alone, as while settings are being chosen.")
     random_negatives: bool = option(False, "Draw the second sentence of every negative pair anew (binary corpora).")
     text: list[str] | None = option(
         None,

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 from torch.utils.data import ConcatDataset
 
-from cosent.data.corpus import Corpus, labels_of, load_corpus, random_subset
+from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset
 from cosent.data.groups import sentence_groups, share_without_strangers
 from cosent.data.negatives import random_negatives
 from cosent.data.pairs import PairDataset
@@ -105,6 +105,8 @@ def load_mixture(args: DataArguments, loss: str) -> Mixture:
     check_text(args, loss)
     training, selecting = load_corpora(args.corpus or [], args.eval_corpora, args.data_dir)
     check_corpus_weights(args.corpus_weights, len(training) + bool(args.text), loss)
+    for corpus in (*training, *selecting):
+        corpus.splits = measured_splits(corpus.splits, args.limit_validation, args.skip_test)
     return Mixture(training, selecting, args.corpus_weights)
 
 
