@@ -13,24 +13,29 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from io import BytesIO
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
 from cosent.inference.embedding import quantized
 from cosent.inference.neighbours import nearest
 from cosent.modeling.auto import load_model
+from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.training.environment import environment
 
 FORMS = ("float32", "int8")
 FEW, MANY = 1000, 1_000_000  # candidates
 FOUND = 10  # neighbours that a search returns
+NONE = np.empty((0, 0), np.float32)  # vectors, where no case needs them
 Answer = Callable[[str, str], object]  # a query and one of its candidates
 
 
@@ -44,7 +49,8 @@ def answers_of_vectors(model, candidates: list[str], many: np.ndarray) -> dict[s
     few = model.encode(candidates, normalize=True)
 
     def search(vectors: np.ndarray) -> Answer:
-        return lambda query, _: nearest(model.encode([query], normalize=True), vectors, FOUND)
+        found = min(FOUND, len(vectors))
+        return lambda query, _: nearest(model.encode([query], normalize=True), vectors, found)
 
     many = many[:, : few.shape[1]]  # as wide as the model's own: the time of a product does not depend on its values
     return {"pair": model.similarity, "few": search(few), "many": search(np.ascontiguousarray(many))}
@@ -87,11 +93,27 @@ def latencies(towers: dict[str, dict[str, Answer]], pairs: list[tuple[str, str]]
     return taken
 
 
-def memory(model) -> float:
+def weights_mib(model) -> float:
     """MiB of a model's weights."""
     with BytesIO() as file:
         torch.save(model.state_dict(), file)
         return file.tell() / 2**20
+
+
+def peak_mib(folder: str, form: str, pairs: list[tuple[str, str]], candidates: list[str]) -> float:
+    """Peak memory in MiB of a process of its own that loads a model and answers, a pair and one against many."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(answer_alone, folder, form, pairs, candidates).result()
+
+
+def answer_alone(folder: str, form: str, pairs: list[tuple[str, str]], candidates: list[str]) -> float:
+    model = load(folder, form)
+    cross = isinstance(model, CrossEncoder)
+    answers = answers_of_cross(model, candidates) if cross else answers_of_vectors(model, candidates, NONE)
+    for query, candidate in pairs:
+        for answer in (answers["pair"], answers["few"]):
+            answer(query, candidate)
+    return peak_memory_mib()
 
 
 def main(args: argparse.Namespace) -> None:
@@ -118,7 +140,12 @@ def main(args: argparse.Namespace) -> None:
         "queries": args.queries,
         "width": args.width,
         "milliseconds": {name: {case: statistics.median(ms) for case, ms in by.items()} for name, by in taken.items()},
-        "mib": {f"{name} {form}": memory(model) for form, loaded in models.items() for name, model in loaded.items()},
+        "mib": {f"{name} {form}": weights_mib(model) for form, of in models.items() for name, model in of.items()},
+        "peak_mib": {
+            f"{name} {form}": peak_mib(folder, form, pairs, candidates)
+            for form in FORMS
+            for name, folder in folders.items()
+        },
         "load": [load_before[0], os.getloadavg()[0]],
         "when": time.strftime("%Y-%m-%d"),
         **asdict(environment()),

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cosent.evaluation.significance import difference, resampled_means
-from cosent.reporting.differences import compare
+from cosent.evaluation.significance import difference, resampled_means, resampled_spearman, spearman
+from cosent.reporting.differences import shared_scores
 from cosent.studies.results import Result, Study
 
 UNTRAINED = " before training"  # a row of a study, as its runs found it
@@ -23,7 +23,8 @@ def of_study(claim: dict[str, Any], study: Study) -> dict[str, Any] | None:
     if not seeds:
         return None
     first, second = ([side[seed] for seed in seeds] for side in sides)
-    found = QUANTITIES[claim.get("quantity", "spearman")](first, second, claim["corpus"])
+    quantity = QUANTITIES[claim.get("quantity", "spearman")]
+    found = quantity(first, second, claim["corpus"], claim.get("share", 1.0))
     return found | {"seeds": len(seeds), "setting": setting([*first, *second])}
 
 
@@ -42,19 +43,29 @@ def untrained(run: Result) -> Result:
     return changed
 
 
-def by_spearman(first: list[Result], second: list[Result], corpus: str) -> dict[str, Any]:
-    sides = {name: {run.seed: run for run in runs} for name, runs in (("first", first), ("second", second))}
-    ((found, _),) = compare(sides, corpus).values()
-    return {key: 100 * getattr(found, key) for key in ("mean", "low", "high")}
+def by_spearman(first: list[Result], second: list[Result], corpus: str, share: float) -> dict[str, Any]:
+    scores, labels = shared_scores([*first, *second], corpus)
+    observed = np.array([spearman(row, labels) for row in scores])
+    return over_rows(resampled_spearman(scores, labels), observed, len(first), share)
 
 
-def by_accuracy(first: list[Result], second: list[Result], corpus: str) -> dict[str, Any]:
+def by_accuracy(first: list[Result], second: list[Result], corpus: str, share: float) -> dict[str, Any]:
     """As by Spearman, of the share of test rows on the right side of the threshold that validation gave."""
     right = np.stack([right_rows(run, corpus) for run in (*first, *second)]).astype(np.float64)
-    resampled, observed = resampled_means(right), right.mean(axis=1)
-    count = len(first)
-    gap = float(observed[:count].mean() - observed[count:].mean())
-    found = difference(resampled[:, :count], resampled[:, count:], gap)
+    return over_rows(resampled_means(right), right.mean(axis=1), len(first), share)
+
+
+def over_rows(resampled: np.ndarray, observed: np.ndarray, count: int, share: float) -> dict[str, Any]:
+    """Mean of the first runs less a share of that of the others, with the paired bootstrap over test rows and seeds.
+
+    Args:
+        resampled: a metric of all runs on the same resamples, `(resamples, runs)`.
+        observed: the metric on the rows as they are, `(runs,)`.
+        count: runs of the first row of the claim.
+        share: of the second row's metric.
+    """
+    gap = float(observed[:count].mean() - share * observed[count:].mean())
+    found = difference(resampled[:, :count], share * resampled[:, count:], gap)
     return {key: 100 * getattr(found, key) for key in ("mean", "low", "high")}
 
 
@@ -70,12 +81,12 @@ def right_rows(run: Result, corpus: str) -> np.ndarray:
     return (test["after"] >= np.sort(test["after"])[-above]) == similar
 
 
-def by_first_epoch(first: list[Result], second: list[Result], _: str) -> dict[str, Any]:
-    return over_seeds([100 * run.first_epoch for run in first], [100 * run.first_epoch for run in second])  # type: ignore[operator]
+def by_first_epoch(first: list[Result], second: list[Result], _: str, share: float) -> dict[str, Any]:
+    return over_seeds([100 * run.first_epoch for run in first], [share * 100 * run.first_epoch for run in second])  # type: ignore[operator]
 
 
-def by_epochs_to_90(first: list[Result], second: list[Result], _: str) -> dict[str, Any]:
-    return over_seeds([run.epochs_to_90 for run in first], [run.epochs_to_90 for run in second])  # type: ignore[misc]
+def by_epochs_to_90(first: list[Result], second: list[Result], _: str, share: float) -> dict[str, Any]:
+    return over_seeds([run.epochs_to_90 for run in first], [share * run.epochs_to_90 for run in second])  # type: ignore[misc, operator]
 
 
 QUANTITIES = {

@@ -39,7 +39,10 @@ def measured_row(row: dict[str, Any]) -> list[Cell]:
     interval = None if row["low"] is None else Range(row["low"], row["high"])
     setting = f"{row['corpus']}; {row['setting']}{note}"
     numbers = [Number(row["mean"], form="+.2f"), interval, row["seeds"]]
-    return [*about(row), " - ".join(row["compared"]) + unit, setting, *numbers, row["verdict"]]
+    first, *second = row["compared"]
+    of_second = f"{row['share']:.0%} of " if "share" in row else ""
+    compared = " - ".join([first, *(of_second + name for name in second)])
+    return [*about(row), compared + unit, setting, *numbers, row["verdict"]]
 
 
 def other_row(row: dict[str, Any]) -> list[Cell]:

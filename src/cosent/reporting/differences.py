@@ -76,6 +76,18 @@ def compare(scored: dict[str, dict[int, Result]], corpus: str) -> dict[tuple[str
     if len(scored) < 2:
         return {}
     runs = [run for by_seed in scored.values() for run in by_seed.values()]
+    scores, labels = shared_scores(runs, corpus)
+    resampled = resampled_spearman(scores, labels)
+    columns = {run.file: (spearman(scores[i], labels), resampled[:, i]) for i, run in enumerate(runs)}
+    return paired(scored, columns)
+
+
+def shared_scores(runs: list[Result], corpus: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of several runs on the test rows that they share, `(runs, rows)`, and the labels of these, `(rows,)`.
+
+    Raises:
+        InputError: runs were tested on other rows.
+    """
     tests = [run.scores[corpus]["test"] for run in runs]
     labels = tests[0]["labels"]
     for run, test in zip(runs, tests, strict=True):
@@ -84,9 +96,7 @@ def compare(scored: dict[str, dict[int, Result]], corpus: str) -> dict[tuple[str
                 f"{run.file} was tested on other rows of {corpus} than {runs[0].file}: nothing can be compared pair by "
                 "pair. Delete the results from before the corpus was prepared anew, and run the study again."
             )
-    resampled = resampled_spearman(np.stack([test["after"] for test in tests]), labels)
-    columns = {run.file: (spearman(tests[i]["after"], labels), resampled[:, i]) for i, run in enumerate(runs)}
-    return paired(scored, columns)
+    return np.stack([test["after"] for test in tests]), labels
 
 
 def compare_queries(
