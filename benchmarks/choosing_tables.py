@@ -44,8 +44,9 @@ def choosing_table(result: dict) -> str:
         f"{markdown_table([*header, 'weights, MiB', 'process, MiB'], rows)}\n\n"
         f"Milliseconds of one processor core, medians over {result['queries']} queries of {result['corpus']} test, "
         f"which all models answer in turn. Then cross-encoder: it reads the first {result['top']} that the bi-encoder "
-        "has found. ~ is 1,000 times the figure of 1,000, not measured. Process: the peak "
-        "of one that loads the model and answers the first two cases, most of it Python and torch; 1,000,000 vectors of "
+        "has found. ~ is 1,000 times the figure of 1,000, not measured. Process: "
+        "the peak of one that loads the model and answers the first two cases, most of it Python and torch; 1,000,000 "
+        "vectors of "
         f"{result['width']} floats are {1e6 * result['width'] * 4 / 2**20:.0f} MiB more. {result['device']}, load "
         f"{before:.1f} to {after:.1f}, {result['when']}, commit {(result['commit'] or 'unknown')[:10]}."
     )

@@ -2,11 +2,12 @@
 
 python -m benchmarks.claims        then python -m benchmarks.tables writes docs/claims.md
 
-A claim is a statement about the difference of two rows of a study: it is positive (`above`), or smaller than a point
-(`equal`). The interval of a test metric is that of the reports, a paired bootstrap over test rows and seeds; what has
-no test rows (the first epoch, epochs to 90%, students) has one of Student's t over seeds. With the standard error of
-the interval, the p-value is twice the smaller probability of the claim and of its opposite; Holm's procedure keeps the
-chance of any wrong verdict among the tested claims below 5%. Fewer than three seeds decide nothing.
+A claim is a statement about the difference of two rows of a study, or of one and a share of the other: it is positive
+(`above`), or smaller than a point (`equal`). The interval of a test metric is that of the reports, a paired bootstrap
+over test rows and seeds; what has no test rows (the first epoch, epochs to 90%, students) has one of Student's t over
+seeds. With the standard error of the interval, the p-value is twice the smaller probability of the claim and of its
+opposite; Holm's procedure keeps the chance of any wrong verdict among the tested claims below 5%. Fewer than three
+seeds decide nothing.
 """
 
 import json

@@ -38,7 +38,8 @@ def test_the_page_has_the_claims_and_results_of_today():
             seeds = first.keys() & second.keys()
             assert len(seeds) == row.get("seeds", 0), row
             if seeds and row.get("quantity", "spearman") == "spearman":
-                gaps = [first[s].test(row["corpus"]) - second[s].test(row["corpus"]) for s in seeds]
+                share = row.get("share", 1.0)
+                gaps = [first[s].test(row["corpus"]) - share * second[s].test(row["corpus"]) for s in seeds]
                 assert 100 * sum(gaps) / len(gaps) == pytest.approx(row["mean"], abs=0.01), row
                 compared += 1
     assert compared >= 5
@@ -83,6 +84,16 @@ def test_a_claim_without_a_reason_is_refused(tmp_path):
     file.write_text("- {claim: a, source: b}\n")
     with pytest.raises(InputError, match="nor `unmeasured`"):
         claims.read_claims(file)
+
+
+def test_a_share_of_the_second_side_on_paper():
+    """Fails if "80% of its quality" is read as 80% of the difference, or of both sides."""
+    study = read_results(ROOT / "results/towers_stsb")
+    claim = {"compared": ["bi_encoder cosent_mini", "cross_encoder cosent_mini"], "corpus": "stsb", "share": 0.8}
+    bi, cross = (of_row(study, name, "stsb") for name in claim["compared"])
+    gap = sum(bi[seed].test("stsb") - 0.8 * cross[seed].test("stsb") for seed in bi) / len(bi)
+    found = of_study(claim, study)
+    assert found["mean"] == pytest.approx(100 * gap, abs=0.01) and found["low"] < found["mean"] < found["high"]
 
 
 def test_the_untrained_model_can_be_a_side():
