@@ -96,6 +96,16 @@ def test_segments_of_pairs_are_packed_along(kind):
     assert (without[:, 0] - padded[:, 0]).abs().max() > 1e-2, "segments do not matter here: nothing was compared"
 
 
+def test_free_places_of_a_row_do_not_look_like_padding():
+    """Fails if transformers warns in every distillation that a mask is missing, which packed rows do without."""
+    backbone, seen = make_backbone("roformer", "eager"), []
+    backbone.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
+    packed_forward(backbone, make_inputs(pad_token_id=backbone.config.pad_token_id))
+    ((rows, mask),) = [(of["input_ids"], of.get("attention_mask")) for of in seen]
+    assert mask is None and rows.numel() > sum(LENGTHS), "a mask, or no free place: nothing was looked at"
+    assert backbone.config.pad_token_id not in rows
+
+
 def pair_loss(encoder, inputs):
     """CoSENT over the six pairs of a batch, labels 0, 1, 2, 0, 1, 2."""
     embeddings = encoder(**inputs).unflatten(0, (-1, 2))

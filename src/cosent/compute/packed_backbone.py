@@ -69,7 +69,8 @@ def packed_forward(
     per_token = {name: tensor for name, tensor in inputs.items() if name != "attention_mask"}
     if POSITIONS[config.model_type] != "relative":
         per_token["position_ids"] = position_ids(inputs["input_ids"], backbone)
-    packed = pack(per_token, plan)
+    # Any token but padding, for which transformers would ask for the mask that packed rows do without.
+    packed = pack(per_token, plan, fill={"input_ids": int(config.pad_token_id == 0)})
     if flash:
         bounds = flash_arguments(plan, inputs["input_ids"].device)
         hidden = averaged_layers(backbone, layers, **packed.tensors, **bounds)
