@@ -137,7 +137,7 @@ class RunSummary:
         recipe: every setting by name, flags and defaults alike.
         train_seconds: without evaluation before and after.
         thresholds: lowest cosine or logit of similar pairs, by corpus.
-        calibrations: maps from scores to probabilities, by corpus; empty for runs before 2026-11-23.
+        calibrations: maps from scores to probabilities, by corpus; empty for runs before 2026-11-22.
         prompts: texts in front of the first and the second sentence of every pair.
         intervals: 95% bootstrap intervals of the retrieval metrics in `after`; empty for runs before 2026-11-22.
         processes: None for older runs, which recorded neither it nor the footprint.
