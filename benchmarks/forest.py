@@ -16,11 +16,11 @@ from cosent.reporting import figures
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs/images/cosent_against_others.svg"
 TITLE = "CoSENT minus other losses, from mini (source: BERT)"
-CORPORA = {"stsb": "STS-B", "bq": "a part of BQ", "lcqmc": "LCQMC", "atec": "ATEC"}
+CORPORA = {"stsb": "STS-B", "bq": "BQ (part)", "lcqmc": "LCQMC", "atec": "ATEC"}
 LOSSES = {
     "sbert": "Sentence-BERT",
-    "ce": "cross entropy, cross-encoders",
-    "mse": "squared error, cross-encoders",
+    "ce": "cross-encoder, cross entropy",
+    "mse": "cross-encoder, squared error",
     "cosine_linear": "plain cosine loss",
     "cosine_squared": "squared cosine loss",
 }
