@@ -113,12 +113,11 @@ def setting(runs: list[Result]) -> str:
     def values(key: str) -> str:
         return " or ".join(dict.fromkeys(f"{run.recipe[key]:g}" for run in runs if run.recipe.get(key)))
 
-    epochs = values("num_train_epochs")
+    epochs, steps = values("num_train_epochs"), runs[0].recipe.get("max_steps") or 0
+    length = f"{steps} steps" if steps > 0 else f"{epochs} {'epoch' if epochs == '1' else 'epochs'}"
     encoders = " or ".join(dict.fromkeys(str(run.recipe["model_name_or_path"]) for run in runs))
     pairs = f", {values('limit_train')} pairs" if values("limit_train") else ""
-    return (
-        f"{encoders}{pairs}, {epochs} {'epoch' if epochs == '1' else 'epochs'}, learning rate {values('learning_rate')}"
-    )
+    return f"{encoders}{pairs}, {length}, learning rate {values('learning_rate')}"
 
 
 def of_result(claim: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -52,9 +52,11 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
     commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
     rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
+    by_steps = (run.recipe.get("max_steps") or 0) > 0
+    length = f"{values('max_steps')} steps" if by_steps else f"{values('num_train_epochs', 'g')} epochs"
     return (
         f"`{values('model_name_or_path')}` encoder{pooling}, batch "
         f"{values('per_device_train_batch_size')}, learning rate {rate}, "
-        f"{values('num_train_epochs', 'g')} epochs{limit}, best validation epoch; "
+        f"{length}{limit}, best validation {'step' if by_steps else 'epoch'}; "
         f"{run.environment.device}, commit {commits}."
     )
