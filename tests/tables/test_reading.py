@@ -89,7 +89,7 @@ def test_a_single_column_is_the_sentence(tmp_path):
         ("a.jsonl", b'{"s1": "a", "s2": 3}\n', "line 1: expected text in s2, got 3"),
         ("a.jsonl", b'{"s1": "a", "s2": "b"}\n[1]\n', "line 2: expected one JSON object"),
         ("a.jsonl", b'{"one": "a", "two": "b"}\n', "expected a column named sentence1 or text1 and .*got one, two"),
-        ("a.tsv.gz", gzip.compress("好\t坏\n".encode() * 999)[:-9], "not a complete gzip file"),
+        ("a.tsv.gz", gzip.compress("好\t坏\n".encode() * 999, mtime=0)[:-9], "not a complete gzip file"),
         ("a.parquet", b"PAR1", "not a Parquet file"),
         ("a.xlsx", b"PK", "not an xlsx workbook"),
         ("a.pdf", b"", r"expected a file that ends in \.txt"),
