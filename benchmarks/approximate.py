@@ -23,6 +23,7 @@ from cosent.inference.approximate import KINDS, approximate
 from cosent.inference.neighbours import nearest
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
+from cosent.run_record import shortened
 from cosent.training.environment import environment
 
 
@@ -88,7 +89,7 @@ def approximate_table(result: dict) -> str:
         f"{result['rows']:,} x {result['width']} float32, {result['what']}; {result['queries']:,} queries at once, "
         f"processor time of one thread, medians of {len(result['seconds']['exact'])} rounds in turn. Recall of 200 "
         f"rows. {result['device']}, {result['when']}, faiss {result['faiss']}, commit "
-        f"{(result['commit'] or 'unknown')[:10]}."
+        f"{shortened(result['commit'])}."
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
+from cosent.run_record import shortened
 
 TASKS = ("train_bi_encoder", "train_cross_encoder", "encode")
 
@@ -34,7 +35,7 @@ def ratio(way: dict[str, float]) -> float:
 
 
 def commits(result: dict) -> str:
-    return ", ".join(dict.fromkeys((row["commit"] or "unknown")[:10] for row in result["rows"].values()))
+    return ", ".join(dict.fromkeys(shortened(row["commit"]) for row in result["rows"].values()))
 
 
 def backbones_table(result: dict) -> str:

@@ -7,6 +7,7 @@ from cosent.errors import InputError
 from cosent.evaluation.retrieval import NAMES as NAMES_OF_METRICS
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
+from cosent.run_record import shortened
 from cosent.studies.results import read_results
 
 NAMES = {"bi": "bi-encoder", "student": "student", "cross": "cross-encoder", "both": "bi-encoder, then cross-encoder"}
@@ -48,7 +49,7 @@ def choosing_table(result: dict) -> str:
         "the peak of one that loads the model and answers the first two cases, most of it Python and torch; 1,000,000 "
         "vectors of "
         f"{result['width']} floats are {1e6 * result['width'] * 4 / 2**20:.0f} MiB more. {result['device']}, load "
-        f"{before:.1f} to {after:.1f}, {result['when']}, commit {(result['commit'] or 'unknown')[:10]}."
+        f"{before:.1f} to {after:.1f}, {result['when']}, commit {shortened(result['commit'])}."
     )
 
 
@@ -88,7 +89,7 @@ def quality_table(result: dict) -> str:
         f"{result['corpus']} test, from models trained on {result['trained_on']}; sentences are found for "
         f"{result['queries']:,} queries among all of the split. The cross-encoder orders the first {result['top']}: "
         f"Recall@1 {gain:+.2f} [{low:+.2f}, {high:+.2f}] (paired 95% interval over queries). {result['device']}, "
-        f"{result['when']}, commit {(result['commit'] or 'unknown')[:10]}."
+        f"{result['when']}, commit {shortened(result['commit'])}."
     )
 
 

@@ -4,6 +4,7 @@ import statistics
 
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
+from cosent.run_record import shortened
 
 WAYS = {
     "single": "one run, mean ± std",
@@ -36,7 +37,7 @@ def merged_table(result: dict) -> str:
         rows.append([runs, WAYS[row["model"]], parameters, row.get("width"), times_100(row["spearman"]), gain])
     return (
         f"{markdown_table(header, rows)}\n\nThe runs differ in their seed. The gain is over their mean, with a paired "
-        f"bootstrap over test rows. {result['device']}, commit {(result['commit'] or 'unknown')[:10]}."
+        f"bootstrap over test rows. {result['device']}, commit {shortened(result['commit'])}."
     )
 
 

@@ -23,6 +23,7 @@ from cosent.measuring.mteb_tasks import chosen_tasks, evaluate_tasks, figures, w
 from cosent.modeling.auto import load_model
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
+from cosent.run_record import shortened
 from cosent.training.environment import environment
 
 TASKS = ("STSB", "PAWSX", "LCQMC", "BQ", "ATEC")
@@ -45,7 +46,7 @@ def mteb_table(result: dict) -> str:
     return (
         f"{markdown_table(header, rows)}\n\n"
         f"Test Spearman x100 of `{result['model']}` as it ships, not fine-tuned; {versions}, {result['device']}, "
-        f"commit {(result['commit'] or 'unknown')[:10]}."
+        f"commit {shortened(result['commit'])}."
     )
 
 

@@ -16,7 +16,7 @@ from cosent.evaluation.metrics import correlations
 from cosent.modeling.auto import load_model
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
-from cosent.run_record import read_record
+from cosent.run_record import read_record, shortened
 from cosent.tables.reading import PAIR, open_table
 
 PAIRS = "recipes/demo/pairs_8541.tsv"
@@ -61,7 +61,7 @@ def quickstart_table(result: dict) -> str:
     agreements = [Number(correlations(run["scores"], published)["spearman"]) for run in runs]
     rows += [["in the wrong order, of 25", None, *wrong], ["Spearman of the ten", None, *agreements]]
     rows.append(["demo test Spearman ×100", None, *(Number(100 * run["test_spearman"]) for run in runs)])
-    return f"{markdown_table(header, rows)}\n\n{runs[0]['device']}, commit {(runs[0]['commit'] or 'unknown')[:10]}."
+    return f"{markdown_table(header, rows)}\n\n{runs[0]['device']}, commit {shortened(runs[0]['commit'])}."
 
 
 def main(args: argparse.Namespace) -> None:

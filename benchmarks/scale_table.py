@@ -3,6 +3,7 @@
 import statistics
 
 from cosent.reporting.document import markdown_table
+from cosent.run_record import shortened
 
 BILLION = 10**9
 CORES = 64  # of a machine
@@ -36,5 +37,5 @@ def scale_table(result: dict) -> str:
         f"{markdown_table(['', 'each', '10^9 sentences'], rows)}\n\n"
         "Encoding, reading and the bytes of a float32 vector are measured, the rest is arithmetic. "
         f"{measured}; {result['device']} with a load average of {result['load_average']:.0f}, commit "
-        f"{(result['commit'] or 'unknown')[:10]}."
+        f"{shortened(result['commit'])}."
     )

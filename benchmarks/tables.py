@@ -35,6 +35,7 @@ from cosent.reporting.probabilities import probabilities_table
 from cosent.reporting.readme_tables import study_table
 from cosent.reporting.retrieval import retrieval_table
 from cosent.reporting.teaching_table import teaching_table
+from cosent.run_record import shortened
 from cosent.studies.results import Study, read_results
 
 ROOT = Path(__file__).parents[1]
@@ -97,10 +98,6 @@ def render(name: str, results: Path, table: Callable[[Study], str] = study_table
     )
 
 
-def commit_of(record: dict) -> str:
-    return (record["commit"] or "unknown")[:10]
-
-
 def speed_table(result: dict) -> str:
     """Speed against sentence-transformers: medians, ratio, memory, and the largest difference of results."""
     header = ["task", "encoder", "data", "ours", "theirs", "ratio", "MiB, ours / theirs", "largest difference"]
@@ -114,7 +111,7 @@ def speed_table(result: dict) -> str:
         ratio = Number(row["ratio"])
         rows.append([row["task"], row["encoder"], data, ours, theirs, ratio, memory, difference, share])
     ratios = [(place, header.index("ratio")) for place in range(len(rows))]
-    commits = ", ".join(dict.fromkeys(commit_of(row) for row in result["rows"]))
+    commits = ", ".join(dict.fromkeys(shortened(row["commit"]) for row in result["rows"]))
     return (
         f"{markdown_table([*header, 'sgemm peak'], rows, strong=ratios)}\n\n"
         f"Medians of {result['repeats']} interleaved measurements, each in its own process; {result['device']}, "
@@ -137,7 +134,7 @@ def exactness_table(result: dict) -> str:
         f"{markdown_table([f'{pairs} pairs as', *models], splits)}\n\n"
         f"{markdown_table(['bi_encoder', 'activations, MiB', 'process, MiB'], memory)}\n\n"
         f"Largest relative difference of loss / gradient from 1 x {pairs}, {result['corpus']}, no dropout; "
-        f"{result['device']}, commit {commit_of(result)}."
+        f"{result['device']}, commit {shortened(result['commit'])}."
     )
 
 
@@ -146,7 +143,7 @@ def kills_table(result: dict) -> str:
         f"{result['kills']} times SIGKILL, {result['kills_while_saving']} of them while a checkpoint was written "
         f"({result['torn_checkpoints']} left it torn): {result['bit_equal']} of {result['runs']} runs ended with the "
         f"weights and the validation curve of an undisturbed run, bit for bit. {result['device']}, commit "
-        f"{commit_of(result)}."
+        f"{shortened(result['commit'])}."
     )
 
 
@@ -160,7 +157,7 @@ def scaling_table(result: dict) -> str:
         f"(DDP), {strangers:.0f} on two that exchange nothing, which is what the machine has to give. DDP reaches "
         f"{ddp / strangers:.0%} of that, and {ddp / (2 * one):.0%} of twice one process. Medians of "
         f"{len(result['rounds']['one process'])} turns; {result['device']}, commit "
-        f"{commit_of(result)}."
+        f"{shortened(result['commit'])}."
     )
 
 
@@ -182,7 +179,7 @@ def search_table(result: dict) -> str:
         f"{result['rows']:,} x {result['width']} float32, top {result['top']}, the same neighbours in "
         f"{result['same_neighbours']:.2%}. Medians of processor time of one thread, all tasks in turn in one process; "
         f"reading reaches {bandwidth / 1e9:.1f} GB/s, sgemm {peak / 1e9:.0f} GFLOP/s. {result['device']}, "
-        f"{result['when']}, faiss {result['faiss']}, commit {commit_of(result)}."
+        f"{result['when']}, faiss {result['faiss']}, commit {shortened(result['commit'])}."
     )
 
 
@@ -205,7 +202,8 @@ def student_table(result: dict) -> str:
         f"{markdown_table(header, rows)}\n\n"
         f"{result['train_pairs']:,} training pairs, {epochs} a stage; mean ± standard deviation over seeds. Of "
         f"50 x 20 samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
-        f"teacher's mean cosine between the source and the top 5. {result['device']}, commit {commit_of(result)}."
+        f"teacher's mean cosine between the source and the top 5. {result['device']}, commit "
+        f"{shortened(result['commit'])}."
     )
 
 
@@ -225,7 +223,7 @@ def generation_table(result: dict) -> str:
     return (
         f"{markdown_table(header, rows, strong=ratios)}\n\n"
         f"{result['sources']} sources x {result['samples']} samples, medians of {turns} turns; {result['device']}, "
-        f"{result['threads']} threads, commit {commit_of(result)}."
+        f"{result['threads']} threads, commit {shortened(result['commit'])}."
     )
 
 
@@ -244,7 +242,7 @@ def finding_table(result: dict) -> str:
         f"{markdown_table(header, rows)}\n\n"
         f"Test x100 of `{result['before']}`, before → after {trained['loss']} on {', '.join(trained['corpus'])} "
         f"(learning rate {trained['learning_rate']:g}, {trained['num_train_epochs']:g} epochs), and the paired 95% "
-        f"interval of the gain over queries; one seed, {result['device']}, commit {commit_of(result)}."
+        f"interval of the gain over queries; one seed, {result['device']}, commit {shortened(result['commit'])}."
     )
 
 

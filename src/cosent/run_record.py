@@ -30,7 +30,12 @@ class Environment:
 
     @property
     def short_commit(self) -> str:
-        return (self.commit or "unknown")[:10]
+        return shortened(self.commit)
+
+
+def shortened(commit: str | None) -> str:
+    """A commit as tables show it."""
+    return (commit or "unknown")[:10]
 
 
 @dataclass(frozen=True)
