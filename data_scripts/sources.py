@@ -45,7 +45,7 @@ def from_folder(corpus: Corpus, source: Path) -> Source:
     """The files of a corpus in the table, in the senteval_cn layout or its publisher's.
 
     Raises:
-        InputError: `source` is not a folder, or holds no file of this corpus.
+        InputError: `source` is not a folder, holds no file of this corpus, or one that two of its parts would read.
     """
     if not source.is_dir():
         raise InputError(
@@ -53,9 +53,16 @@ def from_folder(corpus: Corpus, source: Path) -> Source:
             "folder. For a file of your own pairs, choose another name and pass --label_kind."
         )
     warnings, decisions, files = list(corpus.notes), [], {}
+    part_of: dict[Path, str] = {}
     for split in SPLITS:
         for part, part_split in corpus.parts.get(split, () if corpus.parts else ((corpus.name, split),)):
             found = _find(CORPORA[part], part_split, source)
+            for path in (file.path for file in found):
+                if part_of.setdefault(path, part) != part:
+                    raise InputError(
+                        f"{path} could be of {part_of[path]} and of {part}: its name says neither, and its rows would "
+                        f"be in {corpus.name} twice. Put the files of each into a folder of its name below {source}."
+                    )
             files.setdefault(split, []).extend(found)
             if not found and corpus.parts:
                 warnings.append(f"{part} {part_split} is not in the source, so it is not in {split}.")

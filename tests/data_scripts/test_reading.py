@@ -124,6 +124,13 @@ def test_nli_joins_its_parts_and_says_what_it_did(bench):
     assert any("snli_zh train is not in the source" in warning for warning in manifest["warnings"])
 
 
+def test_a_file_is_not_read_for_two_parts(bench):
+    """train.txt next to the folders would otherwise be in NLI three times, without a word."""
+    bench.write("train.txt", "甲\t乙\tneutral\n")
+    with pytest.raises(InputError, match=r"train.txt could be of snli_zh and of cmnli.*a folder of its name"):
+        bench.prepare("nli", "--source", bench.folder)
+
+
 def test_a_folder_of_another_corpus_is_not_taken(bench):
     """dev.txt names no corpus: `--source snli_zh` for ocnli would otherwise prepare SNLI under OCNLI's name."""
     bench.write("snli_zh/dev.txt", "甲\t乙\tneutral\n")
