@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from cosent.evaluation.significance import difference, resampled_means, resampled_spearman, spearman
-from cosent.reporting.differences import shared_scores
+from cosent.reporting.differences import shared_queries, shared_scores
+from cosent.reporting.readme_tables import run_length
 from cosent.studies.results import Result, Study
 
 UNTRAINED = " before training"  # a row of a study, as its runs found it
@@ -36,10 +37,14 @@ def of_row(study: Study, name: str, corpus: str) -> dict[int, Result]:
 
 
 def untrained(run: Result) -> Result:
-    """The run with the test scores from before its training as those after it."""
+    """The run with the test scores and the retrieval from before its training as those after it."""
     scores = {c: {split: s | {"after": s["before"]} for split, s in splits.items()} for c, splits in run.scores.items()}
     changed = replace(run, file=run.file.with_suffix(".before"), after=run.before)
     changed.__dict__["scores"] = scores
+    changed.__dict__["queries"] = {
+        c: {split: replace(q, moments={"after": q.moments["before"]}) for split, q in splits.items()}
+        for c, splits in run.queries.items()
+    }
     return changed
 
 
@@ -53,6 +58,12 @@ def by_accuracy(first: list[Result], second: list[Result], corpus: str, share: f
     """As by Spearman, of the share of test rows on the right side of the threshold that validation gave."""
     right = np.stack([right_rows(run, corpus) for run in (*first, *second)]).astype(np.float64)
     return over_rows(resampled_means(right), right.mean(axis=1), len(first), share)
+
+
+def by_recall_at_10(first: list[Result], second: list[Result], corpus: str, share: float) -> dict[str, Any]:
+    """As by Spearman, of Recall@10, with test queries drawn in the place of pairs."""
+    values = shared_queries([*first, *second], corpus, "recall_at_10")
+    return over_rows(resampled_means(values), values.mean(axis=1), len(first), share)
 
 
 def over_rows(resampled: np.ndarray, observed: np.ndarray, count: int, share: float) -> dict[str, Any]:
@@ -92,6 +103,7 @@ def by_epochs_to_90(first: list[Result], second: list[Result], _: str, share: fl
 QUANTITIES = {
     "spearman": by_spearman,
     "accuracy": by_accuracy,
+    "recall_at_10": by_recall_at_10,
     "first_epoch": by_first_epoch,
     "epochs_to_90": by_epochs_to_90,
 }
@@ -113,17 +125,15 @@ def setting(runs: list[Result]) -> str:
     def values(key: str) -> str:
         return " or ".join(dict.fromkeys(f"{run.recipe[key]:g}" for run in runs if run.recipe.get(key)))
 
-    epochs, steps = values("num_train_epochs"), runs[0].recipe.get("max_steps") or 0
-    length = f"{steps} steps" if steps > 0 else f"{epochs} {'epoch' if epochs == '1' else 'epochs'}"
     encoders = " or ".join(dict.fromkeys(str(run.recipe["model_name_or_path"]) for run in runs))
     pairs = f", {values('limit_train')} pairs" if values("limit_train") else ""
-    return f"{encoders}{pairs}, {length}, learning rate {values('learning_rate')}"
+    return f"{encoders}{pairs}, {run_length(runs)}, learning rate {values('learning_rate')}"
 
 
 def of_result(claim: dict[str, Any], file: Path) -> dict[str, Any]:
-    """As `of_study`, of the result of a benchmark: students, merged models and fused runs have no study."""
+    """As `of_study`, of the result of a benchmark: what is measured on trained models has no study."""
     result = json.loads(file.read_text(encoding="utf-8"))
-    return {"student": of_students, "merged": of_merged, "fusion": of_fusion}[result["kind"]](claim, result)
+    return RESULTS[result["kind"]](claim, result)
 
 
 def of_students(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
@@ -149,3 +159,13 @@ def of_fusion(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     row = next(row for row in result["rows"] if row["methods"] == methods and row["corpus"] == claim["corpus"])
     found = {key: 100 * row["beyond_best"][key] for key in ("mean", "low", "high")}
     return found | {"seeds": min(row["runs"]), "setting": f"mini, the runs of {row['study']}"}
+
+
+def of_spread(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Mean cosine of all sentences x100 under two methods, by seed."""
+    cosines = {row["method"]: [100 * value for value in row["mean_cosine"]] for row in result["rows"]}
+    first, second = (cosines[name] for name in claim["compared"])
+    return over_seeds(first, second) | {"seeds": len(first), "setting": "mini, the runs of the studies"}
+
+
+RESULTS = {"student": of_students, "merged": of_merged, "fusion": of_fusion, "spread": of_spread}

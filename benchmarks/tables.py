@@ -28,6 +28,7 @@ from benchmarks.mteb_equality import mteb_table
 from benchmarks.published_runs import published_table
 from benchmarks.quickstart import quickstart_table
 from benchmarks.scale_table import scale_table
+from benchmarks.spread import spread_table
 from cosent.errors import InputError, messages_for_users
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, Range, times_100
@@ -272,6 +273,7 @@ TABLES = {
     "scaling": scaling_table,
     "search": search_table,
     "speed": speed_table,
+    "spread": spread_table,
     "student": student_table,
 }
 

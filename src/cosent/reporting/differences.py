@@ -110,6 +110,17 @@ def compare_queries(
     runs = [run for by_seed in scored.values() for run in by_seed.values()]
     if len(scored) < 2:
         return {}
+    values = shared_queries(runs, corpus, metric)
+    resampled = resampled_means(values)
+    return paired(scored, {run.file: (float(values[i].mean()), resampled[:, i]) for i, run in enumerate(runs)})
+
+
+def shared_queries(runs: list[Result], corpus: str, metric: str) -> np.ndarray:
+    """A retrieval metric of several runs on the test queries that they share, `(runs, queries)`.
+
+    Raises:
+        InputError: runs had other queries, or searched other sentences.
+    """
     found = [run.queries[corpus]["test"] for run in runs]
     for run, queries in zip(runs, found, strict=True):
         if queries.task != found[0].task:
@@ -118,9 +129,7 @@ def compare_queries(
                 "can be compared query by query. Train all methods with the same --retrieval flags on the same "
                 "prepared corpus: delete the results from before and run the study again."
             )
-    values = np.stack([queries.moments["after"][metric] for queries in found]).astype(np.float64)
-    resampled = resampled_means(values)
-    return paired(scored, {run.file: (float(values[i].mean()), resampled[:, i]) for i, run in enumerate(runs)})
+    return np.stack([queries.moments["after"][metric] for queries in found]).astype(np.float64)
 
 
 def paired(

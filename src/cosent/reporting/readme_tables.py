@@ -52,11 +52,22 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
     commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
     rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
-    by_steps = (run.recipe.get("max_steps") or 0) > 0
-    length = f"{values('max_steps')} steps" if by_steps else f"{values('num_train_epochs', 'g')} epochs"
+    chosen = "step" if _steps(run) else "epoch"
     return (
         f"`{values('model_name_or_path')}` encoder{pooling}, batch "
         f"{values('per_device_train_batch_size')}, learning rate {rate}, "
-        f"{length}{limit}, best validation {'step' if by_steps else 'epoch'}; "
+        f"{run_length(results)}{limit}, best validation {chosen}; "
         f"{run.environment.device}, commit {commits}."
     )
+
+
+def run_length(results: list[Result]) -> str:
+    """How long runs were, in steps or epochs; where they differ, every value, in the order of the runs."""
+    key = "max_steps" if _steps(results[0]) else "num_train_epochs"
+    lengths = list(dict.fromkeys(result.recipe[key] for result in results))
+    unit = key.split("_")[-1]
+    return " or ".join(f"{length:g}" for length in lengths) + f" {unit[:-1] if lengths == [1] else unit}"
+
+
+def _steps(run: Result) -> bool:
+    return (run.recipe.get("max_steps") or 0) > 0
