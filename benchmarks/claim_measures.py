@@ -26,7 +26,7 @@ def of_study(claim: dict[str, Any], study: Study) -> dict[str, Any] | None:
     first, second = ([side[seed] for seed in seeds] for side in sides)
     quantity = QUANTITIES[claim.get("quantity", "spearman")]
     found = quantity(first, second, claim["corpus"], claim.get("share", 1.0))
-    return found | {"seeds": len(seeds), "setting": setting([*first, *second])}
+    return found | {"seeds": len(seeds), "setting": setting([*first, *second], claim["corpus"])}
 
 
 def of_row(study: Study, name: str, corpus: str) -> dict[int, Result]:
@@ -121,13 +121,17 @@ def over_seeds(first: list[float], second: list[float]) -> dict[str, Any]:
     return {"mean": mean, "low": mean - half, "high": mean + half, "freedom": freedom}
 
 
-def setting(runs: list[Result]) -> str:
+def setting(runs: list[Result], corpus: str) -> str:
+    """Settings of the runs, and their training corpus if all have one that is not the corpus of the claim."""
+
     def values(key: str) -> str:
         return " or ".join(dict.fromkeys(f"{run.recipe[key]:g}" for run in runs if run.recipe.get(key)))
 
     encoders = " or ".join(dict.fromkeys(str(run.recipe["model_name_or_path"]) for run in runs))
     pairs = f", {values('limit_train')} pairs" if values("limit_train") else ""
-    return f"{encoders}{pairs}, {run_length(runs)}, learning rate {values('learning_rate')}"
+    trained = {run.trained_on for run in runs}
+    elsewhere = f", trained on {trained.pop()}" if len(trained) == 1 and corpus not in trained else ""
+    return f"{encoders}{elsewhere}{pairs}, {run_length(runs)}, learning rate {values('learning_rate')}"
 
 
 def of_result(claim: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -6,7 +6,12 @@ from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, Range
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided at this size"
-UNITS = {"accuracy": "accuracy", "first_epoch": "validation after one epoch", "epochs_to_90": "epochs to 90%"}
+UNITS = {
+    "accuracy": "accuracy",
+    "recall_at_10": "Recall@10",
+    "first_epoch": "validation after one epoch",
+    "epochs_to_90": "epochs to 90%",
+}
 ABOUT = ["claim", "source", "measured in"]
 MEASURED = [*ABOUT, "difference", "setting", "mean", "95% interval", "seeds", "verdict"]
 

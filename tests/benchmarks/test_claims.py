@@ -1,12 +1,13 @@
 """Every claim of the sources has a verdict that its runs bear out, or says why it has none."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import claims
-from benchmarks.claim_measures import UNTRAINED, of_result, of_row, of_study, over_seeds, right_rows
+from benchmarks.claim_measures import UNTRAINED, of_result, of_row, of_study, over_seeds, right_rows, setting
 from cosent.errors import InputError
 from cosent.studies.definition import expand, read_study
 from cosent.studies.results import read_results
@@ -37,9 +38,10 @@ def test_the_page_has_the_claims_and_results_of_today():
             first, second = (of_row(study, name, row["corpus"]) for name in row["compared"])
             seeds = first.keys() & second.keys()
             assert len(seeds) == row.get("seeds", 0), row
-            if seeds and row.get("quantity", "spearman") == "spearman":
-                share = row.get("share", 1.0)
-                gaps = [first[s].test(row["corpus"]) - share * second[s].test(row["corpus"]) for s in seeds]
+            quantity, share = row.get("quantity", "spearman"), row.get("share", 1.0)
+            if seeds and quantity in ("spearman", "recall_at_10"):
+                ours, theirs = ([side[s].test(row["corpus"], quantity) for s in seeds] for side in (first, second))
+                gaps = [one - share * other for one, other in zip(ours, theirs, strict=True)]
                 assert 100 * sum(gaps) / len(gaps) == pytest.approx(row["mean"], abs=0.01), row
                 compared += 1
     assert compared >= 5
@@ -106,6 +108,24 @@ def test_the_untrained_model_can_be_a_side():
     assert found["mean"] == pytest.approx(100 * sum(gaps) / len(gaps), abs=0.01) and found["high"] < -20
 
 
+def test_the_queries_of_the_untrained_model_can_be_a_side():
+    """Fails if retrieval before training is that after it: Recall@10 rose by six points on STS-B."""
+    study = read_results(ROOT / "results/retrieval_stsb")
+    claim = {"compared": ["cosent_mini before training", "cosent_mini"], "corpus": "stsb", "quantity": "recall_at_10"}
+    found, runs = of_study(claim, study), study.cell("cosent_mini", "stsb")
+    gaps = [run.test("stsb", "recall_at_10", "before") - run.test("stsb", "recall_at_10") for run in runs]
+    assert found["mean"] == pytest.approx(100 * sum(gaps) / len(gaps), abs=1e-3) and found["high"] < -3
+
+
+def test_models_trained_elsewhere_are_said_to_be():
+    """Fails if a reader takes a transfer for training on the corpus; rows that name their corpora need no word more."""
+    runs = read_results(ROOT / "results/mined").results
+    ours = [run for run in runs if run.trained_on == "bq_own"]
+    assert ", trained on bq_own, 1 epoch" in setting(ours, "bq")
+    assert "trained on" not in setting(runs, "bq")
+    assert "trained on" not in setting([replace(run, trained_on="bq") for run in ours], "bq")
+
+
 def test_accuracy_is_that_of_the_record():
     """Fails if rows are classified by another threshold than the one that validation gave."""
     runs = read_results(ROOT / "results/towers").results
@@ -134,3 +154,8 @@ def test_results_without_a_study_have_their_own_rows():
     assert gain["mean"] == pytest.approx(1.43, abs=0.005)
     fused = {"compared": ["ce_mini + cross_encoder cosent_mini"], "corpus": "lcqmc"}
     assert of_result(fused, ROOT / "results/fusion.json")["mean"] < 0
+    rows = json.loads((ROOT / "results/spread.json").read_text(encoding="utf-8"))["rows"]
+    cosines = {row["method"]: sum(row["mean_cosine"]) / 3 for row in rows}
+    spread = of_result({"compared": ["losses_stsb angle", "losses_stsb cosent"]}, ROOT / "results/spread.json")
+    expected = 100 * (cosines["losses_stsb angle"] - cosines["losses_stsb cosent"])
+    assert spread["mean"] == pytest.approx(expected) and spread["seeds"] == 3
