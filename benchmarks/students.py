@@ -1,6 +1,6 @@
-"""Compare students of a teacher: distilled, and trained on the same labels, both from the same stage 1.
+"""Compare students: distilled from each of several teachers, or trained on the same labels, all from the same stage 1.
 
-python -m benchmarks.students --teacher runs/teacher --corpus lcqmc --limit_train 40000 --layers 2 \
+python -m benchmarks.students --teachers runs/cosent runs/sbert --corpus lcqmc --limit_train 40000 --layers 2 \
     --seeds 1 2 3 --output results/student.json
 
 Every run is an `accelerate launch` of a recipe; one that has finished is read, not repeated.
@@ -56,30 +56,27 @@ def row(model: str, runs: list[RunRecord], corpus: str) -> dict:
 
 
 def main(args: argparse.Namespace) -> None:
-    teacher = read_record(args.teacher)
-    if teacher is None:
-        raise InputError(f"--teacher {args.teacher} has no record. Name the folder of a model that was trained here.")
-    shared = {"corpus": args.corpus, "num_train_epochs": args.epochs, "data_dir": args.data_dir}
+    teachers = {folder: read_record(folder) for folder in args.teachers}
+    if missing := [folder for folder, record in teachers.items() if record is None]:
+        raise InputError(f"--teachers {' '.join(missing)}: no run.json there. Name folders of models trained here.")
+    shared = {"corpus": args.corpus, "num_train_epochs": args.epochs, "data_dir": args.data_dir} | dict(args.set or {})
     if args.limit_train:
         shared["limit_train"] = args.limit_train
     folder = Path(args.runs) / f"{args.corpus}-{args.layers}"
     first = folder / "stage1"
-    flags = shared | {"student_layers": args.layers, "judge": args.teacher}
+    flags = shared | {"student_layers": args.layers, "judge": args.teachers[0]}
     stage_1 = launch("cosent.distill", STAGE_1, first, flags)
-    distilled, direct = [], []
-    for seed in args.seeds:
-        flags = shared | {"model_name_or_path": first, "seed": seed}
-        distilled.append(
-            launch("cosent.distill", DISTILL, folder / f"distilled-{seed}", flags | {"teacher": args.teacher})
-        )
-        direct.append(launch("cosent.train", DIRECT, folder / f"direct-{seed}", flags | DIRECT_FLAGS))
-    depth = json.loads(Path(args.teacher, "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
-    rows = [
-        row(f"teacher of {depth} layers", [teacher], args.corpus),
-        row(f"student of {args.layers} layers, stage 1 (synonyms)", [stage_1], args.corpus),
-        row("then stage 2 (distilled)", distilled, args.corpus),
-        row("or then CoSENT on the labels", direct, args.corpus),
-    ]
+    rows = [row(f"{teacher_name(run)} of {depth(path)} layers", [run], args.corpus) for path, run in teachers.items()]
+    rows.append(row(f"student of {args.layers} layers, stage 1 (synonyms)", [stage_1], args.corpus))
+    for teacher, record in teachers.items():
+        flags = shared | {"model_name_or_path": first, "teacher": teacher, "judge": args.teachers[0]}
+        loss = record.recipe["loss"]
+        distilled = [launch("cosent.distill", DISTILL, folder / f"distilled-{loss}-{seed}", flags | {"seed": seed})
+                     for seed in args.seeds]  # fmt: skip
+        rows.append(row(f"then stage 2 (distilled) of the {teacher_name(record)}", distilled, args.corpus))
+    flags = shared | {"model_name_or_path": first} | DIRECT_FLAGS
+    direct = [launch("cosent.train", DIRECT, folder / f"direct-{seed}", flags | {"seed": seed}) for seed in args.seeds]
+    rows.append(row("or then CoSENT on the labels", direct, args.corpus))
     result = {"kind": "student", "corpus": args.corpus, "train_pairs": direct[0].train_pairs, "epochs": args.epochs,
               "rows": rows, "device": stage_1.environment.device, "commit": stage_1.environment.commit}  # fmt: skip
     text = json.dumps(result, ensure_ascii=False, indent=1)
@@ -88,15 +85,26 @@ def main(args: argparse.Namespace) -> None:
     print(text)
 
 
+def teacher_name(teacher: RunRecord) -> str:
+    return f"{teacher.recipe['loss']} teacher"
+
+
+def depth(teacher: str) -> int:
+    return json.loads(Path(teacher, "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True, help="folder of a tuned encoder, trained on the same rows")
+    parser.add_argument("--teachers", nargs="+", required=True, help="folders of encoders trained on the same rows, "
+                        "each with a loss of its own; the first one judges what students write")  # fmt: skip
     parser.add_argument("--corpus", default="lcqmc", help="prepared corpus")
     parser.add_argument("--data_dir", default="data", help="folder of the prepared corpora")
     parser.add_argument("--limit_train", type=int, help="training pairs; default: all")
     parser.add_argument("--layers", type=int, default=2, help="layers of the student, kept from mini-roformer")
     parser.add_argument("--epochs", type=int, default=1, help="epochs of each stage")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds of stage 2 and of CoSENT")
+    parser.add_argument("--set", nargs="+", type=lambda flag: flag.split("=", 1), metavar="FLAG=VALUE",
+                        help="flags of every run, as for `cosent study`")  # fmt: skip
     parser.add_argument("--runs", default="runs/students", help="folder for the models")
     parser.add_argument("--output", help="JSON to write")
     with messages_for_users():
