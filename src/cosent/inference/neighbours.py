@@ -14,7 +14,7 @@ import torch
 from cosent.errors import InputError
 from cosent.inference.vector_set import VectorSet
 
-QUERIES, ROWS = 1024, 4096  # of a block of scores: 16 MB
+QUERIES, ROWS = 1024, 2048  # of a block of scores: 8 MB, which stay in the cache until they have been looked at
 LARGEST = 524288  # rows of a block for few queries
 GROUP = 64  # scores whose highest is compared first; divides ROWS and LARGEST
 
