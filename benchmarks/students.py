@@ -56,9 +56,7 @@ def row(model: str, runs: list[RunRecord], corpus: str) -> dict:
 
 
 def main(args: argparse.Namespace) -> None:
-    teachers = {folder: read_record(folder) for folder in args.teachers}
-    if missing := [folder for folder, record in teachers.items() if record is None]:
-        raise InputError(f"--teachers {' '.join(missing)}: no run.json there. Name folders of models trained here.")
+    teachers = {folder: record_of(folder) for folder in args.teachers}
     shared = {"corpus": args.corpus, "num_train_epochs": args.epochs, "data_dir": args.data_dir} | dict(args.set or {})
     if args.limit_train:
         shared["limit_train"] = args.limit_train
@@ -83,6 +81,13 @@ def main(args: argparse.Namespace) -> None:
     if args.output:
         Path(args.output).write_text(text + "\n", encoding="utf-8")
     print(text)
+
+
+def record_of(teacher: str) -> RunRecord:
+    record = read_record(teacher)
+    if record is None:
+        raise InputError(f"--teachers {teacher} has no run.json. Name folders of models that were trained here.")
+    return record
 
 
 def teacher_name(teacher: RunRecord) -> str:

@@ -71,6 +71,15 @@ def test_the_section_shows_every_metric_and_the_chosen_differences(study):
     assert "Differences in test MAP x100 on lcqmc" in markdown.read_text()
 
 
+def test_each_start_has_its_own_row(study):
+    """Fails if what [CLS] and the mean of an encoder find before training is averaged."""
+    for run in study.rows["bad"]:
+        run.recipe["pooling"] = "cls"
+        run.before["lcqmc"]["test"]["recall_at_1"] = 0.5
+    starts = [line for line in retrieval_table(study).splitlines() if line.startswith("| before training: ")]
+    assert [line.split(" | ")[2] for line in starts] == ["25.00", "50.00"] and "cls" in starts[1]
+
+
 def test_the_table_of_the_documentation(study):
     """Fails if a method is compared with itself, or a difference has the wrong sign."""
     header, _, before, good, bad, same = retrieval_table(study).split("\n\n")[0].splitlines()

@@ -89,15 +89,20 @@ def _means(study: Study, metric: str, corpora: list[str]) -> tuple[list[list[Cel
 
 def before_training(study: Study) -> list[list[Cell]]:
     """Rows of test Spearman before training, one per encoder, tower and pooling."""
-    starts: dict[str, list[Result]] = {}
     rows: list[list[Cell]] = []
-    for result in study.results:
-        settings = (result.recipe.get(key) for key in STARTS)
-        starts.setdefault(", ".join(str(value) for value in settings if value is not None), []).append(result)
-    for start, results in starts.items():
+    for start, results in by_start(study.results).items():
         cells = [[r.test(c, moment="before") for r in results if c in r.tested_on] for c in study.corpora]
         rows.append([f"before training: {start}", *map(times_100, cells), mean_of_corpora(cells), None])
     return rows
+
+
+def by_start(results: list[Result]) -> dict[str, list[Result]]:
+    """Results by the encoder, tower and pooling that they started from, which decide what an untrained model scores."""
+    starts: dict[str, list[Result]] = {}
+    for result in results:
+        settings = (result.recipe.get(key) for key in STARTS)
+        starts.setdefault(", ".join(str(value) for value in settings if value is not None), []).append(result)
+    return starts
 
 
 def dot_figure(study: Study, corpus: str) -> str:

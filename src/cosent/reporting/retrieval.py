@@ -2,6 +2,7 @@
 
 from cosent.evaluation.retrieval import METRICS, NAMES
 from cosent.evaluation.significance import Difference
+from cosent.reporting.comparison import by_start
 from cosent.reporting.differences import compare, compare_queries, difference_blocks
 from cosent.reporting.document import Block, Section, Table, markdown_table
 from cosent.reporting.numbers import Cell, times_100
@@ -21,7 +22,7 @@ def retrieval(study: Study, metric: str) -> Section:
     blocks: list[Block] = []
     for corpus in measured(study):
         header = ["method", "Spearman", *NAMES.values(), "n"]
-        rows = [start_row(study, corpus, ALL), *(test_row(study, row, corpus, ALL) for row in study.rows)]
+        rows = [*start_rows(study, corpus, ALL), *(test_row(study, row, corpus, ALL) for row in study.rows)]
         sizes = {(run.test(corpus, "queries"), run.test(corpus, "pool")) for run in with_queries(study, corpus)}
         among = " or ".join(f"{queries:.0f} queries among {pool:.0f} sentences" for queries, pool in sorted(sizes))
         blocks.append(Table(f"Test x100 on {corpus}, {among}; mean ± standard deviation over n seeds.", header, rows))
@@ -40,7 +41,7 @@ def retrieval_table(study: Study) -> str:
         runs = scored(study, corpus)
         first = next(iter(runs))
         compared = (compare(runs, corpus), compare_queries(runs, corpus, "recall_at_10"))
-        rows: list[list[Cell]] = [[*start_row(study, corpus, SHOWN), None, None]]
+        rows = [[*row, None, None] for row in start_rows(study, corpus, SHOWN)]
         for row in runs:
             differences = [against(each, first, row) for each in compared]
             rows.append([*test_row(study, row, corpus, SHOWN), *differences])
@@ -81,8 +82,11 @@ def test_row(study: Study, row: str, corpus: str, metrics: tuple[str, ...]) -> l
     return [row, *(times_100(run.test(corpus, metric) for run in runs) for metric in metrics), len(runs)]
 
 
-def start_row(study: Study, corpus: str, metrics: tuple[str, ...]) -> list[Cell]:
-    """The same before training, which is the same for all runs from one encoder with one pooling."""
-    runs = with_queries(study, corpus)
-    values = [times_100({run.test(corpus, metric, "before") for run in runs}) for metric in metrics]
-    return ["before training", *values, None]
+def start_rows(study: Study, corpus: str, metrics: tuple[str, ...]) -> list[list[Cell]]:
+    """The same before training, a row for each encoder and pooling that runs started from."""
+    starts = by_start(with_queries(study, corpus))
+    rows: list[list[Cell]] = []
+    for start, runs in starts.items():
+        values = [times_100({run.test(corpus, metric, "before") for run in runs}) for metric in metrics]
+        rows.append([f"before training: {start}" if len(starts) > 1 else "before training", *values, None])
+    return rows
