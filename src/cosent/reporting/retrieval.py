@@ -86,7 +86,7 @@ def start_rows(study: Study, corpus: str, metrics: tuple[str, ...]) -> list[list
     """The same before training, a row for each encoder and pooling that runs started from."""
     starts = by_start(with_queries(study, corpus))
     rows: list[list[Cell]] = []
-    for start, runs in starts.items():
-        values = [times_100([runs[0].test(corpus, metric, "before")]) for metric in metrics]  # but for rounding, all equal
+    for start, (run, *_) in starts.items():  # but for rounding, all runs of a start have the same
+        values = [times_100([run.test(corpus, metric, "before")]) for metric in metrics]
         rows.append([f"before training: {start}" if len(starts) > 1 else "before training", *values, None])
     return rows
