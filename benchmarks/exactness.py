@@ -23,6 +23,9 @@ from transformers import TrainerCallback
 from benchmarks.common import shuffled_rows
 from cosent.data.corpus import labels_of, load_corpus
 from cosent.errors import InputError
+from cosent.reporting.document import markdown_table
+from cosent.reporting.numbers import Number
+from cosent.run_record import shortened
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.environment import environment, footprint
 from cosent.training.objective import build_objective, loss_targets
@@ -177,6 +180,25 @@ def main(args: argparse.Namespace) -> None:
     print(json.dumps({"differences": differences, "memory": memory}, indent=1))
     if args.output:
         Path(args.output).write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def exactness_table(result: dict) -> str:
+    """Differences of loss and gradient of a split batch from those of one process, and memory of cached parts."""
+    models, pairs = list(next(iter(result["differences"].values()))), result["pairs"]
+    splits = [
+        [split, *(f"{cells[model]['loss']:.0e} / {cells[model]['gradient']:.0e}" for model in models)]
+        for split, cells in result["differences"].items()
+    ]
+    memory = [
+        [case, Number(mib["activations_mib"], form=".1f"), Number(mib["process_mib"], form=".0f")]
+        for case, mib in result["memory"].items()
+    ]
+    return (
+        f"{markdown_table([f'{pairs} pairs as', *models], splits)}\n\n"
+        f"{markdown_table(['bi_encoder', 'activations, MiB', 'process, MiB'], memory)}\n\n"
+        f"Largest relative difference of loss / gradient from 1 x {pairs}, {result['corpus']}, no dropout; "
+        f"{result['device']}, commit {shortened(result['commit'])}."
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ from cosent.files import write_atomically
 from cosent.inference.finding import found_by_vectors
 from cosent.inference.shared_work import embed_pool
 from cosent.modeling.auto import load_model
-from cosent.run_record import read_record
+from cosent.reporting.document import markdown_table
+from cosent.reporting.numbers import Cell, Range
+from cosent.run_record import read_record, shortened
 from cosent.training.environment import environment
 
 
@@ -62,6 +64,25 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--data_dir", default="data", help="folder of the prepared corpora")
     parser.add_argument("--output", type=Path, default=Path("results/finding.json"), help="JSON to write")
     return parser
+
+
+def finding_table(result: dict) -> str:
+    """Spearman and retrieval of a model before and after training, by corpus that it is tested on."""
+    header = ["tested on", "queries", "pool", "Spearman", "Recall@1", "Recall@10", "gain in Recall@10"]
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        moved = (f"{100 * row['before'][key]:.2f} → {100 * row['after'][key]:.2f}"
+                 for key in ("spearman", "recall_at_1", "recall_at_10"))  # fmt: skip
+        low, high = row["gain"]["recall_at_10"]
+        gain = Range(100 * low, 100 * high)
+        rows.append([row["corpus"], row["queries"], row["pool"], *moved, gain])
+    trained = result["trained"]
+    return (
+        f"{markdown_table(header, rows)}\n\n"
+        f"Test x100 of `{result['before']}`, before → after {trained['loss']} on {', '.join(trained['corpus'])} "
+        f"(learning rate {trained['learning_rate']:g}, {trained['num_train_epochs']:g} epochs), and the paired 95% "
+        f"interval of the gain over queries; one seed, {result['device']}, commit {shortened(result['commit'])}."
+    )
 
 
 if __name__ == "__main__":

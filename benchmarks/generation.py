@@ -19,6 +19,9 @@ from torch.nn.functional import pad
 
 from cosent.compute.onednn import onednn_linears
 from cosent.data.corpus import load_corpus
+from cosent.reporting.document import markdown_table
+from cosent.reporting.numbers import Cell, Number
+from cosent.run_record import shortened
 from cosent.student.attention_mask import unilm_mask
 from cosent.student.decoding import Sampling, unwritable, write_targets
 from cosent.student.model import Student
@@ -106,6 +109,23 @@ def main() -> None:
         with open(args.output, "w", encoding="utf-8") as file:
             print(text, file=file)
     print(text)
+
+
+def generation_table(result: dict) -> str:
+    """Speed of sampling sentences against RoFormer-Sim's own loop."""
+    header = ["student", "tokens per sentence", "seconds, ours", "theirs", "ratio", "same sentences"]
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        tokens, ratio = (Number(row[key], form=".1f") for key in ("tokens_per_sentence", "ratio"))
+        medians = [Number(statistics.median(row["seconds"][side])) for side in ("ours", "theirs")]
+        rows.append([f"{row['layers']} layers", tokens, *medians, ratio, Number(row["equal"], form=".0%")])
+    ratios = [(place, header.index("ratio")) for place in range(len(rows))]
+    turns = len(result["rows"][0]["seconds"]["ours"])
+    return (
+        f"{markdown_table(header, rows, strong=ratios)}\n\n"
+        f"{result['sources']} sources x {result['samples']} samples, medians of {turns} turns; {result['device']}, "
+        f"{result['threads']} threads, commit {shortened(result['commit'])}."
+    )
 
 
 if __name__ == "__main__":

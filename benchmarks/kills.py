@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cosent.data.corpus import load_corpus
-from cosent.run_record import read_record
+from cosent.run_record import read_record, shortened
 from cosent.schema import Manifest, sha256_of_file
 from cosent.training.checkpoints import SEAL
 from cosent.training.environment import environment
@@ -129,6 +129,15 @@ def main(args: argparse.Namespace) -> None:
     if args.output:
         result = {"kind": "kills"} | counts | {"seed": args.seed, **asdict(environment())}
         Path(args.output).write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def kills_table(result: dict) -> str:
+    return (
+        f"{result['kills']} times SIGKILL, {result['kills_while_saving']} of them while a checkpoint was written "
+        f"({result['torn_checkpoints']} left it torn): {result['bit_equal']} of {result['runs']} runs ended with the "
+        f"weights and the validation curve of an undisturbed run, bit for bit. {result['device']}, commit "
+        f"{shortened(result['commit'])}."
+    )
 
 
 if __name__ == "__main__":

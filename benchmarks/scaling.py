@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from cosent.run_record import read_record
+from cosent.run_record import read_record, shortened
 from cosent.training.environment import environment
 
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
@@ -62,6 +62,20 @@ def main(args: argparse.Namespace) -> None:
     if args.output:
         Path(args.output).write_text(text + "\n", encoding="utf-8")
     print(text)
+
+
+def scaling_table(result: dict) -> str:
+    """Speed of two processes next to that of one process and of two independent ones."""
+    one, strangers, ddp = (
+        result["pairs_per_second"][case] for case in ("one process", "two strangers", "two processes, DDP")
+    )
+    return (
+        f"Pairs/s in training on {result['corpus']}, one thread a process: {one:.0f} on one process, {ddp:.0f} on two "
+        f"(DDP), {strangers:.0f} on two that exchange nothing, which is what the machine has to give. DDP reaches "
+        f"{ddp / strangers:.0%} of that, and {ddp / (2 * one):.0%} of twice one process. Medians of "
+        f"{len(result['rounds']['one process'])} turns; {result['device']}, commit "
+        f"{shortened(result['commit'])}."
+    )
 
 
 if __name__ == "__main__":

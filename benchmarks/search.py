@@ -20,6 +20,9 @@ import torch
 
 from cosent.errors import messages_for_users
 from cosent.inference.neighbours import nearest
+from cosent.reporting.document import markdown_table
+from cosent.reporting.numbers import Cell, Number
+from cosent.run_record import shortened
 from cosent.training.environment import environment
 
 WIDTH, TOP = 256, 10
@@ -78,6 +81,28 @@ def timed(task: Callable) -> list[float]:
     cpu, wall = time.process_time(), time.perf_counter()
     task()
     return [time.process_time() - cpu, time.perf_counter() - wall]
+
+
+def search_table(result: dict) -> str:
+    """Exact search against faiss, the bandwidth of memory and the peak of sgemm; medians of processor time."""
+    cpu = {name: statistics.median(seconds["cpu"]) for name, seconds in result["rounds"].items()}
+    size = result["rows"] * result["width"]
+    bandwidth, peak = 4 * size / cpu["read"], 2 * SQUARE**3 / cpu["sgemm"]
+    rows: list[list[Cell]] = []
+    for name, queries in (("one query", 1), ("all queries", result["queries"])):
+        ours, theirs = (cpu[f"{name}, {side}"] for side in ("ours", "faiss"))
+        shares = (4 * size / ours / bandwidth, None) if queries == 1 else (None, 2 * size * queries / ours / peak)
+        ratio = Number(theirs / ours)
+        seconds = [Number(value, form=".3f") for value in (ours, theirs)]
+        rows.append([f"{queries:,}", *seconds, ratio, *(None if s is None else Number(s, form=".0%") for s in shares)])
+    header = ["queries", "ours, s", "faiss IndexFlatIP, s", "ratio", "of bandwidth", "of sgemm peak"]
+    return (
+        f"{markdown_table(header, rows, strong=[(place, 3) for place in range(len(rows))])}\n\n"
+        f"{result['rows']:,} x {result['width']} float32, top {result['top']}, the same neighbours in "
+        f"{result['same_neighbours']:.2%}. Medians of processor time of one thread, all tasks in turn in one process; "
+        f"reading reaches {bandwidth / 1e9:.1f} GB/s, sgemm {peak / 1e9:.0f} GFLOP/s. {result['device']}, "
+        f"{result['when']}, faiss {result['faiss']}, commit {shortened(result['commit'])}."
+    )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import students, tables
+from benchmarks.kills import kills_table
 from cosent.errors import InputError
 from cosent.run_record import Environment, Footprint, RunRecord, Written
 
@@ -19,7 +20,7 @@ def repository(tmp_path):
     (tmp_path / "results/kills.json").write_text(json.dumps(KILLS))
     (tmp_path / "docs").mkdir()
     block = "# Title\n<!-- results:kills -->\n{}\n<!-- end -->\nText\n"
-    (tmp_path / "README.md").write_text(block.format(tables.kills_table(KILLS)))
+    (tmp_path / "README.md").write_text(block.format(kills_table(KILLS)))
     (tmp_path / "docs/any.md").write_text(block.format("3 times SIGKILL"))
     return tmp_path
 
