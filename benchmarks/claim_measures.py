@@ -147,7 +147,8 @@ def of_students(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]
     ]
     seeds = max(map(len, sides))
     first, second = ([100 * value for value in (side * seeds if len(side) == 1 else side)] for side in sides)
-    about = f"mini and mini-roformer, {result['train_pairs']} pairs, {result['epochs']} epochs a stage"
+    epochs = "one epoch" if result["epochs"] == 1 else f"{result['epochs']} epochs"
+    about = f"mini and mini-roformer, {result['train_pairs']} pairs, {epochs} a stage"
     return over_seeds(first, second) | {"seeds": seeds, "setting": about}
 
 

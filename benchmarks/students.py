@@ -35,9 +35,7 @@ def launch(job: str, recipe: str, output: Path, flags: dict) -> RunRecord:
     record = read_record(output)
     for key in {"num_train_epochs", "limit_train", "corpus", "seed"} & set(flags):
         if not same(record.recipe[key], flags[key]):
-            raise InputError(
-                f"{output} was made with {key} {record['recipe'][key]}, not {flags[key]}. Name other --runs."
-            )
+            raise InputError(f"{output} was made with {key} {record.recipe[key]}, not {flags[key]}. Name other --runs.")
     return record
 
 
@@ -60,6 +58,11 @@ def row(model: str, runs: list[RunRecord], corpus: str) -> dict:
 
 def main(args: argparse.Namespace) -> None:
     teachers = {folder: record_of(folder) for folder in args.teachers}
+    losses = [record.recipe["loss"] for record in teachers.values()]
+    if len(set(losses)) < len(losses):
+        raise InputError(
+            f"--teachers have the losses {', '.join(losses)}: rows are named by them. Name each loss once."
+        )
     shared = {"corpus": args.corpus, "num_train_epochs": args.epochs, "data_dir": args.data_dir} | dict(args.set or {})
     if args.limit_train:
         shared["limit_train"] = args.limit_train
@@ -67,14 +70,17 @@ def main(args: argparse.Namespace) -> None:
     first = folder / "stage1"
     flags = shared | {"student_layers": args.layers, "judge": args.teachers[0]}
     stage_1 = launch("cosent.distill", STAGE_1, first, flags)
-    rows = [row(f"{teacher_name(run)} of {depth(path)} layers", [run], args.corpus) for path, run in teachers.items()]
+    rows = [
+        row(f"teacher of {depth(path)} layers ({run.recipe['loss']})", [run], args.corpus)
+        for path, run in teachers.items()
+    ]
     rows.append(row(f"student of {args.layers} layers, stage 1 (synonyms)", [stage_1], args.corpus))
     for teacher, record in teachers.items():
         flags = shared | {"model_name_or_path": first, "teacher": teacher, "judge": args.teachers[0]}
         loss = record.recipe["loss"]
         distilled = [launch("cosent.distill", DISTILL, folder / f"distilled-{loss}-{seed}", flags | {"seed": seed})
                      for seed in args.seeds]  # fmt: skip
-        rows.append(row(f"then stage 2 (distilled) of the {teacher_name(record)}", distilled, args.corpus))
+        rows.append(row(f"then stage 2 (distilled from {loss})", distilled, args.corpus))
     flags = shared | {"model_name_or_path": first} | DIRECT_FLAGS
     direct = [launch("cosent.train", DIRECT, folder / f"direct-{seed}", flags | {"seed": seed}) for seed in args.seeds]
     rows.append(row("or then CoSENT on the labels", direct, args.corpus))
@@ -91,10 +97,6 @@ def record_of(teacher: str) -> RunRecord:
     if record is None:
         raise InputError(f"--teachers {teacher} has no run.json. Name folders of models that were trained here.")
     return record
-
-
-def teacher_name(teacher: RunRecord) -> str:
-    return f"{teacher.recipe['loss']} teacher"
 
 
 def depth(teacher: str) -> int:
@@ -117,7 +119,7 @@ def student_table(result: dict) -> str:
         f"{markdown_table(header, rows)}\n\n"
         f"{result['train_pairs']:,} training pairs, {epochs} a stage; mean ± standard deviation over seeds. Of "
         f"50 x 20 samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
-        f"teacher's mean cosine between the source and the top 5. {result['device']}, commit "
+        f"first teacher's mean cosine between the source and the top 5. {result['device']}, commit "
         f"{shortened(result['commit'])}."
     )
 
