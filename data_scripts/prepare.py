@@ -17,7 +17,6 @@ import re
 import shutil
 from pathlib import Path
 
-from cosent.compute.progress_lines import use_progress_lines
 from cosent.errors import InputError, messages_for_users
 from cosent.schema import MANIFEST_NAME, Manifest
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
@@ -143,6 +142,5 @@ def write(source, output: Path, on_bad_rows: str) -> Manifest:
 
 
 if __name__ == "__main__":
-    use_progress_lines()
     with messages_for_users():
         main(parse())

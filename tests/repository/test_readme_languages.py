@@ -140,7 +140,8 @@ def test_what_was_measured_is_what_the_claims_say(name, section):
     measured = [row for row in rows if row.get("seeds", 0) >= 3]
     known = {f"{row[key]:+.2f}" for row in measured for key in ("mean", "low", "high")}
     published = yaml.safe_load((ROOT / "results/published.yaml").read_text(encoding="utf-8"))
-    known |= {f"{published_gap(['cosent', 'sbert'], corpus, published):+.2f}" for corpus in CORPORA}
+    gaps = (published_gap(["cosent", "sbert"], corpus, published) for corpus in CORPORA)
+    known |= {f"{gap:+.2f}" for gap in gaps if gap is not None}
     said = re.findall(r"[+-]\d+\.\d+", text)
     assert len(said) >= 8 and set(said) <= known
     every = [len(rows), sum("mean" in row for row in rows), *counts(rows).values()]

@@ -1,6 +1,7 @@
 """A study is checked before anything runs, and stands for the runs that its author meant."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,17 @@ def test_results_of_the_first_version_are_recognised(make_recipe, tmp_path):
 
     assert recognised()
     assert not recognised(no_packing=False) and not recognised(features="u,v,|u-v|")
+
+
+def test_epochs_decide_nothing_where_steps_are_given(monkeypatch):
+    """Fails if a study of 240 steps runs again because its recipe takes another number of epochs since."""
+    monkeypatch.chdir(ROOT)
+    runs = {run.method: run for run in definition.expand(definition.read_study("recipes/studies/few_labels.yaml"), {})}
+    result = read_results(Path("results/few_labels")).results[0]
+    run = runs[result.method]
+    for changes, recognised in (({"num_train_epochs": 99}, True), ({"max_steps": 99}, False)):
+        changed = replace(run, settings=run.settings | changes)
+        assert definition.has_settings_of(result, changed) is recognised
 
 
 def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):

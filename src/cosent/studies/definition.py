@@ -197,9 +197,14 @@ def methods_of(study: dict, overrides: dict) -> dict[Method, tuple[str, dict]]:
 
 
 def has_settings_of(result: Result, run: Run) -> bool:
-    """Whether a result has the settings of a run, and no others that the study has dropped since."""
+    """Whether a result has the settings of a run, and no others that the study has dropped since.
+
+    The number of epochs decides nothing where the number of steps is given.
+    """
     given_up = set(result.flags) - set(run.settings)
-    return not given_up and all(same(result.recipe.get(key), value) for key, value in run.settings.items())
+    counted = float(run.settings.get("max_steps") or 0) > 0
+    asked = {key: value for key, value in run.settings.items() if not (counted and key == "num_train_epochs")}
+    return not given_up and all(same(result.recipe.get(key), value) for key, value in asked.items())
 
 
 def same(one, other) -> bool:
