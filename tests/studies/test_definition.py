@@ -160,7 +160,7 @@ def test_epochs_decide_nothing_where_steps_are_given(monkeypatch):
     result = read_results(Path("results/few_labels")).results[0]
     run = runs[result.method]
     for changes, recognised in (({"num_train_epochs": 99}, True), ({"max_steps": 99}, False)):
-        changed = replace(run, settings=run.settings | changes)
+        changed = replace(run, flags=run.flags | changes)
         assert definition.has_settings_of(result, changed) is recognised
 
 
