@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.students import stage_length
 from cosent.evaluation.significance import difference, resampled_means, resampled_spearman, spearman
 from cosent.reporting.differences import shared_queries, shared_scores
 from cosent.reporting.readme_tables import run_length
@@ -147,8 +148,7 @@ def of_students(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]
     ]
     seeds = max(map(len, sides))
     first, second = ([100 * value for value in (side * seeds if len(side) == 1 else side)] for side in sides)
-    epochs = "one epoch" if result["epochs"] == 1 else f"{result['epochs']} epochs"
-    about = f"mini and mini-roformer, {result['train_pairs']} pairs, {epochs} a stage"
+    about = f"mini and mini-roformer, {result['train_pairs']} pairs, {stage_length(result)} a stage"
     return over_seeds(first, second) | {"seeds": seeds, "setting": about}
 
 

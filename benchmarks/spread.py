@@ -8,7 +8,6 @@ Reads the results of studies and the models of their runs, and embeds the distin
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 
 from cosent.data.corpus import load_corpus
@@ -16,7 +15,7 @@ from cosent.errors import messages_for_users
 from cosent.evaluation.embedding_space import spread
 from cosent.modeling.auto import load_bi_encoder
 from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Cell, Number
+from cosent.reporting.numbers import Cell, with_deviation
 from cosent.run_record import shortened
 from cosent.studies.results import read_results
 from cosent.training.environment import environment
@@ -49,9 +48,7 @@ def spread_table(result: dict) -> str:
     """Spread by method: mean and standard deviation over seeds."""
     rows: list[list[Cell]] = []
     for row in result["rows"]:
-        cells = (Number(statistics.mean(row[key]), statistics.stdev(row[key]) if len(row[key]) > 1 else None, form)
-                 for key, form in MEASURES.items())  # fmt: skip
-        rows.append([row["method"], *cells])
+        rows.append([row["method"], *(with_deviation(row[key], form) for key, form in MEASURES.items())])
     return (
         f"{markdown_table(['vectors of', *(key.replace('_', ' ') for key in MEASURES)], rows)}\n\n"
         f"{result['sentences']:,} distinct test sentences of {result['corpus']}; mean ± standard deviation over seeds; "

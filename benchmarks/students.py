@@ -17,7 +17,7 @@ from cosent.errors import InputError, messages_for_users
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
 from cosent.run_record import RunRecord, read_record, shortened
-from cosent.studies.definition import same
+from cosent.studies.definition import same, settings_of
 
 SAMPLES = ("distinct", "similar", "overlap", "judged")  # statistics of what a student writes
 STAGE_1, DISTILL, DIRECT = ("student/stage1", "student/distill", "bi_encoder/cosent_mini")
@@ -63,7 +63,8 @@ def main(args: argparse.Namespace) -> None:
         raise InputError(
             f"--teachers have the losses {', '.join(losses)}: rows are named by them. Name each loss once."
         )
-    shared = {"corpus": args.corpus, "num_train_epochs": args.epochs, "data_dir": args.data_dir} | dict(args.set or {})
+    shared = {"corpus": args.corpus, "num_train_epochs": args.epochs, "data_dir": args.data_dir}
+    shared |= settings_of(args.set, "every run")
     if args.limit_train:
         shared["limit_train"] = args.limit_train
     folder = Path(args.runs) / f"{args.corpus}-{args.layers}"
@@ -103,6 +104,10 @@ def depth(teacher: str) -> int:
     return json.loads(Path(teacher, "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
 
 
+def stage_length(result: dict) -> str:
+    return f"{result['epochs']} epochs" if result["epochs"] > 1 else "one epoch"
+
+
 def student_table(result: dict) -> str:
     """A teacher and its students: retrieval and, for those that generate, statistics of their samples."""
     header = ["model", "parameters", f"{result['corpus']} test Spearman x100", "perplexity", *SAMPLES, "minutes"]
@@ -114,11 +119,10 @@ def student_table(result: dict) -> str:
             written = [Number(row["perplexity"], form=".1f"), *samples]
         parameters, minutes = f"{row['parameters'] / 1e6:.1f} M", Number(row["minutes"], form=".1f")
         rows.append([row["model"], parameters, times_100(row["spearman"]), *written, minutes])
-    epochs = f"{result['epochs']} epochs" if result["epochs"] > 1 else "one epoch"
     return (
         f"{markdown_table(header, rows)}\n\n"
-        f"{result['train_pairs']:,} training pairs, {epochs} a stage; mean ± standard deviation over seeds. Of "
-        f"50 x 20 samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
+        f"{result['train_pairs']:,} training pairs, {stage_length(result)} a stage; mean ± standard deviation over seeds. "
+        f"Of 50 x 20 samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
         f"first teacher's mean cosine between the source and the top 5. {result['device']}, commit "
         f"{shortened(result['commit'])}."
     )
@@ -134,7 +138,7 @@ if __name__ == "__main__":
     parser.add_argument("--layers", type=int, default=2, help="layers of the student, kept from mini-roformer")
     parser.add_argument("--epochs", type=int, default=1, help="epochs of each stage")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds of stage 2 and of CoSENT")
-    parser.add_argument("--set", nargs="+", type=lambda flag: flag.split("=", 1), metavar="FLAG=VALUE",
+    parser.add_argument("--set", nargs="+", default=[], metavar="FLAG=VALUE",
                         help="flags of every run, as for `cosent study`")  # fmt: skip
     parser.add_argument("--runs", default="runs/students", help="folder for the models")
     parser.add_argument("--output", help="JSON to write")

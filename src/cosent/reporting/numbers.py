@@ -54,9 +54,12 @@ def measured(values: Iterable[float | None]) -> list[float]:
 def times_100(values: Iterable[float | None]) -> Number | None:
     """Mean over runs and, if there are several, standard deviation, both times 100; None if nothing was measured."""
     numbers = [100 * value for value in measured(values)]
-    if not numbers:
-        return None
-    return Number(statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None)
+    return with_deviation(numbers) if numbers else None
+
+
+def with_deviation(numbers: Sequence[float], form: str = ".2f") -> Number:
+    """Mean over runs and, if there are several, standard deviation."""
+    return Number(statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, form)
 
 
 def mean_of_corpora(cells: list[list[float | None]]) -> Number | None:
