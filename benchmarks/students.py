@@ -121,9 +121,9 @@ def student_table(result: dict) -> str:
         rows.append([row["model"], parameters, times_100(row["spearman"]), *written, minutes])
     return (
         f"{markdown_table(header, rows)}\n\n"
-        f"{result['train_pairs']:,} training pairs, {stage_length(result)} a stage; mean ± standard deviation over seeds. "
-        f"Of 50 x 20 samples: share of distinct ones, share above a cosine of 0.8, character overlap with the source, the "
-        f"first teacher's mean cosine between the source and the top 5. {result['device']}, commit "
+        f"{result['train_pairs']:,} training pairs, {stage_length(result)} a stage; mean ± standard deviation over "
+        f"seeds. Of 50 x 20 samples: share of distinct ones, share above a cosine of 0.8, character overlap with the "
+        f"source, the first teacher's mean cosine between the source and the top 5. {result['device']}, commit "
         f"{shortened(result['commit'])}."
     )
 
