@@ -19,7 +19,10 @@ UNTRAINED = " before training"  # a row of a study, as its runs found it
 
 
 def of_study(claim: dict[str, Any], study: Study) -> dict[str, Any] | None:
-    """Difference of the two rows of a claim, its 95% interval, seeds and setting; None without a seed of both."""
+    """Difference of the two rows of a claim, its 95% interval, seeds, setting and what the source has for it.
+
+    None without a seed of both rows.
+    """
     sides = [of_row(study, name, claim["corpus"]) for name in claim["compared"]]
     seeds = [seed for seed in sides[0] if seed in sides[1]]
     if not seeds:
@@ -27,7 +30,22 @@ def of_study(claim: dict[str, Any], study: Study) -> dict[str, Any] | None:
     first, second = ([side[seed] for seed in seeds] for side in sides)
     quantity = QUANTITIES[claim.get("quantity", "spearman")]
     found = quantity(first, second, claim["corpus"], claim.get("share", 1.0))
-    return found | {"seeds": len(seeds), "setting": setting([*first, *second], claim["corpus"])}
+    found |= {"seeds": len(seeds), "setting": setting([*first, *second], claim["corpus"])}
+    optional = {"trained_on": elsewhere([*first, *second], claim["corpus"]), "published": gaps_of_source(claim, study)}
+    return found | {key: value for key, value in optional.items() if value}
+
+
+def gaps_of_source(claim: dict[str, Any], study: Study) -> dict[str, float]:
+    """Differences of the two methods of a claim in the published tables of its study, times 100, by encoder."""
+    corpus = claim.get("published_corpus", claim["corpus"])
+    methods = [study.rows[name.removesuffix(UNTRAINED)][0].method for name in claim["compared"]]
+    gaps: dict[str, float] = {}
+    if methods[0] != methods[1]:
+        for table in study.tables(claim.get("quantity", "spearman")):
+            first, second = ({row["encoder"]: row.get(corpus) for row in table.of(method)} for method in methods)
+            both = [encoder for encoder in first if None not in (first[encoder], second.get(encoder))]
+            gaps |= {encoder: first[encoder] - second[encoder] for encoder in both}
+    return gaps
 
 
 def of_row(study: Study, name: str, corpus: str) -> dict[int, Result]:
@@ -123,16 +141,22 @@ def over_seeds(first: list[float], second: list[float]) -> dict[str, Any]:
 
 
 def setting(runs: list[Result], corpus: str) -> str:
-    """Settings of the runs, and their training corpus if all have one that is not the corpus of the claim."""
+    """Encoder, training corpus if it is another than that of the claim, pairs, length and rate of the runs."""
 
     def values(key: str) -> str:
         return " or ".join(dict.fromkeys(f"{run.recipe[key]:g}" for run in runs if run.recipe.get(key)))
 
     encoders = " or ".join(dict.fromkeys(str(run.recipe["model_name_or_path"]) for run in runs))
     pairs = f", {values('limit_train')} pairs" if values("limit_train") else ""
+    other = elsewhere(runs, corpus)
+    trained = f", trained on {other}" if other else ""
+    return f"{encoders}{trained}{pairs}, {run_length(runs)}, learning rate {values('learning_rate')}"
+
+
+def elsewhere(runs: list[Result], corpus: str) -> str | None:
+    """The training corpus of all runs, where it is one and another than that of the claim."""
     trained = {run.trained_on for run in runs}
-    elsewhere = f", trained on {trained.pop()}" if len(trained) == 1 and corpus not in trained else ""
-    return f"{encoders}{elsewhere}{pairs}, {run_length(runs)}, learning rate {values('learning_rate')}"
+    return trained.pop() if len(trained) == 1 and corpus not in trained else None
 
 
 def of_result(claim: dict[str, Any], file: Path) -> dict[str, Any]:

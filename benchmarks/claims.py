@@ -41,7 +41,7 @@ def read_claims(file: Path = CLAIMS) -> list[dict[str, Any]]:
     for claim in claims:
         known = claim.get("expected", "equal") in ("above", "equal")
         known = known and claim.get("quantity", "spearman") in QUANTITIES
-        if claim.keys() - {"note", "quantity", "share"} not in KEYS or not known:
+        if claim.keys() - {"note", "quantity", "share", "published_corpus"} not in KEYS or not known:
             raise InputError(
                 f"{file}: {claim} has neither {', '.join(sorted(COMPARED))} (above or equal) with a study or a result, "
                 f"and a quantity of {', '.join(QUANTITIES)}, nor `unmeasured`. Its row of the table would say nothing. "

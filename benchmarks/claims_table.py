@@ -13,7 +13,7 @@ UNITS = {
     "epochs_to_90": "epochs to 90%",
 }
 ABOUT = ["claim", "source", "measured in"]
-MEASURED = [*ABOUT, "difference", "setting", "mean", "95% interval", "seeds", "verdict"]
+MEASURED = [*ABOUT, "difference", "setting", "mean", "95% interval", "published", "seeds", "verdict"]
 
 
 def claims_table(result: dict[str, Any]) -> str:
@@ -43,7 +43,8 @@ def measured_row(row: dict[str, Any]) -> list[Cell]:
     note = f"; {row['note']}" if "note" in row else ""
     interval = None if row["low"] is None else Range(row["low"], row["high"])
     setting = f"{row['corpus']}; {row['setting']}{note}"
-    numbers = [Number(row["mean"], form="+.2f"), interval, row["seeds"]]
+    source = ", ".join(f"{gap:+.2f} ({encoder})" for encoder, gap in row.get("published", {}).items()) or None
+    numbers = [Number(row["mean"], form="+.2f"), interval, source, row["seeds"]]
     first, *second = row["compared"]
     of_second = f"{row['share']:.0%} of " if "share" in row else ""
     compared = " - ".join([first, *(of_second + name for name in second)])

@@ -126,6 +126,23 @@ def test_models_trained_elsewhere_are_said_to_be():
     assert "trained on" not in setting([replace(run, trained_on="bq") for run in ours], "bq")
 
 
+def test_a_claim_has_the_difference_of_its_source():
+    """Fails if a claim stands next to the difference of another table, corpus or direction, or of one method alone.
+
+    kexue.fm 8847 has 80.14 - 66.41 on STS-B with BERT; table 2, trained on NLI, has 28.93 - 28.19 on ATEC.
+    """
+    claim = {"compared": ["cosent", "sbert"], "corpus": "stsb"}
+    found = of_study(claim, read_results(ROOT / "results/losses_stsb"))
+    assert found["published"]["BERT"] == pytest.approx(13.73) and "trained_on" not in found
+    assert found["published"]["RoBERTa"] == pytest.approx(81.13 - 72.42)
+    transfer = of_study(claim | {"corpus": "atec"}, read_results(ROOT / "results/nli_transfer_mini"))
+    assert transfer["published"]["BERT"] == pytest.approx(0.74) and transfer["trained_on"] == "nli"
+    few = claim | {"compared": ["sbert", "cosent"], "corpus": "pawsx_few", "published_corpus": "pawsx"}
+    assert of_study(few, read_results(ROOT / "results/pawsx_few"))["published"]["BERT"] == pytest.approx(46.86 - 60)
+    for compared in (["cosent", "cosine_linear"], ["cosent before training", "cosent"]):
+        assert "published" not in of_study(claim | {"compared": compared}, read_results(ROOT / "results/losses_stsb"))
+
+
 def test_accuracy_is_that_of_the_record():
     """Fails if rows are classified by another threshold than the one that validation gave."""
     runs = read_results(ROOT / "results/towers").results
