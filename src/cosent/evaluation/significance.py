@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 2000
-BLOCK = 2**20  # resampled ranks in memory at a time: they stay in the cache of a core
+BLOCK = 2**17  # drawn rows in memory at a time: they stay in the cache of a core
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 def spearman(scores: np.ndarray, labels: np.ndarray) -> float:
     """Spearman correlation of scores `(rows,)` with labels `(rows,)`; NaN where one of them is constant."""
-    return float(_correlation(ranks(scores)[None], ranks(labels)[None], np.ones((1, len(labels))))[0])
+    once = np.ones((1, len(labels)))
+    return float(_correlations([_Groups.of(scores)], _Groups.of(labels), once)[0, 0])
 
 
 def mean_of_ranks(scores: np.ndarray) -> np.ndarray:
@@ -79,9 +80,7 @@ def resampled_spearman(scores: np.ndarray, labels: np.ndarray, resamples: int = 
         size = min(step, resamples - start)
         drawn = rng.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows).astype(np.float64)
-        label_ranks = label_groups.resampled_ranks(counts)
-        for run, group in enumerate(groups):
-            results[start : start + size, run] = _correlation(group.resampled_ranks(counts), label_ranks, counts)
+        results[start : start + size] = _correlations(groups, label_groups, counts)
     return results
 
 
@@ -122,28 +121,36 @@ class _Groups:
     """Rows sorted by value and grouped by equal value, from which the ranks of a resample are counted."""
 
     order: np.ndarray  # (rows,): row numbers by rising value
-    starts: np.ndarray  # (groups,): place in `order` where a group begins
+    ends: np.ndarray  # (groups,): place in `order` where a group ends
     group: np.ndarray  # (rows,): group of each row
 
     @classmethod
     def of(cls, values: np.ndarray) -> "_Groups":
         _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-        return cls(np.argsort(group, kind="stable"), np.cumsum(counts) - counts, group)
+        return cls(np.argsort(group, kind="stable"), np.cumsum(counts) - 1, group)
 
-    def resampled_ranks(self, counts: np.ndarray) -> np.ndarray:
-        """Ranks `(resamples, rows)` of the rows when each is drawn `counts` `(resamples, rows)` times.
+    def ranks(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ranks `(resamples, rows)` when each row is drawn `counts` `(resamples, rows)` times, and the sum of squares.
 
-        A row's rank is the number of drawn rows below its group plus (group size + 1) / 2.
+        The rank of a row is (drawn rows below its group) + (size of the group + 1) / 2. Given is twice the distance of
+        that from the mean rank: a whole number, so that sums are exact.
         """
-        sizes = np.add.reduceat(counts[:, self.order], self.starts, axis=1)  # (resamples, groups)
-        return (np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, self.group]
+        up_to = np.take(np.cumsum(np.take(counts, self.order, axis=1), axis=1), self.ends, axis=1)
+        sizes = np.diff(up_to, axis=1, prepend=0)
+        ranks = 2 * up_to - sizes
+        ranks -= up_to[:, -1:]
+        return np.take(ranks, self.group, axis=1), np.einsum("ij,ij,ij->i", sizes, ranks, ranks)
 
 
-def _correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Pearson correlations `(resamples,)` of ranks that are drawn `weights` times each; all `(resamples, rows)`."""
-    center = (weights.sum(axis=1, keepdims=True) + 1) / 2  # ranks 1..n have this mean, ties or not
-    x, y = x - center, y - center
-    weighted = weights * x
-    products = [np.einsum("ij,ij->i", a, b) for a, b in ((weighted, y), (weighted, x), (weights * y, y))]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where((products[1] > 0) & (products[2] > 0), products[0] / np.sqrt(products[1] * products[2]), np.nan)
+def _correlations(scores: list[_Groups], labels: _Groups, counts: np.ndarray) -> np.ndarray:
+    """Spearman correlations `(resamples, runs)` when each row is drawn `counts` `(resamples, rows)` times."""
+    label_ranks, label_squares = labels.ranks(counts)
+    weighted = counts * label_ranks
+    found = np.empty((len(counts), len(scores)))
+    for run, groups in enumerate(scores):
+        ranks, squares = groups.ranks(counts)
+        spread = squares * label_squares
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shared = np.einsum("ij,ij->i", ranks, weighted)
+            found[:, run] = np.where(spread > 0, shared / np.sqrt(spread), np.nan)
+    return found
