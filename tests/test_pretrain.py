@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer, BertForPreTraining
+from transformers import AutoTokenizer
 
 from cosent.cli import parse
 from cosent.compute.packing import pack, plan_rows
@@ -36,8 +36,7 @@ def text(tmp_path):
 def pretrain(text, tmp_path):
     def run(*flags, output="encoder"):
         arguments = [
-            *(() if "--pairs" in flags else ("--text", str(text))),
-            *("--output_dir", str(tmp_path / output), "--layers", "1", "--width", "64"),
+            *("--text", str(text), "--output_dir", str(tmp_path / output), "--layers", "1", "--width", "64"),
             *("--vocabulary_size", "60", "--piece_length", "16", "--batch_tokens", "200", "--logging_steps", "1"),
             *("--learning_rate", "1e-3", "--disable_tqdm", "true", *flags),
         ]
@@ -75,29 +74,6 @@ def test_packed_rows_give_the_loss_of_single_sentences(architecture):
     assert losses["mlm"].item() == pytest.approx(sum(output.loss.item() for output in alone) / 4, rel=1e-5)
     vectors = torch.cat([output.hidden_states[-1].mean(dim=1) for output in alone])
     assert losses["neighbour"].item() == pytest.approx(synonym_loss(vectors).item(), rel=1e-4)
-
-
-def test_packed_pairs_give_the_losses_of_the_stock_model():
-    """Fails if a pair is judged by another vector than its [CLS], or 0 and 1 change places; transformers is right."""
-    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
-    model = BertForPreTraining(fresh_model("bert", len(tokenizer), layers=2, width=64).config).eval()
-    lengths, strangers = np.array([7, 5, 6, 4]), torch.tensor([1, 0, 0, 1])
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(200, 5000, (4, 7), generator=generator)
-    tensors = {"input_ids": ids, "labels": torch.where(torch.arange(7) == 2, ids, -100)}
-    tensors |= {
-        "position_ids": torch.arange(7).expand(4, -1),
-        "token_type_ids": (torch.arange(7) > 2).long().expand(4, -1),
-    }
-    packed = pack(tensors, plan_rows(lengths, 12), fill={"labels": -100})
-    losses = Pretraining(model, tokenizer)(**packed.tensors, segments=packed.segments, strangers=strangers)
-    alone = [
-        model(**{name: value[i : i + 1, :n] for name, value in tensors.items()}, next_sentence_label=strangers[i]).loss
-        for i, n in enumerate(lengths)
-    ]
-    assert sum(losses.values()).item() == pytest.approx(sum(alone).item() / 4, rel=1e-5)
-    losses["match"].backward()
-    assert model.bert.embeddings.token_type_embeddings.weight.grad.abs().sum() > 0
 
 
 def test_a_bert_becomes_a_roformer(tmp_path):
@@ -175,32 +151,8 @@ def test_held_out_sentences_are_left_out(pretrain, make_corpus):
     assert record.pretraining.excluded_lines_per_pass == 40 and record.pretraining.excluded_sentences == 4
 
 
-def test_going_on_with_pairs_teaches_the_start_of_a_cross_encoder(pretrain, make_corpus, tmp_path):
-    """Fails if the second sentence is not read as one, held-out sentences are, or the pooler does not arrive."""
-    pretrain("--max_steps", "10")
-    rows = [("怎么还款", "如何还款", 1.0), ("今天天气很好", "天气好", 0.0)] * 20 + [("我喜欢北京", "怎么还款", 0.0)] * 3
-    corpus = make_corpus({"train": rows, "validation": [("我，喜欢北京", "别的", 1.0), ("另外", "再见", 0.0)]})
-    flags = ("--pairs", str(corpus), "--init", str(tmp_path / "encoder"), "--exclude", str(corpus))
-    joined = pretrain(*flags, "--neighbour_weight", "1", "--max_steps", "20", output="joined")
-    record = read_record(joined)
-    assert record.pretraining.excluded_lines_per_pass == 3 and list(record.pretraining.text_sha256) == [str(corpus)]
-    assert record.pretraining.mlm_loss < record.history[0]["mlm"] and record.pretraining.match_loss > 0
-    saved = load_file(joined / "model.safetensors")
-    cross_encoder = CrossEncoder.from_pretrained(str(joined), num_labels=1).backbone
-    assert torch.equal(cross_encoder.pooler.dense.weight, saved["bert.pooler.dense.weight"])
-    plain = SentenceEncoder.from_pretrained(str(tmp_path / "encoder")).backbone
-    second = [model.embeddings.token_type_embeddings.weight[1] for model in (plain, cross_encoder)]
-    assert not torch.equal(*second), "no token stood in the second segment"
-    with pytest.raises(InputError, match="mini-roformer is a roformer model"):
-        pretrain("--pairs", str(corpus), "--init", "mini-roformer", "--max_steps", "1", output="other")
-    again = load_file(
-        pretrain(*flags[:2], "--init", str(joined), "--max_steps", "0", output="again") / "model.safetensors"
-    )
-    assert all(torch.equal(again[name], saved[name]) for name in saved), "a weight did not go on"
-
-
 def test_lines_read_together_teach_both_towers(pretrain):
-    """Fails if comparing is not learnt, or what has learnt it does not reach a cross-encoder."""
+    """Fails if comparing is not learnt, or what has learnt it does not reach a cross-encoder or goes on elsewhere."""
     flags = ("--compare_weight", "1", "--matching_head", "true", "--gradient_accumulation_steps", "2", "--width", "128")
     folder = pretrain(*flags, "--max_steps", "30")
     record = read_record(folder)
@@ -211,6 +163,9 @@ def test_lines_read_together_teach_both_towers(pretrain):
     backbone = CrossEncoder.from_pretrained(str(folder), num_labels=1).backbone
     assert torch.equal(backbone.pooler.dense.weight, saved["bert.pooler.dense.weight"])
     assert SentenceEncoder.from_pretrained(str(folder)).pooling.mode == "mean"
+    on = pretrain("--compare_weight", "1", "--init", str(folder), "--max_steps", "0", output="on")
+    again = load_file(on / "model.safetensors")
+    assert again.keys() == saved.keys() and all(torch.equal(again[name], saved[name]) for name in saved)
 
 
 def test_first_vectors_by_hand():
@@ -224,9 +179,7 @@ def test_first_vectors_by_hand():
     "flags, told",
     [
         ((), "--max_minutes or --max_steps"),
-        (("--max_steps", "1", "--text", "a.txt", "--pairs", "demo"), "either --text FILES or --pairs"),
-        (("--max_steps", "1", "--pairs", "demo"), "Name one to continue from, e.g. --init mini"),
-        (("--max_steps", "1", "--pairs", "demo", "--compare_weight", "1"), "Leave one of them out"),
+        (("--max_steps", "1", "--compare_weight", "1", "--init", "mini-roformer"), "mini-roformer is a roformer model"),
         (("--max_steps", "1", "--matching_head", "true"), "Set --compare_weight"),
         (("--max_steps", "1", "--compare_weight", "1", "--architecture", "roformer"), "Leave --architecture out"),
     ],

@@ -44,7 +44,7 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         synonyms=7,
         written_before=Written(12.5),
         written_after=Written(10.0, {"distinct": 0.9}),
-        pretraining=PretrainingRecord({"a.txt": "b" * 64}, 1, 2, 3, 4.0, match_loss=0.5),
+        pretraining=PretrainingRecord({"a.txt": "b" * 64}, 1, 2, 3, 4.0, compare_loss=0.5),
     )
     (tmp_path / UNFINISHED).touch()
     record.save(tmp_path)

@@ -20,11 +20,11 @@ from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.loading import load_tokenizer
 from cosent.modeling.pooling import Pooling
 from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
-from cosent.pretraining.batches import JoinedBatches, NeighbourBatches
+from cosent.pretraining.batches import NeighbourBatches
 from cosent.pretraining.comparisons import ComparedBatches
 from cosent.pretraining.matching_head import add_matching_head
 from cosent.pretraining.model import NO_DROPOUT, Pretraining, fresh_model, initial_model
-from cosent.pretraining.sources import Pairs, Texts
+from cosent.pretraining.sources import Texts
 from cosent.pretraining.trainer import PretrainTrainer
 from cosent.pretraining.vocabulary import learn_tokenizer
 from cosent.run_record import PretrainingRecord, RunRecord
@@ -48,9 +48,8 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         args.max_steps = WITHOUT_LIMIT
     set_seed(args.seed)
     check_arguments(text_args, encoder_args, args)
-    texts = (Pairs if text_args.pairs else Texts)(text_args)
-    two_sentences = bool(text_args.pairs or args.compare_weight)
-    model, tokenizer = start_from(encoder_args, texts, checkpoint, args.seed, two_sentences)
+    texts = Texts(text_args)
+    model, tokenizer = start_from(encoder_args, texts, checkpoint, args.seed, two_sentences=bool(args.compare_weight))
     if encoder_args.matching_head and checkpoint is None:
         add_matching_head(model, sample_tokens(texts, tokenizer), seed=args.seed)
     kept = {name: getattr(model.config, name) for name in NO_DROPOUT}
@@ -61,7 +60,7 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         model=Pretraining(model, tokenizer),
         args=args,
         train_dataset=packed_batches(texts, tokenizer, model.config.model_type, text_args, args),
-        weights={"neighbour": args.neighbour_weight, "match": args.neighbour_weight, "compare": args.compare_weight},
+        weights={"neighbour": args.neighbour_weight, "compare": args.compare_weight},
         max_minutes=args.max_minutes,
     )
     read = texts.hashes()
@@ -89,7 +88,6 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
             minutes=last.get("minutes", 0.0),
             mlm_loss=last.get("mlm"),
             neighbour_loss=last.get("neighbour"),
-            match_loss=last.get("match"),
             compare_loss=last.get("compare"),
         )
         record = RunRecord(
@@ -109,16 +107,11 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
 
 def check_arguments(text_args: TextArguments, encoder_args: EncoderArguments, args: PretrainingArguments) -> None:
     """Refuses arguments that do not go together."""
-    if (text_args.text is None) == (text_args.pairs is None):
-        raise InputError("Name the text to read: either --text FILES or --pairs CORPORA.")
-    if text_args.pairs and args.compare_weight:
-        raise InputError("--compare_weight joins lines of --text; --pairs are joined already. Leave one of them out.")
-    if text_args.pairs and encoder_args.init is None:
-        raise InputError("--pairs are too little text for a new encoder. Name one to continue from, e.g. --init mini.")
-    two_sentences = bool(text_args.pairs or args.compare_weight)
-    if two_sentences and encoder_args.init is None and encoder_args.architecture not in (None, "bert"):
+    if not text_args.text:
+        raise InputError("--text is missing: name the files to read, e.g. --text corpus.txt.gz.")
+    if args.compare_weight and encoder_args.init is None and encoder_args.architecture not in (None, "bert"):
         raise InputError(f"A {encoder_args.architecture} has no head on two sentences. Leave --architecture out.")
-    if encoder_args.matching_head and not two_sentences:
+    if encoder_args.matching_head and not args.compare_weight:
         raise InputError("--matching_head looks into another sentence, but lines are read alone. Set --compare_weight.")
 
 
@@ -144,9 +137,8 @@ def sample_tokens(texts: Texts, tokenizer, lines: int = 2000) -> np.ndarray:
 def packed_batches(
     texts: Texts, tokenizer, model_type: str, text_args: TextArguments, args: PretrainingArguments
 ) -> NeighbourBatches:
-    """Endless batches of this process: of neighbouring pieces of text, or of pairs."""
-    lines = ComparedBatches if args.compare_weight else NeighbourBatches
-    batches = JoinedBatches if isinstance(texts, Pairs) else lines
+    """Endless batches of this process."""
+    batches = ComparedBatches if args.compare_weight else NeighbourBatches
     return batches(
         texts.read,
         tokenizer,

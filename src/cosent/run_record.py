@@ -130,7 +130,6 @@ class PretrainingRecord:
     minutes: float
     mlm_loss: float | None = None
     neighbour_loss: float | None = None
-    match_loss: float | None = None
     compare_loss: float | None = None
 
 
@@ -274,9 +273,10 @@ def current_form(raw: dict[str, Any]) -> dict[str, Any]:
     """Converts a record of version 0.1 from before 2026-11-22 to the current form, with the same numbers."""
     raw = raw | {"recipe": current_settings(raw["recipe"])}
     if "text_sha256" in raw:  # pretraining, one level up
-        raw |= {"corpora": {}, "before": {}, "after": {}}
-        raw["pretraining"] = {f.name: raw[f.name] for f in fields(PretrainingRecord) if f.name in raw}
-        raw["train_seconds"] = 60 * raw["minutes"]
+        raw |= {"corpora": {}, "before": {}, "after": {}, "pretraining": raw, "train_seconds": 60 * raw["minutes"]}
+    if raw.get("pretraining"):
+        read = raw["pretraining"]  # perhaps with `match_loss`, of an objective that is gone
+        raw["pretraining"] = {f.name: read[f.name] for f in fields(PretrainingRecord) if f.name in read}
     for moment in ("before", "after"):
         report = raw.get(moment, {})
         if "spearman" in report:  # a student's: Spearman by corpus and split, next to its generation

@@ -21,7 +21,7 @@ def test_rows_on_paper():
     row = {"compared": ["bi_encoder cosent_mini", "sbert"], "corpus": "stsb", "study": "s", "setting": "mini, 1 epoch"}
     row |= {"mean": 9.0, "low": 8.0, "high": 10.0, "seeds": 3, "published": {"RoBERTa": 8.71, "BERT": 13.73}}
     others = [{"seeds": 1}, {"compared": ["sbert", "cosent"]}, {"compared": ["cosent a", "cosent b"]},
-              {"quantity": "first_epoch"}, {"setting": "runs/mini-pairs, 1 epoch"},
+              {"quantity": "first_epoch"}, {"setting": "runs/mini, 1 epoch"},
               {"trained_on": "nli"}]  # fmt: skip
     drawn = forest.rows_of([row, row, *(row | other for other in others), {"claim": "a"}])
     assert drawn == [("Sentence-BERT, STS-B (source: +13.73)", 9.0, 8.0, 10.0)]

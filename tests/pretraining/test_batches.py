@@ -2,7 +2,6 @@
 
 import gzip
 import itertools
-from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from transformers import AutoTokenizer
 from cosent.data.text import read_texts
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.pretraining.batches import JoinedBatches, NeighbourBatches, mask_spans
+from cosent.pretraining.batches import NeighbourBatches, mask_spans
 from cosent.pretraining.vocabulary import SPECIAL_TOKENS, learn_tokenizer
 
 LINES = ["我喜欢北京", "今天天气很好", "红色的苹果", "怎么还款", "如何还款", "推荐一辆红车", "好"]
@@ -111,58 +110,6 @@ def test_a_batch_is_packed_rows_of_its_pairs(tokenizer):
         assert text.removeprefix("[CLS]").removesuffix("[SEP]") in LINES and text.startswith("[CLS]")
         assert batch["position_ids"][chosen].tolist() == list(range(int(chosen.sum())))
     assert torch.equal(next(iter(held))["input_ids"], batch["input_ids"]), "the same seed gave another batch"
-
-
-def test_joined_pairs_are_what_a_cross_encoder_reads(tokenizer, caplog):
-    """Fails if segments, special tokens or order differ from the tokenizer's own, or a pair is cut without a word.
-
-    Two passes of three pairs, a batch each: (a, b) (c, d) (e, f), then (b, a) (d, c) (f, e).
-    """
-    pairs = [("怎么还款", "如何还款"), ("我喜欢北京的一切一切一切", "天气好"), ("好", "红车")]
-    settings = {"max_length": 16, "batch_tokens": 36, "mask_ratio": 0.3, "buffer": 3}
-    batches = itertools.islice(JoinedBatches(lambda: iter(pairs), tokenizer, **settings), 2)
-    cut = [pairs[0], ("我喜欢北京的一切一切", "天气好"), pairs[2]]  # 10 + 3 characters and 3 special tokens
-    for batch, order in zip(batches, (1, -1), strict=True):
-        originals = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
-        read = set()
-        for segment in range(1, 4):
-            chosen = batch["segments"] == segment
-            read.add((tuple(originals[chosen].tolist()), tuple(batch["token_type_ids"][chosen].tolist())))
-            assert batch["position_ids"][chosen].tolist() == list(range(int(chosen.sum())))
-        expected = [tokenizer(*pair[::order]) for pair in cut]
-        assert read == {(tuple(e["input_ids"]), tuple(e["token_type_ids"])) for e in expected}
-        assert (batch["labels"] != -100).any() and int(batch["segments"].max()) == 3
-    assert "1 of 3 pairs are longer than 16 tokens" in caplog.text
-
-
-def test_half_of_the_pairs_are_strangers(tokenizer):
-    """Fails if a pair is called strangers, or the other way round, or a sentence is lost."""
-    digits = "一二三四五六七八"
-    pairs = [(digit + "甲", digit + "乙") for digit in digits]
-    settings = {"max_length": 16, "batch_tokens": 80, "mask_ratio": 0.3, "buffer": 8}
-    batch = next(iter(JoinedBatches(lambda: iter(pairs), tokenizer, **settings)))
-    originals = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
-    texts = [tokenizer.decode(originals[batch["segments"] == i], skip_special_tokens=True) for i in range(1, 9)]
-    words = [text.replace(" ", "") for text in texts]
-    assert batch["strangers"].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
-    assert [first != second for first, _, second, _ in words] == batch["strangers"].bool().tolist()
-    assert {word[0] for word in words} == {word[2] for word in words} == set(digits)
-
-
-def test_a_stranger_that_does_not_fit_is_left_where_it_was(tokenizer):
-    """Fails if two long sentences that met by chance end the job, or are called strangers without being so."""
-    pairs = [("一二三四五六七八", "好"), ("好", "一二三四五六七八"), ("好", "车"), ("好", "车")]
-    settings = {"max_length": 14, "batch_tokens": 39, "mask_ratio": 0.3, "buffer": 4}
-    batches = itertools.islice(JoinedBatches(lambda: iter(pairs), tokenizer, **settings), 40)
-    assert {sum(batch["strangers"].tolist()) for batch in batches} == {1, 2}
-
-
-def test_pairs_need_segments(tokenizer):
-    """Fails if a tokenizer that runs two sentences into one makes every pair its own stranger."""
-    other = deepcopy(tokenizer)
-    other.model_input_names = ["input_ids", "attention_mask"]
-    with pytest.raises(InputError, match="this tokenizer has none"):
-        next(iter(JoinedBatches(lambda: iter([("好", "车")]), other, max_length=16, batch_tokens=1, mask_ratio=0.3)))
 
 
 def test_too_little_text_is_an_error(tokenizer):

@@ -17,10 +17,7 @@ class TextArguments:
     """Text to pretrain on."""
 
     text: list[str] | None = option(None, "UTF-8 files of text, a line each: .txt, .jsonl (its `text`), also .gz.")
-    pairs: list[str] | None = option(
-        None, "Instead of text: the training pairs of these corpora, both sentences in one input; labels are not read."
-    )
-    exclude: list[str] | None = option(None, "Leave out validation and test sentences of these corpora too.")
+    exclude: list[str] | None = option(None, "Leave out the validation and test sentences of these corpora.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
     piece_length: int = option(128, "Tokens of a piece of text; longer lines are cut into several.")
     shuffle_buffer: int = option(1_000_000, "Pairs of pieces that are shuffled together.")
@@ -49,7 +46,7 @@ class PretrainingArguments(TrainingArguments):
     max_minutes: float | None = option(None, "Wall-clock budget in minutes; the learning rate reaches 0 at its end.")
     batch_tokens: int = option(8192, "Tokens per device and step.")
     mask_ratio: float = option(0.3, "Share of the tokens to predict.")
-    neighbour_weight: float = option(0.3, "Weight of finding neighbouring lines, or of telling pairs from random ones.")
+    neighbour_weight: float = option(0.3, "Weight of finding neighbouring lines.")
     compare_weight: float = option(
         0.0, "Weight of comparing lines that are joined to one input, for cross-encoders; 0: single lines only."
     )

@@ -9,9 +9,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from cosent.compute.packing import pack, plan_rows
-from cosent.data.tokenization import tokenize_joined, warn_truncated
 from cosent.errors import InputError
-from cosent.schema import COLUMNS
 
 logger = logging.getLogger(__name__)
 
@@ -172,43 +170,3 @@ def mask_spans(
     replaced = chosen & (kind >= MASKED) & (kind < MASKED + RANDOM)
     inputs[replaced] = generator.integers(len(tokenizer), size=int(replaced.sum()))
     return inputs, labels
-
-
-class JoinedBatches(NeighbourBatches):
-    """Batches whose inputs are pairs of sentences, `[CLS] a [SEP] b [SEP]`, as a cross-encoder reads them.
-
-    Tokens masked in one sentence are often visible in the other, and half of the sentences are joined with a random
-    one from the same batch: BERT's two objectives (arXiv 1810.04805) on pairs that belong together. The sentences of a
-    pair swap places from pass to pass.
-
-    Args:
-        read: begins a pass and yields pairs of sentences.
-        max_length: tokens of an input; longer pairs are truncated at the end of the longer sentence, with a warning.
-    """
-
-    def pairs(self, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """This process's pairs of one pass, sentences without [CLS] and with [SEP], swapped on odd passes."""
-        if "token_type_ids" not in self.tokenizer.model_input_names:
-            raise InputError("--pairs need segment ids, but this tokenizer has none. Continue from another encoder.")
-        cut, seen, dtype = 0, 0, np.min_scalar_type(len(self.tokenizer))
-        for pairs in batched(islice(self.read(), self.rank, None, self.world), LINES_AT_A_TIME):
-            columns = dict(zip(COLUMNS, map(list, zip(*pairs, strict=True)), strict=False))
-            joined = tokenize_joined(columns, self.tokenizer, self.max_length)
-            cut, seen = cut + sum(joined["truncated"]), seen + len(pairs)
-            for ids, first_tokens in zip(joined["input_ids"], joined["first_tokens"], strict=True):
-                pair = np.array(ids[1:first_tokens], dtype=dtype), np.array(ids[first_tokens:], dtype=dtype)
-                yield pair[::-1] if skip else pair
-        warn_truncated(cut, seen, "pairs", self.max_length, flag="--piece_length")
-
-    def collate(self, pairs: list[tuple], generator: np.random.Generator) -> dict[str, torch.Tensor]:
-        """Masked and packed `rows`, and `strangers` of shape `(pairs,)`: 1 where the sentences were not a pair.
-
-        The first half of the pairs gets the second sentence of its successor, where both fit into an input.
-        """
-        inputs, strangers, half = [], [], len(pairs) // 2
-        for number, (first, second) in enumerate(pairs):
-            other = pairs[(number + 1) % half][1] if number < half else second
-            strange = number < half > 1 and 1 + len(first) + len(other) <= self.max_length
-            inputs.append([self.tokenizer.cls_token_id, *first, *(other if strange else second)])
-            strangers.append(int(strange))
-        return self.rows(inputs, generator) | {"strangers": torch.tensor(strangers)}

@@ -83,7 +83,7 @@ def initial_model(path: str, architecture: str | None = None, two_sentences: boo
         )
     if two_sentences and (kind not in WITH_MATCHING or architecture not in (None, kind)):
         raise InputError(
-            f"--pairs and --compare_weight need a head on two sentences, as in {', '.join(WITH_MATCHING)}; --init "
+            f"--compare_weight needs a head on two sentences, as in {', '.join(WITH_MATCHING)}; --init "
             f"{path} is a {kind} model. Take a BERT, e.g. --init mini, and leave --architecture out."
         )
     with quiet_transformers():
@@ -126,23 +126,20 @@ class Pretraining(nn.Module):
     def forward(
         self,
         labels: torch.Tensor,
-        strangers: torch.Tensor | None = None,
         overlaps: torch.Tensor | None = None,
         alone: dict[str, torch.Tensor] | None = None,
         **rows: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
-        """Computes the losses of a batch of `NeighbourBatches`, `JoinedBatches` or `ComparedBatches`.
+        """Computes the losses of a batch of `NeighbourBatches` or `ComparedBatches`.
 
         Args:
             labels, rows (`torch.Tensor` of shape `(rows, width)`): packed rows: `input_ids`, `segments`, positions.
-            strangers (`torch.Tensor` of shape `(inputs,)`): if each input is a pair, 1 for a random pair, else 0.
             overlaps (`torch.Tensor` of shape `(inputs,)`): if each input is a pair to compare, its share of common
                 tokens, else NaN.
             alone: packed rows of the sentences of those pairs.
 
         Returns:
             `mlm`: mean cross entropy of the masked tokens (`joined_mlm` with `overlaps`); and
-            `match`: mean cross entropy of telling pairs from random ones;
             `compare`: with `overlaps`, CoSENT of the first score on the order of the overlaps plus CoSENT of the second
             on the order of the cosines that this encoder's own mean vectors have now;
             or `neighbour`: mean cross entropy of finding the neighbour of each piece among all other pieces of the
@@ -151,12 +148,10 @@ class Pretraining(nn.Module):
         hidden = self.hidden(**rows)
         chosen = labels != -100
         mlm = cross_entropy(self.head(hidden[chosen]).float(), labels[chosen])  # of (hidden tokens, vocabulary)
-        if strangers is None and overlaps is None:
+        if overlaps is None:
             return {"mlm": mlm, "neighbour": synonym_loss(piece_means(hidden.float(), rows["segments"]))}
         pooled = self.model.base_model.pooler(first_vectors(hidden, rows["segments"])[:, None])
         scores = self.model.cls.seq_relationship(pooled).float()  # (inputs, 2)
-        if overlaps is None:
-            return {"mlm": mlm, "match": cross_entropy(scores, strangers)}
         with torch.no_grad():
             vectors = piece_means(self.hidden(**alone).float(), alone["segments"])
         compared = ~overlaps.isnan()

@@ -23,7 +23,7 @@ SHOWN = (
     "generation_loss",
     "mlm",
     "neighbour",
-    "match",
+    "compare",
     "tokens_per_second",
     "minutes",
 )

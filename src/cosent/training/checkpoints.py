@@ -42,7 +42,7 @@ MAY_DIFFER = {
     *("torch_empty_cache_steps", "dry_run"),
 }
 # Settings that name corpora, whose content is compared by its hashes, and models or files: `./m/` is the same as `m`.
-CORPORA = {"corpus", "eval_corpora", "pairs", "exclude"}
+CORPORA = {"corpus", "eval_corpora", "exclude"}
 PLACES = {"model_name_or_path", "init", "teacher", "text"}
 
 
