@@ -159,6 +159,15 @@ def elsewhere(runs: list[Result], corpus: str) -> str | None:
     return trained.pop() if len(trained) == 1 and corpus not in trained else None
 
 
+def mean_of(rows: list[dict[str, Any]], beyond: float) -> dict[str, Any]:
+    """Mean of the differences of several claims, less a number; the runs of one say nothing of those of another."""
+    mean = statistics.mean(row["mean"] for row in rows) - beyond
+    half = math.hypot(*((row["high"] - row["low"]) / 2 for row in rows)) / len(rows)
+    about = f"the rows of {', '.join(row['corpus'] for row in rows)}"
+    seeds = min(row["seeds"] for row in rows)
+    return {"mean": mean, "low": mean - half, "high": mean + half, "seeds": seeds, "setting": about}
+
+
 def of_result(claim: dict[str, Any], file: Path) -> dict[str, Any]:
     """As `of_study`, of the result of a benchmark: what is measured on trained models has no study."""
     result = json.loads(file.read_text(encoding="utf-8"))

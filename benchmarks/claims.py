@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.claim_measures import QUANTITIES, of_result, of_study
+from benchmarks.claim_measures import QUANTITIES, mean_of, of_result, of_study
 from benchmarks.claims_table import FAILS, HOLDS, OPEN
 from cosent.errors import InputError, messages_for_users
 from cosent.files import write_atomically
@@ -26,7 +26,8 @@ from cosent.studies.results import read_results
 ROOT = Path(__file__).parents[1]
 CLAIMS = ROOT / "recipes/studies/claims.yaml"
 COMPARED = {"claim", "source", "compared", "corpus", "expected"}
-KEYS = (COMPARED | {"study"}, COMPARED | {"result"}, {"claim", "source", "unmeasured"})
+SOURCES = ({"study"}, {"result"}, {"mean_of", "beyond"})  # of its difference, one of which a claim names
+KEYS = (*(COMPARED | keys for keys in SOURCES), {"claim", "source", "unmeasured"})
 LEVEL, SEEDS = 0.05, 3
 POINT = 1.0  # of Spearman x100, below which a difference counts as none
 
@@ -43,8 +44,8 @@ def read_claims(file: Path = CLAIMS) -> list[dict[str, Any]]:
         known = known and claim.get("quantity", "spearman") in QUANTITIES
         if claim.keys() - {"note", "quantity", "share", "published_corpus"} not in KEYS or not known:
             raise InputError(
-                f"{file}: {claim} has neither {', '.join(sorted(COMPARED))} (above or equal) with a study or a result, "
-                f"and a quantity of {', '.join(QUANTITIES)}, nor `unmeasured`. Its row of the table would say nothing. "
+                f"{file}: {claim} has neither {', '.join(sorted(COMPARED))} (above or equal) with a study, a result or "
+                f"mean_of, and a quantity of {', '.join(QUANTITIES)}, nor `unmeasured`. Its row of the table would say nothing. "
                 "Complete it."
             )
     return claims
@@ -103,6 +104,9 @@ def claims_of(claims: list[dict[str, Any]], results: Path) -> list[dict[str, Any
             lacking = "has no result for one of the two" if study else "has not been run"
             row |= (study and of_study(claim, study)) or {"unmeasured": f"study {claim['study']} {lacking}"}
         rows.append(row)
+    for row in rows:
+        if "mean_of" in row:
+            row |= mean_of([other for other in rows if other["claim"] in row["mean_of"]], row["beyond"])
     judge(rows)
     return rows
 

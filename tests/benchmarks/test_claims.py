@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import claims
-from benchmarks.claim_measures import UNTRAINED, of_result, of_row, of_study, over_seeds, right_rows, setting
+from benchmarks.claim_measures import UNTRAINED, mean_of, of_result, of_row, of_study, over_seeds, right_rows, setting
 from cosent.errors import InputError
 from cosent.studies.definition import expand, read_study
 from cosent.studies.results import read_results
@@ -78,6 +78,14 @@ def test_many_claims_need_more_evidence():
     assert claims.holm([0.03, 0.01, 0.04]) == [False, True, False]
     assert claims.holm([0.02, 0.01, 0.04]) == [True, True, True]
     assert claims.holm([0.02, 0.03, 0.04]) == [False] * 3
+
+
+def test_a_mean_over_corpora_on_paper():
+    """Fails if intervals of several corpora are added up as if they had one cause: 3 and 4 are 5, of two means 2.5."""
+    rows = [{"mean": mean, "low": mean - half, "high": mean + half, "seeds": seeds, "corpus": corpus}
+            for mean, half, seeds, corpus in ((8, 3, 3, "a"), (4, 4, 5, "b"))]  # fmt: skip
+    found = mean_of(rows, 5)
+    assert found == {"mean": 1, "low": -1.5, "high": 3.5, "seeds": 3, "setting": "the rows of a, b"}
 
 
 def test_a_claim_without_a_reason_is_refused(tmp_path):
