@@ -21,7 +21,7 @@ KEPT_RUNS = (
     ("cross-encoder", "towers_stsb", "cross_encoder-cosent_mini"),
 )
 KEPT_STUDENTS = (
-    ("student, distilled from a bi-encoder with {teacher}", "student_stsb.json", "then stage 2 (distilled from cosent)"),
+    ("student of a bi-encoder with {teacher}", "student_stsb.json", "then stage 2 (distilled from cosent)"),
 )
 
 

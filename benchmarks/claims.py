@@ -45,8 +45,8 @@ def read_claims(file: Path = CLAIMS) -> list[dict[str, Any]]:
         if claim.keys() - {"note", "quantity", "share", "published_corpus"} not in KEYS or not known:
             raise InputError(
                 f"{file}: {claim} has neither {', '.join(sorted(COMPARED))} (above or equal) with a study, a result or "
-                f"mean_of, and a quantity of {', '.join(QUANTITIES)}, nor `unmeasured`. Its row of the table would say nothing. "
-                "Complete it."
+                f"mean_of, and a quantity of {', '.join(QUANTITIES)}, nor `unmeasured`. Its row of the table would say "
+                "nothing. Complete it."
             )
     return claims
 
