@@ -39,13 +39,14 @@ def gaps_of_source(claim: dict[str, Any], study: Study) -> dict[str, float]:
     """Differences of the two methods of a claim in the published tables of its study, times 100, by encoder."""
     corpus = claim.get("published_corpus", claim["corpus"])
     methods = [study.rows[name.removesuffix(UNTRAINED)][0].method for name in claim["compared"]]
-    gaps: dict[str, float] = {}
-    if methods[0] != methods[1]:
-        for table in study.tables(claim.get("quantity", "spearman")):
-            first, second = ({row["encoder"]: row.get(corpus) for row in table.of(method)} for method in methods)
-            both = [encoder for encoder in first if None not in (first[encoder], second.get(encoder))]
-            gaps |= {encoder: first[encoder] - second[encoder] for encoder in both}
-    return gaps
+    if methods[0] == methods[1]:
+        return {}
+    tables = study.tables(claim.get("quantity", "spearman"))
+    first, second = (
+        {row["encoder"]: row[corpus] for table in tables for row in table.of(method) if corpus in row}
+        for method in methods
+    )
+    return {encoder: first[encoder] - second[encoder] for encoder in first if encoder in second}
 
 
 def of_row(study: Study, name: str, corpus: str) -> dict[int, Result]:
