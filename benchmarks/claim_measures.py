@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.students import stage_length
 from cosent.evaluation.significance import difference, resampled_means, resampled_spearman, spearman
 from cosent.reporting.differences import shared_queries, shared_scores
-from cosent.reporting.readme_tables import run_length
+from cosent.reporting.readme_tables import limited, run_length
 from cosent.studies.results import Result, Study
 
 UNTRAINED = " before training"  # a row of a study, as its runs found it
@@ -30,23 +30,23 @@ def of_study(claim: dict[str, Any], study: Study) -> dict[str, Any] | None:
     first, second = ([side[seed] for seed in seeds] for side in sides)
     quantity = QUANTITIES[claim.get("quantity", "spearman")]
     found = quantity(first, second, claim["corpus"], claim.get("share", 1.0))
-    found |= {"seeds": len(seeds), "setting": setting([*first, *second], claim["corpus"])}
-    optional = {"trained_on": elsewhere([*first, *second], claim["corpus"]), "published": gaps_of_source(claim, study)}
+    runs, other = [*first, *second], elsewhere([*first, *second], claim["corpus"])
+    found |= {"seeds": len(seeds), "setting": setting(runs, other)}
+    optional = {"trained_on": other, "published": gaps_of_source(claim, study)}
     return found | {key: value for key, value in optional.items() if value}
 
 
 def gaps_of_source(claim: dict[str, Any], study: Study) -> dict[str, float]:
-    """Differences of the two methods of a claim in the published tables of its study, times 100, by encoder."""
+    """Differences of the two methods of a claim in a published table of its study, by encoder, in its own unit."""
     corpus = claim.get("published_corpus", claim["corpus"])
     methods = [study.rows[name.removesuffix(UNTRAINED)][0].method for name in claim["compared"]]
-    if methods[0] == methods[1]:
+    if methods[0] == methods[1] or "share" in claim or any(name.endswith(UNTRAINED) for name in claim["compared"]):
         return {}
-    tables = study.tables(claim.get("quantity", "spearman"))
-    first, second = (
-        {row["encoder"]: row[corpus] for table in tables for row in table.of(method) if corpus in row}
-        for method in methods
-    )
-    return {encoder: first[encoder] - second[encoder] for encoder in first if encoder in second}
+    gaps: dict[str, float] = {}
+    for table in study.tables(claim.get("quantity", "spearman")):
+        rows = [{row["encoder"]: row[corpus] for row in table.of(method) if corpus in row} for method in methods]
+        gaps |= {encoder: rows[0][encoder] - rows[1][encoder] for encoder in rows[0] if encoder in rows[1]}
+    return gaps
 
 
 def of_row(study: Study, name: str, corpus: str) -> dict[int, Result]:
@@ -141,17 +141,13 @@ def over_seeds(first: list[float], second: list[float]) -> dict[str, Any]:
     return {"mean": mean, "low": mean - half, "high": mean + half, "freedom": freedom}
 
 
-def setting(runs: list[Result], corpus: str) -> str:
+def setting(runs: list[Result], other: str | None) -> str:
     """Encoder, training corpus if it is another than that of the claim, pairs, length and rate of the runs."""
-
-    def values(key: str) -> str:
-        return " or ".join(dict.fromkeys(f"{run.recipe[key]:g}" for run in runs if run.recipe.get(key)))
-
+    rates = " or ".join(dict.fromkeys(f"{run.recipe['learning_rate']:g}" for run in runs))
     encoders = " or ".join(dict.fromkeys(str(run.recipe["model_name_or_path"]) for run in runs))
-    pairs = f", {values('limit_train')} pairs" if values("limit_train") else ""
-    other = elsewhere(runs, corpus)
     trained = f", trained on {other}" if other else ""
-    return f"{encoders}{trained}{pairs}, {run_length(runs)}, learning rate {values('learning_rate')}"
+    pairs = f", {limited(runs)} pairs" if limited(runs) else ""
+    return f"{encoders}{trained}{pairs}, {run_length(runs)}, learning rate {rates}"
 
 
 def elsewhere(runs: list[Result], corpus: str) -> str | None:
@@ -162,11 +158,20 @@ def elsewhere(runs: list[Result], corpus: str) -> str | None:
 
 def mean_of(rows: list[dict[str, Any]], beyond: float) -> dict[str, Any]:
     """Mean of the differences of several claims, less a number; the runs of one say nothing of those of another."""
+    missing = [row["claim"] for row in rows if row.get("low") is None]
+    if missing:
+        return {"unmeasured": f"no interval for {missing[0]}"}
     mean = statistics.mean(row["mean"] for row in rows) - beyond
     half = math.hypot(*((row["high"] - row["low"]) / 2 for row in rows)) / len(rows)
-    about = f"the rows of {', '.join(row['corpus'] for row in rows)}"
-    seeds = min(row["seeds"] for row in rows)
-    return {"mean": mean, "low": mean - half, "high": mean + half, "seeds": seeds, "setting": about}
+    encoders = [encoder for encoder in rows[0]["published"] if all(encoder in row["published"] for row in rows)]
+    return {
+        "mean": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "published": {e: statistics.mean(row["published"][e] for row in rows) - beyond for e in encoders},
+        "seeds": min(row["seeds"] for row in rows),
+        "setting": f"the rows of {', '.join(row['corpus'] for row in rows)}",
+    }
 
 
 def of_result(claim: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -182,6 +187,7 @@ def of_students(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]
     ]
     seeds = max(map(len, sides))
     first, second = ([100 * value for value in (side * seeds if len(side) == 1 else side)] for side in sides)
+    second = [claim.get("share", 1.0) * value for value in second]
     about = f"mini and mini-roformer, {result['train_pairs']} pairs, {stage_length(result)} a stage"
     return over_seeds(first, second) | {"seeds": seeds, "setting": about}
 

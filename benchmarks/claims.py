@@ -39,7 +39,13 @@ def read_claims(file: Path = CLAIMS) -> list[dict[str, Any]]:
         InputError: an entry that is neither a difference of two rows nor says why it is not measured.
     """
     claims = yaml.safe_load(file.read_text(encoding="utf-8"))
+    names = {claim["claim"] for claim in claims}
     for claim in claims:
+        unknown = set(claim.get("mean_of", ())) - names
+        if unknown:
+            raise InputError(
+                f"{file}: {claim['claim']} is a mean of {sorted(unknown)}, which is no claim. Correct the name."
+            )
         known = claim.get("expected", "equal") in ("above", "equal")
         known = known and claim.get("quantity", "spearman") in QUANTITIES
         if claim.keys() - {"note", "quantity", "share", "published_corpus"} not in KEYS or not known:
@@ -104,9 +110,10 @@ def claims_of(claims: list[dict[str, Any]], results: Path) -> list[dict[str, Any
             lacking = "has no result for one of the two" if study else "has not been run"
             row |= (study and of_study(claim, study)) or {"unmeasured": f"study {claim['study']} {lacking}"}
         rows.append(row)
+    by_name = {row["claim"]: row for row in rows}
     for row in rows:
         if "mean_of" in row:
-            row |= mean_of([other for other in rows if other["claim"] in row["mean_of"]], row["beyond"])
+            row |= mean_of([by_name[name] for name in row["mean_of"]], row["beyond"])
     judge(rows)
     return rows
 

@@ -35,7 +35,8 @@ def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def about(row: dict[str, Any]) -> list[Cell]:
-    return [row["claim"], row["source"], row.get("study", row.get("result"))]
+    measured_in = row.get("study") or row.get("result") or ("claims of this page" if "mean_of" in row else None)
+    return [row["claim"], row["source"], measured_in]
 
 
 def measured_row(row: dict[str, Any]) -> list[Cell]:
@@ -43,8 +44,8 @@ def measured_row(row: dict[str, Any]) -> list[Cell]:
     note = f"; {row['note']}" if "note" in row else ""
     interval = None if row["low"] is None else Range(row["low"], row["high"])
     setting = f"{row['corpus']}; {row['setting']}{note}"
-    source = ", ".join(f"{gap:+.2f} ({encoder})" for encoder, gap in row.get("published", {}).items()) or None
-    numbers = [Number(row["mean"], form="+.2f"), interval, source, row["seeds"]]
+    published = ", ".join(f"{gap:+.2f} ({encoder})" for encoder, gap in row.get("published", {}).items()) or None
+    numbers = [Number(row["mean"], form="+.2f"), interval, published, row["seeds"]]
     first, *second = row["compared"]
     of_second = f"{row['share']:.0%} of " if "share" in row else ""
     compared = " - ".join([first, *(of_second + name for name in second)])

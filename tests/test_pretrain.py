@@ -185,9 +185,16 @@ def test_first_vectors_by_hand():
     ],
 )
 def test_what_does_not_go_together_is_said(pretrain, flags, told):
-    """Fails if a run without an end starts, or one that reads nothing, or learns from what is not there."""
+    """Fails if a run without an end starts, or one that learns from what is not there."""
     with pytest.raises(InputError, match=told):
         pretrain(*flags)
+
+
+def test_a_run_without_text_is_refused(tmp_path):
+    """Fails if a run starts that has nothing to read."""
+    words = ["--output_dir", str(tmp_path), "--max_steps", "1"]
+    with pytest.raises(InputError, match="--text is missing"):
+        main(*parse(words, TextArguments, EncoderArguments, PretrainingArguments))
 
 
 @pytest.mark.parametrize("name", ["electra", "albert", "roberta"])

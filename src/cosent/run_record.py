@@ -270,12 +270,15 @@ def optional(cls: type, given: dict | None):
 
 
 def current_form(raw: dict[str, Any]) -> dict[str, Any]:
-    """Converts a record of version 0.1 from before 2026-11-22 to the current form, with the same numbers."""
+    """Converts a record of version 0.1 to the current form, with the same numbers.
+
+    Most differences are of records from before 2026-11-22; pretraining on pairs, with its `match_loss`, went later.
+    """
     raw = raw | {"recipe": current_settings(raw["recipe"])}
     if "text_sha256" in raw:  # pretraining, one level up
-        raw |= {"corpora": {}, "before": {}, "after": {}, "pretraining": raw, "train_seconds": 60 * raw["minutes"]}
-    if raw.get("pretraining"):
-        read = raw["pretraining"]  # perhaps with `match_loss`, of an objective that is gone
+        raw |= {"corpora": {}, "before": {}, "after": {}, "train_seconds": 60 * raw["minutes"]}
+    read = raw if "text_sha256" in raw else raw.get("pretraining")
+    if read:
         raw["pretraining"] = {f.name: read[f.name] for f in fields(PretrainingRecord) if f.name in read}
     for moment in ("before", "after"):
         report = raw.get(moment, {})

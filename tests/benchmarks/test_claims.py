@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks import claims
-from benchmarks.claim_measures import UNTRAINED, mean_of, of_result, of_row, of_study, over_seeds, right_rows, setting
+from benchmarks.claim_measures import (
+    UNTRAINED,
+    elsewhere,
+    gaps_of_source,
+    mean_of,
+    of_result,
+    of_row,
+    of_study,
+    over_seeds,
+    right_rows,
+    setting,
+)
 from cosent.errors import InputError
 from cosent.studies.definition import expand, read_study
 from cosent.studies.results import read_results
@@ -38,12 +49,20 @@ def test_the_page_has_the_claims_and_results_of_today():
             first, second = (of_row(study, name, row["corpus"]) for name in row["compared"])
             seeds = first.keys() & second.keys()
             assert len(seeds) == row.get("seeds", 0), row
+            if seeds:
+                runs = [side[seed] for side in (first, second) for seed in seeds]
+                assert row.get("trained_on") == elsewhere(runs, row["corpus"]), row
+                assert row.get("published", {}) == pytest.approx(gaps_of_source(row, study)), row
             quantity, share = row.get("quantity", "spearman"), row.get("share", 1.0)
             if seeds and quantity in ("spearman", "recall_at_10"):
                 ours, theirs = ([side[s].test(row["corpus"], quantity) for s in seeds] for side in (first, second))
                 gaps = [one - share * other for one, other in zip(ours, theirs, strict=True)]
                 assert 100 * sum(gaps) / len(gaps) == pytest.approx(row["mean"], abs=0.01), row
                 compared += 1
+        if "mean_of" in row:
+            parts = [other for other in kept if other["claim"] in row["mean_of"]]
+            assert row["mean"] == pytest.approx(mean_of(parts, row["beyond"])["mean"]), row
+            assert len(parts) == len(row["mean_of"])
     assert compared >= 5
 
 
@@ -82,10 +101,21 @@ def test_many_claims_need_more_evidence():
 
 def test_a_mean_over_corpora_on_paper():
     """Fails if intervals of several corpora are added up as if they had one cause: 3 and 4 are 5, of two means 2.5."""
-    rows = [{"mean": mean, "low": mean - half, "high": mean + half, "seeds": seeds, "corpus": corpus}
-            for mean, half, seeds, corpus in ((8, 3, 3, "a"), (4, 4, 5, "b"))]  # fmt: skip
+    rows = [{"mean": mean, "low": mean - half, "high": mean + half, "seeds": seeds, "corpus": corpus, "published": gaps}
+            for mean, half, seeds, corpus, gaps in (
+                (8, 3, 3, "a", {"BERT": 7, "RoBERTa": 1}), (4, 4, 5, "b", {"BERT": 9}))]  # fmt: skip
     found = mean_of(rows, 5)
-    assert found == {"mean": 1, "low": -1.5, "high": 3.5, "seeds": 3, "setting": "the rows of a, b"}
+    assert found == {"mean": 1, "low": -1.5, "high": 3.5, "seeds": 3, "setting": "the rows of a, b",
+                     "published": {"BERT": 3}}  # fmt: skip
+    assert mean_of([rows[0] | {"claim": "c", "low": None}, rows[1]], 5) == {"unmeasured": "no interval for c"}
+
+
+def test_a_mean_of_no_claim_is_refused(tmp_path):
+    """Fails if a misspelt claim falls out of a mean without a word, which then has another verdict."""
+    file = tmp_path / "claims.yaml"
+    file.write_text("- {claim: a, source: b, compared: [c, d], corpus: e, expected: above, mean_of: [f], beyond: 6}\n")
+    with pytest.raises(InputError, match="a mean of"):
+        claims.read_claims(file)
 
 
 def test_a_claim_without_a_reason_is_refused(tmp_path):
@@ -129,9 +159,16 @@ def test_models_trained_elsewhere_are_said_to_be():
     """Fails if a reader takes a transfer for training on the corpus; rows that name their corpora need no word more."""
     runs = read_results(ROOT / "results/mined").results
     ours = [run for run in runs if run.trained_on == "bq_own"]
-    assert ", trained on bq_own, 1 epoch" in setting(ours, "bq")
-    assert "trained on" not in setting(runs, "bq")
-    assert "trained on" not in setting([replace(run, trained_on="bq") for run in ours], "bq")
+    assert ", trained on bq_own, 1 epoch" in setting(ours, elsewhere(ours, "bq"))
+    assert elsewhere(runs, "bq") is None and "trained on" not in setting(runs, None)
+    assert elsewhere([replace(run, trained_on="bq") for run in ours], "bq") is None
+
+
+def test_the_pairs_of_a_setting_are_those_that_were_read():
+    """Fails if a corpus of fewer pairs than --limit_train is said to have as many: BQ has 27,810 here."""
+    runs = read_results(ROOT / "results/native_mini").results
+    for corpus, pairs in (("bq", "27810"), ("atec", "40000")):
+        assert f"mini, {pairs} pairs, 1 epoch" in setting([run for run in runs if run.trained_on == corpus], None)
 
 
 def test_a_claim_has_the_difference_of_its_source():
@@ -147,8 +184,10 @@ def test_a_claim_has_the_difference_of_its_source():
     assert transfer["published"]["BERT"] == pytest.approx(0.74) and transfer["trained_on"] == "nli"
     few = claim | {"compared": ["sbert", "cosent"], "corpus": "pawsx_few", "published_corpus": "pawsx"}
     assert of_study(few, read_results(ROOT / "results/pawsx_few"))["published"]["BERT"] == pytest.approx(46.86 - 60)
-    for compared in (["cosent", "cosine_linear"], ["cosent before training", "cosent"]):
-        assert "published" not in of_study(claim | {"compared": compared}, read_results(ROOT / "results/losses_stsb"))
+    study = read_results(ROOT / "results/losses_stsb")
+    for others in (["cosent", "cosine_linear"], ["cosent before training", "sbert"], ["angle", "cosent"]):
+        assert gaps_of_source(claim | {"compared": others}, study) == {}, "of another table, or of an untrained model"
+    assert gaps_of_source(claim | {"share": 0.8}, study) == {}
 
 
 def test_accuracy_is_that_of_the_record():

@@ -40,7 +40,9 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def spearman(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Spearman correlation of scores `(rows,)` with labels `(rows,)`; NaN where one of them is constant."""
+    """Spearman correlation of scores `(rows,)` with labels `(rows,)`; NaN if one of them is constant or has a NaN."""
+    if np.isnan(scores).any() or np.isnan(labels).any():
+        return float("nan")
     once = np.ones((1, len(labels)))
     return float(_correlations([_Groups.of(scores)], _Groups.of(labels), once)[0, 0])
 
@@ -129,28 +131,26 @@ class _Groups:
         _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
         return cls(np.argsort(group, kind="stable"), np.cumsum(counts) - 1, group)
 
-    def ranks(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ranks `(resamples, rows)` when each row is drawn `counts` `(resamples, rows)` times, and the sum of squares.
+    def deviations(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Twice the distance of each rank from the mean rank, `(resamples, rows)`, and the sum of its square over rows.
 
-        The rank of a row is (drawn rows below its group) + (size of the group + 1) / 2. Given is twice the distance of
-        that from the mean rank: a whole number, so that sums are exact.
+        The rank of a row is (drawn rows below its group) + (size of the group + 1) / 2, when each row is drawn `counts`
+        `(resamples, rows)` times. Twice that is a whole number, so that sums are exact up to 300,000 rows.
         """
         up_to = np.take(np.cumsum(np.take(counts, self.order, axis=1), axis=1), self.ends, axis=1)
         sizes = np.diff(up_to, axis=1, prepend=0)
-        ranks = 2 * up_to - sizes
-        ranks -= up_to[:, -1:]
-        return np.take(ranks, self.group, axis=1), np.einsum("ij,ij,ij->i", sizes, ranks, ranks)
+        twice = 2 * up_to - sizes
+        twice -= up_to[:, -1:]
+        return np.take(twice, self.group, axis=1), np.einsum("ij,ij,ij->i", sizes, twice, twice)
 
 
 def _correlations(scores: list[_Groups], labels: _Groups, counts: np.ndarray) -> np.ndarray:
     """Spearman correlations `(resamples, runs)` when each row is drawn `counts` `(resamples, rows)` times."""
-    label_ranks, label_squares = labels.ranks(counts)
-    weighted = counts * label_ranks
+    of_labels, label_squares = labels.deviations(counts)
+    weighted = counts * of_labels
     found = np.empty((len(counts), len(scores)))
     for run, groups in enumerate(scores):
-        ranks, squares = groups.ranks(counts)
-        spread = squares * label_squares
-        with np.errstate(invalid="ignore", divide="ignore"):
-            shared = np.einsum("ij,ij->i", ranks, weighted)
-            found[:, run] = np.where(spread > 0, shared / np.sqrt(spread), np.nan)
+        deviations, squares = groups.deviations(counts)
+        with np.errstate(invalid="ignore"):  # 0 / 0 where all are equal
+            found[:, run] = np.einsum("ij,ij->i", deviations, weighted) / np.sqrt(squares * label_squares)
     return found

@@ -1,6 +1,5 @@
 """Unlabelled text: streamed from files, cut into pieces, and masked for masked-language modelling."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
 
@@ -10,8 +9,6 @@ from torch.utils.data import IterableDataset
 
 from cosent.compute.packing import pack, plan_rows
 from cosent.errors import InputError
-
-logger = logging.getLogger(__name__)
 
 LINES_AT_A_TIME = 1000  # tokenised in one call
 SPAN_LENGTHS, SPAN_SHARES = (1, 2, 3), (0.5, 0.35, 0.15)  # characters: about the lengths of Chinese words
@@ -76,7 +73,7 @@ class NeighbourBatches(IterableDataset):
                 yield held[place]
                 held[place] = pair
             if pair is None:
-                raise InputError("There is too little to read: each process needs two lines of text, or a pair.")
+                raise InputError("There is too little to read: each process needs two lines of text.")
             generator.shuffle(held)
             yield from held
 

@@ -48,7 +48,7 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
         return " or ".join(dict.fromkeys(format(value, form) for value in each if value is not None))
 
     run = results[0]
-    limit = f", {values('limit_train')} training pairs" if run.recipe.get("limit_train") else ""
+    limit = f", {limited(results)} training pairs" if limited(results) else ""
     commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
     rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
@@ -59,6 +59,13 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
         f"{run_length(results)}{limit}, best validation {chosen}; "
         f"{run.environment.device}, commit {commits}."
     )
+
+
+def limited(results: list[Result]) -> str:
+    """Training pairs of runs, every value in their order; empty for runs on all pairs of their corpora."""
+    if not any(result.recipe.get("limit_train") for result in results):
+        return ""
+    return " or ".join(dict.fromkeys(str(result.train_pairs) for result in results))
 
 
 def run_length(results: list[Result]) -> str:
