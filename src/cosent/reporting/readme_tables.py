@@ -62,10 +62,9 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
 
 
 def limited(results: list[Result]) -> str:
-    """Training pairs of runs, every value in their order; empty for runs on all pairs of their corpora."""
-    if not any(result.recipe.get("limit_train") for result in results):
-        return ""
-    return " or ".join(dict.fromkeys(str(result.train_pairs) for result in results))
+    """Pairs that runs with --limit_train took of a corpus, every value in their order: some have fewer than the limit."""
+    limits = [(run.recipe["limit_train"], run.train_pairs) for run in results if run.recipe.get("limit_train")]
+    return " or ".join(dict.fromkeys(f"{min(limit, pairs or limit)}" for limit, pairs in limits))
 
 
 def run_length(results: list[Result]) -> str:
