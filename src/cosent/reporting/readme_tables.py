@@ -62,7 +62,7 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
 
 
 def limited(results: list[Result]) -> str:
-    """Pairs that runs with --limit_train took of a corpus, every value in their order: some have fewer than the limit."""
+    """Pairs that runs with --limit_train took of a corpus, every value in their order: some have fewer."""
     limits = [(run.recipe["limit_train"], run.train_pairs) for run in results if run.recipe.get("limit_train")]
     return " or ".join(dict.fromkeys(f"{min(limit, pairs or limit)}" for limit, pairs in limits))
 
