@@ -14,7 +14,7 @@ from cosent.reporting import figures
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs/images/cosent_against_others.svg"
 TITLE = "CoSENT minus other losses, from mini (source: BERT)"
-CORPORA = {"stsb": "STS-B", "bq": "BQ (part)", "lcqmc": "LCQMC", "atec": "ATEC", "pawsx_few": "PAWSX (part)"}
+CORPORA = {"stsb": "STS-B", "bq": "BQ part", "lcqmc": "LCQMC", "atec": "ATEC", "pawsx_few": "PAWSX part"}
 LOSSES = {
     "sbert": "Sentence-BERT",
     "ce": "cross-encoder, cross entropy",
