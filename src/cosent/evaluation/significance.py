@@ -10,6 +10,7 @@ Statistical Significance Tests for Machine Translation Evaluation (same test row
 Pigeonhole Bootstrap, Annals of Applied Statistics 1(2) (rows and seeds, which cross, are drawn independently).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,22 +69,14 @@ def resampled_spearman(scores: np.ndarray, labels: np.ndarray, resamples: int = 
         float64 `(resamples, runs)`; NaN in a resample whose labels or scores are all equal.
     """
     scores, labels = np.atleast_2d(scores), np.asarray(labels)
-    runs, rows = scores.shape
+    _, rows = scores.shape
     if labels.shape != (rows,) or not rows:
         raise ValueError(
             f"Expected scores (runs, rows) and labels (rows,), got {scores.shape} and {labels.shape}. Scores would be "
             "compared with the labels of other rows. Pass one score and one label per row."
         )
-    rng = np.random.default_rng(seed)
     label_groups, groups = _Groups.of(labels), [_Groups.of(row) for row in scores]
-    results = np.empty((resamples, runs))
-    step = max(1, BLOCK // rows)
-    for start in range(0, resamples, step):
-        size = min(step, resamples - start)
-        drawn = rng.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows).astype(np.float64)
-        results[start : start + size] = _correlations(groups, label_groups, counts)
-    return results
+    return np.concatenate([_correlations(groups, label_groups, counts) for counts in _drawn(rows, resamples, seed)])
 
 
 def resampled_means(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
@@ -93,15 +86,17 @@ def resampled_means(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 
         values: `(runs, rows)`.
         resamples, seed: as for `resampled_spearman`, with the same draws.
     """
-    runs, rows = values.shape
-    rng, means = np.random.default_rng(seed), np.empty((resamples, runs))
-    step = max(1, BLOCK // rows)
+    _, rows = values.shape
+    return np.concatenate([counts @ values.T / rows for counts in _drawn(rows, resamples, seed)])
+
+
+def _drawn(rows: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each row is drawn in each resample, float64 `(resamples, rows)`, a block of resamples at a time."""
+    rng, step = np.random.default_rng(seed), max(1, BLOCK // rows)
     for start in range(0, resamples, step):
         size = min(step, resamples - start)
-        drawn = rng.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows)
-        means[start : start + size] = counts.astype(np.float64) @ values.T / rows
-    return means
+        places = rng.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
+        yield np.bincount(places.ravel(), minlength=size * rows).reshape(size, rows).astype(np.float64)
 
 
 def difference(first: np.ndarray, second: np.ndarray, observed: float) -> Difference:
