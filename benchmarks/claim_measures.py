@@ -30,22 +30,29 @@ def of_study(claim: dict[str, Any], study: Study) -> dict[str, Any] | None:
     first, second = ([side[seed] for seed in seeds] for side in sides)
     quantity = QUANTITIES[claim.get("quantity", "spearman")]
     found = quantity(first, second, claim["corpus"], claim.get("share", 1.0))
-    runs, other = [*first, *second], elsewhere([*first, *second], claim["corpus"])
+    runs = [*first, *second]
+    other = elsewhere(runs, claim["corpus"])
     found |= {"seeds": len(seeds), "setting": setting(runs, other)}
     optional = {"trained_on": other, "published": gaps_of_source(claim, study)}
     return found | {key: value for key, value in optional.items() if value}
 
 
 def gaps_of_source(claim: dict[str, Any], study: Study) -> dict[str, float]:
-    """Differences of the two methods of a claim in a published table of its study, by encoder, in its own unit."""
-    corpus = claim.get("published_corpus", claim["corpus"])
-    methods = [study.rows[name.removesuffix(UNTRAINED)][0].method for name in claim["compared"]]
-    if methods[0] == methods[1] or "share" in claim or any(name.endswith(UNTRAINED) for name in claim["compared"]):
+    """Differences of the two methods of a claim in a published table of its study, by encoder, in its own unit.
+
+    None where the table has the same rows for both, e.g. for two settings of one loss.
+    """
+    if "share" in claim or any(name.endswith(UNTRAINED) for name in claim["compared"]):
         return {}
+    corpus = claim.get("published_corpus", claim["corpus"])
+    methods = [study.rows[name][0].method for name in claim["compared"]]
     gaps: dict[str, float] = {}
     for table in study.tables(claim.get("quantity", "spearman")):
-        rows = [{row["encoder"]: row[corpus] for row in table.of(method) if corpus in row} for method in methods]
-        gaps |= {encoder: rows[0][encoder] - rows[1][encoder] for encoder in rows[0] if encoder in rows[1]}
+        first, second = (
+            {row["encoder"]: row[corpus] for row in table.of(method) if corpus in row} for method in methods
+        )
+        if first != second:
+            gaps |= {encoder: first[encoder] - second[encoder] for encoder in first if encoder in second}
     return gaps
 
 
@@ -146,8 +153,9 @@ def setting(runs: list[Result], other: str | None) -> str:
     rates = " or ".join(dict.fromkeys(f"{run.recipe['learning_rate']:g}" for run in runs))
     encoders = " or ".join(dict.fromkeys(str(run.recipe["model_name_or_path"]) for run in runs))
     trained = f", trained on {other}" if other else ""
-    pairs = f", {limited(runs)} pairs" if limited(runs) else ""
-    return f"{encoders}{trained}{pairs}, {run_length(runs)}, learning rate {rates}"
+    pairs = limited(runs)
+    taken = f", {pairs} pairs" if pairs else ""
+    return f"{encoders}{trained}{taken}, {run_length(runs)}, learning rate {rates}"
 
 
 def elsewhere(runs: list[Result], corpus: str) -> str | None:

@@ -32,8 +32,8 @@ def rows_of(claims: list[dict[str, Any]]) -> list[tuple[str, float, float, float
     """
     rows = []
     for claim in claims:
-        of_mini = claim.get("seeds", 0) >= SEEDS and claim["setting"].startswith("mini,")
-        of_mini = of_mini and "trained_on" not in claim
+        enough = claim.get("seeds", 0) >= SEEDS
+        of_mini = enough and claim["setting"].startswith("mini,") and "trained_on" not in claim
         losses = [loss_of(name) for name in claim.get("compared", ())]
         if of_mini and "study" in claim and "quantity" not in claim and losses[0] == "cosent" and losses[1] in LOSSES:
             gap = claim.get("published", {}).get("BERT")

@@ -48,7 +48,8 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
         return " or ".join(dict.fromkeys(format(value, form) for value in each if value is not None))
 
     run = results[0]
-    limit = f", {limited(results)} training pairs" if limited(results) else ""
+    pairs = limited(results)
+    limit = f", {pairs} training pairs" if pairs else ""
     commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
     rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
