@@ -43,6 +43,26 @@ def check_pairs(sentences1: list[str], sentences2: list[str]) -> None:
         )
 
 
+def check_finite(values: np.ndarray, first: int, of: str) -> None:
+    """Refuses vectors or scores that nothing can be compared with.
+
+    Args:
+        values: shape `(rows, ...)`.
+        first: number of the first row.
+        of: what has the rows, for the message.
+
+    Raises:
+        InputError: NaN or an infinite number in a row.
+    """
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
+    if len(wrong):
+        row = first + int(wrong[0])
+        raise InputError(
+            f"{of}: expected finite numbers from the model, got nan or inf for text {row + 1}. Compute in float32, "
+            "leave the text out, or train the model again."
+        )
+
+
 def device_batches(lengths: np.ndarray, batch_size: int, device: torch.device) -> list[tuple[int, int]]:
     """`batch_bounds` with the token limit of a device."""
     return batch_bounds(lengths, batch_size, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"]))
