@@ -55,7 +55,7 @@ class DistillArguments:
     corruption_share: float = option(0.5, "Share of the sources that are corrupted.")
     corruption_ratio: float = option(0.15, "Share of the words of a corrupted source that are hidden or replaced.")
     teacher_cache: str | None = option(
-        None, "Cache folder for the outputs of teachers; default: cosent/teachers in the user's cache."
+        None, "Cache folder for the outputs of teachers; default: ~/.cache/cosent/model_outputs."
     )
     generation_sources: int = option(50, "Held-out sentences to generate samples for and measure; 0 for none.")
     generation_samples: int = option(20, "Samples for each of them.")
