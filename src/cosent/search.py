@@ -54,6 +54,8 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         raise InputError(f"--top {args.top}: there are {len(index)} sentences. Lower it.")
     if args.faiss is not None:
         index.use_faiss(args.faiss)
+    if not args.json:
+        print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine       row  sentence")
     if given is None:
         print(f"{len(index):,} sentences; a query a line, Ctrl-D ends", file=sys.stderr)
         for query in asked():
