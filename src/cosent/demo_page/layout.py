@@ -19,7 +19,7 @@ from cosent.errors import InputError
 
 AT_ONCE = 2  # answers that are computed at a time; others wait in the queue
 EMPTY_ROWS = [["", "", "", ""] for _ in range(3)]  # to write into
-EXAMPLES = [["怎么还款", "如何还款"], ["我喜欢北京", "我不喜欢北京"], ["哥哥借给我五百元", "我借给哥哥五百元"]]
+EXAMPLES = [["怎么还款", "如何还款"], ["我喜欢北京", "我不喜欢北京"], ["他借给我钱", "我借给他钱"]]
 LABEL_HELP = (
     '<p class="note">打开文件或直接填表，改好标签后导出。标签：1 相似，0 不相似，或任意评分，越大越相似。'
     "选中一格，点 ⋮ 增删行。<br>Open a file or fill in the table, correct the labels, export. Label: 1 similar, "
