@@ -31,7 +31,8 @@ def read_pairs(path: str) -> tuple[list[list[str]], bool]:
         label = next((one for one in LABEL_NAMES if one in table.names), None)
         rows = list(islice(table.rows(), MOST_ROWS + 1))
     except InputError as error:
-        raise InputError(f"文件读不了。The file cannot be read. {error}".replace(path, name)) from error
+        needed = "需要 UTF-8 编码、有 sentence1 和 sentence2 两列的文件，表格已清空"
+        raise InputError(f"读不了：{needed}。The file cannot be read. {error}".replace(path, name)) from error
     columns = [*table.sentences, label]
     shown = [["" if one is None or row.get(one) is None else str(row[one]) for one in columns] for row in rows]
     return [[*row, ""] for row in shown[:MOST_ROWS]], len(rows) > MOST_ROWS
