@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent.cli import run
+from cosent.encoders import resolve
 from cosent.errors import InputError, writing
 from cosent.files import write_atomically
 from cosent.finding.arguments import IndexArguments
@@ -38,10 +39,11 @@ class DedupArguments:
 
 
 def main(index_args: IndexArguments, args: DedupArguments) -> None:
+    check(args, [] if args.output is None else inputs_of(index_args))  # before imports that take seconds
+    resolve(index_args.model)
     from cosent.finding.groups import dense_clusters
     from cosent.finding.index import open_index
 
-    check(args, [] if args.output is None else inputs_of(index_args))
     threshold = threshold_of(index_args.model, args.threshold) if args.min_cluster_size is None else None
     index = open_index(index_args)
     if args.pairs:

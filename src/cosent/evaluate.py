@@ -16,6 +16,7 @@ import numpy as np
 
 from cosent.cli import run
 from cosent.data.retrieval_arguments import RetrievalArguments
+from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
 from cosent.inference.prompt_arguments import PromptArguments, warn_of_other_prompts
@@ -57,13 +58,14 @@ class EvaluateArguments:
 def main(
     args: EvaluateArguments, prompt_args: PromptArguments, retrieval_args: RetrievalArguments, mteb_args: MtebArguments
 ) -> None:
+    start = time.time()
+    check(args, mteb_args)  # before imports that take seconds
+    resolve(args.model)
     from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
     from cosent.inference.embedding import quantized
     from cosent.modeling.auto import load_model
 
-    start = time.time()
-    check(args, mteb_args)
     device = choose_device(args.device, args.int8)
     corpus = None if mteb_args.mteb is not None else rows_of(args)
     model = load_model(args.model).to(device)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cosent.cli import run
+from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
 from cosent.inference.prompt_arguments import PromptArguments, described, warn_of_other_prompts
@@ -56,12 +57,13 @@ class SimilarityArguments:
 
 
 def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
+    start = time.time()
+    table = check(args)  # before imports that take seconds
+    resolve(args.model)
     from cosent.compute.devices import choose_device
     from cosent.inference.decision_rule import decision_rules
     from cosent.modeling.auto import load_model
 
-    start = time.time()
-    table = check(args)
     known = array("d")
     pairs = labelled(table, args.label_column, known) if table else pair_up(args.sentences or [])
     rules = decision_rules(args.model)

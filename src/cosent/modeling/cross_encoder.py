@@ -70,6 +70,7 @@ class CrossEncoder(TextModel):
         seed: int = 42,
         attn_implementation: str | None = None,
         quantization_config=None,
+        device: str | torch.device | None = None,
     ) -> "CrossEncoder":
         """Loads a classifier in float32, or a backbone with a fresh head.
 
@@ -110,7 +111,7 @@ class CrossEncoder(TextModel):
         encoder.prompts = Prompts.read(path, CROSS_ENCODER)
         if max_length is not None:
             encoder.max_length = max_length
-        return encoder
+        return encoder.to(device=device)
 
     @property
     def backbone(self) -> nn.Module:

@@ -63,6 +63,7 @@ class Student(SentenceEncoder):
         dropout: float | None = None,
         seed: int = 42,
         layers: int | None = None,
+        device: str | torch.device | None = None,
     ) -> "Student":
         """Loads a student, a plain RoFormer, or a published RoFormer-Sim in its PyTorch form, in float32.
 
@@ -91,7 +92,7 @@ class Student(SentenceEncoder):
         student.take_over(path, max_length, unused={})
         if layers is not None:
             keep_layers(student.backbone, layers)
-        return student
+        return student.to(device=device)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes backbone, language-model head, tokenizer, the other modules and settings to one folder.
