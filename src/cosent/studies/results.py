@@ -133,8 +133,9 @@ class Result(RunSummary):
 
     @property
     def first_epoch(self) -> float | None:
-        """Validation Spearman at the end of the first epoch."""
-        return next((value for epoch, value in self.validation_curve if epoch >= 1), None)
+        """Validation Spearman at the end of the first epoch; None if it was not measured or is undefined."""
+        value = next((value for epoch, value in self.validation_curve if epoch >= 1), None)
+        return value if value is not None and math.isfinite(value) else None
 
     @property
     def best_validation(self) -> float | None:
@@ -143,10 +144,10 @@ class Result(RunSummary):
 
     @property
     def epochs_to_90(self) -> float | None:
-        """Epochs until an evaluation first reached 90% of the best validation Spearman of the run."""
-        if not self.validation_curve:
+        """Epochs until an evaluation first reached 90% of the best validation Spearman; None unless that is above 0."""
+        best = self.best_validation
+        if best is None or best <= 0:
             return None
-        best = max(value for _, value in self.validation_curve)
         return next(epoch for epoch, value in self.validation_curve if value >= 0.9 * best)
 
 
