@@ -186,6 +186,16 @@ class Study:
         return f"{name}, trained on {result.trained_on}" if self.crosses else name
 
     @cached_property
+    def prepared_anew(self) -> dict[str, dict[str, list[str]]]:
+        """Results by the manifest hash of their data, for every folder of a corpus that was prepared more than once."""
+        hashes: dict[str, dict[str, list[str]]] = {}
+        for result in self.results:
+            for corpus in result.corpora.values():
+                versions = hashes.setdefault(corpus.folder, {})
+                versions.setdefault(corpus.manifest_sha256[:10], []).append(result.file.stem)
+        return {folder: versions for folder, versions in hashes.items() if len(versions) > 1}
+
+    @cached_property
     def rows(self) -> dict[str, list[Result]]:
         """Results by row of a table: a method, if needed with its training corpus."""
         rows: dict[str, list[Result]] = {}
