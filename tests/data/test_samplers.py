@@ -32,7 +32,7 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 def test_weights_far_apart_are_refused():
     """Fails if --corpus_weights 1 1e9 lists the blocks of an epoch that would never end."""
     assert len(turns([100, 100], [1.0, 199.0])) > 99 * 200
-    with pytest.raises(InputError, match=r"--corpus_weights 1 201 .* 20,200 .* 200 "):
+    with pytest.raises(InputError, match=r"--corpus_weights 1 201: .* 20,200 .* 200 "):
         turns([100, 100], [1.0, 201.0])
     with pytest.raises(InputError, match="--corpus_weights"):
         turns([100, 100], [1e-9, 1.0])
