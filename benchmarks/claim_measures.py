@@ -110,13 +110,14 @@ def over_rows(resampled: np.ndarray, observed: np.ndarray, count: int, share: fl
 def right_rows(run: Result, corpus: str) -> np.ndarray:
     """Whether each test row was classified rightly, `(rows,)`.
 
-    The kept scores have exact ranks and rounded values, so the rows above the threshold are counted, from precision
-    and recall, and not compared with it.
+    The kept scores have exact ranks and rounded values, so the rows above the threshold are counted, from accuracy and
+    recall, and not compared with it.
     """
     test, kept = run.scores[corpus]["test"], run.after[corpus]["test"]
     similar = test["labels"] > test["labels"].min()
-    above = round(kept["recall"] * similar.sum() / kept["precision"])
-    return (test["after"] >= np.sort(test["after"])[-above]) == similar
+    above = round(2 * kept["recall"] * similar.sum() + (~similar).sum() - kept["accuracy"] * len(similar))
+    lowest = np.sort(test["after"])[-above] if above else np.inf
+    return (test["after"] >= lowest) == similar
 
 
 def by_first_epoch(first: list[Result], second: list[Result], _: str, share: float) -> dict[str, Any]:

@@ -99,12 +99,13 @@ def steps_of(args: TeachArguments, pairs: PairArguments):
     from cosent.data.corpus import load_corpus
     from cosent.encoders import resolve
     from cosent.modeling.saved_folder import is_cross_encoder
+    from cosent.run_record import CorpusRecord
     from cosent.studies.definition import settings_of
     from cosent.studies.teaching import Course
 
     check_pairs(pairs)
     refuse_negative(args, "rounds")
-    load_corpus(args.corpus, args.data_dir)
+    data = CorpusRecord.of(load_corpus(args.corpus, args.data_dir).folder).manifest_sha256
     every = settings_of(args.set or [], "every training")
     on_labels = every | settings_of(args.set_labels or [], "labels")
     on_taught = every | settings_of(args.set_taught or [], "taught pairs")
@@ -120,8 +121,8 @@ def steps_of(args: TeachArguments, pairs: PairArguments):
         raise InputError(f"--seeds {args.seeds}: each seed once, and several for --ensemble.")
     first = towers.pop()
     shares = {name: value for name, value in asdict(pairs).items() if value is not None}
-    course = Course(args.corpus, args.data_dir, Path(args.output), recipes, encoders, (on_labels, on_taught), shares,
-                    args.labels == "with")  # fmt: skip
+    course = Course(args.corpus, args.data_dir, data, Path(args.output), recipes, encoders, (on_labels, on_taught),
+                    shares, args.labels == "with")  # fmt: skip
     order = sorted(TOWERS, key=lambda tower: tower != first)
     return course.steps(order, args.rounds, args.seeds, args.teacher or [], args.ensemble, args.alone)
 

@@ -77,6 +77,17 @@ def test_missing_runs_are_named(make_study):
     assert "Not finished, 1 runs: sbert on lcqmc, seed 2." in markdown(comparison.overview(read_results(folder)))
 
 
+def test_runs_of_different_data_are_named(make_study):
+    """Fails if methods are compared on two versions of a corpus without a word."""
+    folder = make_study({"cosent": 0.8, "sbert": 2.0}, seeds=(1,))
+    assert "prepared anew" not in markdown(comparison.overview(read_results(folder)))
+    file = folder / "sbert-lcqmc-1.json"
+    result = json.loads(file.read_text())
+    result["corpora"]["lcqmc"]["manifest_sha256"] = "b" * 64
+    file.write_text(json.dumps(result))
+    assert f"{'b' * 10} of sbert-lcqmc-1" in markdown(comparison.overview(read_results(folder)))
+
+
 def test_the_grid_is_shown(make_study):
     """Fails if a reader cannot see what was tried, or that a method has not tried everything: 0.7 beats 0.6."""
     folder = make_study({"good": 0.5, "bad": 3.0})

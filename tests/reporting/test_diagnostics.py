@@ -1,6 +1,10 @@
 """Learning curves, distances and costs of a study, as its report shows them."""
 
+import json
+import math
+
 import numpy as np
+import pytest
 
 from cosent.reporting import diagnostics
 from cosent.reporting.document import to_markdown
@@ -18,6 +22,22 @@ def test_curves_and_costs_on_paper(make_study):
     assert "| cosent, lcqmc | 50.00 ± 0.00 | 60.00 ± 0.00 | 2.0 |" in text
     assert "| cosent, lcqmc | 1.5 | 200 | 500 | 2.00 |" in text
     assert "| cosent, lcqmc, seed 1 | 1.5 | 200 | 500 | 2.00 |" in text and "cccccccccc" in text
+
+
+@pytest.mark.parametrize(
+    ("curve", "row"),
+    [
+        ([[1.0, -0.05], [2.0, -0.02]], "| -5.00 ± 0.00 | -2.00 ± 0.00 |  |"),
+        ([[1.0, math.nan], [2.0, 0.4]], "|  | 40.00 ± 0.00 | 2.0 |"),
+        ([[1.0, math.nan]], "|  |  |  |"),
+    ],
+)
+def test_curves_of_collapsed_runs(curve, row, make_study):
+    """Fails if a run that never learnt, or was undefined in an epoch, takes the report of the whole study with it."""
+    folder = make_study({"cosent": 0.8})
+    for file in folder.glob("*.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"validation_curve": curve}))
+    assert f"| cosent, lcqmc {row}" in to_markdown("t", [diagnostics.learning(read_results(folder))], "report.html")
 
 
 def test_graded_labels_are_split_in_the_middle_of_their_range():

@@ -7,8 +7,9 @@ import yaml
 from cosent import study
 from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.run_record import Environment, RunRecord
+from cosent.run_record import CorpusRecord, Environment, RunRecord
 from cosent.run_scores import read_scores, save_scores
+from cosent.schema import corpus_folder
 from cosent.studies import runner
 from cosent.studies.method import Method
 from cosent.studies.results import Result, Speed
@@ -36,8 +37,10 @@ def run_study(tmp_path, monkeypatch):
         ]
         here = Environment({"torch": "2"}, "c" * 40, "CPU", 1)
         after = {"stsb": {"test": {"spearman": 0.25}}}
+        folders = [folder for name in run.corpora if (folder := corpus_folder(name, args.data_dir)) is not None]
+        corpora = {folder.name: CorpusRecord.of(folder) for folder in folders}
         RunRecord(recipe=recipe, environment=here, train_pairs=50, after=after, history=history, train_seconds=12.0,
-                  seconds=20.0).save(output)  # fmt: skip
+                  seconds=20.0, corpora=corpora).save(output)  # fmt: skip
         split = {"labels": np.array([0, 1]), "after": np.array([0.1, 0.2])}
         save_scores(output / "scores.npz", {"stsb": {"validation": split, "test": split}, "nli": {"validation": split}})
         return None
@@ -85,6 +88,21 @@ def test_results_of_other_settings_leave_the_table(run_study, capsys):
     assert {path.name for path in moved.glob("*.npz")} == {f"cosent-{v}-stsb-{s}.npz" for v in "ab" for s in (1, 2)}
     assert "cosent-b-stsb-2.json was made with other settings" in capsys.readouterr().err
     assert run(seeds=[1], variants={"a": {}})[1] == [("cosent-a-stsb-1", {"learning_rate": 0.1})], "scale was given up"
+
+
+def test_results_of_other_data_leave_the_table(run_study, make_corpus, capsys):
+    """Fails if a report compares methods that were trained on different rows under one name, or a machine without the
+    corpus loses its results."""
+    run, results = run_study
+    folder = make_corpus({"train": [("a", "b", 1.0)]}, name="stsb")
+    flags = ["--data_dir", str(folder.parent)]
+    assert len(run(*flags)[1]) == 1 and run(*flags)[1] == []
+    make_corpus({"train": [("a", "b", 0.0)]}, name="stsb")
+    assert run()[1] == [], "a corpus that is not there cannot be compared"
+    assert len(run(*flags)[1]) == 1
+    assert (results / runner.EARLIER / "cosent-stsb-1.json").is_file()
+    assert "cosent-stsb-1.json" in capsys.readouterr().err
+    assert run(*flags)[1] == []
 
 
 def test_one_study_at_a_time(run_study):

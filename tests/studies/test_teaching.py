@@ -19,7 +19,7 @@ def steps(tmp_path):
     def listed(order=(BI, CROSS), rounds=1, seeds=(1,), given=(), ensemble=False, alone=False, with_labels=False):
         flags = {"num_train_epochs": 3.0}, {"num_train_epochs": 1.0}
         course = Course(
-            "lcqmc", "data", tmp_path, RECIPES, {BI: "mini", CROSS: "mini"}, flags, {"random": 5}, with_labels
+            "lcqmc", "data", "a" * 64, tmp_path, RECIPES, {BI: "mini", CROSS: "mini"}, flags, {"random": 5}, with_labels
         )
         found = course.steps(list(order), rounds, list(seeds), list(given), ensemble, alone)
         assert len({step.folder for step in found}) == len(found), "two steps would write one folder"
@@ -102,11 +102,13 @@ def test_labels_with_the_pairs_and_a_student_alone(steps):
     assert (alone["--config"], alone["--corpus"]) == ("cross.yaml", "lcqmc") and "--model_name_or_path" not in alone
 
 
-def test_a_step_with_other_flags_is_refused(tmp_path):
-    """Fails if models of two settings end up in one table."""
-    step = Step(tmp_path, ["cosent.train", "--scale=1"])
+def test_a_step_with_other_flags_or_data_is_refused(tmp_path):
+    """Fails if models of two settings, or of two versions of a corpus, end up in one table."""
+    step = Step(tmp_path, ["cosent.train", "--scale=1"], "a1")
     assert not step.finished
-    (tmp_path / DONE).write_text(json.dumps(step.job))
+    (tmp_path / DONE).write_text(json.dumps(step.note))
     assert step.finished
-    with pytest.raises(InputError, match=r"made with other flags: --scale=1, now --scale=2"):
-        _ = Step(tmp_path, ["cosent.train", "--scale=2"]).finished
+    with pytest.raises(InputError, match=r": --scale=1, now --scale=2"):
+        _ = Step(tmp_path, ["cosent.train", "--scale=2"], "a1").finished
+    with pytest.raises(InputError, match=r": MANIFEST.json=a1, now MANIFEST.json=b2"):
+        _ = Step(tmp_path, ["cosent.train", "--scale=1"], "b2").finished

@@ -27,6 +27,9 @@ def overview(study: Study) -> Section:
         "every threshold, is chosen on validation; the test split is scored once. Numbers are Spearman correlations "
         "times 100 unless stated otherwise, as mean ± standard deviation over seeds."
     ]
+    for folder, hashes in study.prepared_anew.items():
+        versions = "; ".join(f"{short} of {', '.join(runs)}" for short, runs in hashes.items())
+        text.append(f"The runs have different data, since {folder} was prepared anew (manifest SHA-256): {versions}.")
     if study.missing:
         more = f"; and {len(study.missing) - 6} more" if len(study.missing) > 6 else ""
         text.append(f"Not finished, {len(study.missing)} runs: {'; '.join(study.missing[:6])}{more}.")

@@ -24,10 +24,10 @@ def learning(study: Study) -> Section:
             runs = [r for r in study.results if r.method == method and r.trained_on == corpus and r.validation_curve]
             if runs:
                 series.append(_series(method, runs))
-                best = [max(value for _, value in run.validation_curve) for run in runs]
                 to_90 = mean_of((run.epochs_to_90 for run in runs), ".1f")
                 first = times_100(run.first_epoch for run in runs)
-                rows.append([f"{method.name}, {corpus}", first, times_100(best), to_90])
+                best = times_100(run.best_validation for run in runs)
+                rows.append([f"{method.name}, {corpus}", first, best, to_90])
                 lines = published_learning(study, method, corpus)
                 published += [line for line in lines if line not in published]
         plots.append(figures.curves(f"{corpus}: validation", series, "epoch", "Spearman x100"))

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from cosent.errors import InputError
 from cosent.flags import flags_of, nearest, read_values, value_of
-from cosent.schema import Manifest
+from cosent.run_record import CorpusRecord
+from cosent.schema import Manifest, corpus_folder
 from cosent.studies.method import Method
 from cosent.studies.results import Result
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
@@ -205,6 +206,15 @@ def has_settings_of(result: Result, run: Run) -> bool:
     counted = float(run.settings.get("max_steps") or 0) > 0
     asked = {key: value for key, value in run.settings.items() if not (counted and key == "num_train_epochs")}
     return not given_up and all(same(result.recipe.get(key), value) for key, value in asked.items())
+
+
+def prepared_anew(result: Result, run: Run, data_dir: str) -> list[str]:
+    """Corpora of a run that were prepared anew after a result; those that are not on this machine are not compared."""
+    names = [*run.corpora, *(run.settings.get("eval_corpora") or [])]
+    folders = [folder for folder in (corpus_folder(name, data_dir) for name in names) if folder is not None]
+    there = {Manifest.load(folder).name: CorpusRecord.of(folder) for folder in folders}
+    shared = [name for name in there if name in result.corpora]
+    return [name for name in shared if there[name].manifest_sha256 != result.corpora[name].manifest_sha256]
 
 
 def same(one, other) -> bool:

@@ -133,8 +133,9 @@ class Result(RunSummary):
 
     @property
     def first_epoch(self) -> float | None:
-        """Validation Spearman at the end of the first epoch."""
-        return next((value for epoch, value in self.validation_curve if epoch >= 1), None)
+        """Validation Spearman at the end of the first epoch; None if it was not measured or is undefined."""
+        value = next((value for epoch, value in self.validation_curve if epoch >= 1), None)
+        return value if value is not None and math.isfinite(value) else None
 
     @property
     def best_validation(self) -> float | None:
@@ -143,10 +144,10 @@ class Result(RunSummary):
 
     @property
     def epochs_to_90(self) -> float | None:
-        """Epochs until an evaluation first reached 90% of the best validation Spearman of the run."""
-        if not self.validation_curve:
+        """Epochs until an evaluation first reached 90% of the best validation Spearman; None unless that is above 0."""
+        best = self.best_validation
+        if best is None or best <= 0:
             return None
-        best = max(value for _, value in self.validation_curve)
         return next(epoch for epoch, value in self.validation_curve if value >= 0.9 * best)
 
 
@@ -183,6 +184,16 @@ class Study:
     def row_of(self, result: Result) -> str:
         name = result.method.name
         return f"{name}, trained on {result.trained_on}" if self.crosses else name
+
+    @cached_property
+    def prepared_anew(self) -> dict[str, dict[str, list[str]]]:
+        """Results by the manifest hash of their data, for every folder of a corpus that was prepared more than once."""
+        hashes: dict[str, dict[str, list[str]]] = {}
+        for result in self.results:
+            for corpus in result.corpora.values():
+                versions = hashes.setdefault(corpus.folder, {})
+                versions.setdefault(corpus.manifest_sha256[:10], []).append(result.file.stem)
+        return {folder: versions for folder, versions in hashes.items() if len(versions) > 1}
 
     @cached_property
     def rows(self) -> dict[str, list[Result]]:

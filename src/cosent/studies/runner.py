@@ -19,7 +19,7 @@ from cosent.flags import as_words
 from cosent.run_queries import QUERIES_NAME, read_queries, save_queries
 from cosent.run_record import RunSummary, read_record
 from cosent.run_scores import SCORES_NAME, read_scores, save_scores
-from cosent.studies.definition import Run, has_settings_of, work
+from cosent.studies.definition import Run, has_settings_of, prepared_anew, work
 from cosent.studies.progress import Progress
 from cosent.studies.results import Result, Speed
 
@@ -51,7 +51,7 @@ def run_all(study: dict, results: Path, runs: list[Run], place: Place, waiting: 
         waiting: runs whose settings are not known yet; their earlier results stay.
     """
     name = results.name
-    set_aside(results, runs, waiting)
+    set_aside(results, runs, place.data_dir, waiting)
     todo = [run for run in runs if not (results / f"{run.name}.json").is_file()]
     describe(study, [*runs, *waiting], results / "study.yaml")
     print(f"{name}: {len(runs)} runs, {len(runs) - len(todo)} already finished", file=sys.stderr)
@@ -108,8 +108,8 @@ def study_lock(results: Path) -> Iterator[None]:
         lock.release()
 
 
-def set_aside(results: Path, runs: list[Run], waiting: Sequence[Run] = ()) -> None:
-    """Moves results that the study would no longer produce (other flags, methods or corpora) out of its report."""
+def set_aside(results: Path, runs: list[Run], data_dir: str, waiting: Sequence[Run] = ()) -> None:
+    """Moves results that the study would no longer produce (other flags, methods or data) out of its report."""
     current = {(run.method, run.corpus): run for run in runs}
     unknown = {(run.method, run.corpus) for run in waiting}
     for file in sorted(results.glob("*.json")):
@@ -117,11 +117,13 @@ def set_aside(results: Path, runs: list[Run], waiting: Sequence[Run] = ()) -> No
         run = current.get((result.method, result.trained_on))
         if (result.method, result.trained_on) in unknown:
             continue
-        if run is None or not has_settings_of(result, run):
+        anew = [] if run is None else prepared_anew(result, run, data_dir)
+        if run is None or anew or not has_settings_of(result, run):
             (results / EARLIER).mkdir(exist_ok=True)
             for part in result.files:
                 part.replace(results / EARLIER / part.name)
-            print(f"{file.name} was made with other settings: moved to {results / EARLIER}", file=sys.stderr)
+            other = f"from other data ({', '.join(anew)} was prepared anew)" if anew else "with other settings"
+            print(f"{file.name} was made {other}: moved to {results / EARLIER}", file=sys.stderr)
 
 
 def describe(study: dict, runs: list[Run], file: Path) -> None:

@@ -13,11 +13,12 @@ from cosent.compute.launching import follow
 from cosent.errors import InputError
 from cosent.files import write_atomically
 from cosent.flags import as_words
+from cosent.schema import MANIFEST_NAME
 from cosent.studies.definition import Run
 from cosent.studies.method import Method
 from cosent.studies.runner import keep
 
-DONE = "done.json"  # in the folder of a finished step: its job
+DONE = "done.json"  # in the folder of a finished step: its job, and the data
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Step:
 
     Args:
         job: its module and its flags.
+        data: SHA-256 of the manifest of the corpus with labels.
         run: what a training is in the results; None for mining.
         made: the corpus that mining writes.
     """
 
     folder: Path
     job: list[str]
+    data: str
     run: Run | None = None
     made: Path | None = None
 
@@ -40,19 +43,24 @@ class Step:
         """Whether the step was done.
 
         Raises:
-            InputError: it was, with other flags.
+            InputError: it was, with other flags or data.
         """
         file = self.folder / DONE
         if not file.is_file():
             return False
         before = json.loads(file.read_text(encoding="utf-8"))
-        if before != self.job:
-            differing = [word for word in before if word not in self.job], [w for w in self.job if w not in before]
+        if before != self.note:
+            earlier, now = [w for w in before if w not in self.note], [w for w in self.note if w not in before]
             raise InputError(
-                f"{self.folder} was made with other flags: {' '.join(differing[0])}, now {' '.join(differing[1])}. "
-                "What follows would mix both. Name another --output, or remove the folders from this one on."
+                f"{self.folder} was made with other flags or data: {' '.join(earlier)}, now {' '.join(now)}. Name "
+                "another --output, or remove the folders from this one on."
             )
         return True
+
+    @property
+    def note(self) -> list[str]:
+        """What `DONE` holds of this step."""
+        return [*self.job, f"{MANIFEST_NAME}={self.data}"]
 
     def execute(
         self, corpus: str, results: Path, accelerate_config: str, threads: int, advance: Callable[[float], None]
@@ -64,7 +72,7 @@ class Step:
         if error is None:
             if self.run is not None:
                 keep(self.run, self.folder, results / f"{self.folder.name}.json", corpus)
-            write_atomically(self.folder / DONE, json.dumps(self.job, ensure_ascii=False, indent=1))
+            write_atomically(self.folder / DONE, json.dumps(self.note, ensure_ascii=False, indent=1))
         return error
 
 
@@ -73,6 +81,7 @@ class Course:
     """What the steps of a job have in common.
 
     Args:
+        data: SHA-256 of the manifest of the corpus.
         recipes: recipes for labels, and for taught pairs, by tower.
         encoders: the encoder that each tower's recipe for labels starts from.
         flags: flags of the trainings on labels, and on taught pairs.
@@ -82,6 +91,7 @@ class Course:
 
     corpus: str
     data_dir: str
+    data: str
     output: Path
     recipes: dict[str, tuple[str, str]]
     encoders: dict[str, str]
@@ -101,7 +111,7 @@ class Course:
         job = ["cosent.train", "--config", recipe, "--corpus", *corpora, "--data_dir", self.data_dir]
         job += ["--output_dir", str(folder), "--resume_from_checkpoint", "auto", "--seed", str(seed)]
         job += as_words({"disable_tqdm": True, "save_total_limit": 1} | flags)
-        return Step(folder, job, run)
+        return Step(folder, job, self.data, run)
 
     def mine(self, student: str, round_: int, seed: int, finder: str, teachers: list[str]) -> Step:
         """Mining for a student."""
@@ -109,7 +119,7 @@ class Course:
         made = folder / f"{Path(self.corpus).name}_taught"
         flags = {"data_dir": self.data_dir, "validation_pairs": 0, "seed": seed, "model": finder, "teacher": teachers}
         job = ["cosent.mine", "--corpus", self.corpus, "--output", str(made), *as_words(flags | self.shares)]
-        return Step(folder, job, made=made)
+        return Step(folder, job, self.data, made=made)
 
     def lesson(self, student: str, round_: int, seed: int, pairs: str) -> list[Step]:
         """Trainings of a student, whose last one ends with its model."""

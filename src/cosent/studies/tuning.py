@@ -48,7 +48,7 @@ def with_choices(study: dict, runs: list[Run], results: Path, place: Place) -> t
         return runs, []
     points_of, waiting = choose(study, runs, results)
     chosen = list(points_of)
-    set_aside(results, chosen, waiting)
+    set_aside(results, chosen, place.data_dir, waiting)
     for run, point in points_of.items():
         take_over(run, results, Path(place.runs, results.name), point)
     return chosen, waiting
