@@ -37,7 +37,7 @@ from cosent.training import verdict
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.dry_run import output_folder, show_plan, truncation
 from cosent.training.environment import environment, footprint, recipe
-from cosent.training.finish import finish
+from cosent.training.finish import finish, model_line
 from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import select_on_validation
 from cosent.training.mixture import load_corpora
@@ -60,6 +60,7 @@ def main(
     select_on_validation(measured, args)
     set_seed(args.seed)
     model, encoder = build(model_args, max(c.manifest.max_length["bi_encoder"] for c in corpora), args.seed)
+    args.choose_learning_rate(encoder.backbone.config.hidden_size)
     prefixes = student_prompts(encoder, model_args, prompt_args)
     rows, positive = training_rows(corpora, data_args, distill_args)
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
@@ -100,8 +101,8 @@ def main(
         return held_out.report(whole_state(trainer.model))
 
     result = trainer.train(checkpoint, at_start=at_start)
-    before, written_before = trainer.before
-    after, written_after = held_out.report(whole_state(trainer.model))
+    before, _, written_before = trainer.before
+    after, intervals, written_after = held_out.report(whole_state(trainer.model))
     trainer.save_model()
     proven = proof.check(args.output_dir)
     if trainer.is_world_process_zero():
@@ -116,6 +117,7 @@ def main(
             synonyms=int(positive.sum()),
             before=before,
             after=after,
+            intervals=intervals,
             prompts=(prefixes[0].text, prefixes[1].text),
             written_before=written_before,
             written_after=written_after,
@@ -127,8 +129,8 @@ def main(
         )
         floor = verdict.judge(record, measured, corpora)
         finish(trainer, record)
-        print(summary(record, floor), *verdict.in_words(record), sep="\n")
-        print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
+        print(summary(record, floor), *verdict.lines(record), sep="\n")
+        print(model_line(args.output_dir, record))
 
 
 def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student | BiEncoder, SentenceEncoder]:

@@ -46,6 +46,13 @@ def test_refused_before_trainer_sees_it(kind, flag, value, words, tmp_path):
         kind(output_dir=str(tmp_path), max_steps=1, **{flag: value})
 
 
+def test_no_epochs_are_refused(tmp_path):
+    """Fails if a run without a step ends as if it had trained; --max_steps alone sets the length."""
+    with pytest.raises(InputError, match="--num_train_epochs .* got 0"):
+        PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0)
+    PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0, max_steps=1)
+
+
 def test_the_model_is_not_replicated(tiny_model, tmp_path, monkeypatch):
     """If this fails, Trainer finds the other GPUs by itself."""
     model = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model)))

@@ -20,6 +20,7 @@ from cosent.compute.contexts import seeded
 from cosent.compute.row_masks import sentences_apart
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.files import apply_umask
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
 from cosent.modeling.foreign_code import load_config
@@ -175,6 +176,7 @@ class Pretraining(nn.Module):
         config = read_json(str(folder), "config.json")
         write_json(Path(folder, "config.json"), config | {"dtype": "float32"})
         self.tokenizer.save_pretrained(folder)
+        apply_umask(folder)
         save_modules(folder, self.model.config.num_hidden_layers, Pooling("mean", self.model.config.hidden_size))
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:

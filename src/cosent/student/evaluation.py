@@ -15,12 +15,12 @@ from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.evaluation.overlap import character_overlap
 from cosent.inference.batches import batch_bounds
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.run_record import Metrics, RunRecord, Written
+from cosent.run_record import Intervals, Metrics, RunRecord, Written
 from cosent.student.candidates import distinct, rank_candidates
 from cosent.student.data import StudentCollator
 from cosent.student.decoding import Sampling, write_targets
 from cosent.student.model import Student
-from cosent.training.held_out import corpora_that_rank
+from cosent.training.held_out import corpora_that_rank, spearman_interval
 
 SIMILAR_FROM = 0.8  # cosine
 TOP = 5
@@ -128,29 +128,38 @@ class StudentEvaluation:
             weights: state dict of the model.
         """
         self.copy.load_state_dict(weights)
-        scores = [self.spearman(corpus, "validation") for corpus in self.validation]
+        scores = [spearman_of(self.scores(c, "validation"), c.labels("validation")) for c in self.validation]
         metrics = {"spearman": float(np.mean(scores))} if scores else {}
         return metrics | ({"perplexity": self.perplexity()} if self.synonyms else {})
 
-    def spearman(self, corpus: Corpus, split: str) -> float:
+    def scores(self, corpus: Corpus, split: str) -> np.ndarray:
         rows = corpus.split(split)
-        scores = self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:], prompt=self.prompts)
-        return SimilarityMetrics().compute(predictions=scores, references=corpus.labels(split))["spearman"]
+        return self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:], prompt=self.prompts)
 
-    def report(self, weights: dict[str, torch.Tensor]) -> tuple[Metrics, Written | None]:
-        """Spearman of every corpus and split and, with generation, statistics of generated sentences."""
+    def report(self, weights: dict[str, torch.Tensor]) -> tuple[Metrics, Intervals, Written | None]:
+        """Spearman of every corpus and split, its intervals and, with generation, statistics of generated sentences."""
         self.copy.load_state_dict(weights)
-        metrics = {
-            corpus.manifest.name: {s: {"spearman": self.spearman(corpus, s)} for s in corpus.splits if s != "train"}
-            for corpus in self.corpora
-        }
+        metrics: Metrics = {}
+        intervals: Intervals = {}
+        for corpus in self.corpora:
+            name = corpus.manifest.name
+            for split in corpus.splits:
+                if split != "train":
+                    scores, labels = self.scores(corpus, split), corpus.labels(split)
+                    metrics.setdefault(name, {})[split] = {"spearman": spearman_of(scores, labels)}
+                    if interval := spearman_interval(scores, labels):
+                        intervals.setdefault(name, {})[split] = {"spearman": interval}
         if not self.synonyms:
-            return metrics, None
+            return metrics, intervals, None
         samples = sample_report(self.encoder, self.judge, self.sources, self.sampling) if self.sources else None
-        return metrics, Written(self.perplexity(), samples)
+        return metrics, intervals, Written(self.perplexity(), samples)
 
     def perplexity(self) -> float:
         return perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
+
+
+def spearman_of(scores: np.ndarray, labels: np.ndarray) -> float:
+    return SimilarityMetrics().compute(predictions=scores, references=labels)["spearman"]
 
 
 def summary(record: RunRecord, floor: Metrics) -> str:
