@@ -7,7 +7,7 @@ import torch
 
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.pretraining.arguments import PretrainingArguments
+from cosent.pretrain import PretrainingArguments
 from cosent.student.arguments import StudentTrainingArguments
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.objective import Objective

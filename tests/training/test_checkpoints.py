@@ -92,7 +92,7 @@ def test_another_spelling_of_a_place_is_no_other_setting(tmp_path, started, now)
 def test_what_may_differ_exists(tmp_path):
     """Fails if the list of settings that may differ names one that no job has any more."""
     from cosent.distill import DistillArguments, StudentDataArguments, StudentTrainingArguments
-    from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
+    from cosent.pretrain import EncoderArguments, PretrainingArguments, TextArguments
     from cosent.student.arguments import StudentArguments
 
     classes = (DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments)
