@@ -48,7 +48,7 @@ class GenerateArguments:
 def main(args: GenerateArguments) -> None:
     resolve(args.model)  # before imports that take seconds
     from cosent.compute.devices import choose_device
-    from cosent.student.model import Student
+    from cosent.modeling.student import Student
 
     if args.input is None:
         refuse_changed(args, ("text_column",), "--input FILE")

@@ -7,7 +7,7 @@ import pytest
 
 from cosent.finding.index import Index
 from cosent.modeling.auto import load_model
-from cosent.student.model import Student
+from cosent.modeling.student import Student
 from tests.conftest import SENTENCES
 from tests.demo_page.conftest import HOSTILE_ROW
 

@@ -5,10 +5,10 @@ import logging
 import pytest
 import torch
 
+from cosent.distill import StudentTrainingArguments
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.pretraining.arguments import PretrainingArguments
-from cosent.student.arguments import StudentTrainingArguments
+from cosent.pretrain import PretrainingArguments
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.objective import Objective
 from cosent.training.pair_trainer import PairTrainer

@@ -13,8 +13,8 @@ from cosent.finding.index import Hit, Index
 from cosent.inference.decision_rule import DecisionRule, decision_rules
 from cosent.modeling.auto import load_model
 from cosent.modeling.embedder import Embedder
+from cosent.modeling.student import Student
 from cosent.modeling.text_model import TextModel
-from cosent.student.model import Student
 from cosent.tables.reading import SENTENCE, open_table
 
 TOP, CANDIDATES = 10, 50  # sentences shown, and read again by the cross-encoder

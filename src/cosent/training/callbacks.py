@@ -24,7 +24,7 @@ SHOWN = (
     "mlm",
     "neighbour",
     "compare",
-    "tokens_per_second",
+    "tokens",
     "minutes",
 )
 

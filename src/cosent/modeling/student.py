@@ -14,6 +14,7 @@ from cosent.compute.threads import run_tokenizer
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.decoding import Sampling, rank_candidates, unilm_mask, write_targets
 from cosent.modeling.foreign_code import load_config
 from cosent.modeling.loading import (
     dropout_changes,
@@ -26,9 +27,6 @@ from cosent.modeling.loading import (
 from cosent.modeling.modules import load_modules
 from cosent.modeling.pooling import LINEAR_CLS, Pooling
 from cosent.modeling.saved_folder import submodule_state
-from cosent.student.attention_mask import unilm_mask
-from cosent.student.candidates import rank_candidates
-from cosent.student.decoding import Sampling, write_targets
 
 
 class Student(SentenceEncoder):
