@@ -57,7 +57,9 @@ class QueryLayout:
     scored: bool = False
     add_prompt: bool = False
 
-    def parser(self, names: list[str], path: Path, labels: LabelRange) -> Callable[[list | dict], list[Pair]]:
+    def parser(
+        self, names: list[str], path: Path, labels: LabelRange, words: Counter
+    ) -> Callable[[list | dict], list[Pair]]:
         return lambda fields: self.pairs(by_name(fields, names), labels)
 
     def group(self, pair: Pair) -> str:

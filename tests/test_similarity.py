@@ -9,8 +9,7 @@ from tqdm.auto import tqdm
 from cosent import load_model
 from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.inference.prompt_arguments import PromptArguments
-from cosent.similarity import SimilarityArguments, main, pair_up
+from cosent.similarity import ARGUMENTS, main, pair_up
 from cosent.tables.reading import PAIR, open_table
 from cosent.tables.writing import table_writer
 
@@ -19,7 +18,7 @@ SECOND = [f"怎么还款{number}" for number in range(7)]
 
 
 def similarity(model, *words):
-    main(*parse([*map(str, words), "--model", str(model), "--device", "cpu"], SimilarityArguments, PromptArguments))
+    main(*parse([*map(str, words), "--model", str(model), "--device", "cpu"], *ARGUMENTS))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ BAD_ROWS = {
     "binary label 2": (BINARY, "甲\t乙\t2\n", "a label that is 0 or 1, got '2'"),
     "binary label 0.5": (BINARY, "甲\t乙\t0.5\n", "a label that is 0 or 1, got '0.5'"),
     "label NaN": (BINARY, "甲\t乙\tnan\n", "a label that is 0 or 1, got 'nan'"),
-    "label not a number": (BINARY, "甲\t乙\t是\n", "a label that is 0 or 1, got '是'"),
+    "label not a number": (BINARY, "甲\t乙\t同\n", "a label that is 0 or 1, got '同'"),
     "quotes do not join columns": (BINARY, '"甲\t乙"\t1\t0\n', "expected 3 columns, got 4"),
     "GBK": (BINARY, "甲乙\t丙丁\t1\n".encode("gbk"), "expected UTF-8, got other bytes"),
     "UTF-16": (BINARY, "甲\t乙\t1\n".encode("utf-16"), "expected UTF-8, got other bytes"),
@@ -60,10 +60,9 @@ def test_skip_leaves_the_row_out_and_says_so(bench, flags, bad, message):
 JSON_ROWS = {
     "not JSON": ("{'sentence1': 1}\n", "text that is not JSON"),
     "a list": ('["甲", "乙", 1]\n', "one JSON object per line, got a JSON list"),
-    "an array over several lines": ("[\n", "text that is not JSON .*jq -c"),
+    "an array over several lines": ("[\n", "text that is not JSON"),
     "no label": ('{"sentence1": "甲", "sentence2": "乙"}\n', "a row without label"),
     "null sentence": ('{"sentence1": null, "sentence2": "乙", "label": 1}\n', "text in sentence1, got None"),
-    "true": ('{"sentence1": "甲", "sentence2": "乙", "label": true}\n', "a label that is 0 or 1, got True"),
     "NaN": ('{"sentence1": "甲", "sentence2": "乙", "label": NaN}\n', "a label that is 0 or 1, got nan"),
     "lone surrogate": ('{"sentence1": "\\ud800", "sentence2": "乙", "label": 1}\n', "expected UTF-8"),
 }
