@@ -4,14 +4,13 @@ from pathlib import Path
 
 from cosent.errors import InputError
 from cosent.tables import formats as tables
-from cosent.tables.formats import KEYED, FileOptions, format_of, separator_hint
+from cosent.tables.formats import KEYED, SCORE_NAMES, FileOptions, format_of, separator_hint
 from cosent.tables.records import RowError, read_records
 from data_scripts.queries import POSITIVE, QueryLayout, looks_like_scored_pairs, query_column
 from data_scripts.readers import COLUMN_NAMES, Layout, Shape, find_columns
 
 FORMATS = tables.FORMATS | {".txt": "tsv", ".data": "tsv"}  # a line of a corpus has tabs
 FORMAT_NAMES = tuple(dict.fromkeys(FORMATS.values()))
-SCORE_NAMES = ("score", "reranker_score", "similarity")  # with --label_kind scores, never the label next to them
 
 
 def file_options(arguments) -> FileOptions:

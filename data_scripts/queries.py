@@ -130,7 +130,7 @@ class Fields:
             if isinstance(fields, RowError) or not fields:
                 continue
             if shape.header and not names:
-                names = [field.strip() for field in fields]
+                names = [str(field).strip() for field in fields]
                 continue
             try:
                 row = by_name(fields, names)

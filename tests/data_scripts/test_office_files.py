@@ -122,6 +122,12 @@ def test_a_label_in_front_is_found(bench):
     assert bench.rows() == [(*row[:2], float(row[2])) for row in PAIRS]
 
 
+def test_a_sheet_of_queries_is_read(bench):
+    rows = [("query", "positive", "negative"), ("甲", "乙", "丙"), ("丁", "戊", None)]
+    bench.prepare("mine", "--source", workbook(bench.folder / "a.xlsx", Sheet1=rows))
+    assert bench.rows() == [("甲", "乙", 1.0), ("甲", "丙", 0.0), ("丁", "戊", 1.0)]
+
+
 def test_a_sheet_is_named(bench):
     path = workbook(bench.folder / "a.xlsx", 说明=[("请勿改动",)], 数据=[("句子1", "句子2", "标签"), *PAIRS])
     with pytest.raises(InputError, match=r"several sheets \(说明, 数据\).*--sheet"):

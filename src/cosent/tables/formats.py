@@ -21,6 +21,7 @@ SENTENCE2_NAMES = ("sentence2", "text2", "s2", "hypothesis", "query2", "question
 SENTENCE1_NAMES += tuple(noun + number for noun in _NOUNS for number in "1一")
 SENTENCE2_NAMES += tuple(noun + number for noun in _NOUNS for number in "2二")
 LABEL_NAMES = ("gold_label", "label", "score", "similarity", "gold", "标签", "相似", "是否相似", "分数")
+SCORE_NAMES = ("score", "reranker_score", "similarity", "分数")  # of a model, never the label next to them
 
 
 @dataclass(frozen=True)
