@@ -13,6 +13,10 @@ from data_scripts.checks import NO_GOLD_LABEL, LabelError, LabelRange, check_lab
 
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
 SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
+SKIP_ADVICE = (
+    "A guess at what it means would train on a wrong pair. Correct the line, or pass --on_bad_rows skip: such rows are "
+    "then left out, counted and listed in the manifest."
+)
 
 Pair = tuple[str, str, float]
 
@@ -171,10 +175,12 @@ def read_pairs(
             pairs = parse(fields)
         except RowError as error:
             if on_bad_rows == "error":
-                where = place(name, shape.format, number)
-                if rows or not _all_fail(records, parse, error):
-                    raise bad_row_error(where, text, error, number == 1 and shape.format not in KEYED) from error
-                raise every_row_error(where, text, error, fields, labels) from error
+                advice = SKIP_ADVICE
+                if not rows and _all_fail(records, parse, error):
+                    advice = _every_row_advice(error, fields, shape, labels)
+                if number == 1 and shape.format not in KEYED:
+                    advice += " If line 1 holds column names, pass --header."
+                raise bad_row_error(place(name, shape.format, number), text, error, advice) from error
             tally.left_out["bad row"] += 1
             tally.bad_rows.append({"file": name, "line": number, "text": _shown(text), "reason": str(error)})
             continue
@@ -203,21 +209,14 @@ def _all_fail(records: Iterator[Record], parse: Callable | None, error: RowError
     return True
 
 
-def bad_row_error(where: str, text: str, error: RowError, may_be_header: bool) -> InputError:
-    header = " If line 1 holds column names, pass --header." if may_be_header else ""
-    return InputError(
-        f"{where}: expected {error.expected}, got {error.got}.\n  {_shown(text)!r}\n"
-        "A guess at what it means would train on a wrong pair. Correct the line, or pass --on_bad_rows skip: such "
-        f"rows are then left out, counted and listed in the manifest.{header}"
-    )
+def bad_row_error(where: str, text: str, error: RowError, advice: str) -> InputError:
+    return InputError(f"{where}: expected {error.expected}, got {error.got}.\n  {_shown(text)!r}\n{advice}")
 
 
-def every_row_error(
-    where: str, text: str, error: RowError, fields: list | dict | RowError, labels: LabelRange
-) -> InputError:
-    """The error for a file of which no row can be used, all for one reason, with what to do about that."""
+def _every_row_advice(error: RowError, fields: list | dict | RowError, shape: Shape, labels: LabelRange) -> str:
+    """What to do about a file of which no row can be used."""
     advice = "Check --format and the columns, or leave the split of this file out with --leave_out."
-    if isinstance(error, LabelError) and not isinstance(fields, RowError):
+    if isinstance(error, LabelError) and isinstance(shape, Layout) and not isinstance(fields, RowError):
         columns = list(fields.items() if isinstance(fields, dict) else enumerate(fields))
         shown = ", ".join(f"{column}: {str(value)[:20]!r}" for column, value in columns)
         fitting = [column for column, value in columns if _fits(value, labels)]
@@ -226,10 +225,7 @@ def every_row_error(
             f"Its columns are {shown}. Name them with --sentence1_column, --sentence2_column and {named}, or say what "
             "the labels stand for, as in --label_values 否=0 是=1."
         )
-    return InputError(
-        f"{where}: expected {error.expected}, got {error.got}.\n  {_shown(text)!r}\n"
-        f"No row of the file can be used, all for this reason. {advice}"
-    )
+    return f"No row of the file can be used, all for this reason. {advice}"
 
 
 def _fits(value: object, labels: LabelRange) -> bool:

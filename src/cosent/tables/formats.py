@@ -16,10 +16,14 @@ ENCODINGS = ("utf-8", "gb18030", "utf-16")  # of text; GB18030 includes GBK and 
 
 _NOUNS = ("句子", "文本", "问题")
 TEXT_NAMES = ("text", "sentence", "文本", "句子")  # of columns that are found without being asked for
-SENTENCE1_NAMES = ("sentence1", "text1", "s1", "premise", "query1", "question1", "query", "anchor")
-SENTENCE2_NAMES = ("sentence2", "text2", "s2", "hypothesis", "query2", "question2", "passage", "document")
-SENTENCE1_NAMES += tuple(noun + number for noun in _NOUNS for number in "1一")
-SENTENCE2_NAMES += tuple(noun + number for noun in _NOUNS for number in "2二")
+SENTENCE1_NAMES = (
+    *("sentence1", "text1", "s1", "premise", "query1", "question1", "query", "anchor"),
+    *(noun + number for noun in _NOUNS for number in "1一"),
+)
+SENTENCE2_NAMES = (
+    *("sentence2", "text2", "s2", "hypothesis", "query2", "question2", "passage", "document"),
+    *(noun + number for noun in _NOUNS for number in "2二"),
+)
 LABEL_NAMES = ("gold_label", "label", "score", "similarity", "gold", "标签", "相似", "是否相似", "分数")
 SCORE_NAMES = ("score", "reranker_score", "similarity", "分数")  # of a model, never the label next to them
 

@@ -101,7 +101,10 @@ def read_records(
     if options.encoding != AS_USUAL.encoding and format not in TEXT_FORMATS:
         raise InputError(f"--encoding {options.encoding}: {path} is {format}, which is not text. Leave it out.")
     for number, text, fields in _records(path, format, columns, options):
-        yield number, text, not_utf8(text) or fields
+        problem = not_utf8(text)
+        if problem is not None and options.encoding != AS_USUAL.encoding:
+            problem = RowError(f"text in {options.encoding}", "other bytes (leave --encoding out if it is UTF-8)")
+        yield number, text, problem or fields
 
 
 def _records(path: Path, format: str, columns: Sequence[str] | None, options: FileOptions) -> Iterator[Record]:
