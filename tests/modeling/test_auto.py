@@ -7,8 +7,8 @@ from cosent.modeling.auto import load_bi_encoder, load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.ensemble import VectorEnsemble
+from cosent.modeling.student import Student
 from cosent.modeling.tail import Dense
-from cosent.student.model import Student
 
 
 @pytest.fixture

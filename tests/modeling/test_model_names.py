@@ -12,7 +12,7 @@ import pytest
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.student.model import Student
+from cosent.modeling.student import Student
 
 RESOLVE = """
 import sys
