@@ -3,9 +3,9 @@
 import statistics
 from pathlib import Path
 
+from cosent.cli import read_yaml
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
-from cosent.yaml_text import read_yaml
 
 CORPORA = ("atec", "bq", "lcqmc", "pawsx", "stsb")
 SOURCE = "embeddings-benchmark/results f4cc6c8"

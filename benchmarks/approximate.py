@@ -19,12 +19,11 @@ import numpy as np
 
 from benchmarks.search import TOP, timed
 from cosent.errors import messages_for_users
-from cosent.inference.approximate import KINDS, approximate
-from cosent.inference.neighbours import nearest
+from cosent.inference.neighbours import KINDS, approximate, nearest
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
 from cosent.run_record import shortened
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 
 def main(args: argparse.Namespace) -> None:

@@ -22,10 +22,10 @@ from benchmarks.common import BATCH_SIZE
 from benchmarks.families import TOWERS, batches, encoder_of, loss_of, measure_each, random_model, write
 from cosent.compute.packed_backbone import packing_obstacle
 from cosent.errors import InputError, messages_for_users
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.lora import add_adapter
-from cosent.modeling.trial import PADDING_EFFECT, try_out
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.loading import PADDING_EFFECT, try_out
+from cosent.models.lora import add_adapter
 from tests.families import Size
 
 SIZE = Size(width=64, inner=256, layers=3, heads=4, longest=128, letters=20992)

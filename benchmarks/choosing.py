@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from cosent.compute.processes import peak_memory_mib
+from cosent.cli import peak_memory_mib
 from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
 from cosent.inference.embedding import quantized
 from cosent.inference.neighbours import nearest
-from cosent.modeling.auto import load_model
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.training.environment import environment
+from cosent.models.auto import load_model
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.training.record import environment
 
 FORMS = ("float32", "int8")
 FEW, MANY = 1000, 1_000_000  # candidates

@@ -20,14 +20,13 @@ from tqdm.auto import tqdm
 
 from benchmarks.choosing import FORMS, load, parser_of_models
 from cosent.data.corpus import Corpus, load_corpus
-from cosent.data.retrieval import RetrievalTask, retrieval_task
-from cosent.data.retrieval_arguments import RetrievalArguments
+from cosent.data.retrieval import RetrievalArguments, RetrievalTask, retrieval_task
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations
 from cosent.evaluation.retrieval import Relevance, mean_intervals, retrieval_metrics, sampled
-from cosent.inference.finding import nearest_to_queries
-from cosent.modeling.text_model import TextModel
-from cosent.training.environment import environment
+from cosent.inference.neighbours import nearest_to_queries
+from cosent.models.bi_encoder import TextModel
+from cosent.training.record import environment
 
 
 def reranked(rows: np.ndarray, relevance: Relevance, pool: list[str], model: TextModel, top: int) -> np.ndarray:

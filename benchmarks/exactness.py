@@ -27,10 +27,10 @@ from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Number
 from cosent.run_record import shortened
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
-from cosent.training.environment import environment, footprint
+from cosent.training.load import TOWERS, adapter, build_model
 from cosent.training.objective import build_objective, loss_targets
-from cosent.training.pair_trainer import PairTrainer
-from cosent.training.towers import TOWERS, adapter, build_model
+from cosent.training.record import environment, footprint
+from cosent.training.trainer import PairTrainer
 
 PAIRS = 32
 SPLITS = {  # name -> processes, pairs per device, further arguments of the trainer

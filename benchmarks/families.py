@@ -13,12 +13,11 @@ from tqdm.auto import tqdm
 
 from benchmarks.common import BATCH_SIZE, shuffled_rows
 from cosent.compute.packed_backbone import POSITIONS
-from cosent.data.collators import JoinedPairCollator, PairCollator
-from cosent.data.tokenization import tokenize_apart, tokenize_joined
+from cosent.data.pairs import JoinedPairCollator, PairCollator, tokenize_apart, tokenize_joined
 from cosent.losses.cosent import cosent_loss
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.training.environment import environment
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.training.record import environment
 from tests.families import FAMILIES, Size, save_family
 
 SIZE = Size(width=256, inner=1024, layers=4, heads=4, longest=128, letters=20992)  # every character of the plane

@@ -11,21 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
-from cosent.compute.devices import choose_device
+from cosent.compute.onednn import choose_device
 from cosent.data.corpus import load_corpus
-from cosent.data.retrieval import retrieval_task
-from cosent.data.retrieval_arguments import RetrievalArguments
-from cosent.errors import messages_for_users
+from cosent.data.retrieval import RetrievalArguments, retrieval_task
+from cosent.errors import messages_for_users, write_atomically
 from cosent.evaluation.retrieval import METRICS, mean_intervals
 from cosent.evaluation.significance import spearman
-from cosent.files import write_atomically
-from cosent.inference.finding import found_by_vectors
-from cosent.inference.shared_work import embed_pool
-from cosent.modeling.auto import load_model
+from cosent.inference.embedding import embed_pool
+from cosent.inference.neighbours import found_by_vectors
+from cosent.models.auto import load_model
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Range
 from cosent.run_record import read_record, shortened
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 
 def main(args: argparse.Namespace) -> None:

@@ -20,10 +20,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cosent.data.corpus import load_corpus
+from cosent.data.manifest import Manifest, sha256_of_file
 from cosent.run_record import read_record, shortened
-from cosent.schema import Manifest, sha256_of_file
 from cosent.training.checkpoints import SEAL
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 KILLS_PER_RUN = 4
 FLAGS = [

@@ -16,10 +16,10 @@ from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.significance import difference, mean_of_ranks, resampled_spearman, spearman
 from cosent.merge import MergeArguments
 from cosent.merge import main as merge
-from cosent.modeling.auto import load_model
-from cosent.modeling.embedder import Embedder
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import Embedder
 from cosent.run_record import read_record
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 WAYS = {"bi_encoder": ("weights", "vectors", "projected"), "cross_encoder": ("weights", "scores")}
 

@@ -12,19 +12,16 @@ import time
 from pathlib import Path
 
 from cosent.data.corpus import load_corpus
-from cosent.data.retrieval_arguments import RetrievalArguments
+from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import resolve
-from cosent.errors import messages_for_users
+from cosent.errors import messages_for_users, write_atomically
 from cosent.evaluate import EvaluateArguments, evaluate_corpus
-from cosent.files import write_atomically
-from cosent.measuring.mteb_arguments import MtebArguments
-from cosent.measuring.mteb_encoder import import_mteb
-from cosent.measuring.mteb_tasks import chosen_tasks, evaluate_tasks, figures, with_prepared_rows
-from cosent.modeling.auto import load_model
+from cosent.inference.mteb import MtebArguments, chosen_tasks, evaluate_tasks, figures, import_mteb, with_prepared_rows
+from cosent.models.auto import load_model
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
 from cosent.run_record import shortened
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 TASKS = ("STSB", "PAWSX", "LCQMC", "BQ", "ATEC")
 SIDES = {

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from benchmarks.memory import build, estimate
-from cosent.files import write_atomically
+from cosent.errors import write_atomically
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number, times_100
 from cosent.studies.definition import Run, expand, read_study

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import torch
 
-from cosent.compute.processes import peak_memory_mib
+from cosent.cli import peak_memory_mib
 from cosent.data.corpus import load_corpus
-from cosent.inference.shards import encode_shard
-from cosent.inference.vector_file import chunk_runner
-from cosent.modeling.shard_encoder import load_with_settings
-from cosent.tables.reading import SENTENCE, open_table
-from cosent.tables.writing import table_writer
-from cosent.training.environment import environment
+from cosent.data.files import SENTENCE, open_table, table_writer
+from cosent.inference.vectors import chunk_runner, encode_shard
+from cosent.models.teacher import load_with_settings
+from cosent.training.record import environment
 
 RESULT = Path(__file__).parents[1] / "results/scale.json"
 

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cosent.run_record import read_record, shortened
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
 FLAGS = [

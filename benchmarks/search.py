@@ -23,7 +23,7 @@ from cosent.inference.neighbours import nearest
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
 from cosent.run_record import shortened
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 WIDTH, TOP = 256, 10
 SQUARE = 2048  # rows and columns of the product that shows the peak of sgemm

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
-from cosent.evaluation.embedding_space import spread
-from cosent.modeling.auto import load_bi_encoder
+from cosent.evaluation.similarity import spread
+from cosent.models.auto import load_bi_encoder
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, with_deviation
 from cosent.run_record import shortened
 from cosent.studies.results import read_results
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 MEASURES = {"mean_cosine": ".3f", "uniformity": ".3f", "effective_rank": ".1f"}
 

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from cosent.errors import InputError
-from cosent.run_status import (
+from cosent.cli import (
     FAILURE_NAME,
     PROGRESS_NAME,
     STATUS_VARIABLE,
@@ -19,6 +18,7 @@ from cosent.run_status import (
     read_failure,
     read_progress,
 )
+from cosent.errors import InputError
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from cosent.cli import run
+from cosent.cli import option, run
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.flags import option
 
 
 @dataclass

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from cosent.errors import InputError
+from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
+from cosent.errors import InputError, write_atomically
 from cosent.evaluation.calibration import Calibration, calibration_from
-from cosent.files import write_atomically
-from cosent.schema import MANIFEST_NAME, sha256_of_file
 
 RECORD_NAME = "run.json"
 BEFORE, OVERLAP = "before training", "character overlap"  # references of shortfalls

@@ -10,8 +10,7 @@ with its first seed, and every method takes what is best on validation. See docs
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.cli import run
-from cosent.flags import REQUIRED, option
+from cosent.cli import REQUIRED, option, run
 
 
 @dataclass

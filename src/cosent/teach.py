@@ -12,11 +12,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from cosent.cli import run
+from cosent.cli import REQUIRED, flags_of, option, read_values, refuse_negative, run
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, flags_of, option, read_values, refuse_negative
+from cosent.inference.mining import PairArguments, check_pairs
 from cosent.losses import TOWERS
-from cosent.mining.arguments import PairArguments, check_pairs
 
 
 @dataclass
@@ -98,7 +97,7 @@ def steps_of(args: TeachArguments, pairs: PairArguments):
     """
     from cosent.data.corpus import load_corpus
     from cosent.encoders import resolve
-    from cosent.modeling.saved_folder import is_cross_encoder
+    from cosent.models.folder import is_cross_encoder
     from cosent.run_record import CorpusRecord
     from cosent.studies.definition import settings_of
     from cosent.studies.teaching import Course

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import choosing, choosing_quality, choosing_tables
 from cosent.evaluation.retrieval import Relevance
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.cross_encoder import CrossEncoder
 
 FIXED = {"corpus": "lcqmc", "top": 20, "queries": 5, "width": 256}
 FIXED |= {"load": [1.0, 2.0], "device": "CPU", "threads": 1, "when": "today", "commit": "abc"}

@@ -10,10 +10,9 @@ import pytest
 from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
-from cosent.measuring.mteb_encoder import default_name, default_revision
-from cosent.measuring.mteb_tasks import BENCHMARK
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.inference.mteb import BENCHMARK, default_name, default_revision
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.run_record import Environment, RunRecord
 from tests.conftest import prepare
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosent.cli import parse
+from cosent.cli import as_words, parse
 from cosent.errors import InputError
-from cosent.flags import as_words
 from cosent.studies import definition
 from cosent.studies.method import Method
 from cosent.studies.progress import Progress

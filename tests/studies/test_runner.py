@@ -6,10 +6,10 @@ import yaml
 
 from cosent import study
 from cosent.cli import parse
+from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
 from cosent.run_record import CorpusRecord, Environment, RunRecord
 from cosent.run_scores import read_scores, save_scores
-from cosent.schema import corpus_folder
 from cosent.studies import runner
 from cosent.studies.method import Method
 from cosent.studies.results import Result, Speed

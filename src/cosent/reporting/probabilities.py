@@ -1,7 +1,6 @@
 """Section and table on probabilities: how far they, and raw scores, are from the share of similar pairs."""
 
-from cosent.evaluation.calibration import uncalibrated
-from cosent.evaluation.probability_metrics import BINS, reliability
+from cosent.evaluation.calibration import BINS, reliability, uncalibrated
 from cosent.reporting import figures
 from cosent.reporting.document import Figures, Section, Table, markdown_table
 from cosent.reporting.numbers import Cell, mean_of

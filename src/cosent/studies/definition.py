@@ -14,14 +14,13 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cosent.cli import flags_of, nearest, read_values, read_yaml, value_of
+from cosent.data.manifest import Manifest, corpus_folder
 from cosent.errors import InputError
-from cosent.flags import flags_of, nearest, read_values, value_of
 from cosent.run_record import CorpusRecord
-from cosent.schema import Manifest, corpus_folder
 from cosent.studies.method import Method
 from cosent.studies.results import Result
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
-from cosent.yaml_text import read_yaml
 
 REQUIRED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants", "tune", "tune_flags")
 # Flags that the study itself sets for every run.

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from cosent.errors import InputError
-from cosent.files import write_atomically
+from cosent.errors import InputError, write_atomically
 from cosent.run_queries import QUERIES_NAME, Queries, read_queries
 from cosent.run_record import (
     RunRecord,

@@ -13,9 +13,8 @@ from threading import Event
 import yaml
 from filelock import FileLock, Timeout
 
-from cosent.compute.launching import follow
+from cosent.cli import as_words, follow
 from cosent.errors import InputError
-from cosent.flags import as_words
 from cosent.run_queries import QUERIES_NAME, read_queries, save_queries
 from cosent.run_record import RunSummary, read_record
 from cosent.run_scores import SCORES_NAME, read_scores, save_scores

@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.compute.launching import follow
-from cosent.errors import InputError
-from cosent.files import write_atomically
-from cosent.flags import as_words
-from cosent.schema import MANIFEST_NAME
+from cosent.cli import as_words, follow
+from cosent.data.manifest import MANIFEST_NAME
+from cosent.errors import InputError, write_atomically
 from cosent.studies.definition import Run
 from cosent.studies.method import Method
 from cosent.studies.runner import keep

@@ -13,9 +13,8 @@ from safetensors import SafetensorError
 from transformers import TrainingArguments
 
 from cosent.compute.distributed import decided_by_main, rank
-from cosent.errors import InputError
-from cosent.files import write_atomically
-from cosent.modeling.lora import ADAPTER
+from cosent.errors import InputError, write_atomically
+from cosent.models.lora import ADAPTER
 from cosent.run_record import RECORD_NAME, UNFINISHED
 from cosent.run_scores import SCORES_NAME
 from cosent.training.sharding import launched_with
