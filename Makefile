@@ -17,7 +17,7 @@ install: .venv/.runtime  ## what is needed to train and serve, in .venv
 quickstart: .venv/.runtime  ## train the embedded encoder on the demo corpus, compare ten sentence pairs
 	$(BIN)/python -m data_scripts.prepare demo --overwrite
 	$(BIN)/accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \
-		--config recipes/bi_encoder/cosent_mini.yaml --corpus demo --num_train_epochs 1 \
+		--config recipes/bi_encoder/cosent_in_batch_mini.yaml --corpus demo --num_train_epochs 1 \
 		--output_dir runs/quickstart --overwrite_output_dir
 	@echo "The ten sentence pairs of kexue.fm 8541: the new model's scores, and those published for RoFormer-Sim-FT there"
 	@$(BIN)/python -m cosent.similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv --label_column published
