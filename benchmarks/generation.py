@@ -19,9 +19,8 @@ from torch.nn.functional import pad
 
 from cosent.compute.onednn import onednn_linears
 from cosent.data.corpus import load_corpus
-from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Cell, Number
-from cosent.run_record import shortened
+from cosent.reporting.document import Cell, Number, markdown_table
+from cosent.run import shortened
 from cosent.student.attention_mask import unilm_mask
 from cosent.student.decoding import Sampling, unwritable, write_targets
 from cosent.student.model import Student

@@ -14,9 +14,8 @@ from pathlib import Path
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations
 from cosent.modeling.auto import load_model
-from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Cell, Number
-from cosent.run_record import read_record, shortened
+from cosent.reporting.document import Cell, Number, markdown_table
+from cosent.run import read_record, shortened
 from cosent.tables.reading import PAIR, open_table
 
 PAIRS = "recipes/demo/pairs_8541.tsv"

@@ -15,7 +15,7 @@ from cosent.evaluation.calibration_fit import fit_calibration
 from cosent.evaluation.probability_metrics import probability_metrics
 from cosent.inference.decision_rule import DecisionRule
 from cosent.inference.prompt_arguments import PromptArguments
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.similarity import SimilarityArguments, answers, choose_rule, line
 from cosent.similarity import main as similarity
 

@@ -19,7 +19,7 @@ from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import save_modules
 from cosent.modeling.tail import Dense, Normalize
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.student.evaluation import perplexity
 from cosent.student.model import Student
 from tests.launching import later_wins

@@ -12,7 +12,7 @@ from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
 from cosent.measuring.output import write_predictions
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from cosent.merge import MergeArguments, main
 from cosent.merging import proof
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 
 @pytest.fixture

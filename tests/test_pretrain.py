@@ -18,7 +18,7 @@ from cosent.pretrain import main
 from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
 from cosent.pretraining.model import Pretraining, first_vectors, fresh_model, initial_model, piece_means
 from cosent.pretraining.trainer import rate
-from cosent.run_record import read_record
+from cosent.run import read_record
 from tests.families import save_family
 from tests.launching import later_wins
 

@@ -8,7 +8,7 @@ import pytest
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
 from cosent.losses import LOSSES
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.schema import Manifest
 from cosent.training.objective import loss_targets
 from data_scripts import prepare

@@ -19,7 +19,7 @@ from cosent.errors import InputError
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.run_scores import read_scores
+from cosent.run import read_scores
 from cosent.training.arguments import DataArguments
 from cosent.training.mixture import training_set
 

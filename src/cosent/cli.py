@@ -16,7 +16,6 @@ from cosent.compute.processes import PARENT_VARIABLE, end_with_parent, is_first
 from cosent.compute.progress_lines import use_progress_lines
 from cosent.errors import InputError, messages_for_users
 from cosent.flags import Flag, flags_of, nearest, read_values, value_of, words_of
-from cosent.run_status import failures_told
 
 JOBS = {
     "train": "fine-tune an encoder on labelled pairs",
@@ -177,7 +176,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
         shares_work: whether processes launched together share out the work; False refuses several.
     """
     module = sys.modules[job.__module__]
-    with messages_for_users(), failures_told():
+    with messages_for_users():
         configure_logging()
         if PARENT_VARIABLE in os.environ:
             end_with_parent(int(os.environ[PARENT_VARIABLE]))

@@ -26,7 +26,7 @@ from cosent.modeling.embedder import Embedder
 from cosent.modeling.loading import keep_layers
 from cosent.modeling.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.modeling.text_model import TextModel
-from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
+from cosent.run import CorpusRecord, RunRecord, manifest_hashes
 from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
 from cosent.student.data import Corruption, StudentCollator, StudentDataset, training_rows
 from cosent.student.decoding import Sampling

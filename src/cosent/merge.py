@@ -46,7 +46,7 @@ def main(args: MergeArguments) -> None:
     from cosent.merging.model_card import model_card
     from cosent.merging.proof import prove
     from cosent.merging.soup import common_start
-    from cosent.run_record import CorpusRecord, RunRecord
+    from cosent.run import CorpusRecord, RunRecord
     from cosent.training.environment import environment, footprint
 
     start = time.time()

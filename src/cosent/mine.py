@@ -192,7 +192,7 @@ def joined(pairs: dict) -> tuple[np.ndarray, np.ndarray]:
 
 def manifest_of(args: MineArguments, corpus, about: dict, left_out: Counter):
     """Manifest of the made corpus, with labels of the mined one."""
-    from cosent.run_record import CorpusRecord
+    from cosent.run import CorpusRecord
     from cosent.schema import Manifest
 
     mined = corpus.manifest

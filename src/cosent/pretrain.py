@@ -27,7 +27,7 @@ from cosent.pretraining.model import NO_DROPOUT, Pretraining, fresh_model, initi
 from cosent.pretraining.sources import Texts
 from cosent.pretraining.trainer import PretrainTrainer
 from cosent.pretraining.vocabulary import learn_tokenizer
-from cosent.run_record import PretrainingRecord, RunRecord
+from cosent.run import PretrainingRecord, RunRecord
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment, footprint, recipe
 from cosent.training.finish import finish

@@ -29,7 +29,7 @@ def main(args: PublishArguments) -> None:
     from cosent.files import write_atomically
     from cosent.publishing.hub import LEFT_OUT, upload
     from cosent.publishing.model_card import CARD_NAME, card_of
-    from cosent.run_record import read_record
+    from cosent.run import read_record
 
     folder = Path(args.model)
     card = ModelCard(card_of(folder, read_record(folder)))

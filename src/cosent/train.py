@@ -17,9 +17,17 @@ from cosent.data.retrieval_arguments import RetrievalArguments
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.modeling.bi_encoder import BiEncoder
-from cosent.run_queries import QUERIES_NAME, Queries, save_queries
-from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
-from cosent.run_scores import SCORES_NAME, Scores, save_scores
+from cosent.run import (
+    QUERIES_NAME,
+    SCORES_NAME,
+    CorpusRecord,
+    Queries,
+    RunRecord,
+    Scores,
+    manifest_hashes,
+    save_queries,
+    save_scores,
+)
 from cosent.schema import sha256_of_file
 from cosent.training import verdict
 from cosent.training.arguments import (

@@ -8,7 +8,7 @@ import pytest
 from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 from cosent.tables.writing import table_writer
 
 

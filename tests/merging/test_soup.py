@@ -12,7 +12,7 @@ from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.prompts import Prompts
 from cosent.modeling.tail import Dense
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 from tests.families import save_family
 
 

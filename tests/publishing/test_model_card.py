@@ -15,7 +15,7 @@ from cosent.data.corpus import load_corpus
 from cosent.data.leaks import leaks
 from cosent.encoders import resolve
 from cosent.publishing.model_card import CARD_NAME, CardSource, card_text
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from cosent.encode import main as encode
 from cosent.evaluation.calibration import Platt
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 from cosent.student.model import Student
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from cosent.compute.out_of_memory import DoesNotFit, fits_everywhere, is_out_of_
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import BiEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.training.cached_parts import sizes
 from tests.launching import ROOT, history, launch
 

@@ -10,7 +10,7 @@ import pytest
 from cosent.data.corpus import load_corpus
 from cosent.data.leaks import leaks
 from cosent.errors import InputError
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.training import dry_run
 from cosent.training.arguments import PairTrainingArguments
 from tests.launching import run_here

@@ -12,7 +12,7 @@ from cosent.errors import InputError
 from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.training.folder_proof import COMPARED, distance
 
 TOWERS = ("bi_encoder", "cross_encoder")

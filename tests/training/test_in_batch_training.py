@@ -14,7 +14,7 @@ from cosent.data.pairs import PairDataset
 from cosent.data.prefix import NO_PREFIXES
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.train import main
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
 from cosent.training.mixture import load_mixture, training_set

@@ -13,9 +13,7 @@ from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.carried import Carried
 from cosent.modeling.tail import Dense, LayerNorm, Normalize
-from cosent.run_queries import read_queries
-from cosent.run_record import read_record
-from cosent.run_scores import read_scores
+from cosent.run import read_queries, read_record, read_scores
 from tests.conftest import prepare as prepare_corpus
 from tests.launching import ROOT, apart, history, launch, run_here
 

@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 
 from cosent.errors import InputError
-from cosent.schema import COLUMNS, MANIFEST_NAME, SPLITS, Manifest
+from cosent.schema import COLUMNS, SPLITS, Manifest, corpus_folder
 
 
 @dataclass
@@ -38,8 +38,7 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     Raises:
         InputError: nothing is prepared there, a file is missing, or its columns are not those of the contract.
     """
-    places = [Path(data_dir, name_or_folder), Path(name_or_folder)]
-    folder = next((place for place in places if (place / MANIFEST_NAME).is_file()), None)
+    folder = corpus_folder(name_or_folder, data_dir)
     if folder is None:
         name = Path(name_or_folder).stem
         raise InputError(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent.evaluation.calibration import Calibration, Numbers
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cosent.errors import InputError
 from cosent.flags import option
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration
 from cosent.inference.prompt_arguments import described
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 
 @dataclass(frozen=True)

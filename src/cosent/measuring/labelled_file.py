@@ -7,7 +7,7 @@ import datasets
 
 from cosent.data.corpus import Corpus
 from cosent.errors import InputError
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.schema import Manifest
 from cosent.tables.formats import LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES
 from cosent.tables.labels import label_of

@@ -11,7 +11,7 @@ from cosent.encoders import SHIPPED, resolve
 from cosent.errors import InputError
 from cosent.inference.shared_work import shared
 from cosent.measuring.mteb_arguments import TASKS
-from cosent.run_record import RECORD_NAME, read_record
+from cosent.run import RECORD_NAME, read_record
 from cosent.schema import sha256_of_file
 
 MODEL_FILES = (".safetensors", ".bin", ".json", ".txt", ".model")  # weights, settings, vocabularies

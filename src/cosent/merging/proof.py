@@ -6,7 +6,7 @@ from cosent.errors import InputError
 from cosent.modeling.auto import load_model
 from cosent.modeling.embedder import Embedder
 from cosent.modeling.text_model import TextModel
-from cosent.run_record import Proof
+from cosent.run import Proof
 from cosent.training.folder_proof import SAME_WEIGHTS, answers, relative_difference
 
 PAIRS = [("今天天气不错", "今天天气很好"), ("我喜欢北京", "我不喜欢北京"), ("怎么还款", "如何还款")]

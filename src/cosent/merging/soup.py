@@ -9,7 +9,7 @@ from cosent.data.tokenization import tokenizer_rules
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 logger = logging.getLogger(__name__)
 

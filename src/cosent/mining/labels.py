@@ -11,7 +11,7 @@ from cosent.mining.candidates import cosines
 from cosent.modeling.auto import load_model
 from cosent.modeling.embedder import Embedder
 from cosent.modeling.teacher import fingerprint, sentence_vectors, teacher_scores
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 
 @dataclass(frozen=True)

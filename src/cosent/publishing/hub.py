@@ -6,7 +6,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
 from cosent.errors import InputError
-from cosent.run_record import UNFINISHED
+from cosent.run import UNFINISHED
 
 # What only continues a run here; everything else is published.
 LEFT_OUT = ("checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_state.json", "optimizer.pt")

@@ -13,8 +13,7 @@ from cosent.errors import InputError
 from cosent.evaluation.significance import resampled_spearman
 from cosent.files import write_atomically
 from cosent.publishing.usage import usage
-from cosent.run_record import RunRecord
-from cosent.run_scores import SCORES_NAME, Scores, read_scores
+from cosent.run import SCORES_NAME, RunRecord, Scores, read_scores
 from cosent.schema import MANIFEST_NAME, Manifest, sha256_of_file
 
 CARD_NAME = "README.md"

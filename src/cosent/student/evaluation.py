@@ -15,7 +15,7 @@ from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.evaluation.overlap import character_overlap
 from cosent.inference.batches import batch_bounds
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.run_record import Metrics, RunRecord, Written
+from cosent.run import Metrics, RunRecord, Written
 from cosent.student.candidates import distinct, rank_candidates
 from cosent.student.data import StudentCollator
 from cosent.student.decoding import Sampling, write_targets

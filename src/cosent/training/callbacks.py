@@ -1,17 +1,11 @@
-"""Trainer callbacks: report of dead batches, early stopping, log lines and progress."""
+"""Trainer callbacks: report of dead batches, early stopping and log lines."""
 
 import logging
-import math
-import os
 import sys
-import time
-from contextlib import suppress
 
 import torch
 from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
-
-from cosent.run_status import STATUS_VARIABLE, TrainingProgress, tell_progress
 
 logger = logging.getLogger(__name__)
 
@@ -80,19 +74,6 @@ class LogLines(TrainerCallback):
             tqdm.write(f"epoch {state.epoch:.2f}  step {state.global_step}  " + "  ".join(shown), file=sys.stderr)
 
 
-class ToldProgress(TrainerCallback):
-    """Reports progress to the process that launched this run, at most once a second."""
-
-    def __init__(self):
-        self.told = -math.inf
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.is_world_process_zero and time.monotonic() - self.told >= 1:
-            self.told = time.monotonic()
-            with suppress(PermissionError):  # Windows, while the launcher reads it: the next second will do
-                tell_progress(TrainingProgress(state.global_step, state.max_steps))
-
-
 class QuietProgress(ProgressCallback):
     """Progress bars without printed dictionaries."""
 
@@ -116,5 +97,3 @@ def use_log_lines(trainer: Trainer) -> None:
     if trainer.pop_callback(ProgressCallback):
         trainer.add_callback(QuietProgress)
     trainer.add_callback(LogLines)
-    if STATUS_VARIABLE in os.environ:
-        trainer.add_callback(ToldProgress)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 import cosent
 from cosent.compute.processes import peak_memory_mib
-from cosent.run_record import Environment, Footprint
+from cosent.run import Environment, Footprint
 
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "peft")
 

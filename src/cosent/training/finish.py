@@ -2,7 +2,7 @@
 
 from cosent.publishing.hub import upload
 from cosent.publishing.model_card import write_card
-from cosent.run_record import RunRecord
+from cosent.run import RunRecord
 from cosent.training.resumable_trainer import ResumableTrainer
 
 

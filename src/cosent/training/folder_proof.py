@@ -19,7 +19,7 @@ from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.embedder import Embedder
 from cosent.modeling.ensemble import ScoreEnsemble
 from cosent.modeling.text_model import TextModel
-from cosent.run_record import Proof
+from cosent.run import Proof
 from cosent.training.sharding import launched_with, whole_state
 
 logger = logging.getLogger(__name__)

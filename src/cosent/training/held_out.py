@@ -12,9 +12,7 @@ from cosent.evaluation.calibration import Calibration, calibration_metrics
 from cosent.evaluation.calibration_fit import fit_calibration
 from cosent.evaluation.metrics import SimilarityMetrics, can_rank, find_threshold
 from cosent.evaluation.retrieval import METRICS, mean_intervals
-from cosent.run_queries import Queries, QueryMetrics
-from cosent.run_record import Intervals, Metrics
-from cosent.run_scores import Scores
+from cosent.run import Intervals, Metrics, Queries, QueryMetrics, Scores
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.pair_trainer import PairTrainer
 

@@ -14,7 +14,7 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from cosent.compute.distributed import decided_by_main
 from cosent.modeling.loading import quiet_transformers
-from cosent.run_record import UNFINISHED
+from cosent.run import UNFINISHED
 from cosent.training.checkpoints import SEAL, SETTINGS, best_checkpoint, clear_disk_errors, had_ended, seal
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 

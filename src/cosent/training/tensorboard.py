@@ -12,8 +12,7 @@ from transformers.integrations.integration_utils import default_logdir
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.score_groups import split_by
-from cosent.run_record import Metrics
-from cosent.run_scores import Scores
+from cosent.run import Metrics, Scores
 
 BINS = 50
 CURVES = ("spearman", "pearson", "kendall", *METRICS)

@@ -8,7 +8,7 @@ import numpy as np
 from cosent.data.corpus import Corpus
 from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.overlap import overlap_spearman
-from cosent.run_record import Metrics, RunRecord, Shortfall
+from cosent.run import Metrics, RunRecord, Shortfall
 
 CLEAR = 0.1  # a Spearman whose sign is no accident
 FLAT = 0.98  # a training loss of this share of its beginning has hardly fallen
