@@ -135,8 +135,8 @@ def load_member(name: str, by: str):
         got = tower.get(type(model), "an ensemble")
         raise InputError(
             f"--by {by} merges models of which each is {' or '.join(tower[kind] for kind in kinds)}, and {name} is "
-            f"{got}. Cosines and logits have no mean: `cosent report --ensemble` fuses ranks. Of an ensemble name the "
-            "members."
+            f"{got}. Cosines and logits have no mean, but their ranks have: docs/ensembles.md. Of an ensemble name "
+            "the members."
         )
     return model
 
