@@ -244,5 +244,5 @@ def save_results(folder: Path, definition: dict[str, Any], results: Iterable[Res
     folder.mkdir(parents=True, exist_ok=True)
     with partial_file(folder / ARRAYS_NAME) as part, open(part, "wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    text = "\n".join(json.dumps(line, ensure_ascii=False, default=str) for line in lines)
+    text = "\n".join(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str) for line in lines)
     write_atomically(folder / STUDY_NAME, text + "\n")
