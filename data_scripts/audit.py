@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cosent.errors import InputError, messages_for_users
 from cosent.schema import COLUMNS, SPLITS, Manifest
-from data_scripts.description import histogram
+from data_scripts.description import histogram, shown_histogram
 
 PERCENTILES = (50, 90, 99, 100)
 PLACEHOLDER = "NS"  # stands for a missing translation in PAWS-X (google-research-datasets/paws#15)
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> dict:
         "leaks": {f"{a} -> {b}": leaks(pairs[a], pairs[b]) for a, b in combinations(pairs, 2)},
         "warnings": manifest.warnings,
     }
-    print(table(report))
+    print(table(report, manifest))
     if arguments.json:
         arguments.json.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     return report
@@ -148,7 +148,7 @@ def overlap_spearman(pairs: list[Pair]) -> float | None:
     return round(100 * float(spearmanr(overlaps, labels).statistic), 2)
 
 
-def table(report: dict) -> str:
+def table(report: dict, manifest: Manifest) -> str:
     """The report as text: one column per split, one line per pair of splits."""
     splits = report["splits"]
     lines = [report["name"], f"{'':<28}" + "".join(f"{split:>14}" for split in splits)]
@@ -160,8 +160,7 @@ def table(report: dict) -> str:
         name = "characters, longest" if percentile == "100" else f"characters, {percentile}%"
         lines.append(f"{name:<28}" + "".join(f"{facts['characters'][percentile]:>14,}" for facts in splits.values()))
     for split, facts in splits.items():
-        counts = "  ".join(f"{label}: {rows:,}" for label, rows in facts["label_histogram"].items())
-        lines.append(f"labels of {split:<18}{counts}")
+        lines.append(f"labels of {split:<18}{shown_histogram(facts['label_histogram'], manifest)}")
     for couple, leak in report["leaks"].items():
         lines.append(
             f"leak {couple:<23}pair {leak['pair']:,} (label differs: {leak['pair_other_label']:,}), both sentences "

@@ -13,6 +13,7 @@ import datasets
 
 from cosent.errors import InputError
 from cosent.schema import COLUMNS, sha256_of_file
+from cosent.tables.formats import AS_USUAL, FileOptions
 from cosent.tables.records import Record, place, read_records
 from data_scripts.checks import LabelRange
 from data_scripts.readers import Pair, Shape, Tally, read_pairs
@@ -29,6 +30,7 @@ class RawFile:
     path: Path
     shape: Shape
     records: Callable[[], Iterator[Record]] | None = None
+    options: FileOptions = AS_USUAL
 
     def sha256(self) -> str:
         if self.records is None:
@@ -38,10 +40,13 @@ class RawFile:
             digest.update(text.encode("utf-8", errors="surrogateescape") + b"\n")
         return digest.hexdigest()
 
+    def from_file(self) -> Iterator[Record]:
+        return read_records(self.path, self.shape.format, options=self.options)
+
     def read(self, labels: LabelRange, tally: Tally, on_bad_rows: str) -> Iterator[tuple[int, Pair]]:
         """The checked pairs and their lines, as `read_pairs`."""
         tally.files.append({"name": "/".join(self.path.parts[-2:]), "rows": 0})
-        records = self.records() if self.records else read_records(self.path, self.shape.format)
+        records = self.records() if self.records else self.from_file()
         return read_pairs(str(self.path), records, self.shape, labels, tally, on_bad_rows)
 
 
@@ -126,7 +131,7 @@ class PairsBuilder(datasets.GeneratorBasedBuilder):
         source = "train" if places else split  # a carved split is read, and counted, with train
         tally = self.tallies[source] if split == source else None
         kept = self.config.rows.kept(source, self.config.repetitions[source], tally)
-        pairs = (pair for group, pair in kept if not places or places.split_of(group) == split)
+        pairs = (pair for group, pair in kept if not places or places.split_of(group, pair) == split)
         for key, pair in enumerate(pairs):
             yield key, dict(zip(COLUMNS, pair, strict=True))
 
@@ -147,7 +152,7 @@ def build(folder: Path, scratch: Path, rows: Rows) -> dict[str, Tally]:
         InputError: a bad row, contradictory pairs, or a split without a single usable row.
     """
     repetitions = {split: rows.repetitions(split) for split in rows.files}
-    places = rows.carve and rows.carve.places(group for group, _ in rows.kept("train", repetitions["train"]))
+    places = rows.carve and rows.carve.places(rows.kept("train", repetitions["train"]))
     config = {"rows": rows, "repetitions": repetitions, "places": places}
     builder = PairsBuilder(cache_dir=str(scratch / "cache"), dataset_name="pairs", config_name="pairs", **config)
     try:
@@ -159,9 +164,10 @@ def build(folder: Path, scratch: Path, rows: Rows) -> dict[str, Tally]:
     for split, info in builder.info.splits.items():
         if not info.num_examples:
             names = ", ".join(str(file.path) for file in rows.files[split])
+            bad = [f"; line {row['line']}: {row['reason']}" for row in builder.tallies[split].bad_rows[:1]]
             raise InputError(
-                f"The {split} split has no usable row (read: {names}). A model would train or be measured on nothing. "
-                "Check that this is the right file, with its --format and --label_kind."
+                f"The {split} split has no usable row (read: {names}{''.join(bad)}). A model would train or be "
+                "measured on nothing. Check that this is the right file, with its --format and --label_kind."
             )
         (file,) = (scratch / "parquet").glob(f"pairs-{split}*.parquet")
         file.rename(folder / f"{split}.parquet")

@@ -1,10 +1,12 @@
 """Checks of the sentences and the label of a row."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cosent.schema import NLI_CLASSES
-from cosent.tables.records import RowError, not_utf8
+from cosent.tables.labels import value_of
+from cosent.tables.records import RowError
 
 NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
 
@@ -13,28 +15,36 @@ NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
 class LabelRange:
     """Labels that a corpus may hold: `kind` as in `cosent.schema.LABEL_KINDS`, both ends included.
 
-    `ANY_SCORE` takes any finite float32, and the range of the corpus is then that of its rows.
+    `ANY_SCORE` takes any finite float32, and the range of the corpus is then that of its rows. `values` are those of
+    `--label_values`: what each label stands for, and no other may be there.
     """
 
     kind: str
     low: float
     high: float
+    values: Mapping[str, str] | None = None
+
+    def value(self, label: object) -> object:
+        """What a label stands for: a number, or the name of an NLI class."""
+        return value_of(label, self.values) if self.kind == "binary" or self.values else label
 
 
 LARGEST = 3.4028234e38  # of float32
 ANY_SCORE = LabelRange("graded", -LARGEST, LARGEST)
 
 
+class LabelError(RowError):
+    """Error for a label that a corpus of this kind does not hold."""
+
+
 def check_text(value: object, name: str) -> str:
     """Strips and checks a sentence.
 
     Raises:
-        RowError: not text, empty, or not UTF-8.
+        RowError: not text, or empty.
     """
     if not isinstance(value, str):
         raise RowError(f"text in {name}", f"{value!r}")
-    if problem := not_utf8(value):  # a lone surrogate can also come out of a JSON escape
-        raise problem
     sentence = value.strip()
     if not any(character.isprintable() and not character.isspace() for character in sentence):
         raise RowError(f"a sentence in {name}", "an empty sentence")
@@ -48,22 +58,25 @@ def check_label(value: object, labels: LabelRange, name: str = "a label") -> flo
         name: what the value is, for the message.
 
     Raises:
-        RowError: not one of the classes, not a number, NaN, or outside the range.
+        LabelError: not one of the classes, not a number, NaN, or outside the range.
     """
+    stands_for = labels.value(value)
+    if labels.values and stands_for is None:
+        raise LabelError(f"one of {', '.join(labels.values)} (--label_values)", f"{value!r}")
     if labels.kind == "nli":
-        if not isinstance(value, str) or value.strip() not in NLI_CLASSES:
+        if not isinstance(stands_for, str) or stands_for.strip() not in NLI_CLASSES:
             # 0 is entailment in some corpora and contradiction in others
-            raise RowError(f"an NLI label, one of {', '.join(NLI_CLASSES)} (numbers are ambiguous)", f"{value!r}")
-        return float(NLI_CLASSES.index(value.strip()))
+            raise LabelError(f"an NLI label, one of {', '.join(NLI_CLASSES)} (numbers are ambiguous)", f"{value!r}")
+        return float(NLI_CLASSES.index(stands_for.strip()))
     wanted = f"a number from {labels.low:g} to {labels.high:g}"
     if labels.kind == "binary":
         wanted = "0 or 1"
-    elif labels == ANY_SCORE:
+    elif labels.high == ANY_SCORE.high:
         wanted = "a finite number"
     try:
-        number = math.nan if value is None or isinstance(value, bool) else float(value)
+        number = math.nan if isinstance(stands_for, bool) else float(stands_for)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = math.nan
     if math.isnan(number) or not labels.low <= number <= labels.high or (labels.kind == "binary" and number % 1):
-        raise RowError(f"{name} that is {wanted}", f"{value!r}")
+        raise LabelError(f"{name} that is {wanted}", f"{value!r}")
     return number

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cosent.errors import InputError
-from cosent.schema import SPLITS, Manifest, sha256_of_file
+from cosent.schema import NLI_CLASSES, SPLITS, Manifest, sha256_of_file
 from data_scripts.checks import ANY_SCORE
 from data_scripts.readers import Tally
 
@@ -35,6 +35,15 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
             "bad_rows": tally.bad_rows,
         }
         warnings += caveats(split, splits[split], high)
+        if tally.words:
+            read = ", ".join(f"{word} as {value} ({rows:,} rows)" for (word, value), rows in tally.words.items())
+            warnings.append(f"{split}: labels are read by their words: {read}.")
+    if source.on_conflict is not None and (shared := shared_rows(folder)):
+        counts = " and ".join(f"{rows:,} of {splits[split]['rows']:,} {split} rows" for split, rows in shared.items())
+        remedy = "draw the splits of one file with --split_by sentence"
+        if source.carve:
+            remedy = "pass --split_by sentence, which keeps such pairs together"
+        warnings.append(f"{counts} share a sentence with train, which flatters their figures: {remedy}.")
     return Manifest(
         name=corpus.name,
         label_kind=corpus.label_kind,
@@ -48,6 +57,27 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
         builder_version=version,
         prompt=source.prompt,
     )
+
+
+def shared_rows(folder: Path) -> dict[str, int]:
+    """By split, the rows that have a sentence of train; splits without any are left out."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    tables = {
+        split: pyarrow.parquet.read_table(path, columns=["sentence1", "sentence2"])
+        for split in SPLITS
+        if (path := folder / f"{split}.parquet").exists()
+    }
+    if "train" not in tables:
+        return {}
+    train = tables.pop("train")
+    seen = pc.unique(pyarrow.chunked_array(train["sentence1"].chunks + train["sentence2"].chunks))
+    counts = {
+        split: pc.sum(pc.or_(*(pc.is_in(column, value_set=seen) for column in rows.columns))).as_py()
+        for split, rows in tables.items()
+    }
+    return {split: count for split, count in counts.items() if count}
 
 
 def caveats(split: str, facts: dict, label_max: float) -> list[str]:
@@ -103,6 +133,12 @@ def histogram(labels, low: float, high: float) -> dict[str, int]:
     return dict(zip(names, map(int, counts), strict=True))
 
 
+def shown_histogram(counts: dict[str, int], manifest: Manifest) -> str:
+    """A histogram on one line; the classes of NLI have their names."""
+    names = {str(rank): name for rank, name in enumerate(NLI_CLASSES)} if manifest.label_kind == "nli" else {}
+    return "  ".join(f"{names.get(label, label)}: {rows:,}" for label, rows in counts.items())
+
+
 def table(manifest: Manifest) -> str:
     """Summary of a prepared corpus as text."""
     lines = [f"{manifest.name}: {manifest.label_kind} labels, {manifest.source}"]
@@ -113,7 +149,7 @@ def table(manifest: Manifest) -> str:
             continue
         facts = manifest.splits[split]
         published = f"{facts['published_rows']:,}" if facts["published_rows"] else "-"
-        labels = "  ".join(f"{label}: {rows:,}" for label, rows in facts["label_histogram"].items())
+        labels = shown_histogram(facts["label_histogram"], manifest)
         lines.append(f"{split:<12}{facts['rows']:>10,}{published:>12}  {labels}")
         if sum(file["rows"] for file in facts["source_files"]) not in (0, facts["rows"]):
             lines += [f"{'':<12}{file['rows']:>10,} rows of {file['name']}" for file in facts["source_files"]]

@@ -4,14 +4,17 @@ from pathlib import Path
 
 from cosent.errors import InputError
 from cosent.tables import formats as tables
-from cosent.tables.formats import KEYED, format_of
+from cosent.tables.formats import KEYED, SCORE_NAMES, FileOptions, format_of, separator_hint
 from cosent.tables.records import RowError, read_records
 from data_scripts.queries import POSITIVE, QueryLayout, looks_like_scored_pairs, query_column
 from data_scripts.readers import COLUMN_NAMES, Layout, Shape, find_columns
 
 FORMATS = tables.FORMATS | {".txt": "tsv", ".data": "tsv"}  # a line of a corpus has tabs
 FORMAT_NAMES = tuple(dict.fromkeys(FORMATS.values()))
-SCORE_NAMES = ("score", "reranker_score", "similarity")  # with --label_kind scores, never the label next to them
+
+
+def file_options(arguments) -> FileOptions:
+    return FileOptions(arguments.sheet, arguments.encoding or "utf-8")
 
 
 def find_shape(path: Path, arguments) -> tuple[Shape, str]:
@@ -23,24 +26,26 @@ def find_shape(path: Path, arguments) -> tuple[Shape, str]:
     format = arguments.format or format_of(path, FORMATS)
     if format is None:
         raise InputError(f"The format of {path} is not clear from its name. Pass --format {', '.join(FORMAT_NAMES)}.")
-    first = _first_row(path, format)
+    first = _first_row(path, format, file_options(arguments))
     flags = (arguments.sentence1_column, arguments.sentence2_column, arguments.label_column)
     if any(flags) or arguments.header is False or query_column(first) is None:
-        wanted = tuple(int(flag) if flag and flag.isdecimal() else (flag,) if flag else None for flag in flags)
+        wanted = tuple(
+            flag and (int(flag[0]) if flag[0].isdecimal() and len(flag) == 1 else (*flag,)) for flag in flags
+        )
         known = (*COLUMN_NAMES[:2], SCORE_NAMES) if arguments.label_kind == "scores" else COLUMN_NAMES
         if format in KEYED:
-            return _keyed_pairs(path, format, wanted, known, arguments.header)
+            return _keyed_pairs(path, format, list(first), wanted, known, arguments.header)
         return _pairs(path, format, list(first), wanted, known, arguments.header)
     return _queries(path, format, first)
 
 
-def _first_row(path: Path, format: str) -> dict | list[str]:
+def _first_row(path: Path, format: str, options: FileOptions) -> dict | list[str]:
     """The first row with fields; where rows name their columns, the first one that can be read."""
-    for number, _, fields in read_records(path, format):
+    for number, _, fields in read_records(path, format, options=options):
         if isinstance(fields, RowError) and format not in KEYED:
             raise InputError(f"{path}, line {number}: {fields}. The columns are read from it: correct the line.")
         if fields and not isinstance(fields, RowError):
-            return fields if isinstance(fields, dict) else [field.strip() for field in fields]
+            return fields if isinstance(fields, dict) else [str(field).strip() for field in fields]
     if format in KEYED:
         return {}
     raise InputError(f"{path} is empty: it has no rows. Nothing could be learnt from it: name another file.")
@@ -63,11 +68,14 @@ def _queries(path: Path, format: str, first: dict | list[str]) -> tuple[QueryLay
     return shape, f"a query with positives and negatives per row, {words}"
 
 
-def _keyed_pairs(path: Path, format: str, wanted: tuple, known: tuple, header: bool | None) -> tuple[Layout, str]:
+def _keyed_pairs(
+    path: Path, format: str, names: list[str], wanted: tuple, known: tuple, header: bool | None
+) -> tuple[Layout, str]:
     if any(isinstance(column, int) for column in wanted) or header is not None:
         raise InputError(f"{path} is {format}: columns are named by their keys, and there is no header.")
     columns = tuple(column or names for column, names in zip(wanted, known, strict=True))
-    return Layout(format, columns=columns, width=None), "columns by key"
+    layout = Layout(format, columns=columns, width=None)
+    return layout, f"columns {', '.join(map(str, find_columns(names, layout, path)))}" if names else "no rows"
 
 
 def _pairs(
@@ -77,14 +85,15 @@ def _pairs(
     if not header and any(isinstance(column, tuple) for column in wanted):
         raise InputError(
             f"{path} is read without a header (--no_header), so its columns have no names: give 0-based positions, got "
-            f"{', '.join(column[0] for column in wanted if isinstance(column, tuple))}."
+            f"{', '.join(' '.join(column) for column in wanted if isinstance(column, tuple))}."
         )
     by_name = [header and bool(set(some) & set(names)) for some in known]
     if len(names) != 3 and any(column is None and not found for column, found in zip(wanted, by_name, strict=True)):
         raise InputError(
             f"{path}, line 1: expected 3 columns (sentence1, sentence2, label) or a header with such names, got "
             f"{len(names)}: {names}. Taking the first three could train on an id. Pass --sentence1_column, "
-            "--sentence2_column and --label_column (names of the header, or positions from 0), or --format."
+            "--sentence2_column and --label_column (names of the header, or positions from 0), or --format; leave a "
+            f"split without labels out with --leave_out.{separator_hint(names)}"
         )
     columns = tuple(
         column if column is not None else known[place] if by_name[place] else place

@@ -8,11 +8,11 @@ from pathlib import Path
 from cosent.errors import InputError
 from cosent.schema import SPLITS
 from cosent.tables.formats import ending_of, format_of
-from cosent.tables.records import read_records
+from cosent.tables.labels import label_values
 from data_scripts.builder import RawFile
 from data_scripts.checks import ANY_SCORE
 from data_scripts.corpora import Corpus, unknown_name
-from data_scripts.layouts import FORMATS, find_shape
+from data_scripts.layouts import FORMATS, file_options, find_shape
 from data_scripts.queries import Fields, QueryLayout
 from data_scripts.sources import Source
 from data_scripts.survey import Carve
@@ -32,7 +32,7 @@ def from_own_pairs(name: str, source: Path, arguments) -> Source:
         InputError: files, flags or columns that do not go together.
     """
     try:
-        paths, decisions = _split_files(source, arguments.format)
+        paths, decisions = _split_files(source, arguments.format, arguments.leave_out or [])
     except InputError as error:
         if arguments.label_kind is None:  # a corpus of the table, misspelt?
             raise unknown_name(name) from error
@@ -41,8 +41,11 @@ def from_own_pairs(name: str, source: Path, arguments) -> Source:
     for split in (split for split in SPLITS if split in paths):
         for path in paths[split]:
             shape, words = find_shape(path, arguments)
-            files.setdefault(split, []).append(RawFile(path, shape))
+            files.setdefault(split, []).append(RawFile(path, shape, options=file_options(arguments)))
             decisions.append(f"{path.name}: {split}, {shape.format}, {words}")
+        if len(paths[split]) > 1:
+            joined = ", ".join(path.name for path in paths[split])
+            decisions.append(f"{split}: {len(paths[split])} files, joined ({joined})")
     fields = _fields(files)
     kind = _label_kind(name, files, fields, arguments.label_kind)
     low, high = _label_range(kind, arguments)
@@ -56,14 +59,17 @@ def from_own_pairs(name: str, source: Path, arguments) -> Source:
     carve = _carve(arguments, files)
     if carve:
         together = "Equal pairs" if fields is None else "All pairs of a query"
+        if carve.by_sentence:
+            together = "Pairs that share a sentence, also through others,"
         warnings.append(
             f"No published split: of the different {'pairs' if fields is None else 'queries'}, a share of "
             f"{carve.validation_share:g} was taken out for validation and {carve.test_share:g} for test, with seed "
-            f"{carve.seed}. {together} stay together; one sentence may still be in several splits (see the audit)."
+            f"{carve.seed}. {together} stay together."
         )
     on_conflict = arguments.on_conflict or "error"
     words = f"own pairs of {source.resolve().name}"
-    return Source(corpus, files, words, warnings, decisions, carve, on_conflict, prompt)
+    values = label_values(arguments.label_values)
+    return Source(corpus, files, words, warnings, decisions, carve, on_conflict, prompt, values)
 
 
 def _fields(files: dict[str, list[RawFile]]) -> Fields | None:
@@ -72,7 +78,7 @@ def _fields(files: dict[str, list[RawFile]]) -> Fields | None:
     for file in (file for split in files.values() for file in split):
         if isinstance(file.shape, QueryLayout):
             found = found or Fields()
-            found.count(read_records(file.path, file.shape.format), file.shape)
+            found.count(file.from_file(), file.shape)
     return found
 
 
@@ -146,8 +152,10 @@ def _label_range(kind: str, arguments) -> tuple[float, float]:
     return given
 
 
-def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]], list[str]]:
+def _split_files(source: Path, format: str | None, left_out: list[str]) -> tuple[dict[str, list[Path]], list[str]]:
     if source.is_file():
+        if left_out:
+            raise InputError(f"--leave_out {' '.join(left_out)}: {source} is one file. Drop the flag.")
         return {"train": [source]}, []
     if not source.is_dir():
         raise InputError(f"--source must be a file or a folder with pairs, got {source}, which does not exist.")
@@ -156,8 +164,7 @@ def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]
     paths: dict[str, list[Path]] = {}
     decisions = []
     for path in files:
-        words = re.findall("[a-z]+", path.stem.lower())
-        splits = [split for split, names in SPLIT_WORDS.items() if set(names) & set(words)]
+        splits = _splits_of(path)
         if path not in candidates:
             if splits:
                 raise InputError(
@@ -168,10 +175,14 @@ def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]
             continue
         if len(splits) > 1:
             raise InputError(f"{path} could be {' or '.join(splits)} by its name, and no choice is guessed. Rename it.")
-        if splits:
+        if splits and splits[0] in left_out:
+            decisions.append(f"{path.name}: not read, --leave_out {splits[0]}")
+        elif splits:
             paths.setdefault(splits[0], []).append(path)
         else:
             decisions.append(f"{path.name}: not read, its name holds no word train, dev, valid or test")
+    if not set(left_out) <= {split for path in candidates for split in _splits_of(path)}:
+        raise InputError(f"--leave_out {' '.join(left_out)}: {source} has no files of such a split. Correct the flag.")
     kinds = sorted({ending_of(path) for found in paths.values() for path in found})
     if not paths or (len(kinds) > 1 and not format):
         raise InputError(
@@ -182,9 +193,16 @@ def _split_files(source: Path, format: str | None) -> tuple[dict[str, list[Path]
     return paths, decisions
 
 
+def _splits_of(path: Path) -> list[str]:
+    words = re.findall("[a-z]+", path.stem.lower())
+    return [split for split, names in SPLIT_WORDS.items() if set(names) & set(words)]
+
+
 def _carve(arguments, files: dict) -> Carve | None:
     shares = {"validation": arguments.validation_share, "test": arguments.test_share}
     if not any(shares.values()):
+        if arguments.split_by is not None:
+            raise InputError("--split_by is about drawing splits: add --validation_share or --test_share.")
         return None
     if set(files) != {"train"} or not all(0 <= share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
         raise InputError(
@@ -192,4 +210,4 @@ def _carve(arguments, files: dict) -> Carve | None:
             f"splits {', '.join(files)} and the shares {shares['validation']:g} and {shares['test']:g}. Existing "
             "splits are never drawn again. Drop the shares, or make their sum less than 1."
         )
-    return Carve(shares["validation"], shares["test"], arguments.seed)
+    return Carve(shares["validation"], shares["test"], arguments.seed, arguments.split_by == "sentence")

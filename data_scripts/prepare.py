@@ -18,9 +18,10 @@ import shutil
 from pathlib import Path
 
 from cosent.errors import InputError, messages_for_users
-from cosent.schema import MANIFEST_NAME, Manifest
+from cosent.schema import MANIFEST_NAME, SPLITS, Manifest
+from cosent.tables.formats import ENCODINGS
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
-from data_scripts.description import describe, table
+from data_scripts.description import describe, shared_rows, table
 from data_scripts.layouts import FORMAT_NAMES
 
 
@@ -45,11 +46,19 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     own.add_argument("--header", action="store_true", default=None, help="line 1 holds column names")
     own.add_argument("--no_header", action="store_false", dest="header", default=None, help="line 1 is a pair")
     for column in ("sentence1", "sentence2", "label"):
-        own.add_argument(f"--{column}_column", help="name of the column, or its position from 0")
+        column_help = "name of the column, or its position from 0; of several names, a file's first"
+        own.add_argument(f"--{column}_column", nargs="+", metavar="COLUMN", help=column_help)
+    label_help = "all labels and what they stand for, as in 否=0 是=1; default: 是, 相似, true and yes are 1, and so on"
+    own.add_argument("--label_values", nargs="+", metavar="LABEL=VALUE", help=label_help)
+    own.add_argument("--sheet", help="sheet to read of a workbook with several")
+    own.add_argument("--encoding", choices=ENCODINGS, help="encoding of text, utf-8 by default")
+    own.add_argument("--leave_out", nargs="+", choices=SPLITS, help="splits of the folder not to read")
     conflict_help = "pairs with two different labels: error (default), drop or keep them"
     own.add_argument("--on_conflict", choices=("error", "drop", "keep"), help=conflict_help)
     own.add_argument("--validation_share", type=float, default=0.0, help="share of the pairs, for a lone train split")
     own.add_argument("--test_share", type=float, default=0.0, help="likewise")
+    split_help = "pairs that never get into two splits: equal ones (default), or all that share sentences"
+    own.add_argument("--split_by", choices=("pair", "sentence"), help=split_help)
     own.add_argument("--seed", type=int, default=42, help="seed of the shares")
     return parser.parse_args(argv)
 
@@ -68,6 +77,9 @@ def main(arguments: argparse.Namespace) -> Path:
         print(decision)
     manifest = write(source, output, arguments.on_bad_rows)
     print(table(manifest))
+    if arguments.name in CORPORA:  # pairs of your own have a warning with these numbers
+        for split, rows in shared_rows(output).items():
+            print(f"{split}: {rows:,} rows share a sentence with train")
     print(f"wrote {output}")
     return output
 
@@ -76,6 +88,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
     name, known = arguments.name, arguments.name in CORPORA
     own = [f"{column}_column" for column in ("sentence1", "sentence2", "label")]
     own += ["label_kind", "label_min", "label_max", "format", "header", "on_conflict"]
+    own += ["label_values", "sheet", "encoding", "leave_out", "split_by"]
     given = [f"--{flag}" for flag in own if getattr(arguments, flag) is not None]
     given += [f"--{flag}" for flag in ("validation_share", "test_share") if getattr(arguments, flag)]
     if not known and not arguments.label_kind and not Path(arguments.source or "").exists():

@@ -57,7 +57,9 @@ class QueryLayout:
     scored: bool = False
     add_prompt: bool = False
 
-    def parser(self, names: list[str], path: Path, labels: LabelRange) -> Callable[[list | dict], list[Pair]]:
+    def parser(
+        self, names: list[str], path: Path, labels: LabelRange, words: Counter
+    ) -> Callable[[list | dict], list[Pair]]:
         return lambda fields: self.pairs(by_name(fields, names), labels)
 
     def group(self, pair: Pair) -> str:
@@ -128,7 +130,7 @@ class Fields:
             if isinstance(fields, RowError) or not fields:
                 continue
             if shape.header and not names:
-                names = [field.strip() for field in fields]
+                names = [str(field).strip() for field in fields]
                 continue
             try:
                 row = by_name(fields, names)

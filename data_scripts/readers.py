@@ -8,11 +8,15 @@ from typing import Protocol
 
 from cosent.errors import InputError
 from cosent.tables.formats import KEYED, LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES
-from cosent.tables.records import Record, RowError, place
-from data_scripts.checks import NO_GOLD_LABEL, LabelRange, check_label, check_text
+from cosent.tables.records import Record, RowError, as_gb18030, place
+from data_scripts.checks import NO_GOLD_LABEL, LabelError, LabelRange, check_label, check_text
 
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
 SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
+SKIP_ADVICE = (
+    "A guess at what it means would train on a wrong pair. Correct the line, or pass --on_bad_rows skip: such rows are "
+    "then left out, counted and listed in the manifest."
+)
 
 Pair = tuple[str, str, float]
 
@@ -23,11 +27,14 @@ class Shape(Protocol):
     format: str
     header: bool
 
-    def parser(self, names: list[str], path: Path, labels: LabelRange) -> Callable[[list | dict], list[Pair]]:
+    def parser(
+        self, names: list[str], path: Path, labels: LabelRange, words: Counter
+    ) -> Callable[[list | dict], list[Pair]]:
         """Returns the function from the fields of a row to its checked pairs, which raises `RowError`.
 
         Args:
             names: fields of the first row, or its keys.
+            words: counts the labels that stand for another value, with that value.
 
         Raises:
             InputError: columns are missing from `names`.
@@ -55,9 +62,19 @@ class Layout:
     columns: tuple[int | tuple[str, ...], ...] = (0, 1, 2)
     width: int | None = 3
 
-    def parser(self, names: list[str], path: Path, labels: LabelRange) -> Callable[[list | dict], list[Pair]]:
+    def parser(
+        self, names: list[str], path: Path, labels: LabelRange, words: Counter
+    ) -> Callable[[list | dict], list[Pair]]:
         columns, width = find_columns(names, self, path), self.width or len(names)
-        return lambda fields: _pair(fields, columns, width, labels)
+
+        def pairs(fields: list | dict) -> list[Pair]:
+            found = _pair(fields, columns, width, labels)
+            label = fields[columns[2]]
+            if found and (value := labels.value(label)) is not label:
+                words[str(label).strip(), value] += 1
+            return found
+
+        return pairs
 
     def group(self, pair: Pair) -> str:
         return "\t".join(sorted(pair[:2]))
@@ -65,11 +82,15 @@ class Layout:
 
 @dataclass
 class Tally:
-    """Counts of a split: rows per file, rows left out by reason, the bad rows, repeated and contradictory pairs."""
+    """Counts of a split: rows per file, rows left out by reason, the bad rows, repeated and contradictory pairs.
+
+    `words` counts the labels that are words, each with its value.
+    """
 
     files: list[dict] = field(default_factory=list)
     left_out: Counter = field(default_factory=Counter)
     bad_rows: list[dict] = field(default_factory=list)
+    words: Counter = field(default_factory=Counter)
     repeated: int = 0
     contradictory: int = 0
 
@@ -97,6 +118,8 @@ def find_columns(names: list[str], layout: Layout, path: Path) -> tuple[int | st
                 "negative)."
             )
         named = candidates[0]
+        if names.count(str(named)) > 1:
+            raise InputError(f"{path}, line 1: expected one column {named}, got {names}. Rename the others.")
         found.append(names.index(named) if layout.format not in KEYED and isinstance(named, str) else named)
     if len(set(found)) < len(found):
         raise InputError(
@@ -137,12 +160,13 @@ def read_pairs(
     """
     parse = None
     rows = 0
+    records = iter(records)
     for number, text, fields in records:
         if isinstance(fields, list) and not fields:
             tally.left_out["blank line"] += 1
             continue
         if parse is None and not isinstance(fields, RowError):
-            parse = shape.parser([str(field).strip() for field in fields], Path(name), labels)
+            parse = shape.parser([str(field).strip() for field in fields], Path(name), labels, tally.words)
             if shape.header:
                 continue
         try:
@@ -151,7 +175,12 @@ def read_pairs(
             pairs = parse(fields)
         except RowError as error:
             if on_bad_rows == "error":
-                raise bad_row_error(place(name, shape.format, number), number, text, error) from error
+                advice = SKIP_ADVICE
+                if not rows and _all_fail(records, parse, error):
+                    advice = _every_row_advice(error, fields, shape, labels)
+                if number == 1 and shape.format not in KEYED:
+                    advice += " If line 1 holds column names, pass --header."
+                raise bad_row_error(place(name, shape.format, number), text, error, advice) from error
             tally.left_out["bad row"] += 1
             tally.bad_rows.append({"file": name, "line": number, "text": _shown(text), "reason": str(error)})
             continue
@@ -164,15 +193,53 @@ def read_pairs(
     tally.files[-1]["rows"] = rows
 
 
-def bad_row_error(where: str, number: int, text: str, error: RowError) -> InputError:
-    header = " If line 1 holds column names, pass --header." if number == 1 and not text.startswith("{") else ""
-    return InputError(
-        f"{where}: expected {error.expected}, got {error.got}.\n  {_shown(text)!r}\n"
-        "A guess at what it means would train on a wrong pair. Correct the line, or pass --on_bad_rows skip: such "
-        f"rows are then left out, counted and listed in the manifest.{header}"
-    )
+def _all_fail(records: Iterator[Record], parse: Callable | None, error: RowError) -> bool:
+    """Whether all further rows fail for the same reason as one before."""
+    for _, _, fields in records:
+        try:
+            if isinstance(fields, RowError):
+                raise fields
+            if fields:
+                if parse is not None:
+                    parse(fields)
+                return False
+        except RowError as other:
+            if other.expected != error.expected:
+                return False
+    return True
+
+
+def bad_row_error(where: str, text: str, error: RowError, advice: str) -> InputError:
+    return InputError(f"{where}: expected {error.expected}, got {error.got}.\n  {_shown(text)!r}\n{advice}")
+
+
+def _every_row_advice(error: RowError, fields: list | dict | RowError, shape: Shape, labels: LabelRange) -> str:
+    """What to do about a file of which no row can be used."""
+    advice = "Check --format and the columns, or leave the split of this file out with --leave_out."
+    if isinstance(error, LabelError) and isinstance(shape, Layout) and not isinstance(fields, RowError):
+        columns = list(fields.items() if isinstance(fields, dict) else enumerate(fields))
+        shown = ", ".join(f"{column}: {str(value)[:20]!r}" for column, value in columns)
+        fitting = [column for column, value in columns if _fits(value, labels)]
+        named = f"--label_column {fitting[0]}" if len(fitting) == 1 else "--label_column"
+        advice = (
+            f"Its columns are {shown}. Name them with --sentence1_column, --sentence2_column and {named}, or say what "
+            "the labels stand for, as in --label_values 否=0 是=1."
+        )
+    return f"No row of the file can be used, all for this reason. {advice}"
+
+
+def _fits(value: object, labels: LabelRange) -> bool:
+    try:
+        check_label(value, labels)
+    except RowError:
+        return False
+    return True
 
 
 def _shown(text: str) -> str:
-    shown = text.encode("utf-8", errors="backslashreplace").decode("utf-8")
-    return shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
+    """A row as text that can be printed: what is not UTF-8 as GB18030, or else as the numbers of its bytes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        text = as_gb18030(text) or text.encode("utf-8", errors="backslashreplace").decode("utf-8")
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."

@@ -25,6 +25,7 @@ class Source:
     Args:
         on_conflict: what to do with contradictory pairs; None for published corpora, which stay as they are.
         prompt: prompt of every first sentence, which is not part of it.
+        label_values: what labels stand for, as in `LabelRange`.
     """
 
     corpus: Corpus
@@ -35,9 +36,10 @@ class Source:
     carve: Carve | None = None
     on_conflict: str | None = None
     prompt: str = ""
+    label_values: dict[str, str] | None = None
 
     def rows(self, on_bad_rows: str) -> Rows:
-        labels = LabelRange(self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max)
+        labels = LabelRange(self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max, self.label_values)
         return Rows(self.files, labels, on_bad_rows, self.on_conflict, self.carve)
 
 

@@ -82,43 +82,91 @@ class Carve:
     validation_share: float
     test_share: float
     seed: int
+    by_sentence: bool = False
 
-    def hash_of(self, group: str) -> int:
-        return hash_of(f"{self.seed}\t{group}")
+    def key(self, group: str, pair: Pair) -> int:
+        """Hash of what keeps a pair together with others."""
+        return hash_of(pair[0]) if self.by_sentence else self.seeded(group)
 
-    def places(self, groups: Iterable[str]) -> "Places":
-        """The split of every group, which depends only on the texts and the seed, not on the order of the rows.
+    def seeded(self, text: str) -> int:
+        return hash_of(f"{self.seed}\t{text}")
+
+    def places(self, pairs: Iterable[tuple[str, Pair]]) -> "Places":
+        """The split of every pair, which depends only on the texts and the seed, not on the order of the rows.
 
         Args:
-            groups: the text of each pair that keeps it together with others: equal pairs, or those of a query.
+            pairs: each with the text that keeps it together with others: that of equal pairs, or of a query.
 
         Raises:
-            InputError: a share of the groups rounds to none of them, or to all.
+            InputError: a share of the groups rounds to none of them, or to all; or sentences join too many pairs.
         """
-        ranked = np.unique(np.frombuffer(array("Q", map(self.hash_of, groups)), dtype=np.uint64))
-        validation, test = (round(share * len(ranked)) for share in (self.validation_share, self.test_share))
+        if self.by_sentence:
+            return self.places_of_components(pair for _, pair in pairs)
+        ranked = np.unique(np.frombuffer(array("Q", (self.key(*one) for one in pairs)), dtype=np.uint64))
+        validation, test = self.counts(len(ranked))
+        ends = (validation, validation + test)
+        return Places(self, dict.fromkeys(ranked[: ends[0]].tolist(), "validation")
+                      | dict.fromkeys(ranked[ends[0] : ends[1]].tolist(), "test"))  # fmt: skip
+
+    def counts(self, groups: int) -> tuple[int, int]:
+        """Numbers of groups, or of different pairs, for validation and test."""
+        validation, test = (round(share * groups) for share in (self.validation_share, self.test_share))
         for name, share, count in (("validation", self.validation_share, validation), ("test", self.test_share, test)):
-            if share and not 0 < count <= validation + test < len(ranked):
+            if share and not 0 < count <= validation + test < groups:
                 raise InputError(
-                    f"--{name}_share {share:g} of {len(ranked)} different pairs (or queries) is {count} of them. A "
+                    f"--{name}_share {share:g} of {groups} different pairs (or queries) is {count} of them. A "
                     "figure on so few means nothing. Give more pairs or another share."
                 )
-        return Places(self, *(int(ranked[count]) for count in (validation, validation + test)))
+        return validation, test
+
+    def places_of_components(self, pairs: Iterable[Pair]) -> "Places":
+        """As `places`: pairs that share a sentence, also through other pairs, go to one split.
+
+        In an order that the seed draws, groups go to validation while they fit into its share of the pairs, then to
+        test; the others, and one that is larger than a share, are for training.
+        """
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        hashes = array("Q", (hash_of(sentence) for pair in pairs for sentence in sorted(pair[:2])))
+        different = np.unique(np.frombuffer(hashes, dtype=np.uint64).reshape(-1, 2), axis=0)
+        sentences, ends = np.unique(different, return_inverse=True)
+        ends = ends.reshape(-1, 2)
+        edges = coo_array((np.ones(len(ends), dtype=bool), (ends[:, 0], ends[:, 1])), shape=(len(sentences),) * 2)
+        count, group_of = connected_components(edges, directed=False)
+        sizes = np.bincount(group_of[ends[:, 0]], minlength=count)
+        first = sentences[np.unique(group_of, return_index=True)[1]].tolist()  # a sentence that stands for its group
+        room = dict(zip(("validation", "test"), self.counts(len(different)), strict=True))
+        splits = {}
+        for group in sorted(range(count), key=lambda group: self.seeded(str(first[group]))):
+            for split in room:
+                if sizes[group] <= room[split]:
+                    room[split] -= int(sizes[group])
+                    splits[group] = split
+                    break
+        empty = {"validation": self.validation_share, "test": self.test_share}.items()
+        for split, share in empty:
+            if share and split not in splits.values():
+                raise InputError(
+                    f"--split_by sentence: no group of pairs with common sentences fits into a {split} share of "
+                    f"{share:g}; the largest has {sizes.max():,} of {len(different):,} different pairs. Give a larger "
+                    "share, leave out sentences that many pairs have, or pass --split_by pair."
+                )
+        held_out = ((sentence, splits.get(group)) for sentence, group in zip(sentences.tolist(), group_of, strict=True))
+        return Places(self, {sentence: split for sentence, split in held_out if split is not None})
 
 
 @dataclass(frozen=True)
 class Places:
-    """Split of each group: hashes below `validation_end` are validation, those from there to `test_end` test."""
+    """The split of each pair: that of its key, or train where there is none."""
 
     carve: Carve
-    validation_end: int
-    test_end: int
+    held_out: dict[int, str]
 
     @property
     def splits(self) -> list[str]:
         shares = {"train": True, "validation": self.carve.validation_share, "test": self.carve.test_share}
         return [split for split in SPLITS if shares[split]]
 
-    def split_of(self, group: str) -> str:
-        found = self.carve.hash_of(group)
-        return "validation" if found < self.validation_end else "test" if found < self.test_end else "train"
+    def split_of(self, group: str, pair: Pair) -> str:
+        return self.held_out.get(self.carve.key(group, pair), "train")

@@ -129,7 +129,7 @@ def tiny_student(tmp_path_factory) -> Path:
 
     Drawn with a deviation of 0.3: with the usual 0.02 every token is as likely as any other, and no test sees a leak.
     """
-    from cosent.student.model import Student
+    from cosent.modeling.student import Student
 
     folder = tmp_path_factory.mktemp("student")
     tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))

@@ -14,8 +14,8 @@ from cosent.evaluation.calibration import Isotonic, Platt, sigmoid
 from cosent.evaluation.calibration_fit import fit_calibration
 from cosent.evaluation.probability_metrics import probability_metrics
 from cosent.inference.decision_rule import DecisionRule
-from cosent.inference.prompt_arguments import PromptArguments
 from cosent.run import read_record
+from cosent.similarity import ARGUMENTS as SIMILARITY
 from cosent.similarity import SimilarityArguments, answers, choose_rule, line
 from cosent.similarity import main as similarity
 
@@ -61,7 +61,7 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys
     assert result["calibration"] == rule.calibration.method
     assert result["calibration_from"] == "made_up validation, when the model was trained"
 
-    similarity(*parse(["--model", str(folder), first[1], second[1]], SimilarityArguments, PromptArguments))
+    similarity(*parse(["--model", str(folder), first[1], second[1]], *SIMILARITY))
     out, err = capsys.readouterr()
     verdict = "similar" if scores[1] >= rule.threshold else "not similar"
     assert out.split("  ")[0].strip() == f"{scores[1]:.4f}" and f"{probabilities[1]:.4f}  {verdict}" in out
@@ -85,19 +85,19 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
     assert "brier" not in out and "probabilities" not in err
 
     pair = ["--model", str(folder), "好", "坏"]
-    similarity(*parse(pair, SimilarityArguments, PromptArguments))
+    similarity(*parse(pair, *SIMILARITY))
     out, err = capsys.readouterr()
     assert "similar" not in out and "choose --corpus one or two" in err
-    similarity(*parse([*pair, "--corpus", "two"], SimilarityArguments, PromptArguments))
+    similarity(*parse([*pair, "--corpus", "two"], *SIMILARITY))
     out, err = capsys.readouterr()
     assert "similar" in out and "as on two validation" in err
     with pytest.raises(InputError, match="has a threshold and probabilities for one two. Those of another"):
-        similarity(*parse([*pair, "--corpus", "lcqmc"], SimilarityArguments, PromptArguments))
+        similarity(*parse([*pair, "--corpus", "lcqmc"], *SIMILARITY))
 
 
 def test_a_model_without_a_map_prints_the_score_alone(capsys):
     """Fails if a model that was never calibrated gives a verdict, or says nothing about why it has none."""
-    similarity(*parse(["--model", "mini", "好", "坏"], SimilarityArguments, PromptArguments))
+    similarity(*parse(["--model", "mini", "好", "坏"], *SIMILARITY))
     out, err = capsys.readouterr()
     assert out.count("  ") == 3 and "similar" not in out and "not trained here on labels of 0 and 1" in err
 

@@ -70,6 +70,20 @@ def test_an_unknown_flag_names_the_nearest_one(flag):
         parse(["--corpus", "a", flag, "3"], Arguments)
 
 
+@pytest.mark.parametrize(("flag", "meant"), [("--lr", "--learning_rate"), ("--epochs", "--num_train_epochs")])
+def test_a_flag_of_other_programs_names_ours(flag, meant):
+    """Fails if `--lr` is answered by a flag of as many letters."""
+    with pytest.raises(InputError, match=f"Did you mean '{meant}'"):
+        parse(["--corpus", "a", flag, "3"], *TRAIN_ARGUMENTS)
+
+
+def test_a_flag_that_is_like_no_other_gets_no_proposal():
+    """Fails if `--validation_pairs` is answered by --data_dir."""
+    with pytest.raises(InputError, match="'--validation_pairs'") as error:
+        parse(["--corpus", "a", "--validation_pairs", "3"], *TRAIN_ARGUMENTS)
+    assert "--data_dir" not in str(error.value)
+
+
 def test_a_misspelt_required_flag_names_the_right_one():
     """Fails if pages of usage ask for --corpus, and say nothing of --corpsu."""
     with pytest.raises(InputError, match="'--corpsu'. Did you mean '--corpus'"):
@@ -275,13 +289,14 @@ def test_what_a_job_shows_of_its_log(monkeypatch, capsys, quiet_afterwards, rank
         logging.getLogger("cosent.train").warning("cut off")
         logging.getLogger("library").info("chat")
         logging.getLogger("library").warning("old")
+        logging.getLogger("DeepSpeed").warning("Setting accelerator to CPU. If you have GPU ...")
 
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own: logging is configured by none yet
     monkeypatch.setattr(sys, "argv", ["job"])
     monkeypatch.setenv("RANK", rank)
     run(job, NoArguments)
     expected = "resuming from here\nwarning: cut off\nwarning: old\n"
-    assert capsys.readouterr().err == (expected if rank == "0" else "")
+    assert capsys.readouterr() == ("", expected if rank == "0" else "")
 
 
 def test_the_status_of_a_job_is_that_of_the_process(monkeypatch, quiet_afterwards):

@@ -7,6 +7,8 @@ import pytest
 
 from cosent.cli import parse
 from cosent.dedup import ARGUMENTS, main, threshold_of
+from cosent.encode import EncodeArguments
+from cosent.encode import main as encode
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Platt
 from cosent.inference.decision_rule import DecisionRule
@@ -22,8 +24,8 @@ def dedup(tiny_model, tmp_path, capsys, monkeypatch):
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "bi")
     (tmp_path / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
 
-    def run(*flags):
-        words = ["--model", tmp_path / "bi", "--text", tmp_path / "faq.txt", "--device", "cpu", *flags]
+    def run(*flags, text="faq.txt"):
+        words = ["--model", tmp_path / "bi", *(["--text", tmp_path / text] if text else []), "--device", "cpu", *flags]
         main(*parse([str(word) for word in words], *ARGUMENTS))
         printed = capsys.readouterr()
         return printed.out.splitlines(), printed.err
@@ -61,6 +63,35 @@ def test_groups_and_the_file_without_duplicates(dedup, tmp_path):
     lines, _ = dedup("--threshold", -1.0)
     assert lines[0] == "group 1: 7 sentences"
     assert dedup("--min_cluster_size", 2)[1].count("by HDBSCAN") == 1
+
+
+def test_the_output_has_a_line_per_sentence(dedup, tmp_path):
+    """Fails if a sentence with a line break is read as two when the output is read again."""
+    (tmp_path / "faq.jsonl").write_text('{"text": "第一行\\n第二行"}\n{"text": "另一句"}\n', encoding="utf-8")
+    (said,) = dedup("--threshold", 1, "--output", tmp_path / "unique.txt", text="faq.jsonl")[0]
+    assert (tmp_path / "unique.txt").read_text(encoding="utf-8") == "第一行 第二行\n另一句\n"
+    assert json.loads(said)["kept"] == 2
+
+
+def test_the_input_is_never_replaced(dedup, tmp_path):
+    """Fails if --overwrite costs the other columns of a table, the text of an index, or its vectors."""
+    (tmp_path / "faq.csv").write_text("id,text\n1,怎么还款\n2,如何还款\n", encoding="utf-8")
+    flags = ("--threshold", 0.9, "--overwrite", "--output")
+    with pytest.raises(InputError, match=r"--output .*faq\.csv is an input"):
+        dedup(*flags, tmp_path / "faq.csv", text="faq.csv")
+    encode(EncodeArguments(str(tmp_path / "bi"), [str(tmp_path / "faq.csv")], str(tmp_path / "v.npy"), normalize=True))
+    for name in ("faq.csv", "v.npy"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(InputError, match=f"--output .*{name} is an input"):
+            dedup(*flags, tmp_path / name, "--index", tmp_path / "v.npy", text=None)
+        assert (tmp_path / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("threshold", ["nan", "95", "-2"])
+def test_thresholds_that_are_no_cosine(dedup, threshold):
+    """Fails if a slip finds nothing, or everything, without a word."""
+    with pytest.raises(InputError, match=f"--threshold {threshold}"):
+        dedup("--threshold", threshold)
 
 
 def test_the_threshold_of_the_model(dedup, tmp_path):

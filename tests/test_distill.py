@@ -18,10 +18,10 @@ from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.saved_folder import save_modules
+from cosent.modeling.student import Student
 from cosent.modeling.tail import Dense, Normalize
 from cosent.run import read_record
-from cosent.student.evaluation import perplexity
-from cosent.student.model import Student
+from cosent.training.student import perplexity
 from tests.launching import later_wins
 
 SENTENCES = [

@@ -21,6 +21,7 @@ from cosent.errors import InputError
 from cosent.inference.vector_file import ChunkTask, chunk_runner, chunks_of, encode_file
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.shard_encoder import load_encoder
+from cosent.modeling.teacher import sentence_vectors
 from cosent.tables.reading import SENTENCE, open_table
 
 LINES = [f"第{number}个问题怎么还款" for number in range(23)]
@@ -181,6 +182,21 @@ def test_lines_that_cannot_be_encoded_are_named(tiny_model, tmp_path, content, m
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
         main(job(tiny_model, path, tmp_path))
+
+
+def test_vectors_that_are_not_finite_are_not_published(tiny_model, tmp_path):
+    """Fails if a vector of NaN, which float16 makes of an overflow, is stored, or nobody learns of which line it is."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    with torch.no_grad():
+        encoder.backbone.embeddings.word_embeddings.weight[encoder.tokenizer("红").input_ids[1]] = torch.nan
+    encoder.save_pretrained(tmp_path / "broken")
+    (tmp_path / "sentences.txt").write_text("怎么还款\n红色的苹果\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"sentences\.txt: .*nan.* text 2"):
+        main(job(tmp_path / "broken", tmp_path / "sentences.txt", tmp_path))
+    assert not list(tmp_path.glob("vectors.npy*"))
+    with pytest.raises(InputError, match="nan.* text 2"):
+        sentence_vectors(encoder, ["怎么还款", "红色的苹果"], tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
 
 
 def test_empty_lines_may_be_kept(tiny_model, tmp_path, capsys):

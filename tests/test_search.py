@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
 from cosent.finding.index import Hit, Index, reranked
+from cosent.inference.vector_manifest import read_manifest, sample_hash
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.prompts import Prompts
@@ -77,15 +80,24 @@ def test_text_alone_is_enough(search, folder, tmp_path):
     (tmp_path / "queries.txt").write_text("还款\n", encoding="utf-8")
     for query in (("--query", "还款"), ("--queries", tmp_path / "queries.txt")):
         assert search("--text", folder / "faq.txt", *query, "--top", "3", index=None)[0] == expected
-    assert expected[0] == "还款" and len(expected) == 4 and expected[1].split()[0] == "1"
+    assert expected[1] == "还款" and len(expected) == 5 and expected[2].split()[0] == "1"
     assert len(list((tmp_path / "cache").glob("*.npy"))) == 1, "the vectors are not cached"
 
 
 def test_queries_one_a_line(search, monkeypatch):
     """Fails if a session cannot ask several queries of a model that is loaded once."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("还款\n\n苹果\n"))
-    lines, said = search("--top", "1")
+    (head, *lines), said = search("--top", "1")
+    assert head.split() == ["rank", "cosine", "row", "sentence"]
     assert lines[0::2] == ["还款", "苹果"] and len(lines) == 4 and said.count("1 query in 7 sentences") == 2
+
+
+def test_columns_stand_under_their_names(search, folder):
+    """Fails if a user cannot tell the score of --rerank from the cosine."""
+    for flags in ((), ("--rerank", folder / "cross")):
+        head, _, hit = search("--query", "还款", "--top", "1", *flags)[0]
+        names, values = ([match.end() for match in re.finditer(r"\S+", line)] for line in (head, hit))
+        assert names[:-1] == values[:-1] and ("rerank" in head) == bool(flags)
 
 
 def test_reranking(search, folder):
@@ -141,6 +153,13 @@ def test_an_index_that_does_not_fit_is_refused(folder, tiny_model, tmp_path):
         Index.open(tmp_path / "long.npy", str(folder / "bi"))
     with pytest.raises(InputError, match=r"has no \.npy file"):
         Index.open(folder / "bi", str(folder / "bi"))
+    vectors = np.load(folder / "index/vectors.npy")
+    vectors[2] = np.nan
+    np.save(tmp_path / "nan.npy", vectors)
+    about = read_manifest(folder / "index/vectors.npy")
+    replace(about, sample_sha256=sample_hash(vectors)).save(tmp_path / "nan.npy")
+    with pytest.raises(InputError, match=r"nan\.npy: row 2 .* length nan"):
+        Index.open(tmp_path / "nan.npy", str(folder / "bi"))
     shutil.copytree(folder / "index", tmp_path / "torn/index")
     shutil.copy(folder / "faq.txt", tmp_path / "torn")
     (tmp_path / "torn/index/vectors.npy").write_bytes((folder / "index/vectors.npy").read_bytes()[:-100])
@@ -189,6 +208,24 @@ def test_faiss_finds_the_same(search, folder, tmp_path, kind):
     assert list((tmp_path / "index").glob("*.hnsw.faiss"))
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_faiss_of_an_edited_file(search, folder, tmp_path, monkeypatch, stored):
+    """Fails if the index of faiss of an earlier text answers: other sentences, or the right rows of the wrong text."""
+    pytest.importorskip("faiss")
+    monkeypatch.setattr("cosent.finding.index.LENGTHS", 3)  # samples leave out most rows, as in a file of any length
+    monkeypatch.setattr("cosent.inference.vector_manifest.SAMPLE", 3)
+    for edited in ("如何还款", "怎么借钱"):
+        (tmp_path / "faq.txt").write_text("\n".join([LINES[0], edited, *LINES[2:]]) + "\n", encoding="utf-8")
+        flags, index = ["--text", tmp_path / "faq.txt"], None
+        if stored:
+            flags, index = [], tmp_path / "vectors.npy"
+            encoded(tmp_path / "faq.txt", index, folder / "bi", overwrite=True)
+        flags += ["--query", edited, "--top", "1", "--faiss", "hnsw", "--json"]
+        (hit,) = json.loads(search(*flags, index=index)[0][0])["hits"]
+        assert (hit["row"], hit["sentence"]) == (1, edited) and hit["cosine"] == pytest.approx(1, abs=1e-5)
+    assert len(list(tmp_path.glob("*.faiss"))) == stored, "an index that nothing reads any more is kept"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 def test_ctrl_c_ends_a_session(folder):
@@ -210,6 +247,7 @@ def test_ctrl_c_ends_a_session(folder):
     try:
         process.stdin.write("还款\n".encode())
         process.stdin.flush()
+        assert process.stdout.readline().split()[0] == b"rank"
         assert process.stdout.readline().decode().strip() == "还款"
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=60)[1].decode()

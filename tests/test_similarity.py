@@ -3,14 +3,14 @@
 import json
 from functools import partial
 
+import openpyxl
 import pytest
 from tqdm.auto import tqdm
 
 from cosent import load_model
 from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.inference.prompt_arguments import PromptArguments
-from cosent.similarity import SimilarityArguments, main, pair_up
+from cosent.similarity import ARGUMENTS, main, pair_up
 from cosent.tables.reading import PAIR, open_table
 from cosent.tables.writing import table_writer
 
@@ -19,7 +19,7 @@ SECOND = [f"怎么还款{number}" for number in range(7)]
 
 
 def similarity(model, *words):
-    main(*parse([*map(str, words), "--model", str(model), "--device", "cpu"], SimilarityArguments, PromptArguments))
+    main(*parse([*map(str, words), "--model", str(model), "--device", "cpu"], *ARGUMENTS))
 
 
 @pytest.fixture
@@ -43,6 +43,26 @@ def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, questions, tmp_path,
     expected = load_model(str(tiny_model)).similarity(FIRST, SECOND)
     assert [float(row["score"]) for row in rows] == pytest.approx(expected, abs=2e-6)
     assert len(set(expected.round(4))) > 3, "scores are alike: nothing was compared"
+
+
+def test_a_sheet_and_an_encoding_are_named(tiny_model, tmp_path, capsys):
+    """Fails if a workbook with notes, text in GB18030 or labels that are words must be converted first."""
+    book = openpyxl.Workbook()
+    book.active.append(["说明"])
+    sheet = book.create_sheet("数据")
+    for row in [("句子1", "句子2", "标签"), ("甲", "乙", "同"), ("丙", "丁", "异")]:
+        sheet.append(row)
+    book.save(tmp_path / "a.xlsx")
+    (tmp_path / "a.csv").write_bytes("句子1,句子2,标签\n甲,乙,同\n丙,丁,异\n".encode("gb18030"))
+    labels = ("--label_column", "标签", "--label_values", "同=1", "异=0")
+    printed = []
+    for name, *flags in (("a.xlsx", "--sheet", "数据"), ("a.csv", "--encoding", "gb18030")):
+        similarity(tiny_model, "--pairs", tmp_path / name, *flags, *labels)
+        printed.append(capsys.readouterr())
+    assert printed[0].out == printed[1].out and [row.split()[1] for row in printed[0].out.splitlines()] == ["1", "0"]
+    assert "Spearman with 标签" in printed[0].err
+    with pytest.raises(InputError, match="--sheet does nothing here"):
+        similarity(tiny_model, "甲", "乙", "--sheet", "数据")
 
 
 def test_pairs_are_counted_without_a_progress_bar(tiny_model, questions, tmp_path, monkeypatch, capsys):

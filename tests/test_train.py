@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.data.pairs import PairDataset
 from cosent.data.prefix import NO_PREFIXES
@@ -19,8 +20,9 @@ from cosent.errors import InputError
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.run import read_scores
-from cosent.training.arguments import DataArguments
+from cosent.run import read_record, read_scores
+from cosent.train import main
+from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
 from cosent.training.mixture import training_set
 
 
@@ -41,6 +43,28 @@ def test_training_ends_with_a_model_that_others_load(train, corpus):
     epochs = [entry["eval_spearman"] for entry in record["history"] if "eval_spearman" in entry]
     assert max(epochs) == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
+
+
+def test_others_may_read_the_folder(train, corpus):
+    """Fails if weights are for their owner alone, so that a server of another user cannot load them."""
+    umask = os.umask(0o027)
+    try:
+        folder = train(corpus, "--num_train_epochs", "1", "--use_peft", "true")
+    finally:
+        os.umask(umask)
+    modes = {str(file.relative_to(folder)): oct(file.stat().st_mode & 0o777) for file in folder.rglob("*.*")}
+    assert {"model.safetensors", "run.json"} < set(modes) and any("adapter" in name for name in modes)
+    assert {name: mode for name, mode in modes.items() if mode not in ("0o640", "0o750")} == {}
+
+
+@pytest.mark.parametrize(("flags", "rate"), [((), 5e-4), (("--use_peft", "true"), 2e-3)])
+def test_the_default_learning_rate_is_that_of_the_encoder(tiny_model, corpus, tmp_path, caplog, flags, rate):
+    """Fails if a small encoder is trained at the rate of BERT-base where no recipe names one."""
+    caplog.set_level("INFO")
+    place = ("--model_name_or_path", str(tiny_model), "--corpus", str(corpus), "--output_dir", str(tmp_path / "run"))
+    main(*parse([*place, *flags, "--use_cpu", "true", "--max_steps", "1"], *TRAIN_ARGUMENTS))
+    assert read_record(tmp_path / "run").recipe["learning_rate"] == rate
+    assert f"--learning_rate {rate:g}" in caplog.text
 
 
 def test_what_a_report_needs_is_kept(train, corpus, pairs):

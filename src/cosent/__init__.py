@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cosent.modeling.auto import load_model
     from cosent.modeling.bi_encoder import SentenceEncoder
     from cosent.modeling.cross_encoder import CrossEncoder
-    from cosent.student.model import Student
+    from cosent.modeling.student import Student
 
 __version__ = "0.1.0"
 __all__ = ["CrossEncoder", "SentenceEncoder", "Student", "decision_rules", "load_model"]
@@ -21,7 +21,7 @@ __all__ = ["CrossEncoder", "SentenceEncoder", "Student", "decision_rules", "load
 HOMES = {
     "CrossEncoder": "cosent.modeling.cross_encoder",
     "SentenceEncoder": "cosent.modeling.bi_encoder",
-    "Student": "cosent.student.model",
+    "Student": "cosent.modeling.student",
     "decision_rules": "cosent.inference.decision_rule",
     "load_model": "cosent.modeling.auto",
 }

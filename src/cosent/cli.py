@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cosent import __version__
-from cosent.compute.processes import PARENT_VARIABLE, end_with_parent, is_first
+from cosent.compute.processes import PARENT_VARIABLE, end_with_parent, is_first, let_launcher_end
 from cosent.compute.progress_lines import use_progress_lines
 from cosent.errors import InputError, messages_for_users
 from cosent.flags import Flag, flags_of, nearest, read_values, value_of, words_of
@@ -186,6 +186,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
         try:
             status = job(*arguments)
         except KeyboardInterrupt:
+            let_launcher_end()
             if "resume_from_checkpoint" in flags_of(*argument_classes):
                 print("\nThe same command with --resume_from_checkpoint auto continues from the last checkpoint.",
                       file=sys.stderr)  # fmt: skip
@@ -207,6 +208,8 @@ def configure_logging() -> None:
     handler.setFormatter(Formatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("cosent").setLevel(logging.INFO)
+    # Without a GPU, DeepSpeed warns as soon as accelerate finds it installed.
+    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
     use_progress_lines()
 
 

@@ -5,6 +5,7 @@ cosent dedup --model runs/faq --index vectors.npy --threshold 0.9 --pairs
 """
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent.cli import run
+from cosent.encoders import resolve
 from cosent.errors import InputError, writing
 from cosent.files import write_atomically
 from cosent.finding.arguments import IndexArguments
@@ -37,10 +39,11 @@ class DedupArguments:
 
 
 def main(index_args: IndexArguments, args: DedupArguments) -> None:
+    check(args, [] if args.output is None else inputs_of(index_args))  # before imports that take seconds
+    resolve(index_args.model)
     from cosent.finding.groups import dense_clusters
     from cosent.finding.index import open_index
 
-    check(args)
     threshold = threshold_of(index_args.model, args.threshold) if args.min_cluster_size is None else None
     index = open_index(index_args)
     if args.pairs:
@@ -55,21 +58,38 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     else:
         _, first = np.unique(groups, return_index=True)
         with writing(args.output):
-            write_atomically(args.output, "".join(f"{index.sentences[row]}\n" for row in np.sort(first)))
+            kept = (re.sub(r"[\r\n]+", " ", index.sentences[row]) for row in np.sort(first))
+            write_atomically(args.output, "".join(f"{sentence}\n" for sentence in kept))
         print(json.dumps({"output": args.output, "sentences": len(groups), "kept": len(first)}))
     size = np.bincount(groups)
     print(f"{len(groups):,} sentences: {len(size):,} groups by {how}, {(size > 1).sum():,} of several sentences",
           file=sys.stderr)  # fmt: skip
 
 
-def check(args: DedupArguments) -> None:
+def inputs_of(index_args: IndexArguments) -> list[Path]:
+    """The files that the sentences are read from; of an index, its vectors and what was encoded."""
+    if index_args.index is None:
+        return [Path(path) for path in index_args.text or []]
+    from cosent.inference.vector_manifest import source_of
+    from cosent.inference.vector_set import open_vectors
+
+    vectors = open_vectors(index_args.index)
+    return [*vectors.files, *map(source_of, vectors.files, vectors.manifests)]
+
+
+def check(args: DedupArguments, inputs: list[Path]) -> None:
     """Refuses arguments before a model is loaded.
 
     Raises:
-        InputError: an output that exists, or flags that do not go together.
+        InputError: an output that exists or is an input, a threshold that is no cosine, or flags that do not go
+            together.
     """
+    if args.output is not None and Path(args.output).resolve() in {path.resolve() for path in inputs}:
+        raise InputError(f"--output {args.output} is an input: its other rows and columns would be lost. Name another.")
     if args.output is not None and Path(args.output).exists() and not args.overwrite:
         raise InputError(f"--output {args.output} exists, and nothing was written. Name another, or pass --overwrite.")
+    if args.threshold is not None and not -1 <= args.threshold <= 1:
+        raise InputError(f"--threshold {args.threshold}: expected a cosine, from -1 to 1. Correct it, e.g. to 0.9.")
     if args.json and args.output is not None:
         raise InputError("--json prints what --output leaves out of its file. Give one of the two.")
     if args.pairs and (args.output is not None or args.min_cluster_size is not None):

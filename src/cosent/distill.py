@@ -5,7 +5,9 @@ accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill
 """
 
 import time
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import datasets
@@ -13,36 +15,120 @@ import numpy as np
 from transformers import set_seed
 
 from cosent.cli import run
+from cosent.data.corpus import Corpus, labels_of, random_subset
 from cosent.data.leaks import leaks
 from cosent.data.pairs import PairDataset
 from cosent.data.prefix import NO_PREFIXES, Prefixes
+from cosent.data.text import read_texts
 from cosent.data.tokenization import warn_truncated
 from cosent.errors import InputError
-from cosent.inference.prompt_arguments import SavedPromptArguments
+from cosent.flags import REQUIRED, option, refuse_changed
+from cosent.inference.prompt_arguments import SavedPromptArguments, check_line_breaks
+from cosent.losses.cosent import COSINE_SCALE
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.modeling.decoding import Sampling
 from cosent.modeling.embedder import Embedder
 from cosent.modeling.loading import keep_layers
+from cosent.modeling.pooling import CHOICES
+from cosent.modeling.student import Student
 from cosent.modeling.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.modeling.text_model import TextModel
 from cosent.run import CorpusRecord, RunRecord, manifest_hashes
-from cosent.student.arguments import DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments
-from cosent.student.data import Corruption, StudentCollator, StudentDataset, training_rows
-from cosent.student.decoding import Sampling
-from cosent.student.evaluation import StudentEvaluation, summary
-from cosent.student.model import Student
-from cosent.student.trainer import StudentTrainer
 from cosent.training import verdict
+from cosent.training.arguments import PairTrainingArguments
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.dry_run import output_folder, show_plan, truncation
 from cosent.training.environment import environment, footprint, recipe
-from cosent.training.finish import finish
+from cosent.training.finish import finish, model_line
 from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import select_on_validation
 from cosent.training.mixture import load_corpora
 from cosent.training.sharding import whole_state
+from cosent.training.student import (
+    Corruption,
+    StudentCollator,
+    StudentDataset,
+    StudentEvaluation,
+    StudentTrainer,
+    summary,
+)
 from cosent.training.towers import use_prompts
+
+
+@dataclass
+class StudentArguments:
+    """The student to start from."""
+
+    model_name_or_path: str = option("mini-roformer", "A RoFormer, a student or a published RoFormer-Sim.")
+    pooling: str | None = option(
+        None, f"{', '.join(CHOICES)}, or several joined by +; default: that of the model, else linear_cls."
+    )
+    student_layers: int | None = option(None, "Keep this many of its layers, evenly spaced; default: all.")
+    max_length: int | None = option(None, "Tokens per sentence; default: that of the corpus.")
+    dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")
+    generation: bool = option(True, "Learn to generate too; false trains a small retrieval model of any architecture.")
+    packing: bool = option(True, "Pack several sequences into a row; false pads each to the longest of its batch.")
+
+
+@dataclass
+class StudentDataArguments:
+    """Training data."""
+
+    corpus: list[str] = option(REQUIRED, "Prepared corpora, which are mixed: names under --data_dir or folders.")
+    eval_corpora: list[str] | None = option(None, "Corpora for selection and test; default: those trained on.")
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    limit_train: int | None = option(None, "Train on a random subset of this many pairs of each, for every --seed.")
+    text: list[str] | None = option(None, "Files of sentences without labels, a line each: .txt, .jsonl, also .gz.")
+    limit_text: int | None = option(None, "Read this many lines of --text; default: all.")
+
+
+@dataclass
+class DistillArguments:
+    """Objectives of distillation."""
+
+    teacher: str | None = option(None, "Bi- or cross-encoder to learn from; without one, synonyms find each other.")
+    teacher_prompt: list[str] | None = option(
+        None, "Text in front of what the teacher reads, as --prompt for the student; default: that of the teacher.",
+        commas=True,
+    )  # fmt: skip
+    teacher_prompt_name: list[str] | None = option(None, "Instead: the name of a prompt of the teacher, or two names.")
+    judge: str | None = option(None, "Bi- or cross-encoder that judges generated sentences; default: the teacher.")
+    synonyms_only: bool = option(False, "Use only pairs of synonyms for the similarity term too.")
+    similarity_weight: float | None = option(None, "Weight of the similarity loss; default 100 for vectors, else 1.")
+    generation_weight: float = option(1.0, "Weight of the generation loss.")
+    scale: float = option(COSINE_SCALE, "Inverse temperature, without a teacher or with a cross-encoder.")
+    corruption_share: float = option(0.5, "Share of the sources that are corrupted.")
+    corruption_ratio: float = option(0.15, "Share of the words of a corrupted source that are hidden or replaced.")
+    teacher_cache: str | None = option(
+        None, "Cache folder for the outputs of teachers; default: ~/.cache/cosent/model_outputs."
+    )
+    generation_sources: int = option(50, "Held-out sentences to generate samples for and measure; 0 for none.")
+    generation_samples: int = option(20, "Samples for each of them.")
+
+    def __post_init__(self):
+        check_line_breaks(self.teacher_prompt)
+        if self.teacher is None:
+            refuse_changed(self, ("teacher_prompt", "teacher_prompt_name"), "--teacher")
+
+
+@dataclass
+class StudentTrainingArguments(PairTrainingArguments):
+    """As `PairTrainingArguments`, with batches of equal size, since the similarity loss depends on it."""
+
+    dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
+    output_dir: str | None = option(None, "Folder for the student, run.json and checkpoints.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        for flag in ("on_collapse", "balanced_batches", "local_comparisons"):
+            if getattr(self, flag):
+                raise InputError(f"--{flag} does nothing for students yet. Leave it out.")
+        if self.metric_for_best_model not in (None, "spearman"):
+            raise InputError(
+                f"--metric_for_best_model {self.metric_for_best_model}: students are selected by spearman."
+            )
 
 
 def main(
@@ -60,6 +146,7 @@ def main(
     select_on_validation(measured, args)
     set_seed(args.seed)
     model, encoder = build(model_args, max(c.manifest.max_length["bi_encoder"] for c in corpora), args.seed)
+    args.choose_learning_rate(encoder.backbone.config.hidden_size)
     prefixes = student_prompts(encoder, model_args, prompt_args)
     rows, positive = training_rows(corpora, data_args, distill_args)
     teacher = load_model(distill_args.teacher).to(args.device) if distill_args.teacher else None
@@ -100,8 +187,8 @@ def main(
         return held_out.report(whole_state(trainer.model))
 
     result = trainer.train(checkpoint, at_start=at_start)
-    before, written_before = trainer.before
-    after, written_after = held_out.report(whole_state(trainer.model))
+    before, _, written_before = trainer.before
+    after, intervals, written_after = held_out.report(whole_state(trainer.model))
     trainer.save_model()
     proven = proof.check(args.output_dir)
     if trainer.is_world_process_zero():
@@ -116,6 +203,7 @@ def main(
             synonyms=int(positive.sum()),
             before=before,
             after=after,
+            intervals=intervals,
             prompts=(prefixes[0].text, prefixes[1].text),
             written_before=written_before,
             written_after=written_after,
@@ -127,8 +215,8 @@ def main(
         )
         floor = verdict.judge(record, measured, corpora)
         finish(trainer, record)
-        print(summary(record, floor), *verdict.in_words(record), sep="\n")
-        print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
+        print(summary(record, floor), *verdict.lines(record), sep="\n")
+        print(model_line(args.output_dir, record))
 
 
 def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student | BiEncoder, SentenceEncoder]:
@@ -163,6 +251,39 @@ def student_prompts(encoder: SentenceEncoder, args: StudentArguments, prompt_arg
             "generates would learn to write it too. Add --generation false, or switch it off with --prompt ''."
         )
     return prefixes
+
+
+def training_rows(
+    corpora: list[Corpus], data_args: StudentDataArguments, args: DistillArguments
+) -> tuple[datasets.Dataset, np.ndarray]:
+    """All pairs of sentences, and which of them are synonyms (bool of shape `(pairs,)`).
+
+    Pairs that are not synonyms, and adjacent lines of text, are used only by the similarity term.
+
+    Raises:
+        InputError: text without a teacher, or pairs without synonyms.
+    """
+    parts, flags = [], []
+    for corpus in corpora:
+        rows = random_subset(corpus.split("train"), data_args.limit_train)
+        positive = labels_of(rows) >= corpus.manifest.similar_from
+        if not positive.any():
+            least = f"{corpus.manifest.similar_from:g}"
+            raise InputError(f"{corpus.manifest.name} has no synonyms in train: no label reaches {least}.")
+        if args.teacher is None or args.synonyms_only:
+            rows, positive = rows.select(np.flatnonzero(positive)), positive[positive]
+        parts.append(rows)
+        flags.append(positive)
+    if data_args.text:
+        if args.teacher is None:
+            raise InputError("--text has no labels, so it needs a --teacher to learn similarity from. Name one.")
+        lines = read_texts(data_args.text)
+        lines = list(islice(lines, data_args.limit_text))
+        lines = lines[: len(lines) // 2 * 2]
+        columns = {"sentence1": lines[::2], "sentence2": lines[1::2], "label": [0.0] * (len(lines) // 2)}
+        parts.append(datasets.Dataset.from_dict(columns, features=parts[0].features))
+        flags.append(np.zeros(len(lines) // 2, dtype=bool))
+    return (parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)), np.concatenate(flags)
 
 
 def tokenised_pairs(

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from cosent.cli import run
+from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1
 from cosent.inference.prompt_arguments import check_line_breaks, warn_of_other_prompts
@@ -56,6 +57,7 @@ class EncodeArguments:
 
 
 def main(args: EncodeArguments) -> None:
+    resolve(args.model)  # before imports that take seconds
     from tqdm.auto import tqdm
 
     from cosent.compute.devices import choose_device

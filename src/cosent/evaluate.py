@@ -16,6 +16,7 @@ import numpy as np
 
 from cosent.cli import run
 from cosent.data.retrieval_arguments import RetrievalArguments
+from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
 from cosent.inference.prompt_arguments import PromptArguments, warn_of_other_prompts
@@ -23,6 +24,8 @@ from cosent.measuring.decision import choose_decision
 from cosent.measuring.mteb_arguments import MtebArguments
 from cosent.measuring.output import PREDICTION_COLUMNS, retrieval_lines, table, write_predictions
 from cosent.schema import SPLITS
+from cosent.tables.arguments import OF_TABLES, TableArguments
+from cosent.tables.labels import label_values
 
 # Flags that --mteb does not have.
 OF_CORPUS = ("text_columns", "label_column", "split", "threshold", "find_threshold", "threshold_grid", "predictions")
@@ -55,17 +58,22 @@ class EvaluateArguments:
 
 
 def main(
-    args: EvaluateArguments, prompt_args: PromptArguments, retrieval_args: RetrievalArguments, mteb_args: MtebArguments
+    args: EvaluateArguments,
+    prompt_args: PromptArguments,
+    retrieval_args: RetrievalArguments,
+    mteb_args: MtebArguments,
+    table_args: TableArguments,
 ) -> None:
+    start = time.time()
+    check(args, mteb_args, table_args)  # before imports that take seconds
+    resolve(args.model)
     from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
     from cosent.inference.embedding import quantized
     from cosent.modeling.auto import load_model
 
-    start = time.time()
-    check(args, mteb_args)
     device = choose_device(args.device, args.int8)
-    corpus = None if mteb_args.mteb is not None else rows_of(args)
+    corpus = None if mteb_args.mteb is not None else rows_of(args, table_args)
     model = load_model(args.model).to(device)
     if args.int8:
         model = quantized(model)
@@ -81,7 +89,7 @@ def main(
         print(json.dumps(head | result | {"seconds": time.time() - start}))
 
 
-def check(args: EvaluateArguments, mteb_args: MtebArguments) -> None:
+def check(args: EvaluateArguments, mteb_args: MtebArguments, table_args: TableArguments) -> None:
     """Refuses arguments before a model is loaded.
 
     Raises:
@@ -90,6 +98,8 @@ def check(args: EvaluateArguments, mteb_args: MtebArguments) -> None:
     refuse_below_1(args, "batch_size")
     if (args.corpus is None and args.pairs is None) == (mteb_args.mteb is None):
         raise InputError("Give --corpus NAME, --pairs FILE or --mteb with tasks of mteb: one of them is scored.")
+    if args.pairs is None:
+        refuse_changed(table_args, OF_TABLES, "--pairs FILE")
     if args.pairs is None and mteb_args.mteb is None:
         refuse_changed(args, ("text_columns", "label_column"), "--pairs FILE")
     if mteb_args.mteb is not None:
@@ -98,7 +108,7 @@ def check(args: EvaluateArguments, mteb_args: MtebArguments) -> None:
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
 
 
-def rows_of(args: EvaluateArguments):
+def rows_of(args: EvaluateArguments, table_args: TableArguments):
     """The corpus that is scored: a prepared one, or a file of the user's."""
     from cosent.data.corpus import load_corpus
     from cosent.measuring.labelled_file import read_labelled, rule_name
@@ -106,7 +116,8 @@ def rows_of(args: EvaluateArguments):
     if args.pairs is None:
         return load_corpus(args.corpus, args.data_dir)
     name = rule_name(args.model, args.pairs, args.corpus)
-    return read_labelled(args.pairs, args.text_columns, args.label_column, name)
+    values = label_values(table_args.label_values)
+    return read_labelled(args.pairs, args.text_columns, args.label_column, name, table_args.options, values)
 
 
 def evaluate_mteb(model, args: EvaluateArguments, mteb_args: MtebArguments, prompts: tuple[str, str]):
@@ -168,7 +179,7 @@ def retrieval(task, queries: np.ndarray, documents: np.ndarray) -> dict:
     return means | task.size | {"intervals": mean_intervals(values)}
 
 
-ARGUMENTS = (EvaluateArguments, PromptArguments, RetrievalArguments, MtebArguments)
+ARGUMENTS = (EvaluateArguments, PromptArguments, RetrievalArguments, MtebArguments, TableArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS)

@@ -62,10 +62,19 @@ def complete_folder(folder: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
+        apply_umask(partial)
         partial.rename(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def apply_umask(folder: str | Path) -> None:
+    """Gives the weights in a folder the permissions of any new file; safetensors writes them for their owner alone."""
+    umask = os.umask(0o077)  # reading it means setting it
+    os.umask(umask)
+    for file in Path(folder).rglob("*.safetensors"):
+        file.chmod(0o666 & ~umask)
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:

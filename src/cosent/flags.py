@@ -200,7 +200,10 @@ def read_recipe(path: str) -> dict:
 
 
 def nearest(name: str, known, prefix: str = "") -> str:
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    """The most similar name, as a question; the one that `name` has the initials of, as `lr`, or is a part of."""
+    initials = [one for one in known if "".join(word[:1] for word in one.split("_")) == name]
+    wider = [one for one in known if f"_{name}_" in f"_{one}_"]
+    matches = sorted(initials, key=len, reverse=True) or difflib.get_close_matches(name, known, n=1) or wider
     return f" Did you mean {prefix + matches[0]!r}?" if matches else ""
 
 

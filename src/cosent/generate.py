@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 
 from cosent.cli import run
+from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_changed
 from cosent.tables.reading import SENTENCE, open_table
@@ -45,8 +46,9 @@ class GenerateArguments:
 
 
 def main(args: GenerateArguments) -> None:
+    resolve(args.model)  # before imports that take seconds
     from cosent.compute.devices import choose_device
-    from cosent.student.model import Student
+    from cosent.modeling.student import Student
 
     if args.input is None:
         refuse_changed(args, ("text_column",), "--input FILE")

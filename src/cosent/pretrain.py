@@ -6,36 +6,102 @@ accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.pretrai
 
 import logging
 import time
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 import torch
-from transformers import set_seed
+from transformers import TrainingArguments, set_seed
 
 from cosent.cli import run
 from cosent.compute.packed_backbone import POSITIONS
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option, refuse_below_1, refuse_negative
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.loading import load_tokenizer
 from cosent.modeling.pooling import Pooling
-from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
-from cosent.pretraining.batches import NeighbourBatches
-from cosent.pretraining.comparisons import ComparedBatches
-from cosent.pretraining.matching_head import add_matching_head
-from cosent.pretraining.model import NO_DROPOUT, Pretraining, fresh_model, initial_model
-from cosent.pretraining.sources import Texts
-from cosent.pretraining.trainer import PretrainTrainer
-from cosent.pretraining.vocabulary import learn_tokenizer
 from cosent.run import PretrainingRecord, RunRecord
+from cosent.schema import sha256_of_file
+from cosent.training.arguments import refuse_sharding_flags, use_one_gpu
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.environment import environment, footprint, recipe
 from cosent.training.finish import finish
 from cosent.training.folder_proof import COMPARED, HALF, FolderProof
+from cosent.training.pretraining import (
+    CONFIGS,
+    Pretraining,
+    PretrainTrainer,
+    add_matching_head,
+    fresh_model,
+    initial_model,
+)
+from cosent.training.pretraining_batches import ComparedBatches, NeighbourBatches, Texts, learn_tokenizer
+from cosent.training.tensorboard import check_reporters
 
 logger = logging.getLogger("cosent.pretrain")
 
 WITHOUT_LIMIT = 10**9  # steps
+
+
+@dataclass
+class TextArguments:
+    """Text to pretrain on."""
+
+    text: list[str] = option(REQUIRED, "UTF-8 files of text, a line each: .txt, .jsonl (its `text`), also .gz.")
+    exclude: list[str] | None = option(None, "Leave out the validation and test sentences of these corpora.")
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    piece_length: int = option(128, "Tokens of a piece of text; longer lines are cut into several.")
+
+
+@dataclass
+class EncoderArguments:
+    """The encoder to pretrain."""
+
+    init: str | None = option(None, "Encoder to continue from: a shipped one, a folder or a Hub id; default: random.")
+    architecture: str | None = option(None, "Default: that of --init, else bert.", CONFIGS)
+    layers: int = option(4, "Layers of a new encoder.")
+    width: int = option(256, "Hidden size of a new encoder; 64 per head.")
+    vocabulary_size: int = option(6000, "Entries of a new vocabulary, learnt from the text.")
+    matching_head: bool = option(
+        False, "Let a head of the first layer look for the same token in the other sentence, before training."
+    )
+    save_dtype: str = option("float32", "Type of the final weights.", ("float32", "float16"))
+
+
+@dataclass
+class PretrainingArguments(TrainingArguments):
+    """`TrainingArguments` with this project's defaults (no evaluation, no reports) and flags of its own."""
+
+    output_dir: str | None = option(None, "Folder for the encoder, run.json and the checkpoints.")
+    max_minutes: float | None = option(None, "Wall-clock budget in minutes; the learning rate reaches 0 at its end.")
+    batch_tokens: int = option(8192, "Tokens per device and step.")
+    mask_ratio: float = option(0.3, "Share of the tokens to predict.")
+    neighbour_weight: float = option(0.3, "Weight of finding neighbouring lines.")
+    compare_weight: float = option(
+        0.0, "Weight of comparing lines that are joined to one input, for cross-encoders; 0: single lines only."
+    )
+    save_total_limit: int | None = option(1, "Checkpoints kept on disk.")
+    logging_steps: float = option(50, "Steps between two lines of the log.")
+    report_to: str = option("none", "Where else to log: tensorboard, for curves.")
+    overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
+
+    def __post_init__(self):
+        if not self.output_dir:
+            raise InputError("--output_dir is missing: name the folder for the encoder, e.g. runs/mini.")
+        refuse_below_1(self, "gradient_accumulation_steps")
+        refuse_negative(self, "learning_rate", "weight_decay")
+        refuse_sharding_flags(self)
+        check_reporters(self.report_to)
+        if self.max_steps < 0 and self.max_minutes is None:
+            raise InputError("Text is streamed endlessly: give --max_minutes or --max_steps.")
+        if not 0 < self.mask_ratio < 1:
+            raise InputError(f"--mask_ratio is a share between 0 and 1, got {self.mask_ratio}.")
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
+        super().__post_init__()
+        use_one_gpu(self)
+        self.dataloader_pin_memory = False
+        self.disable_tqdm = self.disable_tqdm or self.max_minutes is not None  # a bar counts steps, which have no end
 
 
 def main(text_args: TextArguments, encoder_args: EncoderArguments, args: PretrainingArguments):
@@ -47,35 +113,27 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
     if args.max_steps <= 0:
         args.max_steps = WITHOUT_LIMIT
     set_seed(args.seed)
-    check_arguments(text_args, encoder_args, args)
-    texts = Texts(text_args)
-    model, tokenizer = start_from(encoder_args, texts, checkpoint, args.seed, two_sentences=bool(args.compare_weight))
-    if encoder_args.matching_head and checkpoint is None:
-        add_matching_head(model, sample_tokens(texts, tokenizer), seed=args.seed)
-    kept = {name: getattr(model.config, name) for name in NO_DROPOUT}
-    without_dropout(model)
-    if args.device.type == "cpu":
-        model.set_attn_implementation("eager")  # 1.3 times as fast on a CPU, with a mask and bfloat16
+    texts = Texts(text_args.text, text_args.exclude or [], text_args.data_dir)
+    model, tokenizer = build(encoder_args, texts, checkpoint, args)
     trainer = PretrainTrainer(
         model=Pretraining(model, tokenizer),
         args=args,
-        train_dataset=packed_batches(texts, tokenizer, model.config.model_type, text_args, args),
+        train_dataset=packed_batches(texts, tokenizer, model.config.model_type, text_args.piece_length, args),
         weights={"neighbour": args.neighbour_weight, "compare": args.compare_weight},
         max_minutes=args.max_minutes,
     )
-    read = texts.hashes()
+    read = {name: sha256_of_file(name) for name in text_args.text}
     claim_output_folder(args.output_dir, checkpoint, run_settings(args, text_args, encoder_args, data=read))
     dtype = getattr(torch, encoder_args.save_dtype)
     proof = FolderProof(
         SentenceEncoder(model.base_model, tokenizer, Pooling("mean", model.config.hidden_size)),
-        texts.sample(COMPARED),
+        [(text, text) for text in islice(texts.read(), COMPARED)],
         HALF if dtype == torch.float16 else None,
     )
     if not untrained:
         logger.info("reading the text; progress is logged every %d steps", args.logging_steps)
         trainer.train(checkpoint, at_start=proof.begin if checkpoint is None else None)
     if trainer.is_world_process_zero():
-        model.config.update(kept)
         trainer.model.save_pretrained(args.output_dir, dtype)
     proven = proof.check(args.output_dir)
     if trainer.is_world_process_zero():
@@ -105,59 +163,47 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")
 
 
-def check_arguments(text_args: TextArguments, encoder_args: EncoderArguments, args: PretrainingArguments) -> None:
-    """Refuses arguments that do not go together."""
-    if not text_args.text:
-        raise InputError("--text is missing: name the files to read, e.g. --text corpus.txt.gz.")
-    if args.compare_weight and encoder_args.init is None and encoder_args.architecture not in (None, "bert"):
-        raise InputError(f"A {encoder_args.architecture} has no head on two sentences. Leave --architecture out.")
-    if encoder_args.matching_head and not args.compare_weight:
-        raise InputError("--matching_head looks into another sentence, but lines are read alone. Set --compare_weight.")
-
-
-def start_from(args: EncoderArguments, texts: Texts, checkpoint: str | None, seed: int, two_sentences: bool):
+def build(args: EncoderArguments, texts: Texts, checkpoint: str | None, train_args: PretrainingArguments):
     """The model and tokenizer of a checkpoint or of --init, or new ones with a vocabulary learnt from the text."""
-    source = checkpoint or args.init
+    source, compares = checkpoint or args.init, bool(train_args.compare_weight)
+    if compares and source is None and args.architecture == "roformer":
+        raise InputError("A roformer has no head on two sentences for --compare_weight. Leave --architecture out.")
+    if args.matching_head and not compares:
+        raise InputError("--matching_head looks into another sentence, but lines are read alone. Set --compare_weight.")
     if source is not None:
-        return initial_model(source, args.architecture, two_sentences), load_tokenizer(resolve(source))
-    logger.info("learning a vocabulary of %d entries from the text", args.vocabulary_size)
-    tokenizer = learn_tokenizer(texts.read(), args.vocabulary_size)
-    model = fresh_model(
-        args.architecture or "bert", len(tokenizer), args.layers, args.width, seed=seed, two_sentences=two_sentences
-    )
+        model, tokenizer = initial_model(source, args.architecture, compares), load_tokenizer(resolve(source))
+    else:
+        logger.info("learning a vocabulary of %d entries from the text", args.vocabulary_size)
+        tokenizer = learn_tokenizer(texts.read(), args.vocabulary_size)
+        size, seed = (args.layers, args.width), train_args.seed
+        model = fresh_model(args.architecture or "bert", len(tokenizer), *size, seed=seed, two_sentences=compares)
+    if args.matching_head and checkpoint is None:
+        sample = list(islice(texts.read(), 0, 200_000, 100))
+        ids = tokenizer(sample, add_special_tokens=False, verbose=False)["input_ids"]
+        add_matching_head(model, np.concatenate(ids).astype(np.int64), seed=train_args.seed)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # a small model on much text underfits
+    if train_args.device.type == "cpu":
+        model.set_attn_implementation("eager")  # 1.3 times as fast on a CPU, with a mask and bfloat16
     return model, tokenizer
 
 
-def sample_tokens(texts: Texts, tokenizer, lines: int = 2000) -> np.ndarray:
-    """Tokens of lines spread over the beginning of the text, shape `(tokens,)`."""
-    sample = list(islice(texts.read(), 0, 100 * lines, 100))
-    return np.concatenate(tokenizer(sample, add_special_tokens=False, verbose=False)["input_ids"]).astype(np.int64)
-
-
 def packed_batches(
-    texts: Texts, tokenizer, model_type: str, text_args: TextArguments, args: PretrainingArguments
+    texts: Texts, tokenizer, model_type: str, piece_length: int, args: PretrainingArguments
 ) -> NeighbourBatches:
     """Endless batches of this process."""
-    batches = ComparedBatches if args.compare_weight else NeighbourBatches
-    return batches(
+    return (ComparedBatches if args.compare_weight else NeighbourBatches)(
         texts.read,
         tokenizer,
-        text_args.piece_length,
+        piece_length,
         args.batch_tokens,
         args.mask_ratio,
-        text_args.shuffle_buffer,
         positions=POSITIONS[model_type] != "relative",
         seed=args.seed,
         rank=args.process_index,
         world=args.world_size,
     )
-
-
-def without_dropout(model: torch.nn.Module) -> None:
-    """Switches dropout off: a small model on much text underfits."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
 
 
 ARGUMENTS = (TextArguments, EncoderArguments, PretrainingArguments)

@@ -1,8 +1,12 @@
 """Publish the folder of a model on the Hub, with its model card; private unless asked otherwise.
 
 cosent publish --model runs/faq --repository me/faq-zh
+
+All files go along, of a run also run.json (settings, versions, commit, results), scores.npz and queries.npz (results by
+pair and by query); checkpoints do not.
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,18 +31,21 @@ def main(args: PublishArguments) -> None:
     from huggingface_hub.utils import filter_repo_objects
 
     from cosent.files import write_atomically
-    from cosent.publishing.hub import LEFT_OUT, upload
+    from cosent.publishing.hub import LEFT_OUT, check_request, upload
     from cosent.publishing.model_card import CARD_NAME, card_of
     from cosent.run import read_record
 
+    check_request(args.repository, args.license)
     folder = Path(args.model)
     card = ModelCard(card_of(folder, read_record(folder)))
     if args.license is not None:
         card.data.license = args.license
+    files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+    sent = list(filter_repo_objects(files, ignore_patterns=list(LEFT_OUT)))
     if args.dry_run:
-        files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
-        print(card.content, *filter_repo_objects(files, ignore_patterns=list(LEFT_OUT)), sep="\n")
+        print(card.content, *sent, sep="\n")
         return
+    print(f"{len(sent)} files go to {args.repository}: {', '.join(sent)}", file=sys.stderr)
     write_atomically(folder / CARD_NAME, str(card))
     print(upload(folder, args.repository, not args.public, args.message))
 

@@ -23,6 +23,8 @@ from cosent.schema import MANIFEST_NAME, sha256_of_file
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"
 QUERIES_NAME = "queries.npz"
+BEFORE, OVERLAP = "before training", "character overlap"  # references of shortfalls
+SHORTFALL_METRICS = {"spearman": "Spearman", "recall_at_10": "Recall@10"}
 UNFINISHED = "UNFINISHED"  # in the folder of a run from its start until its record is written
 KNOTS = 65
 
@@ -110,17 +112,52 @@ class Proof:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A corpus and split on which a run ended no better than a reference."""
+    """A metric that a run did not clearly raise above a reference, on one split.
+
+    Args:
+        metric: `spearman` or `recall_at_10`.
+        value: the metric after training.
+        than: what the reference is: `BEFORE` or `OVERLAP`.
+        low, high: 95% interval of `value`; None where it is not known.
+    """
 
     corpus: str
     split: str
-    spearman: float
+    metric: str
+    value: float
     than: str
     reference: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the reference lies above the interval of the value, or above the value if there is none."""
+        return not (self.value if self.high is None else self.high) >= self.reference
+
+    @property
+    def kind(self) -> str:
+        """What all shortfalls of this kind have in common, in words."""
+        if self.than == OVERLAP:
+            return "No better than counting shared characters"
+        if not self.clear:
+            return "No clear gain or loss, the value before training lies within the 95% interval"
+        return f"{'Ranks worse' if self.metric == 'spearman' else 'Finds less'} than before training"
 
     def __str__(self) -> str:
-        reached = f"{self.corpus} {self.split}: Spearman {self.spearman:.4f}"
-        return f"{reached} is no better than {self.reference:.4f} {self.than}."
+        interval = "" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]"
+        values = f"{self.reference:.4f} -> {self.value:.4f}{interval}"
+        if self.than == OVERLAP:
+            values = f"{self.value:.4f}, overlap {self.reference:.4f}"
+        return f"{SHORTFALL_METRICS[self.metric]} on {self.corpus} {self.split} {values}"
+
+
+def in_words(shortfalls: list[Shortfall]) -> list[str]:
+    """One line for each kind of shortfall."""
+    return [
+        f"{kind}: {'; '.join(str(shortfall) for shortfall in shortfalls if shortfall.kind == kind)}."
+        for kind in dict.fromkeys(shortfall.kind for shortfall in shortfalls)
+    ]
 
 
 @dataclass(frozen=True)

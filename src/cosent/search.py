@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 
 from cosent.cli import run
+from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.finding.arguments import IndexArguments
 from cosent.flags import option, refuse_below_1
@@ -42,11 +43,12 @@ class SearchArguments:
 
 
 def main(index_args: IndexArguments, args: SearchArguments) -> None:
+    check(args)  # before imports that take seconds
+    resolve(index_args.model)
     from cosent.data.text import read_texts
     from cosent.finding.index import open_index
     from cosent.modeling.auto import load_model
 
-    check(args)
     given = args.query or (None if args.queries is None else list(read_texts([args.queries])))
     index = open_index(index_args)
     reranker = None if args.rerank is None else load_model(args.rerank).to(index.encoder.device)
@@ -54,6 +56,8 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         raise InputError(f"--top {args.top}: there are {len(index)} sentences. Lower it.")
     if args.faiss is not None:
         index.use_faiss(args.faiss)
+    if not args.json:
+        print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine       row  sentence")
     if given is None:
         print(f"{len(index):,} sentences; a query a line, Ctrl-D ends", file=sys.stderr)
         for query in asked():

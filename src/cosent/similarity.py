@@ -11,13 +11,15 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from cosent.cli import run
+from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
 from cosent.inference.prompt_arguments import PromptArguments, described, warn_of_other_prompts
-from cosent.tables.labels import label_of
+from cosent.tables.arguments import OF_TABLES, TableArguments
+from cosent.tables.labels import LabelColumn, label_values
 from cosent.tables.reading import PAIR, Table, open_table
 from cosent.tables.writing import check_output, table_writer
 
@@ -55,15 +57,16 @@ class SimilarityArguments:
     overwrite: bool = option(False, "Replace the output if it exists.")
 
 
-def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
+def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: TableArguments) -> None:
+    start = time.time()
+    table = check(args, table_args)  # before imports that take seconds
+    resolve(args.model)
     from cosent.compute.devices import choose_device
     from cosent.inference.decision_rule import decision_rules
     from cosent.modeling.auto import load_model
 
-    start = time.time()
-    table = check(args)
     known = array("d")
-    pairs = labelled(table, args.label_column, known) if table else pair_up(args.sentences or [])
+    pairs = labelled(table, args.label_column, known, table_args) if table else pair_up(args.sentences or [])
     rules = decision_rules(args.model)
     model = load_model(args.model).to(choose_device(args.device))
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
@@ -75,10 +78,10 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
     if args.label_column is not None:
         scored = collecting(scored, scores)
     if args.output is None:
-        for rows in scored:
-            for row in rows:
-                shown = line(row, columns, args.label_column)
-                print(json.dumps(row, ensure_ascii=False, default=str) if args.json else shown)
+        for number, row in enumerate(chain.from_iterable(scored)):
+            label = {args.label_column: known[number]} if args.label_column else {}
+            shown = line(row | label, columns, args.label_column)
+            print(json.dumps(row, ensure_ascii=False, default=str) if args.json else shown)
         sys.stdout.flush()
     else:
         written = write(args.output, table, scored, rule)
@@ -88,7 +91,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments) -> None:
         print(f"Spearman with {args.label_column}: {spearman_of(scores, known):.4f}", file=sys.stderr)
 
 
-def check(args: SimilarityArguments) -> Table | None:
+def check(args: SimilarityArguments, table_args: TableArguments) -> Table | None:
     """The table of `--pairs`, or None for sentences.
 
     Raises:
@@ -99,10 +102,11 @@ def check(args: SimilarityArguments) -> Table | None:
         raise InputError("Give sentences or --pairs FILE, not both.")
     if args.pairs is None:
         refuse_changed(args, ("text_columns", "label_column", "output", "overwrite"), "--pairs FILE")
+        refuse_changed(table_args, OF_TABLES, "--pairs FILE")
         return None
     if args.output and args.json:
         raise InputError("--json prints the pairs that --output writes to a file. Give one of the two.")
-    table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs")
+    table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs", table_args.options)
     if args.label_column not in (None, *table.names):
         raise InputError(
             f"--label_column {args.label_column}: {args.pairs} has the columns {', '.join(table.names)}. Name one."
@@ -115,15 +119,16 @@ def check(args: SimilarityArguments) -> Table | None:
     return table
 
 
-def labelled(table: Table, column: str | None, known: array) -> Iterator[dict]:
+def labelled(table: Table, column: str | None, known: array, table_args: TableArguments) -> Iterator[dict]:
     """Yields the rows as they are, and appends the known score of each to `known`, if there is a column of them.
 
     Raises:
         InputError: a row whose known score is not a number.
     """
+    labels = LabelColumn(table.path, column, label_values(table_args.label_values)) if column else None
     for number, row in enumerate(table.rows(), start=1):
-        if column is not None:
-            known.append(label_of(row, column, table.path, number))
+        if labels is not None:
+            known.append(labels.read(row, number))
         yield row
 
 
@@ -218,7 +223,7 @@ def pair_up(sentences: list[str]) -> list[dict]:
     return [{"sentence1": one, "sentence2": two} for one, two in zip(sentences[::2], sentences[1::2], strict=True)]
 
 
-ARGUMENTS = (SimilarityArguments, PromptArguments)
+ARGUMENTS = (SimilarityArguments, PromptArguments, TableArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS, shares_work=False)

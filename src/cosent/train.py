@@ -41,7 +41,7 @@ from cosent.training.checkpoints import claim_output_folder, find_checkpoint, ha
 from cosent.training.collapse_guard import CollapseGuard
 from cosent.training.dry_run import output_folder, show_plan, truncation
 from cosent.training.environment import environment, footprint, recipe
-from cosent.training.finish import finish
+from cosent.training.finish import finish, model_line
 from cosent.training.folder_proof import FolderProof, sample_pairs
 from cosent.training.held_out import (
     check_metric,
@@ -83,6 +83,7 @@ def main(
     max_length = mixture.max_length(model_args.tower)
     model = build_model(model_args, loss_args.features, objective, max_length, args.seed)
     encoder = model.encoder if isinstance(model, BiEncoder) else model
+    args.choose_learning_rate(encoder.backbone.config.hidden_size, model_args.use_peft)
     prefixes = use_prompts(encoder, prompt_args, make_room=model_args.max_length is None)
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
         data = mixture.tokenise(tower.dataset, encoder, prefixes, loss_args.loss, data_args)
@@ -140,8 +141,8 @@ def main(
         save_queries(Path(args.output_dir, QUERIES_NAME), queries)
         finish(trainer, record)
         found = retrieval_table(before, after)
-        print(table(floor, before, after), *found, *verdict.in_words(record), record.footprint, sep="\n")
-        print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
+        print(table(floor, before, after), *found, *verdict.lines(record), record.footprint, sep="\n")
+        print(model_line(args.output_dir, record))
 
 
 def pair_trainer(

@@ -15,7 +15,7 @@ from cosent.compute.threads import run_tokenizer
 from cosent.encoders import resolve
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.student.model import Student
+from cosent.modeling.student import Student
 
 THREADS = 8
 TEXTS = [f"第{number}个问题怎么还款" * (1 + number % 9) for number in range(24)]

@@ -37,6 +37,17 @@ def test_grades_are_gains(make_corpus):
         pool_and_relevance(corpus, "test", from_label=0.0)
 
 
+def test_a_closure_of_too_many_pairs_is_refused(make_corpus, monkeypatch):
+    """Fails if a chain of similar pairs, whose closure grows by the square of its length, fills the memory."""
+    chain = [(str(i), str(i + 1), 1.0) for i in range(9)]
+    corpus = load_corpus(str(make_corpus({"test": [*chain, ("a", "b", 1.0)]})))
+    monkeypatch.setattr("cosent.data.relevance.MOST_CONNECTED", 46)  # 10 * 9 / 2 + 1
+    assert pool_and_relevance(corpus, "test", closure=True)[1].counts.sum() == 2 * 46
+    monkeypatch.setattr("cosent.data.relevance.MOST_CONNECTED", 45)
+    with pytest.raises(InputError, match="--retrieval_closure.* 46 .* 10 "):
+        pool_and_relevance(corpus, "test", closure=True)
+
+
 def test_whole_pool(make_corpus):
     """Fails if sentences of other splits are no distractors, or become queries."""
     corpus = load_corpus(str(make_corpus({"test": ROWS, "train": [("己", "庚", 1.0)]})))

@@ -64,7 +64,7 @@ def test_labels_are_compared_as_they_are_stored():
 
 def test_shares_that_leave_nothing_to_train_on_stop():
     with pytest.raises(InputError, match="--validation_share 0.5 of 10 different pairs"):
-        Carve(0.5, 0.49, 42).places(map(str, range(10)))
+        Carve(0.5, 0.49, 42).places((str(number), ("甲", "乙", 1.0)) for number in range(10))
 
 
 def test_a_manifest_of_an_earlier_version_is_read(bench):

@@ -1,5 +1,7 @@
 """If these fail, a user's own pairs are misread, re-drawn in silence, or refused without a remedy."""
 
+import re
+
 import pytest
 
 from cosent.errors import InputError
@@ -140,6 +142,41 @@ def test_shares_that_cannot_be_taken_stop(bench):
     bench.write("pairs/dev.tsv", "甲\t乙\t1\n")
     with pytest.raises(InputError, match="Existing splits are never drawn again"):
         bench.prepare("mine", "--source", path.parent, *BINARY, "--test_share", "0.5")
+
+
+def test_splits_by_sentence_share_none(bench):
+    """Fails if a sentence of validation or test was seen in training, directly or through a chain of pairs."""
+    chains = [f"句{chain}-{link}\t句{chain}-{link + 1}\t{link % 2}\n" for chain in range(40) for link in range(5)]
+    shares = (*BINARY, "--validation_share", "0.1", "--test_share", "0.2", "--seed", "7")
+    path = bench.write("pairs.tsv", "".join(chains))
+    warning = next(w for w in bench.prepare("mine", "--source", path, *shares)["warnings"] if "--split_by" in w)
+    assert int(re.match(r"(\d+) of 20 validation rows", warning)[1]) > 0
+    manifest = bench.prepare("mine", "--source", path, *shares, "--split_by", "sentence", "--overwrite")
+    assert not any("share a sentence with train" in one for one in manifest["warnings"])
+    splits = {split: bench.rows(split) for split in ("train", "validation", "test")}
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 140, "validation": 20, "test": 40}
+    sentences = {split: {text for row in rows for text in row[:2]} for split, rows in splits.items()}
+    assert not sentences["train"] & (sentences["validation"] | sentences["test"])
+    assert not sentences["validation"] & sentences["test"]
+    path.write_text("".join(chains[::-1]), encoding="utf-8")
+    bench.prepare("mine", "--source", path, *shares, "--split_by", "sentence", "--overwrite")
+    assert set(bench.rows("test")) == set(splits["test"]), "whatever the order of the rows"
+
+
+def test_pairs_that_all_hang_together_cannot_be_split_by_sentence(bench):
+    path = bench.write("pairs.tsv", "".join(f"句\t话{number}\t{number % 2}\n" for number in range(50)))
+    flags = (*BINARY, "--validation_share", "0.1", "--split_by", "sentence")
+    with pytest.raises(InputError, match="largest has 50 of 50 .*--split_by pair"):
+        bench.prepare("mine", "--source", path, *flags)
+    with pytest.raises(InputError, match="--split_by .*--validation_share"):
+        bench.prepare("mine", "--source", path, *BINARY, "--split_by", "sentence")
+
+
+def test_splits_of_a_folder_that_share_sentences_are_counted(bench):
+    bench.write("pairs/train.tsv", "甲\t乙\t1\n丙\t丁\t0\n")
+    bench.write("pairs/dev.tsv", "乙\t戊\t1\n己\t庚\t0\n")
+    warnings = bench.prepare("mine", "--source", bench.folder / "pairs", *BINARY)["warnings"]
+    assert any(one.startswith("1 of 2 validation rows share a sentence with train") for one in warnings)
 
 
 def test_graded_labels_need_a_range(bench):

@@ -212,10 +212,8 @@ def test_memory_does_not_grow_with_the_file(bench):
         )
         tracemalloc.start()
         found = all_rows.repetitions("train")
-        places = all_rows.carve.places(group for group, _ in all_rows.kept("train", found))
-        assert (
-            sum(places.split_of(group) == "validation" for group, _ in all_rows.kept("train", found)) == 2 * count // 10
-        )
+        places = all_rows.carve.places(all_rows.kept("train", found))
+        assert sum(places.split_of(*kept) == "validation" for kept in all_rows.kept("train", found)) == 2 * count // 10
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return most

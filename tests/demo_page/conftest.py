@@ -17,8 +17,8 @@ from cosent.compute.processes import PARENT_VARIABLE, end_tree
 from cosent.evaluation.calibration import Platt
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.student import Student
 from cosent.run import Environment, RunRecord
-from cosent.student.model import Student
 from tests.conftest import SENTENCES
 from tests.launching import ROOT, free_port
 

@@ -1,12 +1,13 @@
 """The page in a real browser: every tab answers, nothing of a user runs, users do not meet, and a phone is enough."""
 
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from cosent.finding.index import Index
 from cosent.modeling.auto import load_model
-from cosent.student.model import Student
+from cosent.modeling.student import Student
 from tests.conftest import SENTENCES
 from tests.demo_page.conftest import HOSTILE_ROW
 
@@ -41,11 +42,7 @@ class User:
             self.wrong.append(f"asked for {request.url}: {request.failure}")
 
     def open(self, name: str) -> None:
-        tab = self.page.get_by_role("tab", name=name).first
-        if not tab.is_visible():
-            self.page.locator(".overflow-menu > button").first.click()
-            tab = self.page.locator(".overflow-dropdown button", has_text=name)
-        tab.click()
+        self.page.get_by_role("tab", name=name).click()
         self.page.locator(TABS[name]).first.wait_for(state="visible")
 
     def field(self, name: str):
@@ -65,6 +62,11 @@ class User:
         act()
         shown.locator(":is(section, table, .message, .done):not(.old)").first.wait_for()
         return shown.inner_text()
+
+    def upload(self, file: Path) -> None:
+        with self.page.expect_file_chooser() as asked:
+            self.page.get_by_role("button", name="打开文件").click()
+        asked.value.set_files(file)
 
     def fits(self) -> bool:
         return self.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
@@ -95,7 +97,7 @@ def test_every_tab_answers(browser, page_address, shown, tmp_path):
 
         someone.open("搜索")
         someone.field("query").fill("怎么还款")
-        found = someone.answer("hits", lambda: someone.page.get_by_role("button", name="搜索 Search").click())
+        found = someone.answer("hits", lambda: someone.page.get_by_role("button", name="在 9 句中搜索").click())
         sentences = [*SENTENCES, HOSTILE_ROW]
         index = Index.of(sentences, str(shown / "bi"), cache=tmp_path)
         best = index.search(["怎么还款"], 9, reranker=cross, candidates=9)[0]
@@ -124,9 +126,7 @@ def test_labels_are_corrected_by_keyboard_and_exported(browser, page_address, tm
     with user(browser, page_address) as someone:
         page = someone.page
         someone.open("标注")
-        with page.expect_file_chooser() as asked:
-            page.get_by_role("button", name="打开文件").click()
-        asked.value.set_files(tmp_path / "mine.csv")
+        someone.upload(tmp_path / "mine.csv")
         page.locator("#pairs [role=gridcell]", has_text="我爱北京").wait_for()
         label = page.locator("#pairs [role=gridcell][data-row='0'][data-col='2']")
         label.click()
@@ -136,12 +136,35 @@ def test_labels_are_corrected_by_keyboard_and_exported(browser, page_address, tm
             page.keyboard.press(key)
         page.get_by_role("button", name="打分").click()
         page.wait_for_function("/[0-9]\\.[0-9]{4}/.test(document.querySelector('#pairs').innerText)")
-        someone.answer("export", lambda: page.get_by_role("button", name="导出").click())
         with page.expect_download() as started:
-            page.locator("#export a.download").click()
+            someone.answer("export", lambda: page.get_by_role("button", name="导出").click())
         started.value.save_as(tmp_path / "pairs.tsv")
     lines = (tmp_path / "pairs.tsv").read_text(encoding="utf-8").splitlines()
     assert lines == ["sentence1\tsentence2\tlabel", "我喜欢北京\t我爱北京\t1", f"{HOSTILE[3]}\t好\t1"]
+
+
+def test_an_unreadable_file_leaves_no_old_rows(browser, page_address, tmp_path):
+    """Fails if the rows of an earlier file can be scored and exported as the file that could not be read."""
+    (tmp_path / "good.csv").write_text("sentence1,sentence2\n我喜欢北京,我爱北京\n", encoding="utf-8")
+    (tmp_path / "bad.csv").write_bytes("sentence1,sentence2\n我喜欢北京,我爱北京\n".encode("gbk"))
+    with user(browser, page_address) as someone:
+        someone.open("标注")
+        someone.upload(tmp_path / "good.csv")
+        old = someone.page.locator("#pairs [role=gridcell]", has_text="我爱北京")
+        old.wait_for()
+        assert "bad.csv" in someone.answer("export", lambda: someone.upload(tmp_path / "bad.csv"))
+        old.wait_for(state="detached")
+        someone.answer("export", lambda: someone.page.get_by_role("button", name="导出").click())
+        assert someone.page.locator("#export a").count() == 0
+
+
+def test_an_example_is_compared(browser, page_address, shown):
+    """Fails if a click on an example does not fill both fields and answer."""
+    with user(browser, page_address) as someone:
+        example = someone.page.get_by_role("button", name="我喜欢北京 / 我不喜欢北京")
+        found = someone.answer("comparison", example.click)
+        assert someone.field("one").input_value() == "我喜欢北京"
+        assert f"{load_model(str(shown / 'bi')).similarity('我喜欢北京', '我不喜欢北京'):.4f}" in found
 
 
 def test_hostile_input_is_answered(browser, page_address):
@@ -149,7 +172,7 @@ def test_hostile_input_is_answered(browser, page_address):
     with user(browser, page_address) as someone:
         for text in HOSTILE:
             found = someone.compare(text, "你好")
-            assert "余弦 Cosine" in found and "你" in found, text
+            assert "余弦 cosine" in found and "你" in found, text
         assert "It is empty" in someone.compare("  ", "你好")
         assert "10,000 characters" in someone.compare("你好", "长" * 10_000)
         someone.field("one").evaluate(
@@ -157,7 +180,7 @@ def test_hostile_input_is_answered(browser, page_address):
         )
         someone.field("other").fill("好")
         found = someone.answer("comparison", lambda: someone.field("other").press("Enter"))
-        assert "余弦 Cosine" in found and "\ufffd" in found
+        assert "余弦 cosine" in found and "\ufffd" in found
         for tab, name, shown in (("搜索", "query", "hits"), ("改写", "text", "paraphrases")):
             someone.open(tab)
             for text, expected in ((HOSTILE[0], ""), ("", "It is empty"), ("长" * 10_000, "10,000 characters")):
@@ -193,9 +216,17 @@ def test_a_phone_is_enough(browser, page_address):
             someone.field(name).fill("我喜欢北京")
             someone.answer(shown, lambda name=name: someone.field(name).press("Enter"))
             assert someone.fits(), tab
+            borders = "all => all.map(e => ['Left', 'Top', 'Right'].map(s => getComputedStyle(e)[`border${s}Width`]))"
+            frames = someone.page.locator(f"#{shown} :is(table, tr)").evaluate_all(borders)
+            assert frames and {width for frame in frames for width in frame} == {"0px"}
         for tab in ("标注", "报告"):
             someone.open(tab)
             assert someone.fits(), tab
+            if tab == "标注":
+                cells = [someone.page.locator(f"#pairs [data-row='0'][data-col='{column}']") for column in range(4)]
+                boxes = [cell.bounding_box() for cell in cells]
+                assert all(box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"] for box in boxes)
+                assert boxes[1]["y"] >= boxes[0]["y"] + boxes[0]["height"] - 1  # sentences one above the other
 
 
 def test_the_keyboard_is_enough(browser, page_address):
@@ -216,7 +247,7 @@ def test_the_keyboard_is_enough(browser, page_address):
         reach("句子二")
         page.keyboard.type("我爱北京")
         reach("比较 Compare")
-        assert "余弦 Cosine" in someone.answer("comparison", lambda: page.keyboard.press("Enter"))
+        assert "余弦 cosine" in someone.answer("comparison", lambda: page.keyboard.press("Enter"))
         page.locator("body").press("Control+Home")
         page.get_by_role("tab", name="比较").focus()
         reach("搜索 Search")

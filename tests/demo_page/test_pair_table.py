@@ -85,5 +85,5 @@ def test_rows_are_checked():
 
 def test_scores_stand_in_their_rows():
     """Fails if an empty row shifts the scores to other pairs, or a label is lost."""
-    found = scored(Judge(Lengths(), []), [["甲", "乙", "1", "old"], EMPTY, ["甲甲", "乙乙", "", ""]])
+    found = scored(Judge(Lengths(), [], ""), [["甲", "乙", "1", "old"], EMPTY, ["甲甲", "乙乙", "", ""]])
     assert found == [["甲", "乙", "1", "0.5000"], ["甲甲", "乙乙", "", "1.0000"]]

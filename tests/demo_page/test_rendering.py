@@ -35,25 +35,31 @@ def test_verdicts():
 
 def test_a_comparison_shows_all():
     """Fails if the score, the verdict or the largest contribution is missing."""
-    shown = rendering.comparison([Judge(Characters(), [RULE])], "北京好", "北京")
-    assert "0.2000" in shown and "不相似" in shown
-    assert re.findall(r'piece (\w+)" style="--depth:([\d.]+)">(.)<', shown) == [
-        *[("more", "0.75", "北"), ("more", "0.75", "京"), ("more", "0.00", "好")],
+    shown = rendering.comparison([Judge(Characters(), [RULE], "runs/faq")], "北京好", "北京")
+    assert "0.2000" in shown and "不相似" in shown and "交互式 cross-encoder <code>runs/faq</code>" in shown
+    assert re.findall(r'piece (\w*)" style="--depth:([\d.]+)">(.)<', shown) == [
+        *[("more", "0.75", "北"), ("more", "0.75", "京"), ("", "0.00", "好")],
         *[("more", "0.75", "北"), ("more", "0.75", "京")],
     ]
 
 
+def test_a_contribution_below_half_a_unit_has_no_sign():
+    """Fails if a piece that changes nothing is shown as raising or lowering the score."""
+    shown = rendering.coloured([("甲", 0.0049), ("乙", -0.0049), ("丙", -0.0051)], 0.0051)
+    assert re.findall(r'piece (\w*)"[^>]*>\w<small>([^<]*)<', shown) == [("", "0.00"), ("", "0.00"), ("less", "-0.01")]
+
+
 def test_without_a_rule_it_says_so():
     """Fails if a missing verdict looks like a mistake of the page."""
-    assert "No threshold" in rendering.judgement(Judge(Characters(), []), "好", "好")
+    assert "No threshold" in rendering.judgement(Judge(Characters(), [], "runs/<img>"), "好", "好")
 
 
 def test_what_users_write_is_text():
     """Fails if a sentence, a row of the searched file or an error message can run a script in somebody's browser."""
     answers = [
-        rendering.comparison([Judge(Characters(), [])], SCRIPT, SCRIPT),
+        rendering.comparison([Judge(Characters(), [], "runs/<img>")], SCRIPT, SCRIPT),
         rendering.hits([Hit(0, SCRIPT, 0.5)]),
-        rendering.paraphrases([(SCRIPT, 0.5, 0.5)], Judge(Characters(), [])),
+        rendering.paraphrases([(SCRIPT, 0.5, 0.5)], Judge(Characters(), [], "runs/<img>")),
         rendering.message(f"bad {SCRIPT}"),
     ]
     for shown in answers:
@@ -71,4 +77,4 @@ def test_found_sentences_keep_their_order_and_scores():
 
 def test_no_paraphrase_is_said():
     """Fails if a student that finishes no sentence shows an empty table."""
-    assert "No sentence" in rendering.paraphrases([], Judge(Characters(), []))
+    assert "No sentence" in rendering.paraphrases([], Judge(Characters(), [], "runs/<img>"))

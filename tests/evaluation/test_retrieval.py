@@ -24,6 +24,13 @@ def test_by_hand():
     assert metrics["map"] == pytest.approx([(1 / 2 + 2 / 3) / 3, 0])
 
 
+def test_rows_that_were_not_found():
+    """Fails if row -1 of a query counts as the last item of the query before, and a metric is above 1."""
+    relevance = Relevance(np.array([0, 1]), np.array([0, 1, 2]), np.array([4, 0]), np.array([1.0, 1.0]))
+    metrics = retrieval_metrics(np.array([[2, 3, 1], [-1, -1, -1]]), relevance)
+    assert {name: values.tolist() for name, values in metrics.items()} == dict.fromkeys(METRICS, [0, 0])
+
+
 def random_task(queries: int, pool: int, seed: int) -> Relevance:
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 15, queries)

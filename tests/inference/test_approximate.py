@@ -53,6 +53,13 @@ def test_fewer_found_than_asked_for(vectors, tmp_path, monkeypatch):
     assert (rows < 0).any() and np.isinf(scores[rows < 0]).all() and not np.isinf(scores[rows >= 0]).any()
 
 
+@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+def test_one_row_and_an_index_of_another_number(vectors, tmp_path, kind):
+    """Fails if a single sentence is a traceback, or an index that is not of these vectors gives their rows."""
+    assert approximate(vectors[:1], kind, tmp_path, "4").nearest(vectors[:1], 1)[0].tolist() == [[0]]
+    assert approximate(vectors[:9], kind, tmp_path, "4").index.ntotal == 9
+
+
 def test_faiss_that_is_not_installed(vectors, tmp_path, monkeypatch):
     """Fails if a missing package is a traceback."""
     monkeypatch.setitem(sys.modules, "faiss", None)

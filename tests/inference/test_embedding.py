@@ -104,4 +104,4 @@ def test_a_sentence_without_a_token_has_zeros(encoder, sentences, normalize):
     for sentence, vector in zip(sentences, vectors, strict=True):
         assert (np.abs(vector).sum() == 0) == (sentence == "")
         np.testing.assert_allclose(bare.encode([sentence], normalize=normalize)[0], vector, atol=1e-6)
-    assert bare.similarity("", "好") == 0
+    assert bare.similarity([""], ["好"]) == 0

@@ -82,6 +82,25 @@ def test_pairs_above(small_blocks, threshold):
     assert all(np.array_equal(scores, products[first, second]) for first, second, scores in found)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 1, 30])
+def test_vectors_that_are_not_finite_hide_no_others(small_blocks, number, row):
+    """Fails if one vector that overflowed takes the neighbours around it along, or is found itself."""
+    vectors = integers(45, 6, seed=4)
+    broken = vectors.copy()
+    broken[row] = number
+    finite = np.delete(np.arange(45), row)
+    queries = vectors[finite[:9]]
+    for k in (3, 40):
+        expected, _ = nearest(queries, vectors[finite], k)
+        np.testing.assert_array_equal(nearest(queries, broken, k)[0], finite[expected])
+    assert nearest(queries, broken, 45)[0][:, 44].tolist() == [-1] * 9
+    pairs = [np.concatenate(rows) for rows in zip(*pairs_above(vectors[finite], 5.0), strict=True)][:2]
+    broken = [np.concatenate(rows) for rows in zip(*pairs_above(broken, 5.0), strict=True)][:2]
+    assert {(finite[a], finite[b]) for a, b in zip(*pairs, strict=True)} == set(zip(*broken, strict=True))
+
+
 def test_refusals():
     """Fails if vectors of two models are compared, or more neighbours are promised than there are."""
     with pytest.raises(InputError, match=r"equal width, got shapes \(1, 3\) and \(2, 4\)"):

@@ -6,6 +6,9 @@ from cosent.errors import InputError
 from cosent.modeling.auto import load_bi_encoder, load_model
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.ensemble import VectorEnsemble
+from cosent.modeling.student import Student
+from cosent.modeling.tail import Dense
 
 
 @pytest.fixture
@@ -27,3 +30,19 @@ def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
         bi_encoder.saved_state(tmp_path)
     with pytest.raises(InputError, match="is a cross-encoder: it reads both sentences of a pair at once"):
         load_bi_encoder(str(tmp_path))
+    with pytest.raises(InputError, match="cross-encoder.* name a pooling"):
+        SentenceEncoder.from_pretrained(str(tmp_path))
+    assert SentenceEncoder.from_pretrained(str(tmp_path), pooling="mean").pooling.mode == "mean"
+
+
+def test_every_model_loads_onto_a_device(encoder, tiny_model, tiny_student, tmp_path):
+    """Fails if `device=` is unknown to a class, or leaves a part of a model on the CPU."""
+    bi_encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls")
+    ensemble = VectorEnsemble([bi_encoder, bi_encoder])
+    ensemble.tail.append(Dense(64, 20))
+    for name, model in {"bi": bi_encoder, "cross": encoder, "vectors": ensemble}.items():
+        model.save_pretrained(tmp_path / name)
+        loaded = load_model(str(tmp_path / name), device="meta")
+        assert {weight.device.type for weight in loaded.parameters()} == {"meta"}
+    assert Student.from_pretrained(str(tiny_student), device="meta").device.type == "meta"
+    assert load_model(str(tmp_path / "bi")).device.type == "cpu"

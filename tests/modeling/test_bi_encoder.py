@@ -36,7 +36,7 @@ def test_dropout_is_what_was_asked_for(tiny_model):
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/model", "runs/a/b", "nobody/nothing"])
 def test_a_model_that_does_not_exist(path):
     """Fails if a typo in a path ends in a stack trace of the Hub client."""
-    with pytest.raises(InputError, match="There is no model|neither a model folder"):
+    with pytest.raises(InputError, match=path):
         SentenceEncoder.from_pretrained(path)
 
 

@@ -126,6 +126,8 @@ def test_a_cross_encoder_of_every_family(name, folder, tmp_path):
     assert_all_learn(encoder, batch, UNUSED.get(name, ()))
 
     packed = encoder.similarity(texts[:5], texts[5:])
+    alone = np.concatenate([encoder.similarity([a], [b]) for a, b in zip(texts[:5], texts[5:], strict=True)])
+    np.testing.assert_allclose(packed, alone, atol=1e-5)
     encoder.packing = False
     np.testing.assert_allclose(encoder.similarity(texts[:5], texts[5:]), packed, atol=1e-5)
     encoder.packing = True

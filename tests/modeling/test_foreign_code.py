@@ -8,8 +8,8 @@ import pytest
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.pretraining.model import initial_model
-from cosent.student.model import Student
+from cosent.modeling.student import Student
+from cosent.training.pretraining import initial_model
 from tests.families import save_family
 
 GTE = {"AutoConfig": "Alibaba-NLP/new-impl--configuration.NewConfig", "AutoModel": "Alibaba-NLP/new-impl--modeling.N"}

@@ -1,12 +1,15 @@
 """The cache of what a teacher says."""
 
+import os
+import time
+
 import numpy as np
 import pytest
 import torch
 
 from cosent.modeling import teacher as cached
 from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.teacher import sentence_vectors, teacher_vectors
+from cosent.modeling.teacher import prune, sentence_vectors, teacher_vectors
 
 FIRST, SECOND = ["好", "坏", "好"], ["坏", "红", "绿"]
 
@@ -71,3 +74,37 @@ def test_a_killed_teacher_continues(teacher, tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
     np.testing.assert_allclose(sentence_vectors(teacher, sentences, tmp_path), whole, atol=1e-6)
     assert read == ["好", "坏", "红", "绿", "红", "绿", "白"] and len(list(tmp_path.iterdir())) == 1
+
+
+def test_another_job_that_fills_the_same_cache(teacher, tmp_path, monkeypatch):
+    """Fails if the job that is ready first removes the parts that another one counts on."""
+    sentences = ["好", "坏", "红", "绿", "白"]
+    whole = teacher.encode(sentences, normalize=True)
+    monkeypatch.setattr(cached, "PART_TEXTS", 2)
+    encode, read = teacher.encode, []
+
+    def overtaken(share, **options):
+        read.extend(share)
+        if len(read) == 4:
+            sentence_vectors(teacher, sentences, tmp_path)
+        return encode(share, **options)
+
+    monkeypatch.setattr(teacher, "encode", overtaken)
+    np.testing.assert_allclose(sentence_vectors(teacher, sentences, tmp_path), whole, atol=1e-6)
+    assert read == ["好", "坏", "红", "绿", "红", "绿", "白"] and len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_cache_has_a_limit(teacher, tmp_path, monkeypatch):
+    """Fails if the cache of a user fills the disk, or loses what was just computed or is used the most."""
+    monkeypatch.setattr(cached, "DEFAULT_CACHE", tmp_path)
+    for name, size, age in (("a.npy", 60, 3), ("a.hnsw.faiss", 60, 4), ("b.npy", 30, 2), ("c.npy", 30, 1)):
+        (tmp_path / name).write_bytes(bytes(size))
+        os.utime(tmp_path / name, (time.time() - 60 * age,) * 2)
+    prune(tmp_path / "a.npy", 100)
+    assert {file.name for file in tmp_path.iterdir()} == {"a.npy", "a.hnsw.faiss", "b.npy", "c.npy"}
+    os.utime(tmp_path / "b.npy")
+    prune(tmp_path / "b.npy", 100)
+    assert {file.name for file in tmp_path.iterdir()} == {"b.npy", "c.npy"}
+    monkeypatch.setattr(prune, "__defaults__", (0,))
+    sentence_vectors(teacher, ["好"], tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1

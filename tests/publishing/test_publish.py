@@ -28,6 +28,7 @@ def test_a_folder_is_published_whole(run_folder, tmp_path):
     with hub_stand_in() as (address, hub):
         done = cosent("publish", "--model", str(run_folder), "--repository", "me/faq", "--license", "mit", hub=address)
         assert done.returncode == 0, done.stderr
+        assert all(name in done.stderr for name in ("run.json", "scores.npz")), "what goes along is told"
         published = hub.repositories["me/faq"]
         own = {str(path.relative_to(run_folder)): path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
         assert any(name.startswith("checkpoint-") for name in own), "nothing to leave out"
@@ -46,6 +47,11 @@ def test_what_is_not_published(run_folder, tmp_path):
         assert refused.returncode == 2 and "hf auth login" in refused.stderr and "Traceback" not in refused.stderr
         shown = cosent("publish", *flags, "--dry_run", "true", hub=address)
         assert shown.returncode == 0 and "model.safetensors" in shown.stdout and "checkpoint-" not in shown.stdout
+        misnamed = cosent("publish", *flags[:3], "faq", "--dry_run", "true", hub=address)
+        assert misnamed.returncode == 2 and "--repository faq " in misnamed.stderr
+        unlicensed = cosent("publish", *flags, "--license", "apache", "--dry_run", "true", hub=address)
+        assert unlicensed.returncode == 2 and "--license apache " in unlicensed.stderr
+        assert "'apache-2.0'" in unlicensed.stderr
         (run_folder / "UNFINISHED").touch()
         unfinished = cosent("publish", *flags, hub=address)
         assert unfinished.returncode == 2 and "has not finished" in unfinished.stderr

@@ -19,8 +19,8 @@ from cosent.encode import main as encode
 from cosent.evaluation.calibration import Platt
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.modeling.student import Student
 from cosent.run import Environment, RunRecord
-from cosent.student.model import Student
 
 ROOT = Path(__file__).parents[2]
 CARDS = sorted((ROOT / "src/cosent/encoders").glob("*/README.md"))

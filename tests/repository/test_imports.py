@@ -37,7 +37,7 @@ def test_data_scripts_share_only_the_contract(path):
 
 
 # A student names a class of transformers, whose own modules import accelerate.
-@pytest.mark.parametrize("module, also", [("modeling.auto", ("accelerate",)), ("student.model", ())])
+@pytest.mark.parametrize("module, also", [("modeling.auto", ("accelerate",)), ("modeling.student", ())])
 def test_models_load_without_what_trains_them(module, also):
     """Fails if whoever only encodes waits for datasets, peft or the Trainer, or cannot do without them."""
     heavy = ("datasets", "peft", "pandas", "transformers.trainer", "cosent.training", "cosent.data.pairs", *also)

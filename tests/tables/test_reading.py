@@ -90,6 +90,8 @@ def test_a_single_column_is_the_sentence(tmp_path):
         ("a.jsonl", b'{"s1": "a", "s2": "b"}\n[1]\n', "line 2: expected one JSON object"),
         ("a.jsonl", b'{"one": "a", "two": "b"}\n', "expected a column named sentence1 or text1 and .*got one, two"),
         ("a.tsv.gz", gzip.compress("好\t坏\n".encode() * 999, mtime=0)[:-9], "not a complete gzip file"),
+        ("a.jsonl", rb'{"s1": "\ud83d", "s2": "b"}' + b"\n", "line 1: expected UTF-8, got half of a character"),
+        ("a.jsonl", b'{"s1": "a", "s2": ' + b"[" * 200_000 + b"\n", "line 1: .*cannot be read"),
         ("a.parquet", b"PAR1", "not a Parquet file"),
         ("a.xlsx", b"PK", "not an xlsx workbook"),
         ("a.pdf", b"", r"expected a file that ends in \.txt"),
@@ -101,6 +103,18 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(pairs(tmp_path / name).rows())
+
+
+def test_a_whole_emoji_in_json_is_read(tmp_path):
+    """Fails if the two escapes of an emoji are taken for halves."""
+    (tmp_path / "a.jsonl").write_text(r'{"s1": "\ud83d\ude00", "s2": "\\ud83d"}', encoding="utf-8")
+    assert list(pairs(tmp_path / "a.jsonl").rows()) == [{"s1": "😀", "s2": r"\ud83d"}]
+
+
+def test_a_quoted_sentence_of_one_column_may_span_lines(tmp_path):
+    """Fails if valid CSV is refused since every line of a sentence looks like a row of one column."""
+    (tmp_path / "a.csv").write_text('text\n"一\n二\n三"\n四\n', encoding="utf-8")
+    assert list(open_table(tmp_path / "a.csv", None, SENTENCE, "").texts()) == ["一\n二\n三", "四"]
 
 
 @pytest.mark.parametrize(

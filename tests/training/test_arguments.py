@@ -5,10 +5,10 @@ import logging
 import pytest
 import torch
 
+from cosent.distill import StudentTrainingArguments
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.pretraining.arguments import PretrainingArguments
-from cosent.student.arguments import StudentTrainingArguments
+from cosent.pretrain import PretrainingArguments
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.objective import Objective
 from cosent.training.pair_trainer import PairTrainer
@@ -44,6 +44,13 @@ def test_refused_before_trainer_sees_it(kind, flag, value, words, tmp_path):
     """Fails if a wrong value trains nothing, or ends in the traceback of a library that is not installed."""
     with pytest.raises(InputError, match=words):
         kind(output_dir=str(tmp_path), max_steps=1, **{flag: value})
+
+
+def test_no_epochs_are_refused(tmp_path):
+    """Fails if a run without a step ends as if it had trained; --max_steps alone sets the length."""
+    with pytest.raises(InputError, match="--num_train_epochs .* got 0"):
+        PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0)
+    PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0, max_steps=1)
 
 
 def test_the_model_is_not_replicated(tiny_model, tmp_path, monkeypatch):

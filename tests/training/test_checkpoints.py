@@ -91,13 +91,9 @@ def test_another_spelling_of_a_place_is_no_other_setting(tmp_path, started, now)
 
 def test_what_may_differ_exists(tmp_path):
     """Fails if the list of settings that may differ names one that no job has any more."""
-    from cosent.distill import DistillArguments, StudentDataArguments, StudentTrainingArguments
-    from cosent.pretraining.arguments import EncoderArguments, PretrainingArguments, TextArguments
-    from cosent.student.arguments import StudentArguments
+    from cosent import distill, pretrain
 
-    classes = (DistillArguments, StudentArguments, StudentDataArguments, StudentTrainingArguments)
-    classes += (EncoderArguments, PretrainingArguments, TextArguments)
-    names = {field.name for arguments in classes for field in fields(arguments)}
+    names = {field.name for arguments in (*distill.ARGUMENTS, *pretrain.ARGUMENTS) for field in fields(arguments)}
     assert not (checkpoints.MAY_DIFFER | checkpoints.CORPORA | checkpoints.PLACES) - names
 
 

@@ -1,10 +1,18 @@
 """What a loss is given, and which loss fits which labels."""
 
+from pathlib import Path
+
+import datasets
 import numpy as np
 import pytest
+import torch
 
+from cosent.data.corpus import Corpus
+from cosent.data.groups import sentence_groups
+from cosent.data.relevance import pool_and_relevance
 from cosent.errors import InputError
 from cosent.losses import LOSSES
+from cosent.losses.in_batch import SIMILAR, infonce_loss
 from cosent.schema import Manifest
 from cosent.training.objective import build_objective, loss_targets
 
@@ -19,6 +27,51 @@ def test_labels_of_any_range_are_scaled_into_0_to_1(make_corpus):
     manifest = Manifest("odd", "graded", -0.3, 0.6, {"bi_encoder": 32}, {})
     targets = loss_targets("cosine_squared", np.array([-0.3, 0.6, 0.1], dtype=np.float32), manifest)
     assert targets.min() == 0 and targets.max() == 1 and targets.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0, 1), (0, 5), (1, 5), (0, 10), (1, 6), (0, 3), (0, 100), (-1, 1), (0, 4), (1, 7), (0, 7), (0, 0.3), (2, 9)],
+)
+def test_loss_groups_and_retrieval_agree_on_what_is_similar(low, high):
+    """Fails if a pair is no stranger, but no positive either, or is not to be found, at labels around any threshold."""
+    shares = np.arange(0.05, 1.0, 0.05)
+    thresholds = [round(low + share * (high - low), 9) for share in shares]
+    near = np.float32(thresholds)
+    labels = np.concatenate([near, *(np.nextafter(near, np.float32(end)) for end in (low, high)), [low, high]])
+    labels = np.unique(labels.astype(np.float32))
+    columns = {
+        name: [f"{side}{row}" for row in range(len(labels))] for name, side in (("sentence1", "a"), ("sentence2", "b"))
+    }
+    features = datasets.Features(**dict.fromkeys(columns, datasets.Value("string")), label=datasets.Value("float32"))
+    rows = datasets.Dataset.from_dict(columns | {"label": labels}, features=features)
+    manifest = Manifest("odd", "graded", float(low), float(high), {}, {})
+    corpus = Corpus(Path("odd"), manifest, {"test": rows})
+
+    def grouped(least):
+        return np.equal(*sentence_groups(rows, least).T)
+
+    def retrieved(least):
+        pool, relevance, _ = pool_and_relevance(corpus, "test", least)
+        queries = {pool[query] for query in relevance.queries}
+        return np.array([sentence in queries for sentence in rows["sentence1"]])
+
+    for threshold in thresholds:
+        expected = labels >= np.float32(threshold)
+        assert grouped(threshold).tolist() == expected.tolist()
+        if threshold > 0:
+            assert retrieved(threshold).tolist() == expected.tolist()
+    targets = torch.from_numpy(loss_targets("infonce", labels, manifest))
+    similar = grouped(manifest.similar_from)
+    assert 0 < similar.sum() < len(labels) and targets.dtype == torch.float32
+    assert (targets.diff() >= 0).all() and targets.max() == 1 and targets.min() == 0
+    assert retrieved(None).tolist() == similar.tolist() == (targets >= SIMILAR).tolist()
+    assert (targets.double() >= SIMILAR).tolist() == similar.tolist()
+    orthogonal = torch.eye(2)[None]  # of the two sentences of a pair, which finds its own less than another
+    for label, positive in zip(targets, similar, strict=True):
+        batch, numbers = orthogonal.repeat(2, 1, 1), torch.arange(4).reshape(2, 2)
+        loss = infonce_loss(batch, torch.stack((label, torch.tensor(0.0))), numbers)
+        assert (loss > 0) == positive
 
 
 def test_classes_count_from_0():

@@ -1,6 +1,7 @@
 """What a run says that was in vain."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from cosent.data.corpus import load_corpus
 from cosent.evaluation.overlap import overlap_spearman
 from cosent.evaluation.significance import spearman
-from cosent.run import Environment, Proof, RunRecord, Shortfall, read_record
+from cosent.run import Environment, Proof, RunRecord, Shortfall, in_words, read_record
 from cosent.training import verdict
 
 SIMILAR = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
@@ -17,14 +18,23 @@ UPSIDE_DOWN = [(a, b, 1 - label) for a, b, label in SIMILAR + OTHER]
 
 
 def record(history=(), **settings) -> RunRecord:
-    recipe = {"learning_rate": 2e-5, "num_train_epochs": 3.0} | settings
+    recipe = {"learning_rate": 2e-5, "num_train_epochs": 3.0, "max_steps": -1} | settings
     return RunRecord(
         recipe=recipe, environment=Environment({}, None, "CPU", 1), train_seconds=1, seconds=1, history=list(history)
     )
 
 
-def of(value: float) -> dict:
-    return {"made_up": {"validation": {"spearman": value}}}
+def judged(before: dict, after: dict, floor: dict, intervals: dict | None = None) -> list[Shortfall]:
+    """Shortfalls on the test split of a corpus, from its metrics by name."""
+    run = record()
+    run.before, run.after, run.intervals, lowest = (
+        {"made_up": {"test": one}} if one else {} for one in (before, after, intervals, floor)
+    )
+    return verdict.shortfalls(run, lowest)
+
+
+def spearman_of(value: float) -> dict:
+    return {"spearman": value}
 
 
 def epochs(*values, losses=(2.0, 1.0, 0.5)):
@@ -42,20 +52,34 @@ def test_the_floor_is_what_an_audit_reports():
 
 
 def test_what_counts_as_no_better():
-    """Fails if a run that helped is called vain, or one that did not is praised; test rows must not decide."""
-    assert verdict.shortfalls(of(0.3), of(0.5), of(0.4)) == []
-    assert verdict.shortfalls(of(0.5), of(0.5), of(0.4)) == [
-        Shortfall("made_up", "validation", 0.5, "before training", 0.5)
+    """Fails if a run that helped is called vain, or one that did not is praised."""
+    nothing, nan = {}, float("nan")
+    assert judged(spearman_of(0.3), spearman_of(0.5), spearman_of(0.4)) == []
+    assert judged(spearman_of(0.5), spearman_of(0.5), spearman_of(0.4)) == [
+        Shortfall("made_up", "test", "spearman", 0.5, "before training", 0.5)
     ]
-    both = verdict.shortfalls(of(0.5), of(0.3), of(0.4))
-    assert [one.than for one in both] == ["before training", "by character overlap"]
-    assert "made_up validation: Spearman 0.3000 is no better than 0.4000 by character overlap." in map(str, both)
-    assert len(verdict.shortfalls(of(0.5), of(float("nan")), of(0.4))) == 2, "equal scores are no better"
-    assert verdict.shortfalls(of(float("nan")), of(0.5), of(0.4)) == []
-    before, after = ({"made_up": {"test": {"spearman": 0.9}} | of(value)["made_up"]} for value in (0.3, 0.5))
-    floor = {"made_up": {"test": {"spearman": 0.95}, "validation": {"spearman": 0.1}}}
-    assert verdict.shortfalls(before, after, floor) == []
-    assert len(verdict.shortfalls(of(0.5), of(0.3), {})) == 0, "a single label cannot rank"
+    both = judged(spearman_of(0.5), spearman_of(0.3), spearman_of(0.4))
+    assert [(one.than, one.reference) for one in both] == [("before training", 0.5), ("character overlap", 0.4)]
+    assert len(judged(spearman_of(0.5), spearman_of(nan), spearman_of(0.4))) == 2, "equal scores are no better"
+    assert judged(spearman_of(nan), spearman_of(0.5), spearman_of(0.4)) == []
+    assert judged(spearman_of(nan), spearman_of(nan), nothing) == [], "a single label cannot rank"
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "after", "interval", "words"),
+    [
+        ("recall_at_10", 0.586, 0.19, (0.157, 0.223), "Finds less .* 0.5860 -> 0.1900 .0.1570, 0.2230"),
+        ("recall_at_10", 0.9, 0.8604, (0.8189, 0.9019), "interval .*Recall@10 on made_up test 0.9000 -> 0.8604"),
+        ("spearman", 0.69, 0.70, (0.68, 0.72), "interval .*Spearman on made_up test 0.6900 -> 0.7000"),
+        ("spearman", 0.69, 0.60, (0.58, 0.62), "Ranks worse .* 0.6900 -> 0.6000"),
+        ("spearman", 0.60, 0.69, (0.67, 0.71), None),
+    ],
+)
+def test_harm_is_told_from_noise(metric, before, after, interval, words):
+    """Fails if a recall that collapses goes unnoticed, or a change within the noise is called a gain or a loss."""
+    moments = ({"spearman": value} | {metric: number} for value, number in ((0.1, before), (0.5, after)))
+    lines = in_words(judged(*moments, {}, {"spearman": (0.4, 0.6), metric: interval}))
+    assert len(lines) == (words is not None) and (words is None or re.match(f".*{words}", lines[0]))
 
 
 def moved(run: RunRecord, way: float) -> RunRecord:
@@ -63,31 +87,32 @@ def moved(run: RunRecord, way: float) -> RunRecord:
     return run
 
 
-FLAT = (2, 2, 2)
-LOWER, HIGHER, LONGER = (
+LOWER, HIGHER, LONGER, EITHER = (
     "lower --learning_rate, e.g. 4e-06",
     "raise --learning_rate, e.g. 1e-04",
     "train longer, e.g. --",
+    "compare --learning_rate 7e-06 and 6e-05 with 2e-05",
 )
 
 
 @pytest.mark.parametrize(
-    ("run", "first", "second"),
+    ("run", "advice"),
     [
-        (record(epochs(0.5, 0.4, 0.3)), f"{LOWER} instead of 2e-05 (the first epoch was the best)", HIGHER),
-        (record(epochs(0.1, 0.2, 0.3)), f"{LONGER}num_train_epochs 6 (validation was still rising)", LOWER),
-        (moved(record(epochs(0.1, 0.3, 0.2, losses=FLAT)), 0.001), HIGHER, LOWER),
-        (moved(record(epochs(0.1, 0.3, 0.2, losses=FLAT)), 0.6), LOWER, HIGHER),
-        (record(epochs(float("nan"), float("nan"))), f"{LOWER} instead of 2e-05 (all scores became equal)", HIGHER),
-        (record(epochs(0.1, 0.3, 0.2), pooling="cls"), "--pooling mean", LOWER),
-        (record([{"loss": 1.0, "step": 20}]), LONGER, LOWER),
-        (record([]), LONGER, LOWER),
+        (record(epochs(0.5, 0.4, 0.3)), [f"{LOWER} instead of 2e-05 (the first epoch was the best)"]),
+        (record(epochs(0.1, 0.2, 0.3)), [f"{LONGER}num_train_epochs 6 (validation was still rising)"]),
+        (record(epochs(0.1, 0.2, 0.3), max_steps=300), [f"{LONGER}max_steps 600"]),
+        (record(epochs(0.1, 0.2), num_train_epochs=0.5), [f"{LONGER}num_train_epochs 1 "]),
+        (moved(record(epochs(0.5, 0.4, 0.3)), 0.001), [HIGHER, LOWER]),
+        (moved(record(epochs(0.1, 0.3, 0.2)), 0.6), [EITHER]),
+        (record(epochs(float("nan"), float("nan"))), [f"{LOWER} instead of 2e-05 (all scores became equal)"]),
+        (moved(record([{"loss": 1.0, "step": 20}]), 0.01), [HIGHER, LONGER]),
+        (record([]), [LONGER]),
     ],
 )
-def test_remedies_follow_from_the_run(run, first, second):
+def test_remedies_follow_from_the_run(run, advice):
     """Fails if the advice is the opposite of what the curves show, or the same twice."""
     found = verdict.remedies(run, [])
-    assert found[0].startswith(first) and found[1].startswith(second) and len(found) == 2
+    assert len(found) == len(advice) and all(one.startswith(start) for one, start in zip(found, advice, strict=True))
 
 
 def test_labels_that_are_the_other_way_round(make_corpus):
@@ -107,8 +132,9 @@ def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
     opposed = [(a, b, 1 - label) for a, b, label in pairs]
     folder = train(make_corpus({"train": pairs, "validation": opposed}), "--pooling", "mean")
     printed, kept = capsys.readouterr().out, read_record(folder)
-    assert {one.than for one in kept.shortfalls} >= {"before training"} and len(kept.remedies) == 2
-    assert str(kept.shortfalls[0]) in printed and f"Likeliest remedies: {kept.remedies[0]}; or " in printed
+    assert {one.than for one in kept.shortfalls} >= {"before training"}
+    assert str(kept.shortfalls[0]) in printed and f"Likeliest remedies: {kept.remedies[0]}" in printed
+    assert str(kept.shortfalls[0]) in (folder / "README.md").read_text(encoding="utf-8")
     header, line = printed.splitlines()[:2]
     assert header.split()[:4] == ["Spearman", "before", "after", "floor"]
     labels = np.array([label for *_, label in opposed])
@@ -124,7 +150,8 @@ def test_records_of_earlier_versions_have_no_verdict(tmp_path):
     """Fails if a finished run of last month can no longer be read."""
     written = record()
     written.proof = Proof(0.0, 0.3, 32, "vectors")
-    written.shortfalls, written.remedies = [Shortfall("a", "test", 0.1, "before training", 0.2)], ["x"]
+    shortfall = Shortfall("a", "test", "spearman", 0.1, "before training", 0.2, 0.05, 0.15)
+    written.shortfalls, written.remedies = [shortfall], ["x"]
     written.save(tmp_path)
     assert read_record(tmp_path) == written
     raw = json.loads((tmp_path / "run.json").read_text())
@@ -134,3 +161,21 @@ def test_records_of_earlier_versions_have_no_verdict(tmp_path):
     older = read_record(tmp_path)
     assert older.proof is None and older.shortfalls == [] and older.remedies == []
     assert spearman(np.arange(3), np.arange(3)) == 1
+
+
+def test_a_run_that_finds_less_says_so(train, make_corpus, capsys):
+    """Fails if the Recall@10 that training destroyed is neither in the terminal, nor in run.json, nor on the card."""
+    topics = [first + second for first in "还款天气苹果红车北京喜欢推荐" for second in "今怎如我不很色"]
+    asked = [(f"{topic}的事", f"{topic}的事啊") for topic in topics]
+    same = [(*pair, 1.0) for pair in asked]
+    other = [(first, second, 0.0) for (first, _), (_, second) in zip(asked, asked[1:], strict=False)]
+    opposed = [(first, second, 1 - label) for first, second, label in same + other]
+    flags = ("--pooling", "mean", "--num_train_epochs", "4", "--load_best_model_at_end", "false")
+    folder = train(make_corpus({"train": opposed, "validation": same[:9] + other[:9], "test": same + other}), *flags)
+    printed, kept = capsys.readouterr().out, read_record(folder)
+    fallen = [one for one in kept.shortfalls if (one.metric, one.split) == ("recall_at_10", "test")]
+    assert fallen and fallen[0].clear and "Finds less" in fallen[0].kind
+    assert (fallen[0].low, fallen[0].high) == kept.intervals["made_up"]["test"]["recall_at_10"]
+    for place in (printed, (folder / "README.md").read_text(encoding="utf-8")):
+        assert str(fallen[0]) in place
+    assert verdict.FIND_MORE in kept.remedies and verdict.FIND_MORE in printed

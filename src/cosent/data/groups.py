@@ -20,10 +20,14 @@ def sentence_groups(rows: datasets.Dataset, similar_from: float) -> np.ndarray:
     chunks = [chunk for column in columns for chunk in column.chunks]
     numbers = pc.dictionary_encode(pa.chunked_array(chunks))  # one dictionary for all chunks
     sentence = np.concatenate([chunk.indices.to_numpy() for chunk in numbers.chunks]).reshape(2, -1)
-    similar = labels_of(rows) >= similar_from
-    first, second = sentence[:, similar]
+    first, second = sentence[:, similar(labels_of(rows), similar_from)]
     group = components(first, second, int(sentence.max()) + 1)
     return group.astype(np.int64)[sentence.T]
+
+
+def similar(labels: np.ndarray, least: float) -> np.ndarray:
+    """Whether each label is at least `least`, compared in float32: a stored label of 0.7 is below 0.7 in float64."""
+    return labels.astype(np.float32) >= np.float32(least)
 
 
 def share_without_strangers(groups: np.ndarray) -> float:

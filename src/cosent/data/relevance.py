@@ -3,9 +3,11 @@
 import numpy as np
 
 from cosent.data.corpus import Corpus
-from cosent.data.groups import components
+from cosent.data.groups import components, similar
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance
+
+MOST_CONNECTED = 5_000_000  # pairs of connected sentences that are listed, in about 1 GiB
 
 
 def pool_and_relevance(
@@ -26,7 +28,8 @@ def pool_and_relevance(
         the split, int64 of shape `(pairs, 2)`.
 
     Raises:
-        InputError: the split has no similar pair, or `from_label` is not above 0, where gains begin.
+        InputError: the split has no similar pair, `from_label` is not above 0, where gains begin, or similar pairs
+            connect more than `MOST_CONNECTED` pairs of sentences.
     """
     least = corpus.manifest.similar_from if from_label is None else from_label
     if least <= 0:
@@ -38,16 +41,16 @@ def pool_and_relevance(
         for name in ("sentence1", "sentence2"):
             for sentence in part[name][:]:
                 place.setdefault(sentence, len(place))
-    labels = corpus.labels(split).astype(np.float64)
+    labels = corpus.labels(split)
     places = np.array([[place[s] for s in rows[name][:]] for name in ("sentence1", "sentence2")]).T
     first, second = places.T
-    similar = (labels >= least) & (first != second)
-    if not similar.any():
+    to_find = similar(labels, least) & (first != second)
+    if not to_find.any():
         raise InputError(
             f"{corpus.folder} {split} has no pair of different sentences with a label of at least {least:g}, so "
             "nothing can be retrieved. Name another split or a lower label."
         )
-    first, second, labels = first[similar], second[similar], labels[similar]
+    first, second, labels = first[to_find], second[to_find], labels[to_find].astype(np.float64)
     if closure:
         first, second, labels = connected(first, second, len(place))
     known = relevance(np.r_[first, second], np.r_[second, first], np.r_[labels, labels])
@@ -55,11 +58,21 @@ def pool_and_relevance(
 
 
 def connected(first: np.ndarray, second: np.ndarray, sentences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All pairs of sentences that are connected by the given pairs, each once, with labels of 1."""
+    """All pairs of sentences that are connected by the given pairs, each once, with labels of 1.
+
+    Raises:
+        InputError: more than `MOST_CONNECTED`.
+    """
     component = components(first, second, sentences)
     members = np.unique(np.r_[first, second])
-    groups = np.split(members[np.argsort(component[members], kind="stable")],
-                      np.cumsum(np.unique(component[members], return_counts=True)[1])[:-1])  # fmt: skip
+    sizes = np.unique(component[members], return_counts=True)[1]
+    count = int((sizes * (sizes - 1) // 2).sum())
+    if count > MOST_CONNECTED:
+        raise InputError(
+            f"--retrieval_closure: similar pairs connect {count:,} pairs of sentences (largest group: {sizes.max():,} "
+            f"sentences), and at most {MOST_CONNECTED:,} can be listed. Leave it out, or raise --retrieval_from."
+        )
+    groups = np.split(members[np.argsort(component[members], kind="stable")], np.cumsum(sizes)[:-1])
     pairs = np.concatenate([group[np.stack(np.triu_indices(len(group), 1), axis=1)] for group in groups])
     return pairs[:, 0], pairs[:, 1], np.ones(len(pairs))
 

@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 from torch.utils.data import ConcatDataset, Dataset, Sampler
+
+from cosent.errors import InputError
+
+LONGEST_EPOCH = 100  # times the steps that read every corpus once
 
 
 def choose_sampler(
@@ -69,20 +72,19 @@ class CorpusSampler(Sampler[int]):
         return len(self.turns) * self.block
 
     def __iter__(self) -> Iterator[int]:
-        if self.labels is None:
-            yield from self.draw()
-            return
-        order = np.fromiter(self.draw(), np.int64, len(self))
         generator = np.random.default_rng((self.seed, self.epoch))
+        if self.labels is None:
+            yield from self.draw(generator)
+            return
+        order = np.fromiter(self.draw(generator), np.int64, len(self))
         corpus = np.repeat(self.turns, self.block)  # of each row
         for number in range(len(self.lengths)):
             own = order[corpus == number]
             order[corpus == number] = mix_labels(own, self.labels[own], self.pool, generator)
         yield from order.tolist()
 
-    def draw(self) -> Iterator[int]:
+    def draw(self, generator: np.random.Generator) -> Iterator[int]:
         """Row numbers of an epoch, regardless of their labels."""
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
         offsets = [sum(self.lengths[:index]) for index in range(len(self.lengths))]
         streams = [endless(length, offset, generator) for length, offset in zip(self.lengths, offsets, strict=True)]
         for corpus in self.turns:
@@ -94,8 +96,18 @@ def turns(blocks: list[int], weights: list[float]) -> list[int]:
     """The corpus of each block, until every corpus has had at least `blocks`.
 
     The next block goes to the corpus that is furthest behind its share: weights 2, 1 result in 0, 1, 0, 0, 1, 0, ...
+
+    Raises:
+        InputError: weights so far apart that an epoch would be more than `LONGEST_EPOCH` times as long as the corpora.
     """
     shares = np.array(weights) / sum(weights)
+    total = float((blocks / shares).max())
+    if total > LONGEST_EPOCH * sum(blocks):
+        raise InputError(
+            f"--corpus_weights {' '.join(f'{weight:g}' for weight in weights)}: reading every corpus once takes "
+            f"{total:,.0f} steps in these shares, and {sum(blocks):,} without. Give weights closer together, or leave "
+            "corpora of small weights out."
+        )
     given = np.zeros(len(blocks), dtype=int)
     order: list[int] = []
     while (given < blocks).any():
@@ -104,11 +116,10 @@ def turns(blocks: list[int], weights: list[float]) -> list[int]:
     return order
 
 
-def endless(length: int, offset: int, generator: torch.Generator) -> Iterator[int]:
+def endless(length: int, offset: int, generator: np.random.Generator) -> Iterator[int]:
     """Row numbers `offset .. offset + length - 1` in random order, again and again."""
     while True:
-        for index in torch.randperm(length, generator=generator).tolist():
-            yield offset + index
+        yield from (offset + generator.permutation(length)).tolist()
 
 
 class BalancedSampler(Sampler[int]):

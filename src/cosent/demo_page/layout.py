@@ -5,9 +5,11 @@ languages, so that there is no choice to make or to remember.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import gradio as gr
+from gradio.events import Dependency
 
 from cosent.demo_page import pair_table, rendering
 from cosent.demo_page.models import Models
@@ -17,13 +19,21 @@ from cosent.errors import InputError
 
 AT_ONCE = 2  # answers that are computed at a time; others wait in the queue
 EMPTY_ROWS = [["", "", "", ""] for _ in range(3)]  # to write into
+EXAMPLES = [["怎么还款", "如何还款"], ["我喜欢北京", "我不喜欢北京"], ["他借给我钱", "我借给他钱"]]
+LABEL_HELP = (
+    '<p class="note">打开文件或直接填表，改好标签后导出。标签：1 相似，0 不相似，或任意评分，越大越相似。'
+    "选中一格，点 ⋮ 增删行。<br>Open a file or fill in the table, correct the labels, export. Label: 1 similar, "
+    "0 not similar, or any score, higher for more similar. Select a cell and press ⋮ to add or delete rows.</p>"
+)
+FOLLOW = "html => document.createRange().createContextualFragment(html).querySelector('a.download')?.click()"
 COLUMN_LABELS = ["句子一 sentence1", "句子二 sentence2", "标签 label", "分数 score"]
 
 
 def build(models: Models, reports: dict[str, Path]) -> gr.Blocks:
     """The page, which `serving.serve` opens."""
     with gr.Blocks(title="cosent", analytics_enabled=False, delete_cache=(600, 3600)) as page:
-        gr.HTML("<h1>句子相似度 Sentence similarity</h1>", elem_classes="cosent-title")
+        loaded = " · ".join(map(rendering.heading, models.judges))
+        gr.HTML(f"<h1>句子相似度 Sentence similarity</h1><p>{loaded}</p>", elem_classes="cosent-title")
         with gr.Tabs():
             with gr.Tab("比较 Compare", id="compare"):
                 compare_tab(models)
@@ -33,30 +43,35 @@ def build(models: Models, reports: dict[str, Path]) -> gr.Blocks:
                 paraphrase_tab(models)
             with gr.Tab("标注 Label", id="label"):
                 label_tab(models)
-            with gr.Tab("报告 Reports", id="reports"):
-                reports_tab(reports)
+            if reports:
+                with gr.Tab("报告 Reports", id="reports"):
+                    reports_tab(reports)
     return page
 
 
 def compare_tab(models: Models) -> None:
-    one = gr.Textbox(label="句子一 Sentence 1", placeholder="我喜欢北京", elem_id="one")
-    other = gr.Textbox(label="句子二 Sentence 2", placeholder="我不喜欢北京", elem_id="other")
+    one = gr.Textbox(label="句子一 Sentence 1", elem_id="one")
+    other = gr.Textbox(label="句子二 Sentence 2", elem_id="other")
     button = gr.Button("比较 Compare", variant="primary")
+    with gr.Row(elem_id="examples"):
+        examples = [gr.Button(f"例 e.g. {' / '.join(pair)}", size="sm") for pair in EXAMPLES]
     shown = answer("comparison")
 
     def compare(first: object, second: object) -> str:
         pair = sentence(first, "句子一 Sentence 1"), sentence(second, "句子二 Sentence 2")
         return rendering.comparison(models.judges, *pair)
 
-    ask([button.click, one.submit, other.submit], told(compare), [one, other], [shown])
+    filled = [example.click(partial(list, pair), None, [one, other], api_visibility="private").then
+              for example, pair in zip(examples, EXAMPLES, strict=True)]  # fmt: skip
+    ask([button.click, one.submit, other.submit, *filled], told(compare), [one, other], [shown])
 
 
 def search_tab(models: Models) -> None:
     if models.index is None:
-        missing("--input sentences.txt", "--index vectors.npy")
+        missing("搜索需要句子文件。Search needs a file of sentences.", "--input sentences.txt", "--index vectors.npy")
         return
-    query = gr.Textbox(label="要找什么 What to look for", placeholder="怎么还款", elem_id="query")
-    button = gr.Button(f"搜索 Search ({len(models.index):,})", variant="primary")
+    query = gr.Textbox(label="要找什么 What to look for", placeholder="例如 e.g. 怎么还款", elem_id="query")
+    button = gr.Button(f"在 {len(models.index):,} 句中搜索 Search", variant="primary")
     shown = answer("hits")
 
     def find(text: object) -> str:
@@ -67,9 +82,9 @@ def search_tab(models: Models) -> None:
 
 def paraphrase_tab(models: Models) -> None:
     if models.student is None:
-        missing("--student runs/student")
+        missing("改写需要学生模型。Paraphrases need a student.", "--student runs/student")
         return
-    text = gr.Textbox(label="句子 Sentence", placeholder="微信和支付宝哪个好", elem_id="text")
+    text = gr.Textbox(label="句子 Sentence", placeholder="例如 e.g. 微信和支付宝哪个好", elem_id="text")
     button = gr.Button("改写 Paraphrase", variant="primary")
     shown = answer("paraphrases")
 
@@ -81,14 +96,15 @@ def paraphrase_tab(models: Models) -> None:
 
 def label_tab(models: Models) -> None:
     judge = models.judges[0]
+    gr.HTML(LABEL_HELP, elem_classes="cosent-answer")
     table = gr.Dataframe(
         EMPTY_ROWS, headers=COLUMN_LABELS, datatype="str", type="array", column_count=4, static_columns=[3], wrap=True,
         interactive=True, buttons=[], label="句子对 Pairs", elem_id="pairs", column_widths=[300, 300, 120, 150],
     )  # fmt: skip
     with gr.Row():
-        opened = gr.UploadButton("打开文件 Open a file", file_types=[*pair_table.FILE_TYPES])
-        score = gr.Button("打分 Score")
-        export = gr.Button("导出 Export", variant="primary")
+        opened = gr.UploadButton("打开文件 Open", file_types=[*pair_table.FILE_TYPES], min_width=90)
+        score = gr.Button("打分 Score", min_width=90)
+        export = gr.Button("导出 Export", variant="primary", min_width=90)
     shown = answer("export")
 
     def read(path: str) -> tuple[object, str]:
@@ -101,17 +117,15 @@ def label_tab(models: Models) -> None:
 
     def export_pairs(rows: list) -> str:
         text = pair_table.as_tsv(rows)
-        return rendering.download(pair_table.data_address(text), text.count("\n") - 1)
+        labels = [line.rpartition("\t")[2] for line in text.splitlines()[1:]]
+        return rendering.download(pair_table.data_address(text), labels)
 
-    ask([opened.upload], told(read, kept=1), [opened], [table, shown])
-    ask([score.click], told(add_scores, kept=1), [table], [table, shown])
-    ask([export.click], told(export_pairs), [table], [shown])
+    ask([opened.upload], told(read, EMPTY_ROWS), [opened], [table, shown])
+    ask([score.click], told(add_scores, gr.skip()), [table], [table, shown])
+    ask([export.click], told(export_pairs), [table], [shown]).then(None, [shown], js=FOLLOW)
 
 
 def reports_tab(reports: dict[str, Path]) -> None:
-    if not reports:
-        missing("--runs results/NAME")
-        return
     names = list(reports)
     choice = gr.Dropdown(names, value=names[0], label="报告 Report", elem_id="report")
     shown = answer("report-page")
@@ -119,10 +133,10 @@ def reports_tab(reports: dict[str, Path]) -> None:
     ask([choice.change], told(lambda name: frame(reports[name])), [choice], [shown])
 
 
-def missing(*flags: str) -> None:
-    """Says which flag brings a tab to life."""
+def missing(what: str, *flags: str) -> None:
+    """Says what a tab needs, and which flag brings it."""
     words = " 或 or ".join(f"<code>{flag}</code>" for flag in flags)
-    gr.HTML(f"<p>这里需要 This needs: <code>cosent demo …</code> {words}</p>", elem_classes="cosent-answer")
+    gr.HTML(f"<p>{what} 启动时加上 Start with: <code>cosent demo …</code> {words}</p>", elem_classes="cosent-answer")
 
 
 def answer(name: str) -> gr.HTML:
@@ -130,11 +144,11 @@ def answer(name: str) -> gr.HTML:
     return gr.HTML("", elem_id=name, elem_classes="cosent-answer")
 
 
-def told(function: Callable, kept: int = 0) -> Callable:
+def told(function: Callable, *before: object) -> Callable:
     """The same function, which answers what a user did wrong with a message.
 
     Args:
-        kept: outputs before the last one, which stay as they are then.
+        before: values of the outputs before the message, then.
     """
 
     def call(*given: object) -> object:
@@ -142,12 +156,14 @@ def told(function: Callable, kept: int = 0) -> Callable:
             return function(*given)
         except InputError as error:
             message = rendering.message(error)
-            return (*[gr.skip()] * kept, message) if kept else message
+            return (*before, message) if before else message
 
     return call
 
 
-def ask(triggers: list, function: Callable, inputs: list, outputs: list) -> None:
+def ask(triggers: list, function: Callable, inputs: list, outputs: list) -> Dependency:
     """Calls a function on any of the triggers, `AT_ONCE` at a time over all users and tabs."""
-    gr.on(triggers, function, inputs, outputs, api_visibility="private", concurrency_limit=AT_ONCE,
-          concurrency_id="models", show_progress="minimal")  # fmt: skip
+    for trigger in triggers:  # `gr.on` takes no `then`
+        event = trigger(function, inputs, outputs, api_visibility="private", concurrency_limit=AT_ONCE,
+                        concurrency_id="models", show_progress="minimal")  # fmt: skip
+    return event

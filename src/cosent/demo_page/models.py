@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from cosent.finding.index import Hit, Index
 from cosent.inference.decision_rule import DecisionRule, decision_rules
 from cosent.modeling.auto import load_model
 from cosent.modeling.embedder import Embedder
+from cosent.modeling.student import Student
 from cosent.modeling.text_model import TextModel
-from cosent.student.model import Student
 from cosent.tables.reading import SENTENCE, open_table
 
 TOP, CANDIDATES = 10, 50  # sentences shown, and read again by the cross-encoder
@@ -23,16 +24,22 @@ MOST_SENTENCES = 1_000_000  # of --input, which is embedded before the page open
 
 @dataclass(frozen=True)
 class Judge:
-    """A model that scores pairs, and the rules that make verdicts of its scores."""
+    """A model that scores pairs, and the rules that make verdicts of its scores.
+
+    Args:
+        name: end of its path, or its Hub id.
+    """
 
     model: TextModel
     rules: Sequence[DecisionRule]
+    name: str
 
     @classmethod
     def of(cls, folder: str, model: TextModel) -> "Judge":
         """A judge with those rules of its folder that were found with the prompts that it reads here."""
         prompts = model.prompts.sides()
-        return cls(model, [rule for rule in decision_rules(folder).values() if rule.prompts == prompts])
+        rules = [rule for rule in decision_rules(folder).values() if rule.prompts == prompts]
+        return cls(model, rules, "/".join(Path(folder).parts[-2:]))
 
     @property
     def is_cosine(self) -> bool:

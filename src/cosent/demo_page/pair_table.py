@@ -1,6 +1,5 @@
 """The table of labelled pairs: read from a file, scored, and written as one that `data_scripts.prepare` reads."""
 
-import math
 from base64 import b64encode
 from collections.abc import Sequence
 from itertools import islice
@@ -9,12 +8,13 @@ from pathlib import Path
 from cosent.demo_page.models import Judge
 from cosent.demo_page.sentences import sentence
 from cosent.errors import InputError
+from cosent.tables.formats import LABEL_NAMES
+from cosent.tables.labels import is_label, value_of
 from cosent.tables.reading import PAIR, open_table
 
 COLUMNS = ("sentence1", "sentence2", "label")
-LABEL_NAMES = ("label", "score", "gold")
 MOST_ROWS = 200
-FILE_TYPES = (".tsv", ".csv", ".txt", ".jsonl")
+FILE_TYPES = (".tsv", ".csv", ".txt", ".jsonl", ".json")
 
 Row = Sequence[object]
 
@@ -31,10 +31,10 @@ def read_pairs(path: str) -> tuple[list[list[str]], bool]:
         label = next((one for one in LABEL_NAMES if one in table.names), None)
         rows = list(islice(table.rows(), MOST_ROWS + 1))
     except InputError as error:
-        raise InputError(f"文件读不了。The file cannot be read. {error}".replace(path, name)) from error
-    columns = [*table.sentences, label]
-    shown = [["" if one is None or row.get(one) is None else str(row[one]) for one in columns] for row in rows]
-    return [[*row, ""] for row in shown[:MOST_ROWS]], len(rows) > MOST_ROWS
+        needed = "需要 UTF-8 编码、有两列句子的文件，表格已清空"
+        raise InputError(f"读不了：{needed}。The file cannot be read. {error}".replace(path, name)) from error
+    pairs = [[row[one] for one in table.sentences] + [label_text(row.get(label))] for row in rows]
+    return [[*pair, ""] for pair in pairs[:MOST_ROWS]], len(rows) > MOST_ROWS
 
 
 def filled(rows: Sequence[Row]) -> list[tuple[int, list[object]]]:
@@ -56,7 +56,7 @@ def checked(rows: Sequence[Row]) -> list[list[str]]:
         raise InputError(f"最多 {MOST_ROWS} 行。Expected at most {MOST_ROWS} rows, got {len(found)}.")
     named = [(f"第 {number} 行 row {number}", row) for number, row in found]
     return [
-        [sentence(row[0], f"{name}, sentence1"), sentence(row[1], f"{name}, sentence2"), str(row[2] or "").strip()]
+        [sentence(row[0], f"{name}, sentence1"), sentence(row[1], f"{name}, sentence2"), label_text(row[2])]
         for name, row in named
     ]
 
@@ -76,7 +76,7 @@ def as_tsv(rows: Sequence[Row]) -> str:
     """
     pairs = checked(rows)
     for (number, _), (_, _, label) in zip(filled(rows), pairs, strict=True):
-        if not is_number(label):
+        if not is_label(label):
             raise InputError(
                 f"第 {number} 行：标签 {label!r} 不是数字，请改正。Row {number}: expected a number as the label, got "
                 f"{label!r}. Training could not read it: correct it."
@@ -84,11 +84,9 @@ def as_tsv(rows: Sequence[Row]) -> str:
     return "".join("\t".join(row) + "\n" for row in [COLUMNS, *pairs])
 
 
-def is_number(label: str) -> bool:
-    try:
-        return math.isfinite(float(label))
-    except ValueError:
-        return False
+def label_text(label: object) -> str:
+    """A label as a number where it is one of the words for 0 and 1, e.g. 是; other text as it is."""
+    return "" if label is None else str(value_of(label, None)).strip()
 
 
 def data_address(text: str) -> str:

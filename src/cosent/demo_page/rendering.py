@@ -9,10 +9,12 @@ from cosent.finding.index import Hit
 from cosent.inference.decision_rule import DecisionRule
 
 LONGEST_SHOWN = 300  # characters of a sentence that was found
-NAMES = {True: "余弦 Cosine", False: "交叉编码器 Cross-encoder"}
+NAMES = {True: "双塔 bi-encoder", False: "交互式 cross-encoder"}
+SCORES = {True: "余弦 cosine", False: "分数 score"}
 LEGEND = (
     '<p class="legend"><span class="more">蓝 +</span> 使分数升高 raises the score · <span class="less">橙 −</span> '
-    "使分数降低 lowers it: 分数减去删掉该字词后的分数 the score minus the score without it</p>"
+    "使分数降低 lowers it: 分数减去删掉该字词后的分数，各项之和不等于总分 the score minus the score without it; "
+    "these need not add up to the score</p>"
 )
 NO_RULE = (
     '<p class="note">没有判定阈值和概率 No threshold and no probabilities: 该模型不是在这里用 0/1 标签训练的 '
@@ -25,6 +27,11 @@ def message(text: object) -> str:
     return f'<p class="message" role="alert">{escape(str(text))}</p>'
 
 
+def heading(judge: Judge) -> str:
+    """What kind of model this is, and which."""
+    return f"{NAMES[judge.is_cosine]} <code>{escape(judge.name)}</code>"
+
+
 def comparison(judges: Sequence[Judge], one: str, other: str) -> str:
     """Score, verdicts and contributions of a pair by each model."""
     return "".join(judgement(judge, one, other) for judge in judges) + LEGEND
@@ -35,8 +42,10 @@ def judgement(judge: Judge, one: str, other: str) -> str:
     rules = "".join(verdict(rule, score) for rule in judge.rules) or NO_RULE
     strongest = max((abs(added) for some in parts for _, added in some), default=0.0)
     shown = "".join(coloured(some, strongest) for some in parts)
-    return (f'<section class="judge"><h3>{NAMES[judge.is_cosine]}</h3><p class="score">{score:.4f}</p>{rules}{shown}'
-            "</section>")  # fmt: skip
+    return (
+        f'<section class="judge"><h3>{heading(judge)}</h3><p class="score">{score:.4f} '
+        f"<small>{SCORES[judge.is_cosine]}</small></p>{rules}{shown}</section>"
+    )
 
 
 def verdict(rule: DecisionRule, score: float) -> str:
@@ -52,17 +61,18 @@ def coloured(parts: Parts, strongest: float) -> str:
     """The pieces of a sentence, each above its contribution; the largest of the pair has the deepest colour."""
     shown = []
     for text, added in parts:
-        kind = "more" if added >= 0 else "less"
+        number = f"{added:+.2f}"
+        kind = {"+0.00": "", "-0.00": ""}.get(number, "more" if added > 0 else "less")
         depth = 0.75 * abs(added) / strongest if strongest else 0.0
-        shown.append(f'<span class="piece {kind}" style="--depth:{depth:.2f}">{escape(text)}<small>{added:+.2f}</small>'
-                     "</span>")  # fmt: skip
+        shown.append(f'<span class="piece {kind}" style="--depth:{depth:.2f}">{escape(text)}'
+                     f'<small>{number if kind else "0.00"}</small></span>')  # fmt: skip
     return f'<p class="pieces">{"".join(shown)}</p>'
 
 
 def hits(found: Sequence[Hit]) -> str:
     """What was found, best first."""
     reranked = any(hit.rerank is not None for hit in found)
-    header = ["", "句子 sentence", *(["交叉 cross"] if reranked else []), "余弦 cosine", "行 row"]
+    header = ["", "句子 sentence", *([NAMES[False]] if reranked else []), NAMES[True], "行 row"]
     rows = []
     for rank, hit in enumerate(found, start=1):
         judged = [] if hit.rerank is None else [f"{hit.rerank:.4f}"]
@@ -74,10 +84,9 @@ def paraphrases(written: Sequence[tuple[str, float, float]], judge: Judge) -> st
     """Paraphrases with the student's cosines and another model's scores, so that it does not only judge itself."""
     if not written:
         return message("没有写完的句子，请换一句。No sentence was finished: try another one.")
-    scorer = "--model 余弦 cosine" if judge.is_cosine else "--model 分数 score"
     rows = [[str(rank), text, f"{cosine:.4f}", f"{score:.4f}"]
             for rank, (text, cosine, score) in enumerate(written, start=1)]  # fmt: skip
-    return table("改写 Paraphrases", ["", "句子 sentence", "学生余弦 student's cosine", scorer], rows)
+    return table("改写 Paraphrases", ["", "句子 sentence", "学生 student", NAMES[judge.is_cosine]], rows)
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -95,10 +104,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
-def download(address: str, pairs: int) -> str:
-    """A link to the exported pairs, and the command that reads them."""
+def download(address: str, labels: Sequence[str]) -> str:
+    """A link to the exported pairs, which the page follows, and the command that reads them."""
+    kind = "binary" if {*labels} <= {"0", "1"} else "scores"
     return (
-        f'<p class="done" role="status"><a class="download" download="pairs.tsv" href="{address}">'
-        f"下载 Download pairs.tsv</a> ({pairs} 对 pairs)</p>"
-        "<p><code>python -m data_scripts.prepare my_pairs --source pairs.tsv --label_kind binary</code></p>"
+        f'<p class="done" role="status">已导出 Exported: <a class="download" download="pairs.tsv" href="{address}">'
+        f"pairs.tsv</a> ({len(labels)} 对 pairs)</p>"
+        f"<p><code>python -m data_scripts.prepare my_pairs --source pairs.tsv --label_kind {kind}</code></p>"
     )

@@ -65,7 +65,8 @@ def retrieval_metrics(rows: np.ndarray, relevance: Relevance) -> dict[str, np.nd
     min(n, depth).
 
     Args:
-        rows: int64 of shape `(queries, depth)`; if depth is less than 10 or 100, longer lists count as missed.
+        rows: int64 of shape `(queries, depth)`, -1 where nothing was found; if depth is less than 10 or 100, longer
+            lists count as missed.
 
     Raises:
         ValueError: another number of queries.
@@ -88,14 +89,14 @@ def retrieval_metrics(rows: np.ndarray, relevance: Relevance) -> dict[str, np.nd
 
 
 def gains_of(rows: np.ndarray, relevance: Relevance) -> np.ndarray:
-    """Gain of each retrieved item, 0 for those that are not relevant: float64 of the shape of `rows`."""
+    """Gain of each retrieved item, 0 for row -1 and items that are not relevant: float64 of the shape of `rows`."""
     items = int(max(rows.max(initial=0), relevance.items.max(initial=0))) + 1
     query = np.repeat(np.arange(len(relevance)), relevance.counts)
     known = query * items + relevance.items  # a number for each query with each of its items
     order = np.argsort(known)
     asked = np.arange(len(rows))[:, None] * items + rows
     place = np.searchsorted(known, asked, sorter=order).clip(max=len(known) - 1)
-    return np.where(known[order[place]] == asked, relevance.gains[order[place]], 0.0)
+    return np.where((rows >= 0) & (known[order[place]] == asked), relevance.gains[order[place]], 0.0)
 
 
 def best_gains(relevance: Relevance, cutoff: int) -> np.ndarray:

@@ -17,11 +17,12 @@ def components(pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> np.
 
     Groups are numbered by their first row.
     """
-    groups, held = np.arange(rows), [(np.arange(0), np.arange(0))]
+    groups, held, count = np.arange(rows), [(np.arange(0), np.arange(0))], 0
     for pair in pairs:
         held.append(pair)
-        if sum(len(first) for first, _ in held) > PAIRS:
-            groups, held = merged(groups, held), held[:1]
+        count += len(pair[0])
+        if count > PAIRS:
+            groups, held, count = merged(groups, held), held[:1], 0
     return merged(groups, held)
 
 

@@ -55,13 +55,13 @@ class Index:
         vectors: float32 of shape `(sentences, width)`, of length 1.
         sentences: theirs, in this order.
         prompt: text that was in front of every sentence; a warning where the model has another one for them.
-        folder, key: where an index of faiss is stored, and the hash of what the vectors are of.
+        folder, key, name: of an index of faiss, see `approximate`.
     """
 
     def __init__(self, encoder: Embedder, vectors: Vectors, sentences: Sequence[str], prompt: str = "",
-                 folder: Path = DEFAULT_CACHE, key: str = ""):  # fmt: skip
+                 folder: Path = DEFAULT_CACHE, key: str = "", name: str | None = None):  # fmt: skip
         self.encoder, self.vectors, self.sentences, self.prompt = encoder, vectors, sentences, prompt
-        self.folder, self.key = folder, key
+        self.folder, self.key, self.name = folder, key, name
         self.find: Callable = lambda queries, k: nearest(queries, vectors, k)
 
     @classmethod
@@ -74,9 +74,9 @@ class Index:
         encoder = load_bi_encoder(model)
         vectors = open_vectors(path, fingerprint(encoder, []))
         check_lengths(path, vectors)
-        folder = vectors.files[0].parent
-        key = sha256("".join(manifest.sample_sha256 for manifest in vectors.manifests).encode()).hexdigest()
-        return cls(encoder.to(device), vectors, vectors.sentences(), vectors.manifests[0].prompt, folder, key)
+        key = sha256(repr(vectors.manifests).encode()).hexdigest()[:16]
+        return cls(encoder.to(device), vectors, vectors.sentences(), vectors.manifests[0].prompt,
+                   vectors.files[0].parent, key, Path(path).resolve().name)  # fmt: skip
 
     @classmethod
     def of(cls, sentences: Sequence[str], model: str, device: str = "cpu", cache: Path | None = None) -> "Index":
@@ -87,15 +87,14 @@ class Index:
         encoder = load_bi_encoder(model).to(device)
         prompt = encoder.prompts.for_search()[1]
         vectors = sentence_vectors(encoder, list(sentences), cache, prompt)
-        key = sha256(np.ascontiguousarray(vectors[:: max(1, len(vectors) // LENGTHS)]).tobytes()).hexdigest()
-        return cls(encoder, vectors, sentences, prompt, cache, key)
+        return cls(encoder, vectors, sentences, prompt, cache, Path(vectors.filename).stem)
 
     def __len__(self) -> int:
         return len(self.sentences)
 
     def use_faiss(self, kind: str = "auto") -> None:
         """Finds approximately from now on, see `approximate`; the index of faiss is stored next to the vectors."""
-        self.find = approximate(self.vectors, kind, self.folder, self.key).nearest
+        self.find = approximate(self.vectors, kind, self.folder, self.key, self.name).nearest
 
     def embed(self, queries: Sequence[str], prompt: str | None = None) -> np.ndarray:
         """Unit vectors of queries, float32 of shape `(queries, width)`.
@@ -167,15 +166,15 @@ def check_lengths(path: str | Path, vectors: VectorSet) -> None:
     """Refuses vectors whose dot product is no cosine; zeros, of a sentence without tokens, are none either way.
 
     Raises:
-        InputError: a length other than 1 in a sample.
+        InputError: a length other than 1, or a vector that is not finite, in a sample.
     """
     rows = np.linspace(0, len(vectors) - 1, min(LENGTHS, len(vectors))).astype(np.int64)
     lengths = np.linalg.norm(vectors[rows], axis=1)
-    wrong = (np.abs(lengths - 1) > 0.001) & (lengths > 0)
-    if wrong.any():
+    wrong = np.flatnonzero(~((np.abs(lengths - 1) <= 0.001) | (lengths == 0)))  # NaN too
+    if len(wrong):
         raise InputError(
-            f"{path} has a vector of length {lengths[wrong][0]:.4g}, and only of length 1 the dot product is the "
-            "cosine: long vectors would be found for everything. Encode the sentences again with --normalize."
+            f"{path}: row {rows[wrong[0]]} from 0 is a vector of length {lengths[wrong[0]]:.4g}, and only of length 1 "
+            "the dot product is the cosine. Encode the sentences again with --normalize."
         )
 
 

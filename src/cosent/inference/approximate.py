@@ -1,5 +1,6 @@
 """Approximate nearest neighbours by faiss, for more vectors than an exact search is patient with."""
 
+import glob
 import json
 import logging
 import time
@@ -69,25 +70,28 @@ class Approximate:
         return np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
-def approximate(vectors: Vectors, kind: str, folder: Path, key: str) -> Approximate:
+def approximate(vectors: Vectors, kind: str, folder: Path, key: str, name: str | None = None) -> Approximate:
     """An index of faiss, read from a folder, or built and stored there; logs its recall.
 
     Args:
         vectors: unit vectors, float32 of shape `(rows, width)`.
         kind: one of `KINDS`.
-        key: hash of what the vectors are of.
+        key: hash of all that the vectors depend on.
+        name: what the vectors are called; earlier indexes of that name, with another key, are removed.
 
     Raises:
         InputError: faiss is not installed, or the index cannot be written.
     """
     faiss = import_faiss()
     kind = kind if kind != "auto" else "hnsw" if len(vectors) <= LARGE else "ivf"
-    file = folder / f"{key[:16]}.{kind}.faiss"
+    file = folder / (f"{key}.{kind}.faiss" if name is None else f"{name}.{key}.{kind}.faiss")
     about = file.with_suffix(".json")
     if file.is_file() and about.is_file():
-        built = Built(**json.loads(about.read_text(encoding="utf-8")))
-        logger.info("%s; read from %s", built, file)
-        return Approximate(faiss.read_index(str(file)), kind)
+        index = faiss.read_index(str(file))
+        if (index.ntotal, index.d) == vectors.shape:
+            built = Built(**json.loads(about.read_text(encoding="utf-8")))
+            logger.info("%s; read from %s", built, file)
+            return Approximate(index, kind)
     start = time.perf_counter()
     found = Approximate(build(faiss, vectors, kind), kind)
     seconds = time.perf_counter() - start
@@ -95,6 +99,10 @@ def approximate(vectors: Vectors, kind: str, folder: Path, key: str) -> Approxim
     with writing(file), partial_file(file) as partial:
         faiss.write_index(found.index, str(partial))
     write_atomically(about, json.dumps(asdict(built)) + "\n")
+    if name is not None:
+        for old in set(folder.glob(f"{glob.escape(name)}.*.{kind}.faiss")) - {file}:
+            old.unlink(missing_ok=True)
+            old.with_suffix(".json").unlink(missing_ok=True)
     logger.info("%s; built in %.0f s, stored in %s", built, seconds, file)
     return found
 
@@ -118,9 +126,11 @@ def build(faiss, vectors: Vectors, kind: str):
 
 
 def recall(found: Approximate, vectors: Vectors) -> float:
-    """Share of the nearest neighbours of evenly spaced rows, themselves excluded, that are found."""
+    """Share of the nearest neighbours of evenly spaced rows, themselves excluded, that are found; 1 of a single row."""
     rows = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.int64)
     depth, queries = min(DEPTH, len(vectors) - 1), vectors[rows]
+    if depth == 0:
+        return 1.0
     exact, _ = nearest(queries, vectors, depth, rows)
     close, _ = found.nearest(queries, depth, rows)
     return round(float((exact[:, :, None] == close[:, None, :]).any(axis=2).mean()), 4)

@@ -16,7 +16,7 @@ from cosent.compute.onednn import onednn_linears
 from cosent.compute.threads import run_tokenizer
 from cosent.data.prefix import NO_PREFIX, Prefix
 from cosent.errors import InputError
-from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, check_sentences, device_batches
+from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, device_batches
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,7 @@ def embed(
     Returns:
         float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut. A
         sentence without tokens, which some tokenizers can produce, has a vector of zeros.
-
-    Raises:
-        InputError: an item is not a string.
     """
-    check_sentences(sentences)
     rows: dict[str, int] = {}
     row = np.fromiter((rows.setdefault(sentence, len(rows)) for sentence in sentences), np.int64, len(sentences))
     unique, copies = list(rows), np.bincount(row, minlength=len(rows))

@@ -35,7 +35,7 @@ def nearest(
 
     Returns:
         Rows of `vectors`, int64, and scores, float32, each of shape `(queries, k)`, best first. Among equal scores the
-        smaller row comes first.
+        smaller row comes first. Row -1 with score -inf where fewer than `k` dot products are finite.
 
     Raises:
         InputError: widths that differ, or `k` greater than the number of rows to choose from.
@@ -55,7 +55,7 @@ def search_part(
     k, length = rows.shape[1], groups_of(min(LARGEST, ROWS * QUERIES // len(queries)))
     products = np.empty((len(queries), length), np.float32)
     for start, block in blocks(vectors, length):
-        multiply(queries, block, products)
+        highest = multiply(queries, block, products)
         if exclude is not None:
             mine = exclude - start
             inside = np.flatnonzero((mine >= 0) & (mine < len(block)))
@@ -63,26 +63,42 @@ def search_part(
         bounds = scores[:, -1]
         if start == 0 and len(block) > k:  # all would be above -inf, but only the best of the block can stay
             bounds = np.nextafter(np.partition(products, length - k, axis=1)[:, length - k], np.float32(-np.inf))
-        query, row, values = above(products, bounds)
+        query, row, values = above(products, highest, bounds)
         if len(row):
             merge(rows, scores, query, row + start, values)
 
 
-def multiply(queries: np.ndarray, block: np.ndarray, products: np.ndarray) -> None:
-    """Fills `products` `(queries, length)` with dot products, and with -inf behind the last row of the block."""
+def multiply(queries: np.ndarray, block: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Fills `products` `(queries, length)` with dot products, and with -inf behind the last row of the block.
+
+    NaN and inf, of a vector that is not finite, become -inf: else they would hide their group, or be found first.
+
+    Returns:
+        The highest product of each group, float32 of shape `(queries, length / GROUP)`.
+    """
     np.matmul(queries, block.T, out=products[:, : len(block)])
     products[:, len(block) :] = -np.inf
+    highest = highest_of_groups(products)
+    if not (highest < np.inf).all():
+        products[~(products < np.inf)] = -np.inf
+        highest = highest_of_groups(products)
+    return highest
 
 
-def above(products: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def highest_of_groups(products: np.ndarray) -> np.ndarray:
+    groups = torch.from_numpy(products.reshape(-1, GROUP))
+    return groups.amax(1).numpy().reshape(len(products), -1)  # many times faster than NumPy's
+
+
+def above(products: np.ndarray, highest: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The products above the bound of their query: query, row and value, sorted by query and then by row.
 
     Args:
         products: contiguous float32 of shape `(queries, rows)`; the number of rows is a multiple of `GROUP`.
+        highest: of each group, float32 of shape `(queries, groups)`, or a number above it.
         bounds: float32 of shape `(queries,)`.
     """
     groups = products.reshape(-1, GROUP)
-    highest = torch.from_numpy(groups).amax(1).numpy().reshape(len(products), -1)  # many times faster than NumPy's
     some = np.flatnonzero(highest > bounds[:, None])
     query, group = np.divmod(some, highest.shape[1])
     hit, column = np.nonzero(groups[some] > bounds[query, None])
@@ -127,8 +143,8 @@ def pairs_above(vectors: Vectors, threshold: float) -> Iterator[tuple[np.ndarray
         queries = np.ascontiguousarray(vectors[start : start + QUERIES])
         products, bounds = np.empty((len(queries), length), np.float32), np.full(len(queries), bound)
         for offset, block in blocks(vectors, length, start):
-            multiply(queries, block, products)
-            first, second, values = above(products, bounds)
+            highest = multiply(queries, block, products)
+            first, second, values = above(products, highest, bounds)
             later = second + offset > first + start
             if later.any():
                 yield first[later] + start, second[later] + offset, values[later]

@@ -12,7 +12,7 @@ from cosent.data.collators import JoinedPairCollator
 from cosent.data.prefix import NO_PREFIXES, Prefixes
 from cosent.data.tokenization import tokenize_joined
 from cosent.errors import InputError
-from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, check_pairs, device_batches
+from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, device_batches
 
 
 def score_pairs(
@@ -36,9 +36,8 @@ def score_pairs(
         float32 array of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
 
     Raises:
-        InputError: an item is not a string, the lists differ in length, or a pair has no tokens.
+        InputError: a pair has no tokens.
     """
-    check_pairs(sentences1, sentences2)
     scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
     with evaluating(encoder):
         for start in range(0, len(scores), CHUNK_SEQUENCES):

@@ -115,7 +115,7 @@ def encode_shard(
         return Encoded(str(output), there, 0, skipped=True)
     rows = sum(1 for _ in table.rows(columns_of(table, settings), settings.keep_empty_lines))  # all are checked first
     on_start(rows)
-    task = ChunkTask(output, settings.batch_size, settings.normalize, settings.prefix)
+    task = ChunkTask(output, settings.batch_size, settings.normalize, settings.prefix, str(source))
 
     def publish(partial: Path) -> None:
         output.unlink(missing_ok=True)  # from here on, a kill leaves a manifest without vectors: an unfinished shard

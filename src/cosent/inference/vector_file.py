@@ -20,6 +20,7 @@ from cosent.compute.processes import end_with_parent
 from cosent.data.prefix import NO_PREFIX, Prefix
 from cosent.errors import InputError, writing
 from cosent.files import partial_file
+from cosent.inference.batches import check_finite
 from cosent.inference.embedding import embed
 
 CHUNK_ROWS = 4096  # read, sorted, encoded and written at a time; the bits of a vector depend on its chunk, not on more
@@ -35,12 +36,17 @@ class Chunk:
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Everything except the encoder that a process needs to encode a chunk: a path and arguments of `embed`."""
+    """Everything except the encoder that a process needs to encode a chunk: a path and arguments of `embed`.
+
+    Args:
+        source: what has the sentences, for messages.
+    """
 
     output_path: Path
     batch_size: int
     normalize: bool
     prefix: Prefix = NO_PREFIX
+    source: str = "input"
 
 
 # Task and chunks -> rows and number of cut sentences of each finished chunk.
@@ -57,8 +63,13 @@ def chunks_of(sentences: Iterable[str], rows: int = CHUNK_ROWS) -> Iterator[Chun
 def encode_chunk(
     encoder: nn.Module, task: ChunkTask, chunk: Chunk, progress: Callable[[int], None] | None = None
 ) -> tuple[int, int]:
-    """Encodes a chunk into its rows of the existing output; returns its rows and how many sentences were cut."""
+    """Encodes a chunk into its rows of the existing output; returns its rows and how many sentences were cut.
+
+    Raises:
+        InputError: a full disk, or a vector that is not finite.
+    """
     vectors, truncated = embed(encoder, chunk.sentences, task.batch_size, task.normalize, progress, task.prefix)
+    check_finite(vectors, chunk.first, task.source)
     start = open_memmap(task.output_path, mode="r").offset
     with writing(task.output_path), open(task.output_path, "r+b") as output:
         output.seek(start + chunk.first * vectors[0].nbytes)  # not into a memory map: there, a full disk is a SIGBUS

@@ -129,7 +129,7 @@ def read_sentences(vectors: Path, manifest: VectorManifest) -> list[str]:
     """
     if manifest.text_column in manifest.kept:
         return [row[manifest.text_column] for row in read_kept(vectors, manifest)]
-    source = Path(vectors.parent, manifest.input)
+    source = source_of(vectors, manifest)
     if not source.is_file():
         raise InputError(
             f"{vectors} has the vectors of {source}, which is not there: rows could not be shown as sentences. Put the "
@@ -142,6 +142,11 @@ def read_sentences(vectors: Path, manifest: VectorManifest) -> list[str]:
         )
     column = None if format_of(source) == "txt" else [manifest.text_column]
     return list(open_table(source, column, SENTENCE, "--text_column").texts(keep_empty=True))
+
+
+def source_of(vectors: Path, manifest: VectorManifest) -> Path:
+    """The file that a file of vectors was encoded from."""
+    return Path(vectors.parent, manifest.input)
 
 
 def read_kept(vectors: Path, manifest: VectorManifest) -> list[dict]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from cosent.losses.checks import at_least_float32, check_embeddings, check_groups, check_range, check_scores
 from cosent.losses.cosent import COSINE_SCALE, cosent_loss
 
-SIMILAR = 0.8  # label of similar sentences and above: `Manifest.similar_from` scaled to 0..1
+SIMILAR = 0.8  # label of similar sentences and above; in float32, `training.objective.scaled` keeps labels on its side
 
 
 def infonce_loss(embeddings: Tensor, labels: Tensor, groups: Tensor, scale: float = COSINE_SCALE) -> Tensor:

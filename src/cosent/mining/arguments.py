@@ -24,7 +24,7 @@ class PairArguments:
         None, "Pairs of the corpus itself, drawn at random; a teacher replaces their labels. Default: all."
     )
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
-    teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/teachers.")
+    teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/model_outputs.")
 
 
 def check_pairs(args: PairArguments) -> None:

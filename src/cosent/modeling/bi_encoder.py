@@ -26,7 +26,7 @@ from cosent.modeling.loading import (
 from cosent.modeling.modules import load_modules
 from cosent.modeling.pooling import Pooling
 from cosent.modeling.prompts import Prompts
-from cosent.modeling.saved_folder import is_cross_encoder, save_modules, submodule_state
+from cosent.modeling.saved_folder import MODULES, is_cross_encoder, read_json, save_modules, submodule_state
 from cosent.modeling.server_keys import add_server_keys
 from cosent.modeling.tail import Normalize, embedding_dimension
 from cosent.modeling.trial import check_architecture
@@ -78,6 +78,7 @@ class SentenceEncoder(Embedder):
         seed: int = 42,
         attn_implementation: str | None = None,
         quantization_config=None,
+        device: str | torch.device | None = None,
     ) -> "SentenceEncoder":
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
 
@@ -86,9 +87,15 @@ class SentenceEncoder(Embedder):
             The others: see `TextModel`.
 
         Raises:
-            InputError: no model there, or a pooling that this project does not support.
+            InputError: no model there, a cross-encoder although no pooling is named, or a pooling that this project
+                does not support.
         """
         path = resolve(model_name_or_path)
+        if pooling is None and is_cross_encoder(path) and read_json(path, MODULES) is None:
+            raise InputError(
+                f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Load it with CrossEncoder or "
+                "load_model; to train a bi-encoder from its backbone, name a pooling, e.g. mean."
+            )
         changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`
@@ -100,7 +107,7 @@ class SentenceEncoder(Embedder):
         check_architecture(backbone, tokenizer, pool.mode)
         encoder = cls(backbone, tokenizer, pool, tail)
         encoder.take_over(path, max_length, unused)
-        return encoder
+        return encoder.to(device=device)
 
     def take_over(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
         """Applies and keeps what a starting folder says besides its modules.

@@ -17,7 +17,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.scoring import score_pairs
 from cosent.modeling.class_names import name_classes, name_two_classes, scored_classes
-from cosent.modeling.decoder_pairs import find_last_token, reads_last_token
+from cosent.modeling.decoder_pairs import find_last_token, padded_on_the_left, reads_last_place, reads_last_token
 from cosent.modeling.foreign_code import load_config
 from cosent.modeling.heads import classifier_heads, keep_in_full_precision, logits_of_tokens, patterns_of_heads
 from cosent.modeling.loading import (
@@ -70,6 +70,7 @@ class CrossEncoder(TextModel):
         seed: int = 42,
         attn_implementation: str | None = None,
         quantization_config=None,
+        device: str | torch.device | None = None,
     ) -> "CrossEncoder":
         """Loads a classifier in float32, or a backbone with a fresh head.
 
@@ -99,8 +100,10 @@ class CrossEncoder(TextModel):
             logger.warning("%s holds no cross-encoder: the head is new, and scores mean nothing until trained.", path)
         with missing_models(model_name_or_path):
             model = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
-            names = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
-            tokenizer = load_tokenizer(path, **names)
+            options = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
+            if reads_last_place(config):
+                options |= {"padding_side": "left"}  # saved with the folder, for those who serve it
+            tokenizer = load_tokenizer(path, **options)
         if num_labels is not None:
             name_classes(model.config, path)
         if reads_last_token(model):
@@ -110,7 +113,7 @@ class CrossEncoder(TextModel):
         encoder.prompts = Prompts.read(path, CROSS_ENCODER)
         if max_length is not None:
             encoder.max_length = max_length
-        return encoder
+        return encoder.to(device=device)
 
     @property
     def backbone(self) -> nn.Module:
@@ -137,6 +140,8 @@ class CrossEncoder(TextModel):
         else:
             if obstacle is not None:
                 warn_of_padding(self.model.config.model_type, obstacle)
+            if reads_last_place(self.model.config):
+                inputs = padded_on_the_left(inputs)
             with flash_precision(self.backbone):
                 logits = self.model(**inputs).logits
         logits = logits.float()

@@ -1,5 +1,6 @@
 """Pairs as a decoder's classifier reads them: a token between the sentences, and a last token that is not padding."""
 
+import torch
 from tokenizers import processors
 
 from cosent.errors import InputError
@@ -11,6 +12,19 @@ def reads_last_token(model) -> bool:
     transformers names the layer that reads it `score`, and that of an encoder otherwise.
     """
     return "score" in dict(model.named_children())
+
+
+def reads_last_place(config) -> bool:
+    """Whether a sequence classifier reads the last place of a row, padded or not, as that of XLNet does."""
+    return config.model_type == "xlnet" and config.summary_type == "last"
+
+
+def padded_on_the_left(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors of shape `(batch, tokens)` with the padding of each row moved from its end to its start."""
+    mask = inputs["attention_mask"]
+    padding = (mask == 0).sum(1, keepdim=True)  # (batch, 1)
+    places = (torch.arange(mask.shape[1], device=mask.device) - padding) % mask.shape[1]
+    return {name: tensor.gather(1, places) for name, tensor in inputs.items()}
 
 
 def find_last_token(config, tokenizer, fresh: bool) -> None:

@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 from cosent.data.prefix import Prefix
 from cosent.data.tokenization import warn_truncated
 from cosent.evaluation.cosines import pair_cosines
-from cosent.inference.batches import check_pairs
+from cosent.inference.batches import check_sentences
 from cosent.inference.embedding import embed
 from cosent.modeling.text_model import TextModel
 
@@ -53,9 +53,11 @@ class Embedder(TextModel):
             float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
 
         Raises:
-            InputError: one string instead of a list of them, an item that is not a string, an unknown `prompt_name`, or
-                a prompt as long as `max_length`.
+            InputError: one string instead of a list of them, what has no order or no length (a set, a generator), an
+                item that is not a string, a `batch_size` below 1, an unknown `prompt_name`, or a prompt as long as
+                `max_length`.
         """
+        check_sentences(sentences)
         prefix = self.prefix(self.prompts.text(prompt, prompt_name))
         with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
             vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update, prefix)
@@ -66,7 +68,6 @@ class Embedder(TextModel):
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
     ) -> np.ndarray:
         """The cosine of each pair."""
-        check_pairs(sentences1, sentences2)
         first, second = sides
         if first == second:  # a sentence of both sides is read once
             vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)

@@ -113,18 +113,19 @@ class Ensemble(TextModel):
                 for member in self.members]  # fmt: skip
 
     @classmethod
-    def from_pretrained(cls, model_name_or_path: str, **options) -> Self:
+    def from_pretrained(cls, model_name_or_path: str, *, device: str | torch.device | None = None, **options) -> Self:
         """Loads what `save_pretrained` wrote.
 
         Args:
-            options: those of `from_pretrained` of the members.
+            device: see `TextModel`.
+            options: others of `from_pretrained` of the members.
         """
         path = resolve(model_name_or_path)
         folder = path if Path(path).is_dir() else snapshot_download(path)
         first, *rest = read_modules(folder)
         ensemble = cls.load_members(Path(folder, first.folder), **options)
         ensemble.load_tail(folder, rest)
-        return ensemble
+        return ensemble.to(device=device)
 
     @classmethod
     def load_members(cls, folder: Path, **options) -> Self:

@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 from cosent.compute.contexts import seeded
 from cosent.errors import InputError
 from cosent.modeling.foreign_code import load_config
+from cosent.run import UNFINISHED
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,14 @@ def missing_models(model_name_or_path: str):
     except InputError:
         raise
     except (OSError, ValueError) as error:
+        if Path(model_name_or_path, UNFINISHED).exists():
+            from transformers.trainer_utils import get_last_checkpoint  # imports peft
+
+            checkpoint = get_last_checkpoint(model_name_or_path)
+            raise InputError(
+                f"{model_name_or_path} holds a run that was not finished. Continue it: the same command with "
+                f"--resume_from_checkpoint auto{f'; or take {checkpoint}' if checkpoint else ''}."
+            ) from error
         if "custom code" in str(error):
             raise InputError(
                 f"The tokenizer of {model_name_or_path} needs code of its own, which is never run. Look for a copy "

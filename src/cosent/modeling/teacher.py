@@ -1,10 +1,12 @@
-"""Teacher embeddings and scores, computed once and cached on disk by teacher and texts."""
+"""Embeddings and scores of a model, a teacher for one, computed once and cached on disk by model and texts."""
 
 import hashlib
 import logging
 import math
 import os
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from cosent.compute.distributed import gather_object, local_rank, local_world_size, wait_for_everyone
 from cosent.data.prefix import Prefix
 from cosent.files import partial_file
+from cosent.inference.batches import check_finite
 from cosent.modeling.cross_encoder import CrossEncoder
 from cosent.modeling.embedder import Embedder
 from cosent.modeling.ensemble import ScoreEnsemble
@@ -19,7 +22,8 @@ from cosent.modeling.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "cosent", "teachers")
+DEFAULT_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "cosent", "model_outputs")
+MOST_BYTES = 20 * 2**30  # of that folder
 PART_TEXTS = 32768  # computed and stored at a time: what a kill can cost
 
 
@@ -63,7 +67,7 @@ def teacher_vectors(
 
 def sentence_vectors(
     teacher: Embedder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
-) -> np.ndarray:
+) -> np.memmap:
     """A teacher's unit vectors of sentences, memory-mapped, shape `(sentences, hidden)`.
 
     Args:
@@ -98,34 +102,61 @@ def teacher_scores(
 
 def cached_array(
     cache: Path, teacher: TextModel, texts: list[str], compute: Callable[[slice], np.ndarray], what: str
-) -> np.ndarray:
+) -> np.memmap:
     """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill.
 
     The processes of a machine share out the texts, in parts of at most `PART_TEXTS`. Finished parts outlive a kill: the
-    next call continues after them.
+    next call continues after them. So do other jobs that need the same array at the same time.
 
     Args:
         texts: what the teacher reads; one row of the array each.
         compute: a slice of `texts` -> its rows.
+
+    Raises:
+        InputError: an output that is not finite.
     """
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
     if any(gather_object(not file.is_file())):  # another machine may have another cache
-        logger.info("A model reads %d texts once; cached in %s.", len(texts), file)
+        logger.info("Running the model on %s texts once; cached in %s.", f"{len(texts):,}", file)
         size = max(1, min(PART_TEXTS, math.ceil(len(texts) / local_world_size())))
         shares = [slice(start, min(start + size, len(texts))) for start in range(0, len(texts), size)]
         parts = [file.with_suffix(f".{share.start}-{share.stop}.npy") for share in shares]
         file.parent.mkdir(parents=True, exist_ok=True)
         for share, part in list(zip(shares, parts, strict=True))[local_rank() :: local_world_size()]:
-            if not part.is_file():
-                write_array(part, compute(share))
+            if not (part.is_file() or file.is_file()):
+                values = compute(share)
+                check_finite(values, share.start, f"{what.capitalize()} of {len(texts):,} texts")
+                write_array(part, values)
         wait_for_everyone()
         if local_rank() == 0:
-            write_array(file, np.concatenate([np.load(part, mmap_mode="r") for part in parts]))
+            with suppress(FileNotFoundError):  # of parts that another job removed, once the file was complete
+                write_array(file, np.concatenate([np.load(part, mmap_mode="r") for part in parts]))
         wait_for_everyone()
         if local_rank() == 0:
             for part in parts:
                 part.unlink(missing_ok=True)  # machines may share the folder
+            if cache == DEFAULT_CACHE:
+                prune(file)
+    with suppress(OSError):  # a cache that is only read
+        os.utime(file)
     return np.load(file, mmap_mode="r")
+
+
+def prune(used: Path, most: int = MOST_BYTES) -> None:
+    """Removes the entries of a cache that were used longest ago, beyond `most` bytes, except for `used` itself.
+
+    An entry is all files with the same key: an array, its parts, and indexes of faiss.
+    """
+    entries = defaultdict(list)
+    for file in used.parent.iterdir():
+        with suppress(FileNotFoundError):  # a partial file that is complete by now
+            entries[file.name.partition(".")[0]].append((file.stat().st_mtime, file.stat().st_size, file))
+    total = 0
+    for key, files in sorted(entries.items(), key=lambda entry: max(entry[1]), reverse=True):
+        total += sum(size for _, size, _ in files)
+        for *_, file in files if total > most and key != used.stem else []:
+            with suppress(OSError):  # another job was faster, or Windows has it open
+                file.unlink()
 
 
 def write_array(file: Path, values: np.ndarray) -> None:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from cosent.compute.threads import run_tokenizer
 from cosent.data.prefix import NO_PREFIX, Prefix, Prefixes
 from cosent.data.tokenization import tokenizer_rules
 from cosent.errors import InputError
+from cosent.inference.batches import check_pairs
 from cosent.modeling.prompts import Prompts
 
 
@@ -27,6 +29,7 @@ class TextModel(nn.Module):
         seed: seed of weights that the folder lacks; the global random state is left alone.
         attn_implementation: e.g. `flash_attention_2`, whose variable-length kernel then runs packed rows.
         quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
+        device: where to move it, e.g. `cuda`; default: the CPU.
 
     Attributes:
         packing: lay the sentences of a batch into shared rows instead of padding them, where that does not change the
@@ -93,6 +96,28 @@ class TextModel(nn.Module):
         first, second = self.prompts.sides(prompt, prompt_name)
         return self.prefix(first), self.prefix(second)
 
+    @overload
+    def similarity(
+        self,
+        sentences1: str,
+        sentences2: str,
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        prompt: str | Sequence[str] | None = ...,
+        prompt_name: str | Sequence[str] | None = ...,
+    ) -> float: ...
+
+    @overload
+    def similarity(
+        self,
+        sentences1: list[str],
+        sentences2: list[str],
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        prompt: str | Sequence[str] | None = ...,
+        prompt_name: str | Sequence[str] | None = ...,
+    ) -> np.ndarray: ...
+
     def similarity(
         self,
         sentences1: str | list[str],
@@ -114,12 +139,19 @@ class TextModel(nn.Module):
             prompt: text to put in front, "" for none; default: the default prompt of `prompts`. A list of two if they
                 differ for `sentences1` and `sentences2`, which a cross-encoder refuses.
             prompt_name: instead, the name of one of `prompts`, or of two.
+
+        Raises:
+            InputError: a string next to a list, two strings of which one is empty, lists of different lengths, an item
+                that is not a string, or a `batch_size` below 1.
         """
-        alone = isinstance(sentences1, str) and isinstance(sentences2, str)
-        columns = ([sentences1], [sentences2]) if alone else (sentences1, sentences2)
         sides = self.prompts.sides(prompt, prompt_name)
-        scores = self.pair_scores(*columns, sides, batch_size=batch_size, show_progress_bar=show_progress_bar)
-        return float(scores[0]) if alone else scores
+        options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+        if isinstance(sentences1, str) and isinstance(sentences2, str):
+            if not (sentences1 and sentences2):
+                raise InputError(f"similarity compares non-empty sentences, got {sentences1!r} and {sentences2!r}.")
+            return float(self.pair_scores([sentences1], [sentences2], sides, **options)[0])
+        check_pairs(sentences1, sentences2)
+        return self.pair_scores(list(sentences1), list(sentences2), sides, **options)
 
     @abstractmethod
     def pair_scores(

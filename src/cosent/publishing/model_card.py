@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
 
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError
-from cosent.evaluation.significance import resampled_spearman
 from cosent.files import write_atomically
 from cosent.publishing.usage import usage
-from cosent.run import SCORES_NAME, RunRecord, Scores, read_scores
+from cosent.run import RunRecord, in_words
 from cosent.schema import MANIFEST_NAME, Manifest, sha256_of_file
 
 CARD_NAME = "README.md"
@@ -35,7 +33,6 @@ KINDS = {  # first sentence, Hub task, tags
     ),
     "encoder": ("A pretrained encoder, to be fine-tuned.", "fill-mask", []),
 }
-RESAMPLES = 500  # of the interval on the card; a report draws more
 METRICS = {"spearman": "Spearman", "accuracy": "accuracy", "f1": "F1", "recall_at_10": "Recall@10"}  # shown, times 100
 
 
@@ -67,11 +64,6 @@ class CardSource:
         return "student" if self.record.written_after is not None else "bi-encoder"
 
     @cached_property
-    def scores(self) -> Scores:
-        file = self.folder / SCORES_NAME
-        return read_scores(file) if file.is_file() else {}
-
-    @cached_property
     def manifests(self) -> dict[str, Manifest]:
         """Manifests of the corpora of the run; without those that have been prepared anew since."""
         found = {}
@@ -81,14 +73,10 @@ class CardSource:
                 found[name] = Manifest.load(corpus.folder)
         return found
 
-    def interval(self, corpus: str, split: str) -> str:
-        """95% bootstrap interval of Spearman x100 over the pairs of a split, in brackets; empty without scores."""
-        kept = self.scores.get(corpus, {}).get(split, {})
-        if "after" not in kept:
-            return ""
-        drawn = resampled_spearman(kept["after"], kept["labels"], RESAMPLES)
-        low, high = np.nanpercentile(drawn[:, 0], (2.5, 97.5))
-        return f" [{100 * low:.2f}, {100 * high:.2f}]"
+    def interval(self, corpus: str, split: str, metric: str) -> str:
+        """95% bootstrap interval of a metric x100, in brackets; empty where the record has none."""
+        ends = self.record.intervals.get(corpus, {}).get(split, {}).get(metric)
+        return "" if ends is None else f" [{100 * ends[0]:.2f}, {100 * ends[1]:.2f}]"
 
 
 def write_card(folder: str | Path, record: RunRecord, report: str = "") -> None:
@@ -193,15 +181,15 @@ def results(source: CardSource) -> str:
         cells = [f"{100 * before['spearman']:.2f}" if "spearman" in before else ""]
         for metric in shown:
             value = f"{100 * after[metric]:.2f}" if metric in after else ""
-            cells.append(value + (source.interval(corpus, split) if (metric, split) == ("spearman", "test") else ""))
+            cells.append(value + (source.interval(corpus, split, metric) if split == "test" else ""))
         rows.append(f"| {corpus} {split} | {' | '.join(cells)} |")
     if not rows:
         return ""
     header = f"| x100 | Spearman before | {' | '.join(METRICS[metric] for metric in shown)} |"
     chosen = " Accuracy and F1 at the threshold that validation chose." if record.thresholds else ""
     return "\n".join([
-        f"One run with seed {record.recipe.get('seed')}. In brackets: 95% bootstrap interval over the pairs; other "
-        f"seeds vary beyond it.{chosen}",
+        f"One run with seed {record.recipe.get('seed')}. In brackets: 95% bootstrap interval over pairs or queries; "
+        f"other seeds vary beyond it.{chosen}",
         "",
         header,
         "|---" * (len(shown) + 2) + "|",
@@ -250,7 +238,7 @@ def limits(source: CardSource) -> str:
     lines += [f"* {name}: {warning}" for name, manifest in source.manifests.items() for warning in manifest.warnings]
     leaked = source.record.leaks.items()
     lines += [f"* {count:,} pairs of {where} occur in the training pairs." for where, count in leaked]
-    lines += [f"* {shortfall}" for shortfall in source.record.shortfalls]
+    lines += [f"* {line}" for line in in_words(source.record.shortfalls)]
     return "\n".join(lines)
 
 

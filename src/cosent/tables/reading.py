@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosent.errors import InputError
-from cosent.tables.formats import KEYED, SENTENCE1_NAMES, SENTENCE2_NAMES, TEXT_NAMES, known_format
+from cosent.tables.formats import (
+    AS_USUAL,
+    KEYED,
+    SENTENCE1_NAMES,
+    SENTENCE2_NAMES,
+    TEXT_NAMES,
+    FileOptions,
+    known_format,
+    separator_hint,
+)
+from cosent.tables.labels import is_label
 from cosent.tables.records import RowError, open_parquet, place, read_records
 
 logger = logging.getLogger(__name__)
@@ -28,6 +38,7 @@ class Table:
     names: tuple[str, ...]
     sentences: tuple[str, ...]
     header: bool
+    options: FileOptions = AS_USUAL
 
     def rows(self, columns: Sequence[str] | None = None, keep_empty: bool = False) -> Iterator[dict]:
         """Streams the rows as `{column: value}`; values of txt, tsv and csv are text.
@@ -41,7 +52,7 @@ class Table:
             InputError: a row that cannot be read, with its line; or no row at all.
         """
         empty, header, found = dict.fromkeys(self.names) | dict.fromkeys(self.sentences, ""), self.header, False
-        for number, _, fields in read_records(self.path, self.format, columns):
+        for number, _, fields in read_records(self.path, self.format, columns, self.options):
             if header and fields:
                 header = False
                 continue
@@ -90,12 +101,17 @@ def check_sentence(row: dict, name: str, keep_empty: bool) -> None:
 
 
 def open_table(
-    path: str | Path, wanted: Sequence[str] | None, known: Sequence[Sequence[str]], flag: str, what: str = "--input"
+    path: str | Path,
+    wanted: Sequence[str] | None,
+    known: Sequence[Sequence[str]],
+    flag: str,
+    what: str = "--input",
+    options: FileOptions = AS_USUAL,
 ) -> Table:
     """Finds the columns of a file's sentences.
 
-    TSV and CSV have a header if columns are named, or if line 1 has a known name for each; otherwise all columns must
-    be sentences.
+    TSV and CSV have a header if columns are named, or if line 1 has a known name for each; a sheet also if its first
+    row is all text. Otherwise all columns must be sentences, but for a label behind two of them.
 
     Args:
         wanted: names of the columns, or their positions from 0 in a file without a header; None to find them.
@@ -117,32 +133,35 @@ def open_table(
         if wanted is not None:
             raise InputError(f"{path} has a sentence per line and no columns, so {flag} does nothing. Leave it out.")
         return Table(path, format, ("text",), ("text",), header=False)
-    first = first_names(path, format)
+    first = first_fields(path, format, options)
+    names = tuple(str(field).strip() for field in first)
     if format in KEYED:
-        sentences = chosen(path, first, wanted, known, flag)
-        return Table(path, format, first, sentences, header=False)
-    if wanted is not None and all(name.isdecimal() for name in wanted) and not set(wanted) <= set(first):
-        return without_header(path, format, len(first), [int(name) for name in wanted], known, flag)
-    if wanted is None and not all(set(names) & set(first) for names in known):
-        if len(first) > len(known):
-            raise unclear(path, first, known, flag)
-        logger.info("%s: no header, since line 1 names no known column; %s says otherwise.", path, flag)
-        return without_header(path, format, len(first), list(range(len(known))), known, flag)
-    if len(set(first)) < len(first):
-        raise InputError(f"{path}, line 1: expected different columns, got {first}: one of two would be lost. Rename.")
-    return Table(path, format, first, chosen(path, first, wanted, known, flag), header=True)
+        return Table(path, format, names, chosen(path, names, wanted, known, flag), False, options)
+    if wanted is not None and all(name.isdecimal() for name in wanted) and not set(wanted) <= set(names):
+        return without_header(path, format, first, [int(name) for name in wanted], known, flag, options)
+    named = wanted is not None or all(set(some) & set(names) for some in known)
+    if not named and not (format == "xlsx" and all(isinstance(field, str) and field.strip() for field in first)):
+        with_label = len(known) == 2 and [is_label(field) for field in first] == [False, False, True]
+        if len(first) > len(known) and not with_label:
+            raise unclear(path, names, known, flag)
+        taken = "the first two columns are the sentences" if with_label else "line 1 names no known column"
+        logger.info("%s: no header, %s; %s says otherwise.", path, taken, flag)
+        return without_header(path, format, first, list(range(len(known))), known, flag, options)
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}, line 1: expected different columns, got {names}: one of two would be lost. Rename.")
+    return Table(path, format, names, chosen(path, names, wanted, known, flag), True, options)
 
 
-def first_names(path: Path, format: str) -> tuple[str, ...]:
+def first_fields(path: Path, format: str, options: FileOptions) -> list:
     """The columns of Parquet, the keys of the first row, or the fields of line 1."""
     if format == "parquet":
         with open_parquet(path) as file:
-            return tuple(file.schema_arrow.names)
-    for number, _, fields in read_records(path, format):
+            return list(file.schema_arrow.names)
+    for number, _, fields in read_records(path, format, options=options):
         if isinstance(fields, RowError):
             raise InputError(f"{place(path, format, number)}: {fields}. Columns are read from it: correct the line.")
         if fields:
-            return tuple(fields) if isinstance(fields, dict) else tuple(field.strip() for field in fields)
+            return list(fields)
     raise InputError(f"{path} is empty: it has no rows. Name a file with sentences.")
 
 
@@ -161,22 +180,32 @@ def chosen(
     if missing or len(set(wanted)) < len(wanted):
         raise InputError(
             f"{path}: {flag} {' '.join(wanted)}: expected different ones of its columns, {', '.join(names)}. Other "
-            "text would be read. Correct the name."
+            f"text would be read. Correct the name.{separator_hint(names)}"
         )
     return tuple(wanted)
 
 
 def without_header(
-    path: Path, format: str, width: int, positions: list[int], known: Sequence[Sequence[str]], flag: str
+    path: Path,
+    format: str,
+    first: Sequence[object],
+    positions: list[int],
+    known: Sequence[Sequence[str]],
+    flag: str,
+    options: FileOptions,
 ) -> Table:
+    width = len(first)
     if max(positions) >= width or len(set(positions)) < len(positions):
         raise InputError(
             f"{path}, line 1: expected {len(positions)} columns of sentences at {positions} (counted from 0), got "
             f"{width} columns. Correct {flag}, or the ending of the file: .tsv has tabs, .csv commas."
+            f"{separator_hint(first)}"
         )
     named = dict(zip(positions, (some[0] for some in known), strict=True))
+    if positions == [0, 1] and width == 3:
+        named[2] = "label"
     names = tuple(named.get(position, f"column{position + 1}") for position in range(width))
-    return Table(path, format, names, tuple(named[position] for position in positions), header=False)
+    return Table(path, format, names, tuple(named[position] for position in positions), False, options)
 
 
 def unclear(path: Path, names: Sequence[str], known: Sequence[Sequence[str]], flag: str) -> InputError:

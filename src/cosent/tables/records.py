@@ -3,16 +3,21 @@
 import csv
 import gzip
 import json
+import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from cosent.errors import InputError
-from cosent.tables.formats import import_openpyxl
+from cosent.tables.formats import AS_USUAL, TEXT_FORMATS, FileOptions, import_openpyxl
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = "\ufeff"
 PARQUET_ROWS = 1000  # decoded at a time
+ARRAY = re.compile(r"\s*\[\s*(\{|$)")  # first line of a JSON array of objects
+SPACES = re.compile(r"\s*")
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class RowError(InputError):
@@ -23,6 +28,7 @@ class RowError(InputError):
         self.expected, self.got = expected, got
 
 
+Line = tuple[int, str]
 Record = tuple[int, str, list | dict | RowError]  # line number, its text, its fields (or why it has none)
 
 
@@ -36,73 +42,138 @@ def not_utf8(text: str) -> RowError | None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        return RowError(
-            "UTF-8",
-            f"other bytes from character {error.start + 1} on (of a GBK file? `iconv -f GB18030 -t UTF-8` converts it; "
-            "one of Windows' Unicode? `iconv -f UTF-16 -t UTF-8`)",
-        )
+        remedy = "save it as UTF-8 (Excel: CSV UTF-8), or pass --encoding to prepare, similarity or evaluate"
+        if (guess := as_gb18030(text)) is not None:
+            remedy = f"as GB18030 the line reads {guess[:40]!r}: {remedy.replace('--encoding', '--encoding gb18030')}"
+        elif "\0" in text:
+            remedy = f"UTF-16? {remedy.replace('--encoding', '--encoding utf-16')}"
+        return RowError("UTF-8", f"other bytes from character {error.start + 1} on ({remedy})")
     return None
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def as_gb18030(text: str) -> str | None:
+    """Text that was decoded with `surrogateescape`, as GB18030; None if it is none."""
+    try:
+        return text.encode("utf-8", errors="surrogateescape").decode("gb18030")
+    except UnicodeError:
+        return None
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
     """Lines numbered from 1, ended only by LF or CRLF: U+2028 or a form feed belongs to a sentence.
 
-    Bytes that are not UTF-8 come back as lone surrogates, for `not_utf8` to report with their line.
+    Bytes of another encoding come back as lone surrogates, for `not_utf8` to report with their line.
 
     Raises:
-        InputError: a damaged gzip file.
+        InputError: a damaged gzip file, or one that is not UTF-16 where that was named.
     """
-    with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding=encoding, errors="surrogateescape", newline="\n") as file:  # type: ignore[operator]
         try:
             for number, line in enumerate(file, start=1):
                 if number == 1:
                     line = line.removeprefix(BYTE_ORDER_MARK)
-                yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", errors="surrogateescape")
+                yield number, line.removesuffix("\n").removesuffix("\r")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(
                 f"{path} is not a complete gzip file: {error}. The sentences after this point would be missing. "
                 "Compress or copy it again."
             ) from error
+        except UnicodeError as error:
+            raise InputError(f"{path} is not {encoding} ({error}). Name its own --encoding.") from error
 
 
-def read_records(path: Path, format: str, columns: Sequence[str] | None = None) -> Iterator[Record]:
+def read_records(
+    path: Path, format: str, columns: Sequence[str] | None = None, options: FileOptions = AS_USUAL
+) -> Iterator[Record]:
     """Splits a file into records; a blank line has no fields.
 
     Args:
-        format: `txt` (a line is the only field), `tsv` (tabs, never quoted), `csv`, `jsonl`, `parquet` or `xlsx`; of
-            the last two, line numbers are those of rows.
+        format: `txt` (a line is the only field), `tsv` (tabs, never quoted), `csv`, `jsonl` (or one JSON array),
+            `parquet` or `xlsx`; of the last two, line numbers are those of rows.
         columns: of `parquet`, those to read; default: all.
 
     Raises:
-        InputError: `parquet` or `xlsx`, and the file is another one; a damaged file.
+        InputError: `parquet` or `xlsx`, and the file is another one; a damaged file; options of another format.
     """
-    for number, text, fields in _records(path, format, columns):
-        yield number, text, not_utf8(text) or fields
+    if options.sheet is not None and format != "xlsx":
+        raise InputError(f"--sheet {options.sheet}: {path} is {format} and has no sheets. Leave it out.")
+    if options.encoding != AS_USUAL.encoding and format not in TEXT_FORMATS:
+        raise InputError(f"--encoding {options.encoding}: {path} is {format}, which is not text. Leave it out.")
+    for number, text, fields in _records(path, format, columns, options):
+        problem = not_utf8(text)
+        if problem is not None and options.encoding != AS_USUAL.encoding:
+            problem = RowError(f"text in {options.encoding}", "other bytes (leave --encoding out if it is UTF-8)")
+        yield number, text, problem or fields
 
 
-def _records(path: Path, format: str, columns: Sequence[str] | None) -> Iterator[Record]:
-    if format == "csv":
-        return _read_csv(path)
+def _records(path: Path, format: str, columns: Sequence[str] | None, options: FileOptions) -> Iterator[Record]:
     if format == "parquet":
         return _read_parquet(path, columns)
-    return _read_xlsx(path) if format == "xlsx" else _read_by_line(path, format)
+    if format == "xlsx":
+        return _read_xlsx(path, options.sheet)
+    lines = read_lines(path, options.encoding)
+    if format == "csv":
+        return _read_csv(lines)
+    if format == "jsonl":
+        return _read_json(path, lines)
+    return _read_by_line(lines, format)
 
 
-def _read_by_line(path: Path, format: str) -> Iterator[Record]:
-    split = {"txt": lambda text: [text], "tsv": lambda text: text.split("\t"), "jsonl": _json_object}[format]
-    for number, text in read_lines(path):
+def _read_by_line(lines: Iterable[Line], format: str) -> Iterator[Record]:
+    split = {"txt": lambda text: [text], "tsv": lambda text: text.split("\t"), "jsonl": _json_line}[format]
+    for number, text in lines:
         yield number, text, split(text) if text.strip() else []
 
 
-def _read_csv(path: Path) -> Iterator[Record]:
+def _read_json(path: Path, lines: Iterator[Line]) -> Iterator[Record]:
+    """JSON lines as a stream, or the items of one JSON array, whose text is held in memory."""
+    head = []
+    for number, text in lines:
+        head.append((number, text))
+        if text.strip():
+            break
+    if head and ARRAY.match(head[-1][1]):
+        return _read_json_array(path, "\n".join(text for _, text in chain(head, lines)))
+    return _read_by_line(chain(head, lines), "jsonl")
+
+
+def _read_json_array(path: Path, text: str) -> Iterator[Record]:
+    """The items of a JSON array, with the lines on which they begin.
+
+    Raises:
+        InputError: text that is not JSON, after which no item can be found.
+    """
+    decoder = json.JSONDecoder()
+    opening = text.index("[")
+    end, number, separator = opening, 1 + text.count("\n", 0, opening), ","
+    while separator == ",":
+        start = SPACES.match(text, end + 1).end()  # type: ignore[union-attr]  # no space is a match, too
+        number += text.count("\n", end, start)
+        try:
+            value, end = decoder.raw_decode(text, start)
+            item = _json_object(value, text[start:end])
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, line {number}: expected a JSON object, got other text ({error}).") from error
+        yield number, text[start:end], item
+        number += text.count("\n", start, end)
+        start, end = end, SPACES.match(text, end).end()  # type: ignore[union-attr]
+        number += text.count("\n", start, end)
+        separator = text[end : end + 1]
+    if separator != "]" or text[end + 1 :].strip():
+        rest = text[end if separator != "]" else end + 1 :].strip()
+        raise InputError(f"{path}, line {number}: expected the end of the JSON array, got {rest[:40]!r}. Correct it.")
+
+
+def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
     consumed: list[str] = []
 
-    def lines() -> Iterator[str]:
-        for _, text in read_lines(path):
+    def texts() -> Iterator[str]:
+        for _, text in lines:
             consumed.append(text)
             yield text + "\n"
 
-    reader = csv.reader(lines(), strict=True)
+    reader = csv.reader(texts(), strict=True)
     while True:
         start = reader.line_num + 1  # a quoted sentence may span several lines; errors name the first
         consumed.clear()
@@ -112,7 +183,7 @@ def _read_csv(path: Path) -> Iterator[Record]:
             return
         except csv.Error as error:
             fields = RowError("comma-separated values, with quotes doubled inside quotes", str(error))
-        if not isinstance(fields, RowError) and any(_is_row(line, len(fields)) for line in consumed[1:-1]):
+        if not isinstance(fields, RowError) and _joins_rows(consumed, len(fields)):
             got = f"a quote that closes {len(consumed) - 1} lines further on, across lines that look like rows"
             fields = RowError("a quote closed where its sentence ends", got)
         if isinstance(fields, RowError):
@@ -122,12 +193,24 @@ def _read_csv(path: Path) -> Iterator[Record]:
         yield start, "\n".join(consumed), fields
 
 
-def _is_row(line: str, width: int) -> bool:
-    """Whether a line within quotes looks like a row of its own."""
-    try:
-        return len(next(csv.reader([line], strict=True))) == width
-    except (csv.Error, StopIteration):
+def _joins_rows(lines: list[str], width: int) -> bool:
+    """Whether the lines of one record look like rows of `width` fields that a stray quote joins.
+
+    The first must be such a row if its last quote is taken for a character, the last one likewise, and any between.
+    """
+    if width == 1 or len(lines) < 3:
         return False
+    *before, opened = _fields(lines[0])
+    closed, *after = _fields('"' + lines[-1])
+    outer = {len(before) + 1 + opened.count(","), closed.count(",") + 1 + len(after)}
+    return outer == {width} and any(len(_fields(line)) == width for line in lines[1:-1])
+
+
+def _fields(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [""])
+    except csv.Error:
+        return [line]
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]:
@@ -154,51 +237,49 @@ def open_parquet(path: Path):
         ) from error
 
 
-def _read_xlsx(path: Path) -> Iterator[Record]:
-    """The rows of the only sheet that has any; row 1 names the columns. Empty rows at the end do not count."""
-    names, rows = sheet_rows(path)
-    empty: list[int] = []
-    for number, cells in enumerate(rows, start=2):
-        if all(cell is None for cell in cells):
+def _read_xlsx(path: Path, sheet: str | None) -> Iterator[Record]:
+    """The rows of a sheet, as wide as its first one. Empty rows at the end do not count."""
+    width, empty = 0, []
+    for number, row in enumerate(sheet_rows(path, sheet), start=1):
+        cells = list(row)
+        while cells and cells[-1] is None:
+            cells.pop()
+        if not cells:
             empty.append(number)
             continue
         for blank in empty:
             yield blank, "", []
         empty = []
-        row = dict.fromkeys(names) | dict(zip(names, cells, strict=False))
-        if any(cell is not None for cell in cells[len(names) :]):
-            got = f"{len(cells)} cells"
-            yield number, as_text(cells), RowError(f"{len(names)} cells, as row 1 has column names", got)
-            continue
-        yield number, as_text(row), row
+        width = width or len(cells)
+        cells += [None] * (width - len(cells))
+        fields = cells if len(cells) == width else RowError(f"{width} cells, as in the first row", f"{len(cells)}")
+        yield number, as_text(cells), fields
 
 
-def sheet_rows(path: Path) -> tuple[list[str], Iterator[tuple]]:
-    """The names in row 1 of a workbook's only sheet with content, and its other rows.
+def sheet_rows(path: Path, sheet: str | None) -> Iterator[tuple]:
+    """The rows of a workbook's sheet, or of its only one with content.
 
     Raises:
-        InputError: openpyxl is missing, the file is another one, several sheets have content, or row 1 has no names.
+        InputError: openpyxl is missing, the file is another one, no such sheet, or several with content.
     """
     openpyxl = import_openpyxl(path)
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except (openpyxl.utils.exceptions.InvalidFileException, zipfile.BadZipFile, KeyError, ValueError) as error:
         raise InputError(f"{path} is not an xlsx workbook ({error}). Save it again, or as CSV (UTF-8).") from error
-    filled = [
-        sheet for sheet in book.worksheets if any(any(row) for row in sheet.iter_rows(max_row=1, values_only=True))
-    ]
+    if sheet is None:
+        filled = [one for one in book.worksheets if any(map(any, one.iter_rows(values_only=True)))]
+    else:
+        filled = [one for one in book.worksheets if one.title == sheet]
+    titles = ", ".join(one.title for one in filled or book.worksheets)
+    if sheet is not None and not filled:
+        raise InputError(f"--sheet {sheet}: {path} has the sheets {titles}. Name one of them.")
     if len(filled) > 1:
-        sheets = ", ".join(sheet.title for sheet in filled)
-        raise InputError(f"{path} has several sheets ({sheets}), and one would be read. Save one as a file of its own.")
-    rows = filled[0].iter_rows(values_only=True) if filled else iter(())
-    first = list(next(rows, ()))
-    while first and first[-1] is None:
-        first.pop()
-    if len(set(first)) < len(first) or not all(isinstance(name, str) and name.strip() for name in first):
         raise InputError(
-            f"{path}, row 1: expected a different name for every column, got {first}. Insert a row of names."
+            f"{path} has several sheets ({titles}). Name one with --sheet (prepare, similarity, evaluate), or save it "
+            "as a file of its own."
         )
-    return [name.strip() for name in first], rows
+    return filled[0].iter_rows(values_only=True) if filled else iter(())
 
 
 def as_text(row: object) -> str:
@@ -206,13 +287,18 @@ def as_text(row: object) -> str:
     return json.dumps(row, ensure_ascii=False, default=str)
 
 
-def _json_object(text: str) -> dict | RowError:
-    hint = " (`jq -c '.[]' FILE` writes a list in lines)" if text.lstrip().startswith("[") else ""
+def _json_line(text: str) -> dict | RowError:
     try:
-        value = json.loads(text)
+        return _json_object(json.loads(text), text)
     except json.JSONDecodeError as error:
-        got = f"text that is not JSON ({error.msg}, column {error.colno}){hint}"
-        return RowError("one JSON object per line", got)
-    if isinstance(value, dict):
-        return value
-    return RowError("one JSON object per line", f"a JSON {type(value).__name__}{hint}")
+        return RowError("one JSON object per line", f"text that is not JSON ({error.msg}, column {error.colno})")
+    except (ValueError, RecursionError) as error:
+        return RowError("one JSON object per line", f"one that cannot be read ({error})")
+
+
+def _json_object(value: object, text: str) -> dict | RowError:
+    if not isinstance(value, dict):
+        return RowError("one JSON object per line", f"a JSON {type(value).__name__}")
+    if SURROGATE.search(text) and not_utf8(as_text(value)):
+        return RowError("UTF-8", "half of a character, as \\ud83d is of an emoji")
+    return value

@@ -17,6 +17,11 @@ from cosent.training.tensorboard import check_reporters
 
 logger = logging.getLogger(__name__)
 
+# Default learning rates, those of the recipes.
+SMALL = 384  # width of an encoder up to which it is a small one
+SMALL_RATE, BASE_RATE = 5e-4, 2e-5
+SMALL_LORA_RATE, BASE_LORA_RATE = 2e-3, 2e-4
+
 
 @dataclass
 class ModelArguments:
@@ -105,6 +110,7 @@ class PairTrainingArguments(TrainingArguments):
     """`TrainingArguments` with the defaults of this project and flags of its own.
 
     Changed defaults: `eval_strategy` and `save_strategy` epoch, `load_best_model_at_end` true by `spearman`,
+    `learning_rate` by the encoder,
     `save_total_limit` 2, `logging_steps` 50, `per_device_eval_batch_size` 128, `report_to` none,
     `logging_nan_inf_filter` false (a diverged run stops), `data_seed` as `seed`,
     `restore_callback_states_from_checkpoint` true, `ddp_find_unused_parameters` and `ddp_broadcast_buffers` false,
@@ -119,6 +125,11 @@ class PairTrainingArguments(TrainingArguments):
         "spearman",
         "Validation metric that decides which checkpoint is best.",
         ("spearman", "pearson", "kendall", *METRICS),
+    )
+    learning_rate: float | None = option(
+        None,
+        f"Highest learning rate; default: {SMALL_RATE:g} for encoders up to {SMALL} wide, else {BASE_RATE:g}; with "
+        f"--use_peft {SMALL_LORA_RATE:g} and {BASE_LORA_RATE:g}.",
     )
     save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
@@ -156,7 +167,9 @@ class PairTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
-        refuse_negative(self, "learning_rate", "weight_decay")
+        refuse_negative(self, *["learning_rate"] * (self.learning_rate is not None), "weight_decay")
+        if self.num_train_epochs <= 0 and self.max_steps <= 0:
+            raise InputError(f"--num_train_epochs must be greater than 0, got {self.num_train_epochs:g}.")
         self.check_part_size()
         if self.on_collapse in (None, "off"):
             refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")
@@ -185,6 +198,18 @@ class PairTrainingArguments(TrainingArguments):
         use_one_gpu(self)
         # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
+
+    def choose_learning_rate(self, width: int, lora: bool = False) -> None:
+        """Sets the learning rate of the recipes for encoders of this width, if none was given."""
+        if self.learning_rate is None:
+            rates = (SMALL_LORA_RATE, BASE_LORA_RATE) if lora else (SMALL_RATE, BASE_RATE)
+            self.learning_rate = rates[width > SMALL]
+            logger.info(
+                "--learning_rate %g: the default for an encoder %d wide%s",
+                self.learning_rate,
+                width,
+                " with LoRA" * lora,
+            )
 
     def check_part_size(self) -> None:
         size = self.cached_part_size

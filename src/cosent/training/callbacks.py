@@ -18,7 +18,7 @@ SHOWN = (
     "mlm",
     "neighbour",
     "compare",
-    "tokens_per_second",
+    "tokens",
     "minutes",
 )
 

@@ -1,5 +1,7 @@
 """End of a run: its model card, its record, and the Hub if asked."""
 
+import shlex
+
 from cosent.publishing.hub import upload
 from cosent.publishing.model_card import write_card
 from cosent.run import RunRecord
@@ -18,3 +20,9 @@ def finish(trainer: ResumableTrainer, record: RunRecord) -> None:
     if args.push_to_hub:
         address = upload(args.output_dir, trainer.hub_model_id, True, "End of training", args.hub_token)
         print(f"published: {address}")
+
+
+def model_line(folder: str, record: RunRecord) -> str:
+    """Where the model is, and the command to try it."""
+    trained = f"model in {folder} ({record.train_seconds:.0f} s of training)"
+    return f"{trained}\nnext: cosent similarity --model {shlex.quote(str(folder))} 怎么还款 如何还款"

@@ -12,18 +12,20 @@ from cosent.evaluation.calibration import Calibration, calibration_metrics
 from cosent.evaluation.calibration_fit import fit_calibration
 from cosent.evaluation.metrics import SimilarityMetrics, can_rank, find_threshold
 from cosent.evaluation.retrieval import METRICS, mean_intervals
+from cosent.evaluation.significance import resampled_spearman
 from cosent.run import Intervals, Metrics, Queries, QueryMetrics, Scores
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.pair_trainer import PairTrainer
 
 logger = logging.getLogger(__name__)
 
+RESAMPLES = 500  # of the pairs for an interval of Spearman
 HeldOut = dict[str, dict[str, PairDataset]]  # by corpus and split
 
 
 @dataclass
 class Evaluation:
-    """Metrics by corpus and split, and intervals of those of retrieval after training.
+    """Metrics by corpus and split, and after training the intervals of Spearman and the retrieval metrics.
 
     Thresholds and maps to probabilities by corpus, found on validation.
     """
@@ -98,6 +100,8 @@ def evaluate_splits(
                 if moment == "after":
                     found.intervals.setdefault(name, {})[split] = mean_intervals(values)
         for split, (scores, labels) in scored.items():
+            if moment == "after" and (interval := spearman_interval(scores, labels)):
+                found.intervals.setdefault(name, {}).setdefault(split, {})["spearman"] = interval
             kept.setdefault(name, {}).setdefault(split, {"labels": labels})[moment] = scores
         if moment == "before" and "test" in predicted and "distances" in predicted["test"].predictions:
             kept[name]["test"]["distances"] = predicted["test"].predictions["distances"]
@@ -107,6 +111,14 @@ def evaluate_splits(
         if name in found.calibrations and "test" in scored:
             found.metrics[name]["test"] |= calibration_metrics(found.calibrations[name], *scored["test"], tower)
     return found
+
+
+def spearman_interval(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float] | None:
+    """95% bootstrap interval of Spearman over pairs; None where scores or labels are all equal."""
+    if not (can_rank(labels) and can_rank(scores)):
+        return None
+    low, high = np.nanpercentile(resampled_spearman(scores, labels, RESAMPLES), (2.5, 97.5))
+    return float(low), float(high)
 
 
 def table(floor: Metrics, before: Metrics, found: Evaluation) -> str:
@@ -137,6 +149,8 @@ def retrieval_table(before: Metrics, found: Evaluation) -> list[str]:
     lines = []
     for name, splits in found.intervals.items():
         for split, intervals in splits.items():
+            if "recall_at_10" not in intervals:
+                continue
             was, now = before[name][split], found.metrics[name][split]
             line = f"{name + ' ' + split:<24}{now['queries']:8.0f}{now['pool']:8.0f}"
             for metric in ("recall_at_1", "recall_at_10"):

@@ -8,8 +8,10 @@ from functools import partial
 import numpy as np
 import torch
 
+from cosent.data.groups import similar
 from cosent.errors import InputError
 from cosent.losses import LOSSES
+from cosent.losses.in_batch import SIMILAR
 from cosent.modeling.sbert_head import SentenceBertHead
 from cosent.schema import Manifest
 
@@ -155,9 +157,9 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarra
         InputError: labels that teach this loss nothing, or fractional labels for classes.
     """
     distinct = np.unique(labels)
-    similar = distinct[-1] >= manifest.similar_from
+    any_similar = similar(distinct, manifest.similar_from).any()
     if LOSSES[name].compares_sentences:
-        if not similar:
+        if not any_similar:
             raise InputError(
                 f"No label of the {len(labels)} training pairs of {manifest.name} is at least "
                 f"{manifest.similar_from:g}, from where on sentences are similar. --loss {name} would have nothing to "
@@ -167,7 +169,7 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarra
         raise InputError(
             f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}. --loss {name} learns "
             "nothing from one label: it would push all scores one way, or none. Add pairs of another label"
-            + (", or teach a bi-encoder by positives alone with --loss infonce." if similar else ".")
+            + (", or teach a bi-encoder by positives alone with --loss infonce." if any_similar else ".")
         )
     low, high = manifest.label_min, manifest.label_max
     if name == "sbert_joint":
@@ -180,5 +182,14 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarra
                 f"({some} ...). Use --loss cosent: it needs only their order."
             )
         return labels - low
-    scaled = (labels.astype(np.float64) - low) / (high - low)
-    return scaled.clip(0, 1).astype(np.float32)  # float32 labels can be outside their range by a rounding error
+    return scaled(labels, manifest)
+
+
+def scaled(labels: np.ndarray, manifest: Manifest) -> np.ndarray:
+    """Labels scaled to 0..1, float32 of shape `(pairs,)`: at least `SIMILAR` where they are at least `similar_from`."""
+    low, high = manifest.label_min, manifest.label_max
+    shares = ((labels.astype(np.float64) - low) / (high - low)).astype(np.float32)
+    # Rounding could carry a label over an end of its range, or over the boundary that losses with strangers read.
+    boundary = np.float32(SIMILAR)
+    is_similar = similar(labels, manifest.similar_from)
+    return np.where(is_similar, shares.clip(boundary, 1), shares.clip(0, np.nextafter(boundary, np.float32(0))))

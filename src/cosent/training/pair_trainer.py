@@ -13,6 +13,7 @@ from cosent.compute.grad_cache import backward_in_parts, split_batch
 from cosent.compute.out_of_memory import fits_everywhere
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
+from cosent.files import apply_umask
 from cosent.losses.cosent import has_ordered_pair
 from cosent.modeling.lora import Adapter
 from cosent.training.cached_parts import CachedParts
@@ -239,6 +240,7 @@ class PairTrainer(EvaluatingTrainer):
                 self.adapter.save(output_dir, state_dict)
                 state_dict = self.adapter.merged(state_dict)
             self.model.save_pretrained(output_dir, state_dict)
+            apply_umask(output_dir)
 
     def saved_state(self, checkpoint: str | Path) -> dict[str, torch.Tensor]:
         return (self.model if self.adapter is None else self.adapter).saved_state(checkpoint)

@@ -1,4 +1,4 @@
-"""Say in words when a run was in vain: no better than before training, or than counting shared characters."""
+"""Say in words when a run harmed, or was in vain: no better than before, or than counting shared characters."""
 
 import math
 from collections.abc import Iterable
@@ -8,14 +8,12 @@ import numpy as np
 from cosent.data.corpus import Corpus
 from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.overlap import overlap_spearman
-from cosent.run import Metrics, RunRecord, Shortfall
+from cosent.run import BEFORE, OVERLAP, Metrics, RunRecord, Shortfall, in_words
 
 CLEAR = 0.1  # a Spearman whose sign is no accident
-FLAT = 0.98  # a training loss of this share of its beginning has hardly fallen
 LITTLE = 0.05  # way of a model, in cosine distance or logits
 FEW_STEPS = 200
-
-BEFORE, OVERLAP = "before training", "by character overlap"
+FIND_MORE = "if you search with this model, --loss cosent_in_batch or a lower --learning_rate"
 
 
 def judge(record: RunRecord, measured: Iterable[Corpus], training: list[Corpus]) -> Metrics:
@@ -28,9 +26,11 @@ def judge(record: RunRecord, measured: Iterable[Corpus], training: list[Corpus])
         Spearman of character overlap, see `floors`.
     """
     floor = floors(measured)
-    record.shortfalls = shortfalls(record.before, record.after, floor)
-    if record.shortfalls:
+    record.shortfalls = shortfalls(record, floor)
+    if any(one.metric == "spearman" and not one.value > one.reference for one in record.shortfalls):
         record.remedies = remedies(record, inverted(training, floor))
+    if any(one.metric == "recall_at_10" and one.clear for one in record.shortfalls):
+        record.remedies.append(FIND_MORE)
     return floor
 
 
@@ -46,18 +46,22 @@ def floors(corpora: Iterable[Corpus], splits: tuple[str, ...] = ("validation", "
     return found
 
 
-def shortfalls(before: Metrics, after: Metrics, floor: Metrics) -> list[Shortfall]:
-    """Where the end is no better than the beginning, or than the floor: on validation, or test where there is none."""
+def shortfalls(record: RunRecord, floor: Metrics) -> list[Shortfall]:
+    """Where Spearman is not clearly above its beginning, or not above the floor, and where Recall@10 has fallen."""
     found = []
-    for name, splits in after.items():
-        split = next((split for split in ("validation", "test") if split in floor.get(name, {})), None)
-        if split is None:
-            continue
-        reached = splits[split]["spearman"]
-        for than, metrics in ((BEFORE, before), (OVERLAP, floor)):
-            reference = metrics[name][split]["spearman"]
-            if not reached > reference and not math.isnan(reference):
-                found.append(Shortfall(name, split, reached, than, reference))
+    for name, splits in record.after.items():
+        for split, after in splits.items():
+            before, intervals = record.before[name][split], record.intervals.get(name, {}).get(split, {})
+            value, reference, interval = after["spearman"], before["spearman"], intervals.get("spearman", ())
+            if not math.isnan(reference) and not all(one > reference for one in (value, *interval)):
+                found.append(Shortfall(name, split, "spearman", value, BEFORE, reference, *interval))
+            lowest = floor.get(name, {}).get(split, {}).get("spearman", math.nan)
+            if not math.isnan(lowest) and not value > lowest:
+                found.append(Shortfall(name, split, "spearman", value, OVERLAP, lowest))
+            recall, reference = after.get("recall_at_10", 0.0), before.get("recall_at_10", 0.0)
+            if recall < reference:
+                interval = intervals.get("recall_at_10", ())
+                found.append(Shortfall(name, split, "recall_at_10", recall, BEFORE, reference, *interval))
     return found
 
 
@@ -74,49 +78,37 @@ def inverted(training: list[Corpus], floor: Metrics) -> list[str]:
 
 
 def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
-    """The two likeliest remedies for a run with shortfalls, from what is known of it.
+    """At most two remedies for a run that was in vain, from what is known of it.
 
     Args:
         upside_down: result of `inverted`.
     """
-    rate, epochs = record.recipe["learning_rate"], record.recipe["num_train_epochs"]
+    rate, epochs, steps = (record.recipe[name] for name in ("learning_rate", "num_train_epochs", "max_steps"))
     lower = f"lower --learning_rate, e.g. {rate / 5:.0e} instead of {rate:.0e}"
     higher = f"raise --learning_rate, e.g. {rate * 5:.0e} instead of {rate:.0e}"
-    longer = f"train longer, e.g. --num_train_epochs {math.ceil(2 * epochs)}"
+    longer = f"train longer, e.g. {f'--max_steps {2 * steps}' if steps > 0 else f'--num_train_epochs {2 * epochs:g}'}"
     curve = [entry["eval_spearman"] for entry in record.history if "eval_spearman" in entry]
     best = int(np.nanargmax(curve)) if curve and not np.isnan(curve).all() else None
-    steps = max((entry.get("step", 0) for entry in record.history), default=0)
-    still = record.proof is not None and record.proof.moved is not None and record.proof.moved < LITTLE
+    taken = max((entry.get("step", 0) for entry in record.history), default=0)
+    moved = math.inf if record.proof is None or record.proof.moved is None else record.proof.moved
+    wrong = "the labels of {} train are the other way round"
     reasons = [
-        *(
-            (True, f"the labels of {name} train are the other way round", "prepare it again, high = similar")
-            for name in upside_down
-        ),
-        (bool(curve) and best is None, "all scores became equal", lower),
-        (is_flat(record) and still, "neither the loss nor the model moved much", higher),
-        (is_flat(record) and not still, "the model moved and the loss did not fall", lower),
-        (len(curve) > 1 and best == len(curve) - 1, "validation was still rising", longer),
-        (len(curve) > 1 and best == 0, "the first epoch was the best", lower),
-        (steps < FEW_STEPS, f"there were only {steps} steps", longer),
-        (record.recipe.get("pooling") == "cls", "few models embed by their first token untrained", "--pooling mean"),
-        (True, "", lower),
-        (True, "", higher),
+        *((True, "prepare it again, high = similar", wrong.format(name)) for name in upside_down),
+        (bool(curve) and best is None, lower, "all scores became equal"),
+        (moved < LITTLE, higher, f"the model moved only {moved:.2g} from its start"),
+        (len(curve) > 1 and best == 0, lower, "the first epoch was the best"),
+        (len(curve) > 1 and best == len(curve) - 1, longer, "validation was still rising"),
+        (taken < FEW_STEPS, longer, f"there were only {taken} steps"),
     ]
     found: dict[str, str] = {}
-    for applies, why, advice in reasons:
+    for applies, advice, why in reasons:
         if applies:
-            found.setdefault(advice, f"{advice} ({why})" if why else advice)
-    return list(found.values())[:2]
+            found.setdefault(advice, f"{advice} ({why})")
+    either_way = f"compare --learning_rate {rate / 3:.0e} and {rate * 3:.0e} with {rate:.0e}"
+    return list(found.values())[:2] or [either_way]
 
 
-def is_flat(record: RunRecord) -> bool:
-    """Whether the training loss of the last third is hardly below that of the first."""
-    losses = [entry["loss"] for entry in record.history if "loss" in entry]
-    third = len(losses) // 3
-    return third > 0 and bool(np.mean(losses[-third:]) > FLAT * np.mean(losses[:third]))
-
-
-def in_words(record: RunRecord) -> list[str]:
+def lines(record: RunRecord) -> list[str]:
     """The shortfalls and remedies of a run, as lines."""
-    lines = [str(shortfall) for shortfall in record.shortfalls]
-    return lines + ["Likeliest remedies: " + "; or ".join(record.remedies) + "."] if lines else []
+    advice = [f"Likeliest remedies: {'; or '.join(record.remedies)}."] if record.remedies else []
+    return in_words(record.shortfalls) + advice

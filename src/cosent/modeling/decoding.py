@@ -1,9 +1,10 @@
-"""Batched sampling with a KV cache: one pass over the sources, then a token per step.
+"""A student's generation: UniLM's attention mask, batched sampling with a KV cache, and ranking of the samples.
 
 Samples of one source share a row of the batch as long as their tokens are equal, so the states of a common prefix are
 computed once. Candidates of a good student are near copies, so most of them share most of their computation.
 """
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +14,40 @@ from transformers import DynamicCache
 
 from cosent.compute.contexts import evaluating
 from cosent.compute.onednn import onednn_linears
+from cosent.data.text import normalized_text
 from cosent.errors import InputError
-from cosent.student.attention_mask import unilm_mask
-from cosent.student.sampling import sample_tokens
 
 CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}  # limit for the keys and values of all samples of a batch
+# Number of most likely tokens to try first, as most draws are among them: sorting all 6,000 costs 14 times as much as
+# finding the top 64.
+CANDIDATES = (64, 1024)
+ROUNDING = 1e-6  # relative, of a cumulative probability
+
+
+def unilm_mask(segments: torch.Tensor, token_type_ids: torch.Tensor, dtype: torch.dtype = torch.float32):
+    """Additive attention mask of `[CLS] source [SEP] target [SEP]`, one or several such sequences in a row.
+
+    A source token sees the source of its sequence, a target token also the targets up to itself. Empty places see each
+    other, so that no softmax is empty. RoFormer adds the mask as it is: a boolean or 0-1 mask would reveal the future.
+
+    Args:
+        segments: shape `(rows, width)`, the number of the sequence from 1, 0 where a row has no token; an attention
+            mask will do for one sequence in a row, padded on either side.
+        token_type_ids: same shape, 0 for source (and empty places), 1 for target.
+        dtype: that of the attention scores.
+
+    Returns:
+        `torch.Tensor` of shape `(rows, 1, width, width)`: 0 where a query (row) sees a key (column), else `finfo.min`.
+
+    Source: https://arxiv.org/abs/1905.03197, section 2.3.
+    """
+    same = segments[:, :, None] == segments[:, None, :]
+    place = torch.arange(segments.shape[1], device=segments.device)
+    past = place[None, :] <= place[:, None]  # (width, width)
+    sees_source = (token_type_ids == 0)[:, None, :]
+    sees_past = (token_type_ids == 1)[:, :, None] & past
+    seen = (same & (sees_source | sees_past))[:, None]
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
 @dataclass(frozen=True)
@@ -65,11 +95,9 @@ def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampli
             f"Sources of up to {longest - sampling.max_length} tokens and max_length {sampling.max_length} need "
             f"{longest} positions, but this model has {student.backbone.config.max_position_embeddings}. Lower one."
         )
-    written = [[] for _ in sources]
-    device = student.backbone.device
-    config = student.backbone.config
+    config, written = student.backbone.config, [[] for _ in sources]
     sample_bytes = 2 * config.num_hidden_layers * longest * config.hidden_size * student.backbone.dtype.itemsize
-    room = CACHE_BYTES.get(device.type, CACHE_BYTES["cuda"])
+    room = CACHE_BYTES.get(student.backbone.device.type, CACHE_BYTES["cuda"])
     at_once = max(1, room // (sampling.num_samples * sample_bytes))  # sources, if no prefix were shared
     order = np.argsort([-len(source) for source in sources], kind="stable")  # sources of similar length together
     with evaluating(student), onednn_linears(student, reorder=True):
@@ -113,10 +141,11 @@ def _write(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> 
             cache.batch_select_indices(parents)
         visible = torch.nn.functional.pad(visible[parents], (0, 1), value=0.0)
         logits = student.head(next_states(student, drawn, cache, visible))
-    targets = [row[:length] if length >= 0 else None
-               for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]  # fmt: skip
-    groups = [targets[start : start + samples] for start in range(0, len(targets), samples)]
-    return [[target for target in group if target is not None] for group in groups]
+    written = [[] for _ in sources]
+    for sample, (row, length) in enumerate(zip(tokens.tolist(), lengths.tolist(), strict=True)):
+        if length >= 0:
+            written[sample // samples].append(row[:length])
+    return written
 
 
 def read_sources(student: nn.Module, sources: list[list[int]]) -> tuple[torch.Tensor, DynamicCache, torch.Tensor]:
@@ -159,3 +188,102 @@ def unwritable(tokenizer, vocabulary: int) -> torch.Tensor:
     banned = torch.arange(vocabulary) >= len(tokenizer)
     banned[[index for index in tokenizer.all_special_ids if index != tokenizer.sep_token_id]] = True
     return banned
+
+
+def sample_tokens(
+    logits: torch.Tensor,
+    uniform: torch.Tensor,
+    top_p: float = 0.95,
+    top_k: int | None = None,
+    temperature: float = 1.0,
+    rows: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Draws from the most likely tokens of a row by inverse transform sampling.
+
+    Keeps the `top_k` most likely tokens, and of those the fewest that together reach `top_p`, at least one.
+
+    Args:
+        logits: shape `(rows, vocabulary)`; -inf for tokens that must not be drawn.
+        uniform: shape `(draws,)`, random numbers in [0, 1), the only randomness of each draw.
+        top_p: probability that the kept tokens reach; 1 keeps all.
+        top_k: most tokens to keep; None for no limit.
+        temperature: logits are divided by it.
+        rows: shape `(draws,)`, the row that each draw is from, every row at least once; default: one draw per row.
+
+    Returns:
+        int64 of shape `(draws,)`.
+    """
+    probabilities = (logits.float() / temperature).softmax(dim=-1)  # (rows, vocabulary)
+    vocabulary = probabilities.shape[-1]
+    most = vocabulary if top_k is None else min(top_k, vocabulary)
+    rows = torch.arange(len(logits), device=logits.device) if rows is None else rows
+    drawn = torch.empty_like(rows)
+    draws = torch.arange(len(rows), device=rows.device)  # draws without a token so far
+    for count in (*(count for count in CANDIDATES if count < most), most):
+        values, tokens = probabilities.topk(count, dim=-1)  # (rows, count), falling
+        cumulative = values.cumsum(dim=-1)
+        last = (cumulative - values < top_p).sum(dim=-1) - 1  # (rows,), at least 0: the first has nothing before it
+        low = high = cumulative.gather(1, last[:, None]).squeeze(1)  # (rows,), total probability of the kept tokens
+        whole = (cumulative[:, -1] >= top_p) | (count == most)
+        # If the nucleus continues beyond these tokens, its total lies between `low` and `high`, which differ by at most
+        # one token's probability. A draw u is decided if u * low and u * high hit the same token; others need more.
+        low = low.where(whole, (top_p if most == vocabulary else low) * (1 - ROUNDING))
+        high = high.where(whole, (top_p + values[:, -1]) * (1 + ROUNDING))
+        candidates = cumulative[rows]  # (draws, count)
+        place, other = (
+            torch.searchsorted(candidates, (uniform[draws] * bound[rows])[:, None], right=True).squeeze(1)
+            for bound in (low, high)
+        )
+        drawn[draws] = tokens[rows, torch.minimum(place, last[rows])]
+        more = ~whole[rows] & ((place != other) | (other == count))
+        if not more.any():
+            break
+        needed, rows = rows[more].unique(return_inverse=True)
+        draws, probabilities = draws[more], probabilities[needed]
+    return drawn
+
+
+def rank_candidates(
+    encoder: nn.Module, texts: list[str], candidates: list[list[str]], keep: int, required: list[str]
+) -> list[list[tuple[str, float]]]:
+    """Ranks each text's candidates by the encoder's cosine.
+
+    Args:
+        encoder: has `encode(sentences, normalize=True)`.
+        candidates: by text, decoded sentences in any order.
+        keep: the most to return per text.
+        required: strings that a candidate must contain.
+
+    Returns:
+        By text, pairs `(sentence, cosine)`, most similar first; of equal ones only the first.
+    """
+    wanted = [without_spaces(part) for part in required]
+    kept = [distinct(text, sentences, wanted) for text, sentences in zip(texts, candidates, strict=True)]
+    vectors = encoder.encode([*texts, *(sentence for sentences in kept for sentence in sentences)], normalize=True)
+    ranked, start = [], len(texts)
+    for index, sentences in enumerate(kept):
+        scores = vectors[start : start + len(sentences)] @ vectors[index]
+        start += len(sentences)
+        best = np.argsort(-scores, kind="stable")[:keep]
+        ranked.append([(sentences[place], float(scores[place])) for place in best])
+    return ranked
+
+
+def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
+    """Candidates that differ from the text and from one another by `normalized_text`, without a tokenizer's spaces."""
+    source, found = normalized_text(text), {}
+    for sentence in sentences:
+        form, compact = normalized_text(sentence), without_spaces(sentence)
+        if form and form != source and all(part in compact for part in required):
+            found.setdefault(form, remove_token_spaces(sentence))
+    return list(found.values())
+
+
+def without_spaces(sentence: str) -> str:
+    """A sentence without case and spaces, which a tokenizer may lose."""
+    return "".join(sentence.lower().split())
+
+
+def remove_token_spaces(sentence: str) -> str:
+    """Removes the spaces that a tokenizer's decoder puts between characters; those between Latin words stay."""
+    return re.sub("(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", sentence.strip())

@@ -1,25 +1,33 @@
-"""Streaming, pairing and masking of unlabelled text."""
+"""Pretraining: batches of single and of joined lines, against what they must hold."""
 
-import gzip
 import itertools
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
 
-from cosent.data.text import read_texts
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.pretraining.batches import NeighbourBatches, mask_spans
-from cosent.pretraining.vocabulary import SPECIAL_TOKENS, learn_tokenizer
+from cosent.modeling.loading import load_tokenizer
+from cosent.training.pretraining_batches import (
+    IGNORED,
+    SPECIAL_TOKENS,
+    ComparedBatches,
+    NeighbourBatches,
+    learn_tokenizer,
+    mask_spans,
+    near_lines,
+    overlap,
+    rarity,
+)
 
 LINES = ["我喜欢北京", "今天天气很好", "红色的苹果", "怎么还款", "如何还款", "推荐一辆红车", "好"]
+SIMILAR = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(resolve("mini"))
+    return load_tokenizer(resolve("mini"))
 
 
 def batches(tokenizer, lines=LINES, **changes):
@@ -27,36 +35,8 @@ def batches(tokenizer, lines=LINES, **changes):
     return NeighbourBatches(lambda: iter(lines), tokenizer, **settings)
 
 
-def test_every_format_gives_the_same_lines(tmp_path):
-    """Fails if a format loses, splits or adds a line, or a byte-order mark becomes a character of the text."""
-    plain = "\ufeff" + "\n".join(LINES[:3]) + "\n\n  " + LINES[3] + " \n"
-    objects = "".join(f'{{"id": 1, "text": "{line}"}}\n' for line in LINES[:4])
-    (tmp_path / "a.txt").write_text(plain, encoding="utf-8")
-    (tmp_path / "b.jsonl").write_text(objects, encoding="utf-8")
-    for name, text in (("c.txt.gz", plain), ("d.jsonl.gz", objects)):
-        with gzip.open(tmp_path / name, "wt", encoding="utf-8") as file:
-            file.write(text)
-    for file in tmp_path.iterdir():
-        assert list(read_texts([file])) == LINES[:4], file
-
-
-@pytest.mark.parametrize(
-    "name, content, told",
-    [
-        ("a.txt", "好\n".encode() + b"\xff\n", "line 2: expected UTF-8, got other bytes"),
-        ("a.jsonl", b'{"text": "x"}\n{"body": "x"}\n', "line 2: expected"),
-        ("a.jsonl", b'{"text": 5}\n', "line 1: expected text in text, got 5"),
-        ("a.pdf", b"x\n", "expected a file that ends in"),
-        ("a.txt.gz", gzip.compress(b"x" * 99, mtime=0)[:-9], "not a complete gzip file"),
-    ],
-)
-def test_what_cannot_be_read_is_named(tmp_path, name, content, told):
-    """Fails if a damaged file ends in a trace, or is read in part without a word."""
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=told):
-        list(read_texts([tmp_path / name]))
-    with pytest.raises(InputError, match="there is no file"):
-        list(read_texts([tmp_path / "absent.txt"]))
+def compared(tokenizer):
+    return iter(ComparedBatches(lambda: iter(SIMILAR), tokenizer, max_length=32, batch_tokens=300, mask_ratio=0.3))
 
 
 def test_a_learnt_vocabulary_reads_its_text():
@@ -112,12 +92,6 @@ def test_a_batch_is_packed_rows_of_its_pairs(tokenizer):
     assert torch.equal(next(iter(held))["input_ids"], batch["input_ids"]), "the same seed gave another batch"
 
 
-def test_too_little_text_is_an_error(tokenizer):
-    """Fails if a single line makes the job wait for ever."""
-    with pytest.raises(InputError, match="too little to read"):
-        next(iter(batches(tokenizer, ["好"])))
-
-
 def test_masking_hides_the_asked_share_in_spans(tokenizer):
     """Fails if the share is off, special tokens or padding are chosen, or 80/10/10 is not kept.
 
@@ -137,3 +111,59 @@ def test_masking_hides_the_asked_share_in_spans(tokenizer):
     assert hidden.mean() == pytest.approx(0.8, abs=0.03) and kept.mean() == pytest.approx(0.1, abs=0.02)
     after_chosen = chosen[:, 2:39][chosen[:, 1:38]].mean()
     assert after_chosen > 0.45, "tokens are chosen one by one, not in spans"
+
+
+def test_overlap_by_hand():
+    """Fails if a token counts more often than both lines have it, or rare tokens count no more than frequent ones."""
+    weights = np.array([0.0, 1.0, 2.0, 4.0])
+    first, second = np.array([1, 1, 3]), np.array([1, 2, 2, 3])  # common: one 1 and one 3; weights 6 and 9
+    assert overlap(first, second, weights) == pytest.approx(2 * 5 / 15)
+    assert overlap(first, first, weights) == 1 and overlap(first, np.array([2]), weights) == 0
+    assert overlap(np.array([0]), np.array([0]), weights) == 0  # what every line has says nothing
+    assert rarity([first, second], 4).tolist() == pytest.approx([np.log(3), 0, np.log(1.5), 0])
+
+
+def test_the_near_line_is_the_one_with_the_same_tokens():
+    """Fails if strangers are easy: near ones must share more than random ones, and never be the line's own pair."""
+    generator = np.random.default_rng(0)
+    first = [generator.integers(1000, size=12) for _ in range(40)]
+    second = [np.concatenate([first[(i + 1) % 40][:9], generator.integers(1000, size=3)]) for i in range(40)]
+    weights = rarity(first + second, 1000)
+    found = [near_lines(first, second, weights, np.random.default_rng(seed)) for seed in range(30)]
+    assert all((near != np.arange(40)).all() for near in found)
+    hits = np.mean([near == (np.arange(40) - 1) % 40 for near in found], axis=0)
+    assert hits.mean() > 0.06, "1 of 8 is the twin; by chance 1 of 39"
+
+
+def test_joined_batches_alternate_and_agree_with_their_lines(tokenizer):
+    """Fails if overlaps belong to other inputs, masked inputs are compared, or `alone` has other lines."""
+    stream = compared(tokenizer)
+    lines, joined, *later = (next(stream) for _ in range(8))
+    assert "overlaps" not in lines and "overlaps" in joined and "overlaps" in later[1]
+    segments, alone = joined["segments"], joined["alone"]
+    masked = joined["overlaps"].isnan()
+    assert 0.2 < masked.float().mean() < 0.45 and len(alone["segments"].unique()) == 2 * len(masked) + 1
+    seen = set()
+    for number, shared in enumerate(joined["overlaps"].tolist(), 1):
+        here = segments == number
+        kept = joined["input_ids"][here]
+        ends = (kept == tokenizer.sep_token_id).nonzero().flatten().tolist()
+        assert len(ends) == 2 and ends[1] == len(kept) - 1
+        assert joined["token_type_ids"][here].tolist() == [0] * (ends[0] + 1) + [1] * (ends[1] - ends[0])
+        if np.isnan(shared):
+            continue
+        assert (joined["labels"][here] == IGNORED).all()
+        pieces = [alone["input_ids"][alone["segments"] == 2 * number - side].tolist() for side in (1, 0)]
+        assert pieces[0] + pieces[1][1:] == kept.tolist()
+        assert (shared == pytest.approx(1)) == (sorted(pieces[0]) == sorted(pieces[1]))
+        seen.add(round(shared, 3))
+    assert len(seen) > 3 and (joined["labels"] != IGNORED).any()
+
+
+def test_what_cannot_be_read_is_refused(tokenizer):
+    """Fails if a single line makes the job wait for ever, or two joined sentences are read as one."""
+    with pytest.raises(InputError, match="two lines"):
+        next(iter(batches(tokenizer, ["好"])))
+    plain = load_tokenizer(resolve("mini"), model_input_names=["input_ids", "attention_mask"])
+    with pytest.raises(InputError, match="--compare_weight"):
+        next(compared(plain))

@@ -10,7 +10,7 @@ from cosent.errors import InputError
 from cosent.modeling.auto import load_model
 from cosent.modeling.bi_encoder import SentenceEncoder
 from cosent.modeling.loading import keep_layers
-from cosent.student.model import Student
+from cosent.modeling.student import Student
 
 SENTENCES = ["今天天气很好", "我", "wifi 怎么连不上 2024 年的手机"]
 

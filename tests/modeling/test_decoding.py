@@ -1,16 +1,102 @@
-"""Writing with a cache: the same numbers as without one, for any company in the batch."""
+"""A student's generation: the mask, sampling by hand, the cache against full forward passes, and the ranking."""
 
+import numpy as np
 import pytest
 import torch
 
 from cosent.errors import InputError
-from cosent.student import decoding
-from cosent.student.attention_mask import unilm_mask
-from cosent.student.decoding import Sampling, next_states, read_sources, write_targets
-from cosent.student.model import Student
-from cosent.student.sampling import sample_tokens
+from cosent.modeling import decoding
+from cosent.modeling.decoding import (
+    Sampling,
+    distinct,
+    next_states,
+    rank_candidates,
+    read_sources,
+    remove_token_spaces,
+    sample_tokens,
+    unilm_mask,
+    write_targets,
+)
+from cosent.modeling.student import Student
 
+LOW = torch.finfo(torch.float32).min
+LOGITS = torch.tensor([0.15, 0.5, 0.05, 0.3]).log()
 TEXTS = ["今天天气很好", "我", "推荐一辆红色的车给我"]
+
+
+def test_the_mask_by_hand():
+    """Fails if a source sees its target, a target its future, or a sequence its neighbour in the row."""
+    segments = torch.tensor([[1, 1, 1, 1, 2, 2, 0]])
+    types = torch.tensor([[0, 0, 1, 1, 0, 1, 0]])
+    seen = [
+        [1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0],
+        [0, 0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 0, 0, 0, 1],
+    ]
+    expected = torch.where(torch.tensor(seen, dtype=torch.bool), 0.0, LOW)
+    mask = unilm_mask(segments, types)
+    assert mask.shape == (1, 1, 7, 7) and mask.dtype == torch.float32  # RoFormer adds it: a bool or int one leaks
+    assert torch.equal(mask[0, 0], expected)
+
+
+def test_left_padding_and_half_precision():
+    """Fails if padding on the left, which decoding uses, is read, or the mask overflows to -inf in bfloat16."""
+    mask = unilm_mask(torch.tensor([[0, 1, 1]]), torch.zeros(1, 3, dtype=torch.long), torch.bfloat16)
+    assert mask.isfinite().all() and mask.dtype == torch.bfloat16
+    assert (mask[0, 0] == 0).tolist() == [[True, False, False], [False, True, True], [False, True, True]]
+
+
+def shares(count: int = 1000, **parameters) -> list[float]:
+    """Share of each token over evenly spaced random numbers."""
+    uniform = (torch.arange(count) + 0.5) / count
+    tokens = sample_tokens(LOGITS.expand(count, -1), uniform, **parameters)
+    return (torch.bincount(tokens, minlength=4) / count).tolist()
+
+
+@pytest.mark.parametrize(
+    "parameters, expected",
+    [
+        ({"top_p": 1.0}, [0.15, 0.5, 0.05, 0.3]),
+        ({"top_p": 0.7}, [0, 0.625, 0, 0.375]),  # 0.5 < 0.7 <= 0.8: two tokens, 5 : 3
+        ({"top_p": 0.9}, [0.15 / 0.95, 0.5 / 0.95, 0, 0.3 / 0.95]),
+        ({"top_p": 0.1}, [0, 1, 0, 0]),
+        ({"top_p": 1.0, "top_k": 2}, [0, 0.625, 0, 0.375]),
+        ({"top_p": 1.0, "temperature": 0.5}, [0.0225 / 0.365, 0.25 / 0.365, 0.0025 / 0.365, 0.09 / 0.365]),
+    ],
+)
+def test_shares_by_hand(parameters, expected):
+    """Fails if the nucleus holds a token too many or too few, or shares are not the renormalised probabilities."""
+    assert shares(**parameters) == pytest.approx(expected, abs=2e-3)
+
+
+def test_draws_that_share_rows(monkeypatch):
+    """Fails if a draw is made from another row than its own, also where some rows are looked at a second time."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(40, 50, generator=generator) * torch.linspace(0, 6, 40)[:, None]
+    rows = torch.cat([torch.arange(40), torch.randint(40, (160,), generator=generator)])
+    uniform = torch.rand(200, generator=generator)
+    monkeypatch.setattr(decoding, "CANDIDATES", (8, 20))
+    assert torch.equal(sample_tokens(logits, uniform, rows=rows), sample_tokens(logits[rows], uniform))
+
+
+def test_a_nucleus_wider_than_the_candidates(monkeypatch):
+    """Fails if looking at the most likely tokens first changes what is drawn."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(200, 50, generator=generator) * torch.linspace(0, 4, 200)[:, None]
+    uniform = torch.rand(200, generator=generator)
+    whole = sample_tokens(logits, uniform, top_p=0.9)
+    monkeypatch.setattr(decoding, "CANDIDATES", (8, 20))
+    assert torch.equal(sample_tokens(logits, uniform, top_p=0.9), whole)
+
+
+def test_forbidden_tokens_are_never_drawn():
+    """Fails if a token of probability 0 comes out at either end of the random numbers."""
+    logits = torch.tensor([[-torch.inf, 0.0, -torch.inf]]).expand(2, -1)
+    assert sample_tokens(logits, torch.tensor([0.0, 1 - 2**-24]), top_p=1.0).tolist() == [1, 1]
 
 
 @pytest.fixture
@@ -178,3 +264,39 @@ def test_one_string_is_no_list(student):
     """Fails if a sentence is taken for a list of its characters."""
     with pytest.raises(InputError, match="got one string"):
         student.similar_sentences("今天")
+
+
+def test_distinct():
+    """Fails if the source comes back in other spacing, case or punctuation, an empty sample counts, or a required
+    string lacks."""
+    samples = [
+        "我 用 wifi 上 网",
+        "我 用 WiFi 上 网",
+        "",
+        "怎 么 上 网",
+        "怎 么 上 网 ？",
+        "？",
+        "我 用 wifi 上 网",
+        "上 网 用 wifi 吗",
+    ]
+    assert distinct("怎么上网", samples, []) == ["我用wifi上网", "上网用wifi吗"]
+    assert distinct("怎么上网", samples, ["我用"]) == ["我用wifi上网"]
+    assert distinct("怎么上网", ["网 速 3.5 兆", "网 速 35 兆"], ["3.5"]) == ["网速3.5兆"]
+
+
+def test_spaces():
+    """Fails if Latin words run together or Chinese keeps the spaces of a tokenizer."""
+    assert remove_token_spaces(" 苹 果 iphone 13 pro 多 少 钱 ? ") == "苹果iphone 13 pro多少钱?"
+
+
+def test_ranking_by_hand():
+    """Fails if candidates are scored against another text, cut before sorting, or come out in another order."""
+    vectors = {"a": [1, 0], "b": [0, 1], "p": [0.6, 0.8], "q": [0.8, 0.6], "r": [1, 0]}
+
+    class Encoder:
+        def encode(self, sentences, normalize):
+            return np.array([vectors[sentence] for sentence in sentences], dtype=np.float32)
+
+    ranked = rank_candidates(Encoder(), ["a", "b"], [["p", "q", "r", "q"], ["q", "p"]], 2, [])
+    assert [[sentence for sentence, _ in group] for group in ranked] == [["r", "q"], ["p", "q"]]
+    np.testing.assert_allclose([score for group in ranked for _, score in group], [1, 0.8, 0.8, 0.6], rtol=1e-6)

@@ -14,6 +14,7 @@ from cosent.compute.threads import run_tokenizer
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.modeling.decoding import Sampling, rank_candidates, unilm_mask, write_targets
 from cosent.modeling.foreign_code import load_config
 from cosent.modeling.loading import (
     dropout_changes,
@@ -26,9 +27,6 @@ from cosent.modeling.loading import (
 from cosent.modeling.modules import load_modules
 from cosent.modeling.pooling import LINEAR_CLS, Pooling
 from cosent.modeling.saved_folder import submodule_state
-from cosent.student.attention_mask import unilm_mask
-from cosent.student.candidates import rank_candidates
-from cosent.student.decoding import Sampling, write_targets
 
 
 class Student(SentenceEncoder):
@@ -63,6 +61,7 @@ class Student(SentenceEncoder):
         dropout: float | None = None,
         seed: int = 42,
         layers: int | None = None,
+        device: str | torch.device | None = None,
     ) -> "Student":
         """Loads a student, a plain RoFormer, or a published RoFormer-Sim in its PyTorch form, in float32.
 
@@ -91,7 +90,7 @@ class Student(SentenceEncoder):
         student.take_over(path, max_length, unused={})
         if layers is not None:
             keep_layers(student.backbone, layers)
-        return student
+        return student.to(device=device)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes backbone, language-model head, tokenizer, the other modules and settings to one folder.

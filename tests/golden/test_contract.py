@@ -1,0 +1,346 @@
+"""What must stay as it is whatever is rebuilt: numbers recorded once, and equalities that need no record.
+
+Everything goes through the command line and the public names, and every model is built here, so that no change of the
+package's inside is a reason to edit this file. `golden.json` was recorded with torch 2.13.0 on a CPU with AVX-512.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import CrossEncoder as TheirCrossEncoder
+from sentence_transformers import SentenceTransformer
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    Qwen3Config,
+    Qwen3Model,
+    RoFormerConfig,
+    RoFormerForMaskedLM,
+    set_seed,
+)
+
+import cosent
+from cosent import CrossEncoder, SentenceEncoder, Student
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+GOLDEN = json.loads((HERE / "golden.json").read_text(encoding="utf-8"))
+SENTENCES = ["怎么还款", "如何还款", "我不喜欢北京", "今天天气很好，适合出门。", "红", "推荐一辆红色的车" * 6]
+PAIRS = [(a, b, int((i - j) % 2 == 0)) for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)] * 2
+ENCODERS = Path(cosent.__file__).parent / "encoders"
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+def command(*words: str, processes: int = 1, cwd: Path = ROOT) -> str:
+    """Runs a module as a user does and returns what it prints."""
+    launcher = ["-m"]
+    if processes > 1:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        launcher = ["-m", "accelerate.commands.launch", "--config_file", str(ROOT / "recipes/accelerate/ddp.yaml")]
+        launcher += [
+            "--mixed_precision",
+            "no",
+            "--num_processes",
+            str(processes),
+            "--main_process_port",
+            str(port),
+            "-m",
+        ]
+    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}", "ACCELERATE_USE_CPU": "true"}
+    run = [sys.executable, *launcher, *words]
+    done = subprocess.run(run, cwd=cwd, env=os.environ | settings, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sums are added in the same order on every machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tokenizer(**settings):
+    return AutoTokenizer.from_pretrained(ENCODERS / "mini", **settings)
+
+
+def write(folder: Path, name: str, value) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(value), encoding="utf-8")
+
+
+def module(number: int, name: str, path: str = "") -> dict:
+    return {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
+
+
+def bge(folder: Path) -> Path:
+    """A BERT with [CLS] pooling and normalised vectors, as published."""
+    set_seed(0)
+    BertModel(BertConfig(vocab_size=len(tokenizer()), **TINY), add_pooling_layer=False).save_pretrained(folder)
+    tokenizer(model_max_length=64).save_pretrained(folder)
+    write(folder, "modules.json", [module(0, "Transformer"), module(1, "Pooling", "1_Pooling"),
+                                   module(2, "Normalize", "2_Normalize")])  # fmt: skip
+    write(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32, "pooling_mode_cls_token": True})
+    write(folder, "sentence_bert_config.json", {"max_seq_length": 48, "do_lower_case": False})
+    (folder / "2_Normalize").mkdir()
+    return folder
+
+
+def gte(folder: Path) -> Path:
+    """A BERT with mean pooling and a `Dense` layer after it."""
+    set_seed(1)
+    BertModel(BertConfig(vocab_size=len(tokenizer()), **TINY), add_pooling_layer=False).save_pretrained(folder)
+    tokenizer(model_max_length=64).save_pretrained(folder)
+    write(folder, "modules.json", [module(0, "Transformer"), module(1, "Pooling", "1_Pooling"),
+                                   module(2, "Dense", "2_Dense")])  # fmt: skip
+    write(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True})
+    dense = {"in_features": 32, "out_features": 24, "bias": True}
+    write(folder, "2_Dense/config.json", dense | {"activation_function": "torch.nn.modules.activation.Tanh"})
+    torch.save({"linear.weight": torch.randn(24, 32) / 5, "linear.bias": torch.randn(24) / 5},
+               folder / "2_Dense/pytorch_model.bin")  # fmt: skip
+    return folder
+
+
+def qwen3(folder: Path) -> Path:
+    """A decoder with last-token pooling and an instruction before queries."""
+    set_seed(2)
+    config = Qwen3Config(vocab_size=len(tokenizer()), num_key_value_heads=2, head_dim=16, **TINY)
+    Qwen3Model(config).save_pretrained(folder)
+    tokenizer(model_max_length=64, padding_side="left").save_pretrained(folder)
+    write(folder, "modules.json", [module(0, "Transformer"), module(1, "Pooling", "1_Pooling"),
+                                   module(2, "Normalize", "2_Normalize")])  # fmt: skip
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_lasttoken": True, "include_prompt": True}
+    write(folder, "1_Pooling/config.json", pooling)
+    write(folder, "config_sentence_transformers.json", {"prompts": {"query": "查询：", "document": ""}})
+    (folder / "2_Normalize").mkdir()
+    return folder
+
+
+LAYOUTS = {"bge": bge, "gte": gte, "qwen3": qwen3}
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory) -> Path:
+    """72 training pairs, prepared by the command."""
+    folder = tmp_path_factory.mktemp("golden_data")
+    lines = ["\t".join(map(str, pair)) for pair in PAIRS]
+    for split, rows in (("train", lines), ("valid", lines[:36]), ("test", lines[9:45])):
+        (folder / f"made_up.{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    words = ["data_scripts.prepare", "made_up", "--source", str(folder), "--output", str(folder / "made_up")]
+    command(*words, "--label_kind", "binary", "--no_header")
+    return folder / "made_up"
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory) -> Path:
+    return bge(tmp_path_factory.mktemp("golden_start"))
+
+
+def train(start: Path, prepared: Path, output: Path, *flags: str, batch: int = 16, processes: int = 1) -> Path:
+    words = ["--model_name_or_path", str(start), "--corpus", str(prepared), "--output_dir", str(output)]
+    words += ["--learning_rate", "1e-3", "--max_steps", "8", "--logging_steps", "1", "--use_cpu", "true", "--dropout"]
+    words += ["0", "--per_device_train_batch_size", str(batch), "--eval_strategy", "steps", "--eval_steps", "4"]
+    command("cosent.train", *words, "--save_strategy", "steps", "--save_steps", "4", *flags, processes=processes)
+    return output
+
+
+@pytest.fixture(scope="session")
+def plain(start, prepared, tmp_path_factory) -> Path:
+    return train(start, prepared, tmp_path_factory.mktemp("golden_plain") / "run")
+
+
+def losses(folder: Path) -> list[float]:
+    entries = json.loads((folder / "run.json").read_text(encoding="utf-8"))["history"]
+    return [entry["loss"] for entry in entries if "loss" in entry]
+
+
+def assert_same_training(one: Path, other: Path, tolerance: float) -> None:
+    """Weights agree within a share of the way that training took them, and so do the losses."""
+    first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    assert first.keys() == second.keys() and len(first) > 30
+    apart = max((first[name] - second[name]).abs().max() for name in first)
+    assert apart <= tolerance * 8e-3, float(apart)  # 8 steps of Adam at 1e-3
+    np.testing.assert_allclose(losses(one), losses(other), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-roformer"])
+def test_vectors_of_shipped_encoders(name):
+    """Fails if a shipped encoder gives other vectors than it was published with."""
+    vectors = SentenceEncoder.from_pretrained(str(ENCODERS / name)).encode(SENTENCES)
+    expected = GOLDEN["vectors"][name]
+    assert vectors.dtype == np.float32 and vectors.shape == (len(SENTENCES), expected["width"])
+    np.testing.assert_allclose(vectors[:, :8], expected["first"], atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), expected["norms"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_vectors_are_those_of_sentence_transformers(name, tmp_path):
+    """Fails if a published layout gives other vectors than in sentence-transformers, before or after saving."""
+    folder = LAYOUTS[name](tmp_path / name)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    ours = SentenceEncoder.from_pretrained(str(folder))
+    np.testing.assert_allclose(ours.encode(SENTENCES), theirs.encode(SENTENCES), atol=2e-6)
+    ours.save_pretrained(tmp_path / "saved")
+    again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert again.max_seq_length == theirs.max_seq_length and again.prompts == theirs.prompts
+    np.testing.assert_allclose(again.encode(SENTENCES), theirs.encode(SENTENCES), atol=2e-6)
+
+
+def test_instruction_is_that_of_sentence_transformers(tmp_path):
+    """Fails if a prompt is read differently from sentence-transformers."""
+    folder = str(qwen3(tmp_path / "qwen3"))
+    theirs = SentenceTransformer(folder, device="cpu").encode(SENTENCES, prompt_name="query")
+    ours = SentenceEncoder.from_pretrained(folder).encode(SENTENCES, prompt_name="query")
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+
+def test_logits_are_those_of_sentence_transformers(tmp_path):
+    """Fails if a cross-encoder's scores differ from those that sentence-transformers serves."""
+    set_seed(3)
+    BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer()), num_labels=1, **TINY)).save_pretrained(
+        tmp_path
+    )
+    tokenizer(model_max_length=64).save_pretrained(tmp_path)
+    pairs = list(zip(SENTENCES, SENTENCES[1:], strict=False))
+    theirs = TheirCrossEncoder(str(tmp_path), device="cpu").predict(pairs, activation_fn=torch.nn.Identity())
+    ours = CrossEncoder.from_pretrained(str(tmp_path)).similarity(SENTENCES[:-1], SENTENCES[1:])
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_packed_is_padded(name, tmp_path):
+    """Fails if a sentence's vector depends on what it is packed with."""
+    encoder = SentenceEncoder.from_pretrained(str(LAYOUTS[name](tmp_path / name)))
+    packed = encoder.encode(SENTENCES)
+    encoder.packing = False
+    np.testing.assert_allclose(encoder.encode(SENTENCES), packed, atol=2e-6)
+    alone = np.concatenate([encoder.encode([sentence]) for sentence in SENTENCES])
+    np.testing.assert_allclose(alone, packed, atol=2e-6)
+
+
+def test_demo_corpus(tmp_path):
+    """Fails if the demo corpus changes: every figure of the quickstart depends on it."""
+    import datasets
+
+    command("data_scripts.prepare", "demo", "--output", str(tmp_path / "demo"))
+    rows = datasets.Dataset.from_parquet(str(tmp_path / "demo/train.parquet"), cache_dir=str(tmp_path))
+    expected = GOLDEN["demo"]
+    assert len(rows) == expected["rows"]
+    for number, row in expected["some"].items():
+        assert [rows[int(number)][name] for name in ("sentence1", "sentence2", "label")] == row
+
+
+@pytest.mark.slow
+def test_losses_of_a_training(plain):
+    """Fails if a training takes another way than the recorded one."""
+    np.testing.assert_allclose(losses(plain), GOLDEN["losses"], rtol=2e-4)
+
+
+@pytest.mark.slow
+def test_cached_parts_are_one_batch(start, prepared, plain, tmp_path):
+    """Fails if gradient caching changes the training."""
+    run = train(start, prepared, tmp_path / "run", "--cached_batch_size", "16", batch=4)
+    assert_same_training(plain, run, 1e-2)
+
+
+@pytest.mark.slow
+def test_resumed_run_is_one_run(start, prepared, plain, tmp_path):
+    """Fails if a run that was interrupted ends with other weights, by a single bit."""
+    folder = tmp_path / "run"
+    shutil.copytree(plain, folder)
+    for file in folder.iterdir():
+        if file.name != "checkpoint-4":
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+    train(start, prepared, folder, "--resume_from_checkpoint", str(folder / "checkpoint-4"))
+    first, second = load_file(plain / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_processes_are_one(start, prepared, plain, tmp_path):
+    """Fails if two processes compare other pairs than one does, or weigh their gradients differently."""
+    run = train(start, prepared, tmp_path / "run", batch=8, processes=2)
+    assert_same_training(plain, run, 1e-2)
+
+
+@pytest.mark.slow
+def test_padded_training_is_the_packed_one(start, prepared, plain, tmp_path):
+    """Fails if packing changes the training."""
+    assert_same_training(plain, train(start, prepared, tmp_path / "run", "--packing", "false"), 1e-2)
+
+
+@pytest.mark.slow
+def test_figures_of_a_training(plain, prepared):
+    """Fails if scores, thresholds or retrieval of a trained model are computed differently."""
+    record = json.loads((plain / "run.json").read_text(encoding="utf-8"))
+    for moment in ("before", "after"):
+        test = record[moment]["made_up"]["test"]
+        for name, value in GOLDEN["figures"][moment].items():
+            assert test[name] == pytest.approx(value, abs=2e-4), (moment, name)
+    out = json.loads(command("cosent.evaluate", "--model", str(plain), "--corpus", str(prepared)))
+    assert out["spearman"] == pytest.approx(GOLDEN["figures"]["after"]["spearman"], abs=2e-4)
+
+
+@pytest.mark.slow
+def test_stsb_to_four_decimals(tmp_path):
+    """Fails if the published recipe learns anything else from 1,000 pairs of STS-B."""
+    if "COSENT_RAW_DATA" not in os.environ:
+        pytest.skip("the environment variable COSENT_RAW_DATA names no folder of real corpora")
+    source = Path(os.environ["COSENT_RAW_DATA"], "senteval_cn")
+    corpus = tmp_path / "stsb"
+    command("data_scripts.prepare", "stsb", "--source", str(source), "--output", str(corpus))
+    words = ["--config", str(ROOT / "recipes/bi_encoder/cosent_mini.yaml"), "--corpus", str(corpus), "--seed", "1"]
+    words += ["--num_train_epochs", "1", "--limit_train", "1000", "--use_cpu", "true", "--retrieval", "false"]
+    command("cosent.train", *words, "--output_dir", str(tmp_path / "run"))
+    record = json.loads((tmp_path / "run/run.json").read_text(encoding="utf-8"))
+    found = [record[moment]["stsb"]["test"]["spearman"] for moment in ("before", "after")]
+    assert found == pytest.approx(GOLDEN["stsb"], abs=1e-4)
+
+
+def student(folder: Path) -> Path:
+    """A random student that ends about every fifth sentence at each step."""
+    set_seed(4)
+    tokens = tokenizer(model_max_length=64)
+    config = RoFormerConfig(
+        vocab_size=len(tokens), embedding_size=32, max_position_embeddings=128, initializer_range=0.3, **TINY
+    )
+    model = RoFormerForMaskedLM(config)
+    with torch.no_grad():
+        model.cls.predictions.transform.LayerNorm.weight.mul_(0.3)
+        model.cls.predictions.bias[tokens.sep_token_id] += 5
+    model.save_pretrained(folder)
+    tokens.save_pretrained(folder)
+    write(folder, "modules.json", [module(0, "Transformer"), module(1, "Pooling", "1_Pooling")])
+    write(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32, "pooling_mode_cls_token": True})
+    return folder
+
+
+def test_samples_of_a_student(tmp_path):
+    """Fails if decoding draws other sentences from the same seed, or ranks them by another cosine."""
+    writer = Student.from_pretrained(str(student(tmp_path / "student")))
+    written = writer.similar_sentences(SENTENCES[:3], num_samples=20, max_length=8, top_k=8, seed=5, keep=4)
+    assert [[sentence for sentence, _ in group] for group in written] == GOLDEN["student"]["sentences"]
+    cosines = [score for group in written for _, score in group]
+    np.testing.assert_allclose(cosines, GOLDEN["student"]["cosines"], atol=2e-5)
+
+
+def test_command_of_two_sentences():
+    """Fails if the first command that a reader types prints another score."""
+    out = command("cosent.similarity", "--model", "mini", "怎么还款", "如何还款")
+    assert float(out.split()[0]) == pytest.approx(GOLDEN["similarity"], abs=1e-4)
