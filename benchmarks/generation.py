@@ -15,14 +15,13 @@ from dataclasses import asdict
 
 import numpy as np
 import torch
-from cosent.reporting.numbers import Cell, Number
 from torch.nn.functional import pad
 
 from cosent.compute.onednn import onednn_linears
 from cosent.data.corpus import load_corpus
 from cosent.modeling.decoding import Sampling, sample_tokens, unilm_mask, unwritable, write_targets
 from cosent.modeling.student import Student
-from cosent.reporting.document import markdown_table
+from cosent.reporting.document import Cell, Number, markdown_table
 from cosent.run import shortened
 from cosent.training.environment import environment
 

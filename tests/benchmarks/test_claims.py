@@ -216,15 +216,6 @@ def test_accuracy_where_nothing_is_predicted_similar():
     assert right_rows(never, "lcqmc").tolist() == (~similar).tolist()
 
 
-def test_accuracy_where_nothing_is_predicted_similar():
-    """Fails if a model whose threshold is above all its scores, with a precision of 0, stops all claims."""
-    run = read_results(ROOT / "results/towers").results[0]
-    similar = run.scores["lcqmc"]["test"]["labels"] == 1
-    metrics = {"precision": 0.0, "recall": 0.0, "accuracy": 1 - similar.mean()}
-    never = replace(run, after={"lcqmc": {"test": metrics}})
-    assert right_rows(never, "lcqmc").tolist() == (~similar).tolist()
-
-
 def test_seeds_alone_on_paper():
     """Fails if three seeds get the interval of many: of 1, 2 and 3 it is 2 ± 4.303 / sqrt(3), and one has none."""
     found = over_seeds([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
