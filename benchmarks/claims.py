@@ -19,8 +19,7 @@ import yaml
 
 from benchmarks.claim_measures import QUANTITIES, mean_of, of_result, of_study
 from benchmarks.claims_table import FAILS, HOLDS, OPEN
-from cosent.errors import InputError, messages_for_users
-from cosent.files import write_atomically
+from cosent.errors import InputError, messages_for_users, write_atomically
 from cosent.results import read_results
 
 ROOT = Path(__file__).parents[1]

@@ -26,10 +26,10 @@ from cosent.errors import InputError
 from cosent.reporting.document import Number, markdown_table
 from cosent.run import shortened
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
-from cosent.training.environment import environment, footprint
+from cosent.training.load import TOWERS, adapter, build_model
 from cosent.training.objective import build_objective, loss_targets
-from cosent.training.pair_trainer import PairTrainer
-from cosent.training.towers import TOWERS, adapter, build_model
+from cosent.training.record import environment, footprint
+from cosent.training.trainer import PairTrainer
 
 PAIRS = 32
 SPLITS = {  # name -> processes, pairs per device, further arguments of the trainer

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cosent.files import write_atomically
+from cosent.errors import write_atomically
 from cosent.losses import TOWERS
 from cosent.reporting import figures
 

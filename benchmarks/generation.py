@@ -19,11 +19,11 @@ from torch.nn.functional import pad
 
 from cosent.compute.onednn import onednn_linears
 from cosent.data.corpus import load_corpus
-from cosent.modeling.decoding import Sampling, sample_tokens, unilm_mask, unwritable, write_targets
-from cosent.modeling.student import Student
+from cosent.models.decoding import Sampling, sample_tokens, unilm_mask, unwritable, write_targets
+from cosent.models.student import Student
 from cosent.reporting.document import Cell, Number, markdown_table
 from cosent.run import shortened
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 
 @torch.inference_mode()

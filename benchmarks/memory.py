@@ -15,7 +15,7 @@ import yaml
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
-from cosent.modeling.lora import add_adapter
+from cosent.models.lora import add_adapter
 
 TOKENS = 64  # a sentence; a cross-encoder reads a pair, which has twice as many
 CUDA = 1e9  # bytes

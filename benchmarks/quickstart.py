@@ -11,12 +11,12 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
+from cosent.data.files import PAIR, open_table
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations
-from cosent.modeling.auto import load_model
+from cosent.models.auto import load_model
 from cosent.reporting.document import Cell, Number, markdown_table
 from cosent.run import read_record, shortened
-from cosent.tables.reading import PAIR, open_table
 
 PAIRS = "recipes/demo/pairs_8541.tsv"
 SIMILAR = 0.9  # published scores above it are of sentences that say the same; the others are at most 0.72

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from cosent.encoders import resolve
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.cross_encoder import CrossEncoder
 
 
 def encoder_folder(name: str) -> str:

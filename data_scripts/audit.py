@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from itertools import combinations
 from pathlib import Path
 
+from cosent.data.manifest import COLUMNS, SPLITS, Manifest
 from cosent.errors import InputError, messages_for_users
-from cosent.schema import COLUMNS, SPLITS, Manifest
 from data_scripts.description import histogram, shown_histogram
 
 PERCENTILES = (50, 90, 99, 100)

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import datasets
 
+from cosent.data.files import AS_USUAL, FileOptions, Record, place, read_records
+from cosent.data.manifest import COLUMNS, sha256_of_file
 from cosent.errors import InputError
-from cosent.schema import COLUMNS, sha256_of_file
-from cosent.tables.formats import AS_USUAL, FileOptions
-from cosent.tables.records import Record, place, read_records
 from data_scripts.checks import LabelRange
 from data_scripts.readers import Pair, Shape, Tally, read_pairs
 from data_scripts.survey import Carve, Places, Repetitions, contradiction_error, find_repetitions

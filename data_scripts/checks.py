@@ -4,16 +4,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cosent.schema import NLI_CLASSES
-from cosent.tables.labels import value_of
-from cosent.tables.records import RowError
+from cosent.data.files import RowError, value_of
+from cosent.data.manifest import NLI_CLASSES
 
 NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
 
 
 @dataclass(frozen=True)
 class LabelRange:
-    """Labels that a corpus may hold: `kind` as in `cosent.schema.LABEL_KINDS`, both ends included.
+    """Labels that a corpus may hold: `kind` as in `cosent.data.manifest.LABEL_KINDS`, both ends included.
 
     `ANY_SCORE` takes any finite float32, and the range of the corpus is then that of its rows. `values` are those of
     `--label_values`: what each label stands for, and no other may be there.

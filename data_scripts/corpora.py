@@ -6,8 +6,8 @@ Everything that depends on the corpus is stored only here, and reaches training 
 import difflib
 from dataclasses import dataclass, field
 
+from cosent.data.manifest import LABEL_KINDS
 from cosent.errors import InputError
-from cosent.schema import LABEL_KINDS
 from data_scripts.readers import COLUMN_NAMES, Layout
 
 OWN_LABEL_KINDS = (*LABEL_KINDS, "scores")  # scores of a model: graded labels, whose range is that of the rows
@@ -23,7 +23,7 @@ class Corpus:
     """One row of the table.
 
     Args:
-        label_kind, label_min, label_max: as in `cosent.schema.Manifest`.
+        label_kind, label_min, label_max: as in `cosent.data.manifest.Manifest`.
         folders: names of the folder that holds the files, looked for at and directly below `--source`.
         files: by split, file patterns in order of preference.
         parts: by split, the (corpus, split) couples that it joins; in place of `folders` and `files`.

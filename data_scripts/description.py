@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from cosent.data.manifest import NLI_CLASSES, SPLITS, Manifest, sha256_of_file
 from cosent.errors import InputError
-from cosent.schema import NLI_CLASSES, SPLITS, Manifest, sha256_of_file
 from data_scripts.checks import ANY_SCORE
 from data_scripts.readers import Tally
 

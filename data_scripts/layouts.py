@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+from cosent.data import files as tables
+from cosent.data.files import KEYED, SCORE_NAMES, FileOptions, RowError, format_of, read_records, separator_hint
 from cosent.errors import InputError
-from cosent.tables import formats as tables
-from cosent.tables.formats import KEYED, SCORE_NAMES, FileOptions, format_of, separator_hint
-from cosent.tables.records import RowError, read_records
 from data_scripts.queries import POSITIVE, QueryLayout, looks_like_scored_pairs, query_column
 from data_scripts.readers import COLUMN_NAMES, Layout, Shape, find_columns
 

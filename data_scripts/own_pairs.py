@@ -5,10 +5,9 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from cosent.data.files import ending_of, format_of, label_values
+from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
-from cosent.schema import SPLITS
-from cosent.tables.formats import ending_of, format_of
-from cosent.tables.labels import label_values
 from data_scripts.builder import RawFile
 from data_scripts.checks import ANY_SCORE
 from data_scripts.corpora import Corpus, unknown_name

@@ -17,9 +17,9 @@ import re
 import shutil
 from pathlib import Path
 
+from cosent.data.files import ENCODINGS
+from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
 from cosent.errors import InputError, messages_for_users
-from cosent.schema import MANIFEST_NAME, SPLITS, Manifest
-from cosent.tables.formats import ENCODINGS
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
 from data_scripts.description import describe, shared_rows, table
 from data_scripts.layouts import FORMAT_NAMES

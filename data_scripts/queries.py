@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.tables.records import Record, RowError
+from cosent.data.files import Record, RowError
 from data_scripts.checks import LabelRange, check_label, check_text
 from data_scripts.readers import LABEL_NAMES, Pair, check_width
 

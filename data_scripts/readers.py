@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from cosent.data.files import KEYED, LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES, Record, RowError, as_gb18030, place
 from cosent.errors import InputError
-from cosent.tables.formats import KEYED, LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES
-from cosent.tables.records import Record, RowError, as_gb18030, place
 from data_scripts.checks import NO_GOLD_LABEL, LabelError, LabelRange, check_label, check_text
 
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)

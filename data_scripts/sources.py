@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from cosent.data.files import Record
+from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
-from cosent.schema import SPLITS
-from cosent.tables.records import Record
 from data_scripts.builder import RawFile, Rows
 from data_scripts.checks import LabelRange
 from data_scripts.corpora import CORPORA, TEXT, Corpus

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
-from cosent.schema import SPLITS
 from data_scripts.readers import Pair
 
 SHOWN_CONFLICTS = 3

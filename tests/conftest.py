@@ -14,13 +14,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
+from cosent.data.manifest import Manifest, sha256_of_file
 from cosent.encoders import resolve
 from cosent.evaluation.significance import spearman
-from cosent.modeling.pooling import Pooling
-from cosent.modeling.tail import IDENTITY, Dense
+from cosent.models.modules import IDENTITY, Dense
+from cosent.models.pooling import Pooling
 from cosent.results import Result, read_results, save_results
 from cosent.run import CorpusRecord, Environment
-from cosent.schema import Manifest, sha256_of_file
 from tests.launching import later_wins
 
 SENTENCES = [
@@ -129,7 +129,7 @@ def tiny_student(tmp_path_factory) -> Path:
 
     Drawn with a deviation of 0.3: with the usual 0.02 every token is as likely as any other, and no test sees a leak.
     """
-    from cosent.modeling.student import Student
+    from cosent.models.student import Student
 
     folder = tmp_path_factory.mktemp("student")
     tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))

@@ -10,10 +10,8 @@ from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS as EVALUATE
 from cosent.evaluate import main as evaluate
-from cosent.evaluation.calibration import Isotonic, Platt, sigmoid
-from cosent.evaluation.calibration_fit import fit_calibration
-from cosent.evaluation.probability_metrics import probability_metrics
-from cosent.inference.decision_rule import DecisionRule
+from cosent.evaluation.calibration import Isotonic, Platt, fit_calibration, probability_metrics, sigmoid
+from cosent.inference.decision import DecisionRule
 from cosent.run import read_record
 from cosent.similarity import ARGUMENTS as SIMILARITY
 from cosent.similarity import SimilarityArguments, answers, choose_rule, line

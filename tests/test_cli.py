@@ -15,16 +15,10 @@ import pytest
 from transformers import HfArgumentParser
 
 from cosent import cli
-from cosent.cli import parse, parser, run
+from cosent.cli import REQUIRED, as_words, flags_of, option, parse, parser, run
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, as_words, flags_of, option
-from cosent.inference.prompt_arguments import SavedPromptArguments
-from cosent.training.arguments import (
-    TRAIN_ARGUMENTS,
-    DataArguments,
-    ModelArguments,
-    PairTrainingArguments,
-)
+from cosent.models.prompts import SavedPromptArguments
+from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments, ModelArguments, PairTrainingArguments
 
 
 @dataclass

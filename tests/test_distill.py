@@ -14,12 +14,12 @@ from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.distill import ARGUMENTS, main
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.pooling import Pooling
-from cosent.modeling.saved_folder import save_modules
-from cosent.modeling.student import Student
-from cosent.modeling.tail import Dense, Normalize
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.folder import save_modules
+from cosent.models.modules import Dense, Normalize
+from cosent.models.pooling import Pooling
+from cosent.models.student import Student
 from cosent.run import read_record
 from cosent.training.student import perplexity
 from tests.launching import later_wins

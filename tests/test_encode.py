@@ -16,13 +16,12 @@ import pytest
 import torch
 
 from cosent.cli import run
+from cosent.data.files import SENTENCE, open_table
 from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
-from cosent.inference.vector_file import ChunkTask, chunk_runner, chunks_of, encode_file
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.shard_encoder import load_encoder
-from cosent.modeling.teacher import sentence_vectors
-from cosent.tables.reading import SENTENCE, open_table
+from cosent.inference.vectors import ChunkTask, chunk_runner, chunks_of, encode_file
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.teacher import load_encoder, sentence_vectors
 
 LINES = [f"第{number}个问题怎么还款" for number in range(23)]
 

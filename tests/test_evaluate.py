@@ -9,9 +9,8 @@ import torch
 
 from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.evaluate import ARGUMENTS, main
-from cosent.measuring.output import write_predictions
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.evaluate import ARGUMENTS, main, write_predictions
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import Environment, RunRecord
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from cosent.files import machine, partial_file, write_atomically
+from cosent.errors import machine, partial_file, write_atomically
 
 
 def test_a_written_file_holds_the_content_and_nothing_else_is_left(tmp_path):

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from cosent.cli import parse
+from cosent.cli import as_words, option, parse
 from cosent.errors import InputError
-from cosent.flags import as_words, option
 from cosent.mine import MineArguments
 from cosent.study import read_study
 from cosent.training.arguments import TRAIN_ARGUMENTS

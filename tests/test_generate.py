@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from cosent.cli import parse
+from cosent.data.files import SENTENCE, open_table, table_writer
 from cosent.errors import InputError
 from cosent.generate import GenerateArguments, main, read_texts
-from cosent.tables.reading import SENTENCE, open_table
-from cosent.tables.writing import table_writer
 
 
 @pytest.mark.slow

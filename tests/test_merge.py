@@ -7,15 +7,15 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from cosent import decision_rules, load_model
+from cosent import merge as proof
 from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS as EVALUATE
 from cosent.evaluate import main as evaluate
 from cosent.evaluation.metrics import find_threshold
 from cosent.merge import MergeArguments, main
-from cosent.merging import proof
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record
 
 

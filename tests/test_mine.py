@@ -9,8 +9,8 @@ from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
 from cosent.mine import MineArguments, main
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from tests.launching import launch
 
 FRUIT = [f"{colour}色的{thing}" for colour in "红黄蓝绿白黑" for thing in ("苹果", "汽车", "衣服", "房子")]

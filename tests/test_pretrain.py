@@ -8,8 +8,8 @@ from sentence_transformers import SentenceTransformer
 
 from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.pretrain import ARGUMENTS, main
 from cosent.run import read_record
 from tests.launching import later_wins

@@ -11,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 from cosent import distill, encode, evaluate, similarity
 from cosent.cli import parse, run
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.prompts import Prompts
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.prompts import Prompts
 from cosent.run import read_record, read_scores
 
 PROMPT = "为这个句子生成表示："

@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 from cosent import evaluate, similarity
 from cosent.cli import parse
 from cosent.evaluation.significance import spearman
-from cosent.modeling.auto import load_model
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.auto import load_model
+from cosent.models.cross_encoder import CrossEncoder
 from tests import published
 
 pytestmark = pytest.mark.slow

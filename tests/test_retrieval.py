@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from cosent.cli import parse
 from cosent.data.corpus import load_corpus
-from cosent.data.relevance import pool_and_relevance
+from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
 from cosent.evaluation.retrieval import METRICS

@@ -17,11 +17,11 @@ from cosent.cli import parse
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
-from cosent.finding.index import Hit, Index, reranked
-from cosent.inference.vector_manifest import read_manifest, sample_hash
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.prompts import Prompts
+from cosent.inference.index import Hit, Index, reranked
+from cosent.inference.vectors import read_manifest, sample_hash
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.prompts import Prompts
 from cosent.search import ARGUMENTS, main
 
 LINES = ["怎么还款", "如何还款", "今天天气很好", "红色的苹果", "我喜欢北京", "推荐一辆红车", "怎么还款"]
@@ -46,7 +46,7 @@ def encoded(text, output, model, **changes):
 @pytest.fixture
 def search(folder, tmp_path, capsys, monkeypatch):
     """A function that runs the job and returns its lines of stdout, and stderr."""
-    monkeypatch.setattr("cosent.finding.index.DEFAULT_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("cosent.inference.index.DEFAULT_CACHE", tmp_path / "cache")
 
     def run(*flags, index=folder / "index/vectors.npy"):
         capsys.readouterr()
@@ -212,8 +212,8 @@ def test_faiss_finds_the_same(search, folder, tmp_path, kind):
 def test_faiss_of_an_edited_file(search, folder, tmp_path, monkeypatch, stored):
     """Fails if the index of faiss of an earlier text answers: other sentences, or the right rows of the wrong text."""
     pytest.importorskip("faiss")
-    monkeypatch.setattr("cosent.finding.index.LENGTHS", 3)  # samples leave out most rows, as in a file of any length
-    monkeypatch.setattr("cosent.inference.vector_manifest.SAMPLE", 3)
+    monkeypatch.setattr("cosent.inference.index.LENGTHS", 3)  # samples leave out most rows, as in a file of any length
+    monkeypatch.setattr("cosent.inference.vectors.SAMPLE", 3)
     for edited in ("如何还款", "怎么借钱"):
         (tmp_path / "faq.txt").write_text("\n".join([LINES[0], edited, *LINES[2:]]) + "\n", encoding="utf-8")
         flags, index = ["--text", tmp_path / "faq.txt"], None

@@ -9,10 +9,9 @@ from tqdm.auto import tqdm
 
 from cosent import load_model
 from cosent.cli import parse
+from cosent.data.files import PAIR, open_table, table_writer
 from cosent.errors import InputError
 from cosent.similarity import ARGUMENTS, main, pair_up
-from cosent.tables.reading import PAIR, open_table
-from cosent.tables.writing import table_writer
 
 FIRST = [f"第{number}个问题" for number in range(7)]
 SECOND = [f"怎么还款{number}" for number in range(7)]

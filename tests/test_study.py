@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from cosent import study
-from cosent.cli import parse
+from cosent.cli import as_words, parse
+from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.flags import as_words
 from cosent.results import read_results
 from cosent.run import (
     QUERIES_NAME,
@@ -28,7 +28,6 @@ from cosent.run import (
     save_queries,
     save_scores,
 )
-from cosent.schema import corpus_folder
 from cosent.study import StudyArguments, expand, read_study
 from cosent.training import launches
 from cosent.training.arguments import TRAIN_ARGUMENTS

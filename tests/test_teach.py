@@ -14,9 +14,9 @@ from cosent import teach
 from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.modeling.auto import load_model
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.results import read_results
 from cosent.training import launches
 from tests.launching import ROOT, later_wins, run_here

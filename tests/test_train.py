@@ -14,16 +14,15 @@ from sentence_transformers import SentenceTransformer
 
 from cosent.cli import parse
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import PairDataset
-from cosent.data.prefix import NO_PREFIXES
+from cosent.data.pairs import NO_PREFIXES, PairDataset
 from cosent.errors import InputError
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
-from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record, read_scores
 from cosent.train import main
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
-from cosent.training.mixture import training_set
+from cosent.training.load import training_set
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from tqdm.auto import tqdm
 
 from benchmarks.speed.table import speed_table
 from cosent.compute.onednn import AVAILABLE, linear
+from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users
-from cosent.schema import Manifest
-from cosent.training.environment import environment
+from cosent.training.record import environment
 
 # task, encoder, split, what is counted, how many: once for comparing every loss, then for each timed turn
 ROWS = (

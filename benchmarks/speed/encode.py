@@ -31,7 +31,7 @@ def load(side: str, folder: str, max_length: int):
         model = theirs(folder, max_length)
         return model.bfloat16() if cuda else model
     from cosent.inference.embedding import quantized
-    from cosent.modeling.bi_encoder import SentenceEncoder
+    from cosent.models.bi_encoder import SentenceEncoder
 
     model = SentenceEncoder.from_pretrained(folder, pooling="mean", max_length=max_length)
     if cuda:

@@ -9,7 +9,7 @@ from benchmarks.common import BATCH_SIZE, seconds_per_pass, shuffled_rows
 from benchmarks.weights import encoder_folder
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.compute.packed_backbone import packed_forward, padded_forward
-from cosent.modeling.loading import load_backbone
+from cosent.models.loading import load_backbone
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -62,13 +62,12 @@ def flags(folder: str, steps: int) -> dict:
 
 
 def train_ours(model: str, rows, max_length: int, steps: int, clock: Clock, folder: str):
-    from cosent.data.collators import PairCollator
-    from cosent.data.pairs import PairDataset
+    from cosent.data.pairs import PairCollator, PairDataset
     from cosent.losses.cosent import cosent_loss
-    from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+    from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
     from cosent.training.arguments import PairTrainingArguments
     from cosent.training.objective import Objective
-    from cosent.training.pair_trainer import PairTrainer
+    from cosent.training.trainer import PairTrainer
 
     encoder = SentenceEncoder.from_pretrained(model, pooling="mean", max_length=max_length, dropout=0.0)
     ours = {"load_best_model_at_end": False, "train_sampling_strategy": "sequential"}

@@ -26,13 +26,12 @@ def measure(args) -> dict:
 
 
 def train_ours(model: str, rows, labels: np.ndarray, steps: int, clock: Clock, folder: str) -> None:
-    from cosent.data.collators import JoinedPairCollator
-    from cosent.data.pairs import JoinedPairDataset
+    from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset
     from cosent.losses.classification import binary_cross_entropy_loss
-    from cosent.modeling.cross_encoder import CrossEncoder
+    from cosent.models.cross_encoder import CrossEncoder
     from cosent.training.arguments import PairTrainingArguments
     from cosent.training.objective import Objective
-    from cosent.training.pair_trainer import PairTrainer
+    from cosent.training.trainer import PairTrainer
 
     encoder = CrossEncoder.from_pretrained(model)
     ours = {"load_best_model_at_end": False, "train_sampling_strategy": "sequential"}

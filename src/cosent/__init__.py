@@ -9,21 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cosent.inference.decision_rule import decision_rules
-    from cosent.modeling.auto import load_model
-    from cosent.modeling.bi_encoder import SentenceEncoder
-    from cosent.modeling.cross_encoder import CrossEncoder
-    from cosent.modeling.student import Student
+    from cosent.inference.decision import decision_rules
+    from cosent.models.auto import load_model
+    from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.cross_encoder import CrossEncoder
+    from cosent.models.student import Student
 
 __version__ = "0.1.0"
 __all__ = ["CrossEncoder", "SentenceEncoder", "Student", "decision_rules", "load_model"]
 
 HOMES = {
-    "CrossEncoder": "cosent.modeling.cross_encoder",
-    "SentenceEncoder": "cosent.modeling.bi_encoder",
-    "Student": "cosent.modeling.student",
-    "decision_rules": "cosent.inference.decision_rule",
-    "load_model": "cosent.modeling.auto",
+    "CrossEncoder": "cosent.models.cross_encoder",
+    "SentenceEncoder": "cosent.models.bi_encoder",
+    "Student": "cosent.models.student",
+    "decision_rules": "cosent.inference.decision",
+    "load_model": "cosent.models.auto",
 }
 
 

@@ -1,21 +1,414 @@
 """The `cosent` command and the command lines of its jobs.
 
 The YAML of `--config` sets the defaults, flags win, and anything unknown is an error.
+
+Dataclass fields as command-line flags and recipe keys, and parsing of their values.
+
+A field is its own documentation: `corpus: str = option("stsb", "Its help text.")` makes `--corpus lcqmc` and the key
+`corpus: lcqmc`. A field of type `list[str]` takes `--corpus lcqmc nli` and the YAML list `[lcqmc, nli]`.
+
+Progress bars as lines where the output is a file or a pipe: no carriage returns, one line every 10%.
+
+All bars of a job are tqdm's: our own, and those of Trainer, `datasets` and other libraries.
 """
 
 import argparse
+import difflib
+import inspect
 import logging
 import os
+import re
 import runpy
+import subprocess
 import sys
+import threading
+import time
+import types
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import MISSING, Field, dataclass, field, fields
+from decimal import Decimal
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
+from typing import Union, get_args, get_origin, get_type_hints
+
+import psutil
+import yaml
+from tqdm.std import tqdm
 
 from cosent import __version__
-from cosent.compute.processes import PARENT_VARIABLE, end_with_parent, is_first, let_launcher_end
-from cosent.compute.progress_lines import use_progress_lines
 from cosent.errors import InputError, messages_for_users
-from cosent.flags import Flag, flags_of, nearest, read_values, value_of, words_of
+
+NULL = "tag:yaml.org,2002:null"
+
+
+def read_yaml(text: str, where: str):
+    """Reads YAML whose scalars are text as it is written, or None for null: the flag decides what the text means.
+
+    YAML 1.1 itself reads `no` as false, `010` as 8 and `1:30` as 90.
+
+    Raises:
+        InputError: not YAML, or a key that occurs twice, of which YAML silently keeps the last.
+    """
+    try:
+        return _as_written(yaml.compose(text, Loader=yaml.SafeLoader), where)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where} is not YAML: {error}") from error
+
+
+def _as_written(node: yaml.Node | None, where: str):
+    if isinstance(node, yaml.SequenceNode):
+        return [_as_written(item, where) for item in node.value]
+    if not isinstance(node, yaml.MappingNode):
+        return None if node is None or node.tag == NULL else node.value
+    found = {}
+    for key, value in node.value:
+        name = str(key.value)
+        if name in found:
+            raise InputError(f"{where}: the key {name!r} occurs twice. Keep one.")
+        found[name] = _as_written(value, where)
+    return found
+
+
+BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+REQUIRED = MISSING  # default of a field that must be given
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A field of an arguments dataclass, as a flag of the command line and a key of a recipe."""
+
+    name: str
+    kind: type  # type of the value, or of the items of a list: bool, int, float or str
+    is_list: bool
+    optional: bool  # whether None is a value, which a recipe writes as null
+    field: Field
+    owner: type  # the class that declares it
+
+    @property
+    def required(self) -> bool:
+        return self.field.default is MISSING and self.field.default_factory is MISSING
+
+    @property
+    def default(self):
+        if self.required:
+            return None
+        return self.field.default if self.field.default_factory is MISSING else self.field.default_factory()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is a switch that is on by default, so that there is `--no_...` of it."""
+        return self.kind is bool and self.default is True
+
+    @property
+    def positional(self) -> bool:
+        return self.field.metadata.get("positional", False)
+
+
+def option(default, help_text: str, choices=None, *, positional: bool = False, commas: bool = False):
+    """A field of an arguments dataclass.
+
+    Args:
+        default: `REQUIRED` for a value that must be given.
+        choices: the values that are allowed.
+        positional: passed without `--name`; a list takes all such words.
+        commas: whether items of a list may contain commas, as sentences do; otherwise a comma is a wrong separator.
+    """
+    given = {"help": help_text, "choices": choices and list(choices), "positional": positional, "commas": commas}
+    metadata = {name: value for name, value in given.items() if value}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@cache
+def flags_of(*argument_classes: type) -> dict[str, Flag]:
+    """The flags of dataclasses by name, in order."""
+    found = {}
+    for cls in argument_classes:
+        hints = get_type_hints(cls)
+        for one in fields(cls):
+            if one.init:
+                owner = next(base for base in cls.__mro__ if one.name in inspect.get_annotations(base))
+                found[one.name] = Flag(one.name, *kind_of(hints[one.name]), one, owner)
+    return found
+
+
+def kind_of(hint) -> tuple[type, bool, bool]:
+    """Type of a value, whether a field holds a list of them, and whether it may be None.
+
+    Types other than `KINDS` are passed on as text.
+    """
+    optional = False
+    if get_origin(hint) in (Union, types.UnionType):
+        others = [part for part in get_args(hint) if part is not type(None)]
+        optional = len(others) < len(get_args(hint))
+        hint = others[0] if len(others) == 1 else str
+    if get_origin(hint) is list:
+        return kind_of(get_args(hint)[0])[0], True, optional
+    return (hint if hint in KINDS else str), False, optional
+
+
+def value_of(flag: Flag, given, where: str):
+    """Converts a word of the command line, or a value of YAML as it is written, to a flag's value.
+
+    Args:
+        where: spelling of the flag there, for messages.
+
+    Raises:
+        InputError: another type, none of the choices, null for a flag that needs a value, or a list separated by
+            commas.
+    """
+    if given is None and flag.optional:
+        return None
+    if flag.is_list:
+        return [item_of(flag, one, where) for one in (given if isinstance(given, list) else [given])]
+    if isinstance(given, list):
+        raise InputError(f"{where} takes one value, got the list [{', '.join(map(str, given))}].")
+    return item_of(flag, given, where)
+
+
+def item_of(flag: Flag, given, where: str):
+    if given is None:
+        default = "" if flag.required else f", or leave the line out for the default ({flag.default})"
+        raise InputError(f"{where} must be {KINDS[flag.kind]}, got nothing (null). Write a value{default}.")
+    text = str(given)
+    if flag.is_list and "," in text and not flag.field.metadata.get("commas", False):
+        parts = text.split(",")
+        right = f"{where} {' '.join(parts)}" if where.startswith("--") else f"a YAML list: [{', '.join(parts)}]"
+        raise InputError(f"{where} is a list without commas, got {text!r}. Write {right}.")
+    choices = flag.field.metadata.get("choices")
+    if choices is not None and text not in map(str, choices):
+        raise InputError(f"{where} must be one of {', '.join(map(str, choices))}, got {text!r}.")
+    try:
+        return BOOLEANS[text.lower()] if flag.kind is bool else flag.kind(text)
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{where} must be {KINDS[flag.kind]}, got {text!r}.") from error
+
+
+def words_of(argv: list[str]) -> list[str]:
+    """A command line as argparse reads it: `--batch-size=8` as `--batch_size=8`, and `-1e-5` as `-0.00001`.
+
+    Raises:
+        InputError: a flag that is given twice, of which argparse silently takes the last.
+    """
+    flags = list(takewhile(lambda word: word != "--", argv))
+    words = [as_decimal(with_underscores(word)) for word in flags]
+    given: dict[str, str] = {}
+    for word in words:
+        if word.startswith("--"):
+            spelling = word.partition("=")[0]
+            name = spelling.removeprefix("--").removeprefix("no_")
+            if name in given:
+                first = given[name]
+                raise InputError(
+                    f"{first} is given twice{f', also as {spelling}' * (spelling != first)}, and one of them would be "
+                    "ignored. Give it once; a list takes several values: --flag a b. Nothing was run."
+                )
+            given[name] = spelling
+    return words + argv[len(flags) :]  # behind `--` are sentences
+
+
+def with_underscores(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return name.replace("-", "_").replace("__", "--", 1) + equals + value if word.startswith("--") else word
+
+
+def as_decimal(word: str) -> str:
+    """A negative number without an exponent: argparse takes others for flags."""
+    return format(Decimal(word), "f") if re.fullmatch(r"-(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,3}", word) else word
+
+
+def as_words(settings: dict) -> list[str]:
+    """Settings as a command line: `{"corpus": ["a", "b"], "seed": 1}` becomes `--corpus a b --seed=1`."""
+    words = []
+    for name, value in settings.items():
+        words += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
+    return words
+
+
+def read_values(recipe: str, flags: dict[str, Flag]) -> dict:
+    """Reads the values of a recipe, each converted to the type of its flag."""
+    values = {}
+    for key, value in read_recipe(recipe).items():
+        if key not in flags:
+            raise InputError(f"{recipe}: unknown key {key!r}.{nearest(key, flags)} Nothing was run.")
+        values[key] = value_of(flags[key], value, f"{recipe}: {key}")
+    return values
+
+
+def read_recipe(path: str) -> dict:
+    """Reads a flat YAML mapping, its values as they are written."""
+    if not Path(path).is_file():
+        raise InputError(f"There is no recipe at {path}. The shipped ones are recipes/<tower>/<method>.yaml.")
+    try:
+        content = read_yaml(Path(path).read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not YAML: {error}") from error
+    if not isinstance(content, dict) or any(isinstance(value, dict) for value in content.values()):
+        raise InputError(f"{path}: a recipe is a flat list of `key: value` lines, without nesting.")
+    return content
+
+
+def nearest(name: str, known, prefix: str = "") -> str:
+    """The most similar name, as a question; the one that `name` has the initials of, as `lr`, or is a part of."""
+    initials = [one for one in known if "".join(word[:1] for word in one.split("_")) == name]
+    wider = [one for one in known if f"_{name}_" in f"_{one}_"]
+    matches = sorted(initials, key=len, reverse=True) or difflib.get_close_matches(name, known, n=1) or wider
+    return f" Did you mean {prefix + matches[0]!r}?" if matches else ""
+
+
+def refuse_below_1(arguments, *names: str) -> None:
+    """Refuses counts below 1."""
+    for name in names:
+        if (value := getattr(arguments, name)) < 1:
+            raise InputError(f"--{name} must be at least 1, got {value}.")
+
+
+def refuse_negative(arguments, *names: str) -> None:
+    """Refuses negative numbers, and NaN."""
+    for name in names:
+        if not (value := getattr(arguments, name)) >= 0:
+            raise InputError(f"--{name} must not be negative, got {value:g}.")
+
+
+def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
+    """Refuses flags that would do nothing, since the one that they belong to is missing."""
+    flags = flags_of(type(arguments))  # type: ignore[arg-type]  # mypy asks instances, not classes, for a hash
+    for name in names:
+        if getattr(arguments, name) != flags[name].default:
+            raise InputError(f"--{name} does nothing here. Add {missing}, or leave it out.")
+
+
+PARENT_VARIABLE = "COSENT_PARENT"  # environment variable of a launched job: id of the process that it must not outlive
+LAUNCHER_PATIENCE = 1.0  # seconds; of several processes, the launcher waits for them in turn
+ORPHANED = 1  # exit status of a process whose parent has gone
+
+
+def is_first() -> bool:
+    """Whether this is the first of processes that were launched together, or the only one; before torch is loaded."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def end_with_parent(parent: int, every: float = 1.0) -> None:
+    """Ends this process, without cleaning up, soon after another one has ended for whatever reason.
+
+    SIGKILL leaves a process no time to stop its children, and only Linux can have the kernel do it. So a daemon thread
+    of the child polls the parent.
+
+    Args:
+        parent: process id of the other one.
+        every: seconds between two polls.
+    """
+    try:
+        followed = psutil.Process(parent)  # compares start times too: a reused process id is another process
+    except psutil.NoSuchProcess:
+        os._exit(ORPHANED)
+    threading.Thread(target=_end_with, args=(followed, every), name="end_with_parent", daemon=True).start()
+
+
+def _end_with(followed: psutil.Process, every: float) -> None:
+    with suppress(psutil.NoSuchProcess):
+        # A zombie has ended too; it only waits for its parent to read its exit status.
+        while followed.is_running() and followed.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(every)
+    os._exit(ORPHANED)
+
+
+def let_launcher_end() -> None:
+    """Waits until `accelerate launch` has printed its traceback of a Ctrl-C, which would bury what is printed here."""
+    with suppress(psutil.Error):  # it takes longer, has ended, or belongs to another user
+        launcher = psutil.Process().parent()
+        if launcher is not None and "accelerate" in " ".join(launcher.cmdline()):
+            launcher.wait(LAUNCHER_PATIENCE)
+
+
+def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:
+    """Ends a running process and all its descendants: terminates them, and kills those left after `patience` seconds.
+
+    Windows cannot ask a process to end, so all are killed at once.
+    """
+    try:
+        started = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        started = []
+    for member in [process, *started]:
+        with suppress(psutil.NoSuchProcess):
+            member.terminate()
+    _, left = psutil.wait_procs(started, timeout=patience)
+    for member in left:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    try:
+        process.wait(timeout=patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def peak_memory_mib() -> float:
+    """Peak resident memory of this process, in MiB."""
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset / 2**20
+    if sys.platform == "linux":
+        # Not `ru_maxrss`: a child inherits that of the process which started it.
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) / 2**10
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
+
+
+SECONDS = 10.0  # at least, between two lines of a bar: what is done at once gets its last line only
+SECONDS_WITHOUT_TOTAL = 60.0
+
+on_terminal, cleared_on_terminal = tqdm.display, tqdm.clear
+
+
+def use_progress_lines() -> None:
+    """Replaces how tqdm displays its bars, in this process; on a terminal they stay as they are.
+
+    Of processes that were launched together, only the first one shows any.
+    """
+    tqdm.told = None  # tenth and time of the last line of a bar
+    tqdm.display, tqdm.clear = display, clear
+
+
+def display(bar: tqdm, msg: str | None = None, pos: int | None = None) -> bool:
+    """`tqdm.display`, which tqdm calls about ten times a second and when a bar is closed."""
+    if not is_first():
+        bar.leave = False  # no line break when it is closed
+        return False
+    if bar.fp.isatty():
+        return on_terminal(bar, msg, pos)
+    if bar.disable:  # about to be closed
+        if msg is None:  # and to stay: tqdm adds the line break
+            bar.fp.write(line(bar))
+        return False
+    tenth, now = int(10 * bar.n / bar.total) if bar.total else None, time.monotonic()
+    if bar.told is None:
+        bar.told = tenth, now
+    told, at = bar.told
+    pause = SECONDS if bar.total else SECONDS_WITHOUT_TOTAL
+    if (tenth is None or tenth not in (told, 10)) and now - at >= pause:
+        bar.told = tenth, now
+        bar.fp.write(line(bar) + "\n")
+        bar.fp.flush()
+    return False
+
+
+def clear(bar: tqdm, nolock: bool = False) -> None:
+    """`tqdm.clear`, before a line is written above the bars: lines of a file stay where they are."""
+    if is_first() and bar.fp.isatty():
+        cleared_on_terminal(bar, nolock)
+
+
+def line(bar: tqdm) -> str:
+    """Description, share, count, time and rate of a bar."""
+    return tqdm.format_meter(**bar.format_dict | {"ncols": 0}).strip()
+
 
 JOBS = {
     "train": "fine-tune an encoder on labelled pairs",

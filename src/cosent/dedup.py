@@ -12,12 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cosent.cli import run
+from cosent.cli import option, run
 from cosent.encoders import resolve
-from cosent.errors import InputError, writing
-from cosent.files import write_atomically
-from cosent.finding.arguments import IndexArguments
-from cosent.flags import option
+from cosent.errors import InputError, write_atomically, writing
+from cosent.inference.index import IndexArguments
 
 MOST_PAIRS = 50_000_000  # sorted in memory
 
@@ -41,8 +39,7 @@ class DedupArguments:
 def main(index_args: IndexArguments, args: DedupArguments) -> None:
     check(args, [] if args.output is None else inputs_of(index_args))  # before imports that take seconds
     resolve(index_args.model)
-    from cosent.finding.groups import dense_clusters
-    from cosent.finding.index import open_index
+    from cosent.inference.index import dense_clusters, open_index
 
     threshold = threshold_of(index_args.model, args.threshold) if args.min_cluster_size is None else None
     index = open_index(index_args)
@@ -70,8 +67,7 @@ def inputs_of(index_args: IndexArguments) -> list[Path]:
     """The files that the sentences are read from; of an index, its vectors and what was encoded."""
     if index_args.index is None:
         return [Path(path) for path in index_args.text or []]
-    from cosent.inference.vector_manifest import source_of
-    from cosent.inference.vector_set import open_vectors
+    from cosent.inference.vectors import open_vectors, source_of
 
     vectors = open_vectors(index_args.index)
     return [*vectors.files, *map(source_of, vectors.files, vectors.manifests)]
@@ -109,7 +105,7 @@ def threshold_of(model: str, given: float | None) -> float:
     """
     if given is not None:
         return given
-    from cosent.inference.decision_rule import decision_rules
+    from cosent.inference.decision import decision_rules
 
     rules = decision_rules(model)
     if len(rules) != 1:
@@ -136,7 +132,7 @@ def all_pairs(index, threshold: float):
 
 def linked(index, threshold: float) -> np.ndarray:
     """Groups of sentences that pairs above the threshold link."""
-    from cosent.finding.groups import components
+    from cosent.inference.index import components
 
     return components(((first, second) for first, second, _ in all_pairs(index, threshold)), len(index))
 

@@ -9,9 +9,8 @@ The page is for this machine alone, and neither it nor the server asks any other
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from cosent.cli import run
+from cosent.cli import REQUIRED, option, run
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option
 
 
 @dataclass

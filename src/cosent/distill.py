@@ -14,37 +14,29 @@ import datasets
 import numpy as np
 from transformers import set_seed
 
-from cosent.cli import run
-from cosent.data.corpus import Corpus, labels_of, random_subset
-from cosent.data.leaks import leaks
-from cosent.data.pairs import PairDataset
-from cosent.data.prefix import NO_PREFIXES, Prefixes
-from cosent.data.text import read_texts
-from cosent.data.tokenization import warn_truncated
+from cosent.cli import REQUIRED, option, refuse_changed, run
+from cosent.data.corpus import Corpus, labels_of, leaks, random_subset
+from cosent.data.pairs import NO_PREFIXES, PairDataset, Prefixes, read_texts, warn_truncated
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_changed
-from cosent.inference.prompt_arguments import SavedPromptArguments, check_line_breaks
 from cosent.losses.cosent import COSINE_SCALE
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
-from cosent.modeling.auto import load_model
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.decoding import Sampling
-from cosent.modeling.embedder import Embedder
-from cosent.modeling.loading import keep_layers
-from cosent.modeling.pooling import CHOICES
-from cosent.modeling.student import Student
-from cosent.modeling.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
-from cosent.modeling.text_model import TextModel
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import BiEncoder, Embedder, SentenceEncoder, TextModel
+from cosent.models.decoding import Sampling
+from cosent.models.loading import keep_layers
+from cosent.models.pooling import CHOICES
+from cosent.models.prompts import SavedPromptArguments, check_line_breaks
+from cosent.models.student import Student
+from cosent.models.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.run import CorpusRecord, RunRecord, manifest_hashes
-from cosent.training import verdict
+from cosent.training import evaluation as verdict
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
-from cosent.training.dry_run import output_folder, show_plan, truncation
-from cosent.training.environment import environment, footprint, recipe
-from cosent.training.finish import finish, model_line
-from cosent.training.folder_proof import FolderProof, sample_pairs
-from cosent.training.held_out import select_on_validation
-from cosent.training.mixture import load_corpora
+from cosent.training.evaluation import select_on_validation
+from cosent.training.load import load_corpora, use_prompts
+from cosent.training.plan import output_folder, show_plan, truncation
+from cosent.training.proof import FolderProof, sample_pairs
+from cosent.training.record import environment, finish, footprint, model_line, recipe
 from cosent.training.sharding import whole_state
 from cosent.training.student import (
     Corruption,
@@ -54,7 +46,6 @@ from cosent.training.student import (
     StudentTrainer,
     summary,
 )
-from cosent.training.towers import use_prompts
 
 
 @dataclass

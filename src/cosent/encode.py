@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cosent.cli import run
+from cosent.cli import REQUIRED, option, refuse_below_1, run
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_below_1
-from cosent.inference.prompt_arguments import check_line_breaks, warn_of_other_prompts
+from cosent.models.prompts import check_line_breaks, warn_of_other_prompts
 
 
 @dataclass
@@ -60,12 +59,11 @@ def main(args: EncodeArguments) -> None:
     resolve(args.model)  # before imports that take seconds
     from tqdm.auto import tqdm
 
-    from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank, wait_for_everyone
-    from cosent.data.tokenization import warn_truncated
-    from cosent.inference.shards import encode_shard, find_inputs, outputs_of
-    from cosent.inference.vector_file import chunk_runner
-    from cosent.modeling.shard_encoder import load_encoder, load_with_settings
+    from cosent.compute.onednn import choose_device
+    from cosent.data.pairs import warn_truncated
+    from cosent.inference.vectors import chunk_runner, encode_shard, find_inputs, outputs_of
+    from cosent.models.teacher import load_encoder, load_with_settings
 
     start = time.time()
     device = choose_device(args.device, args.int8)

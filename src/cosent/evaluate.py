@@ -7,25 +7,78 @@ cosent evaluate --model runs/stsb --mteb sts --mteb_output mteb/
 
 import json
 import math
+import re
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import datasets
 import numpy as np
 
-from cosent.cli import run
-from cosent.data.retrieval_arguments import RetrievalArguments
+from cosent.cli import REQUIRED, option, refuse_below_1, refuse_changed, run
+from cosent.data.corpus import Corpus
+from cosent.data.files import (
+    AS_USUAL,
+    LABEL_NAMES,
+    OF_TABLES,
+    SENTENCE1_NAMES,
+    SENTENCE2_NAMES,
+    FileOptions,
+    LabelColumn,
+    TableArguments,
+    label_values,
+    open_table,
+)
+from cosent.data.manifest import SPLITS, Manifest
+from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import resolve
-from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
-from cosent.inference.prompt_arguments import PromptArguments, warn_of_other_prompts
-from cosent.measuring.decision import choose_decision
-from cosent.measuring.mteb_arguments import MtebArguments
-from cosent.measuring.output import PREDICTION_COLUMNS, retrieval_lines, table, write_predictions
-from cosent.schema import SPLITS
-from cosent.tables.arguments import OF_TABLES, TableArguments
-from cosent.tables.labels import label_values
+from cosent.errors import InputError, partial_file, writing
+from cosent.inference.decision import choose_decision
+from cosent.inference.mteb import MtebArguments
+from cosent.models.prompts import PromptArguments, warn_of_other_prompts
+from cosent.run import read_record
+
+PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
+
+
+def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:
+    """Writes a row per pair in corpus order; `prediction` is 1 or 0 at the threshold and empty without one.
+
+    Tabs and line breaks inside a sentence become spaces: every line has six fields, and nothing is quoted.
+    """
+    predictions = [""] * len(scores) if threshold is None else (scores.astype(np.float64) >= threshold).astype(int)
+    with writing(path), partial_file(path) as partial, open(partial, "w", encoding="utf-8", newline="\n") as file:
+        print(*PREDICTION_COLUMNS, sep="\t", file=file)
+        for index, (row, prediction, value) in enumerate(zip(rows, predictions, scores, strict=True)):
+            sentences = [re.sub(r"[\t\r\n]+", " ", row[name]) for name in ("sentence1", "sentence2")]
+            print(index, *sentences, f"{row['label']:g}", prediction, f"{value:.6f}", sep="\t", file=file)
+
+
+def table(result: dict, metrics: dict, errors: dict) -> str:
+    rows = result.get("file") or f"{result['corpus']} {result['split']}"
+    head = f"{result['model']} on {rows} ({result['pairs']} pairs)"
+    if result["threshold"] is not None:
+        head += f", threshold {result['threshold']:.4f} from {result['threshold_from']}"
+    lines = [head, *(f"  {name:<18}{value:8.4f}" for name, value in metrics.items())]
+    if errors:
+        method = result["calibration"] or "no map"
+        lines += ["", f"as probabilities ({method}: {result['calibration_from']})", f"{'':20}   as is  calibrated"]
+    for name in ("brier", "log_loss", "calibration_error") if errors else ():
+        line = f"  {name:<18}{errors[f'uncalibrated_{name}']:8.4f}"
+        lines.append(line + (f"{errors[name]:12.4f}" if name in errors else ""))
+    return "\n".join(lines)
+
+
+def retrieval_lines(found: dict) -> list[str]:
+    if not found:
+        return []
+    lines = ["", f"retrieval: {found['queries']} queries among {found['pool']} sentences", f"{'':20}              95%"]
+    for name, (low, high) in found["intervals"].items():
+        lines.append(f"  {name:<18}{found[name]:8.4f}  {low:.4f} to {high:.4f}")
+    return lines
+
 
 # Flags that --mteb does not have.
 OF_CORPUS = ("text_columns", "label_column", "split", "threshold", "find_threshold", "threshold_grid", "predictions")
@@ -67,10 +120,10 @@ def main(
     start = time.time()
     check(args, mteb_args, table_args)  # before imports that take seconds
     resolve(args.model)
-    from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
+    from cosent.compute.onednn import choose_device
     from cosent.inference.embedding import quantized
-    from cosent.modeling.auto import load_model
+    from cosent.models.auto import load_model
 
     device = choose_device(args.device, args.int8)
     corpus = None if mteb_args.mteb is not None else rows_of(args, table_args)
@@ -111,7 +164,6 @@ def check(args: EvaluateArguments, mteb_args: MtebArguments, table_args: TableAr
 def rows_of(args: EvaluateArguments, table_args: TableArguments):
     """The corpus that is scored: a prepared one, or a file of the user's."""
     from cosent.data.corpus import load_corpus
-    from cosent.measuring.labelled_file import read_labelled, rule_name
 
     if args.pairs is None:
         return load_corpus(args.corpus, args.data_dir)
@@ -122,7 +174,7 @@ def rows_of(args: EvaluateArguments, table_args: TableArguments):
 
 def evaluate_mteb(model, args: EvaluateArguments, mteb_args: MtebArguments, prompts: tuple[str, str]):
     """What tasks of mteb find, as JSON and as lines."""
-    from cosent.measuring.mteb_tasks import evaluate_tasks, table_lines
+    from cosent.inference.mteb import evaluate_tasks, table_lines
 
     found = evaluate_tasks(model, args, mteb_args, prompts)
     return found, table_lines(found)
@@ -135,10 +187,10 @@ def evaluate_corpus(
     from cosent.compute.distributed import rank
     from cosent.data.retrieval import retrieval_task
     from cosent.evaluation.calibration import calibration_metrics
-    from cosent.evaluation.cosines import pair_cosines
     from cosent.evaluation.metrics import SimilarityMetrics
-    from cosent.inference.shared_work import embed_pool, score
-    from cosent.modeling.embedder import Embedder
+    from cosent.evaluation.similarity import pair_cosines
+    from cosent.inference.embedding import embed_pool, score
+    from cosent.models.bi_encoder import Embedder
 
     task = None
     if retrieval_args.retrieval and isinstance(model, Embedder):
@@ -172,7 +224,7 @@ def evaluate_corpus(
 def retrieval(task, queries: np.ndarray, documents: np.ndarray) -> dict:
     """Retrieval metrics of a `RetrievalTask` with 95% intervals, and the numbers of queries and sentences searched."""
     from cosent.evaluation.retrieval import mean_intervals
-    from cosent.inference.finding import found_by_vectors
+    from cosent.inference.neighbours import found_by_vectors
 
     values = found_by_vectors(queries, documents, task.relevance)
     means = {name: float(np.mean(of_queries)) for name, of_queries in values.items()}
@@ -183,3 +235,55 @@ ARGUMENTS = (EvaluateArguments, PromptArguments, RetrievalArguments, MtebArgumen
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS)
+
+
+SPLIT = "test"
+FEATURES = datasets.Features(
+    sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
+)
+
+
+def read_labelled(
+    path: str,
+    text_columns: list[str] | None,
+    label_column: str | None,
+    name: str,
+    options: FileOptions = AS_USUAL,
+    values: Mapping[str, str] | None = None,
+) -> Corpus:
+    """Reads all pairs of a file: labels of 0 and 1 are binary, other numbers graded.
+
+    Args:
+        text_columns, label_column: their names, or positions from 0 in a file without a header; default: the usual
+            names, or the only three columns.
+        name: of the corpus.
+        values: what labels stand for; see `value_of`.
+
+    Raises:
+        InputError: a file, a column or a row that cannot be read.
+    """
+    wanted = None
+    if text_columns is not None or label_column is not None:
+        wanted = [*(text_columns or ("sentence1", "sentence2")), label_column or "label"]
+        if len(wanted) != 3:
+            raise InputError(f"--text_columns takes two column names, got {' '.join(wanted[:-1])}. Name two.")
+    known = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
+    table = open_table(path, wanted, known, "--text_columns and --label_column", "--pairs", options)
+    *sentences, label = table.sentences
+    labels = LabelColumn(table.path, label, values)
+    table, columns = replace(table, sentences=tuple(sentences)), {name: [] for name in FEATURES}
+    for number, row in enumerate(table.rows([*sentences, label]), start=1):
+        values = (row[sentences[0]], row[sentences[1]], labels.read(row, number))
+        for column, value in zip(columns.values(), values, strict=True):
+            column.append(value)
+    binary = set(columns["label"]) <= {0.0, 1.0}
+    low, high = (0.0, 1.0) if binary else (min(columns["label"]), max(columns["label"]))
+    manifest = Manifest(name, "binary" if binary else "graded", low, high, {}, {SPLIT: {"rows": len(columns["label"])}})
+    return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(columns, features=FEATURES)})
+
+
+def rule_name(model: str, path: str, corpus: str | None) -> str:
+    """The corpus whose threshold and probabilities count: `corpus`, or the only one that the model has them for."""
+    record = read_record(model)
+    known = list(record.thresholds) if record is not None else []
+    return corpus or (known[0] if len(known) == 1 else Path(path).stem)

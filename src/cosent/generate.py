@@ -7,12 +7,10 @@ cosent generate --model runs/student --input questions.xlsx --text_column questi
 import json
 from dataclasses import dataclass
 
-from cosent.cli import run
+from cosent.cli import REQUIRED, option, refuse_changed, run
+from cosent.data.files import SENTENCE, check_output, open_table, table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_changed
-from cosent.tables.reading import SENTENCE, open_table
-from cosent.tables.writing import check_output, table_writer
 
 
 @dataclass
@@ -47,8 +45,8 @@ class GenerateArguments:
 
 def main(args: GenerateArguments) -> None:
     resolve(args.model)  # before imports that take seconds
-    from cosent.compute.devices import choose_device
-    from cosent.modeling.student import Student
+    from cosent.compute.onednn import choose_device
+    from cosent.models.student import Student
 
     if args.input is None:
         refuse_changed(args, ("text_column",), "--input FILE")

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cosent.cli import run
+from cosent.cli import REQUIRED, option, refuse_negative, run
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_negative
-from cosent.mining.arguments import PairArguments, check_pairs
+from cosent.inference.mining import PairArguments, check_pairs
 
 
 @dataclass(kw_only=True)
@@ -42,14 +41,12 @@ class MineArguments(PairArguments):
 
 
 def main(args: MineArguments) -> None:
-    from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank, wait_for_everyone
+    from cosent.compute.onednn import choose_device
     from cosent.data.corpus import load_corpus
-    from cosent.data.text import read_texts
-    from cosent.mining.labels import judge
-    from cosent.mining.pool import read_pool
-    from cosent.mining.writing import write_corpus
-    from cosent.modeling.teacher import DEFAULT_CACHE
+    from cosent.data.pairs import read_texts
+    from cosent.inference.mining import judge, read_pool, write_corpus
+    from cosent.models.teacher import DEFAULT_CACHE
 
     start = time.time()
     check(args)
@@ -121,10 +118,10 @@ def check_labels(args: MineArguments, corpus, from_label: float) -> None:
 
 def make_pairs(args: MineArguments, corpus, pool, rng: np.random.Generator, left_out: Counter, about: dict):
     """Places of the corpus' own pairs, and the pairs that are made, by kind."""
-    from cosent.compute.devices import choose_device
-    from cosent.mining.candidates import Ranks, check_ranks, neighbour_pairs, random_pairs, some_of
-    from cosent.modeling.auto import load_bi_encoder
-    from cosent.modeling.teacher import DEFAULT_CACHE, fingerprint, sentence_vectors
+    from cosent.compute.onednn import choose_device
+    from cosent.inference.mining import Ranks, check_ranks, neighbour_pairs, random_pairs, some_of
+    from cosent.models.auto import load_bi_encoder
+    from cosent.models.teacher import DEFAULT_CACHE, fingerprint, sentence_vectors
 
     own = some_of(pool.first, args.own, rng)
     neighbours = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -149,7 +146,7 @@ def make_pairs(args: MineArguments, corpus, pool, rng: np.random.Generator, left
 def by_faiss(vectors: np.ndarray, kind: str, cache: Path, key: str):
     """A search by an index of faiss, which the first process builds and the others read."""
     from cosent.compute.distributed import rank, wait_for_everyone
-    from cosent.inference.approximate import approximate
+    from cosent.inference.neighbours import approximate
 
     if rank() == 0:
         approximate(vectors, kind, cache, key)
@@ -159,7 +156,7 @@ def by_faiss(vectors: np.ndarray, kind: str, cache: Path, key: str):
 
 def drop_similar(args: MineArguments, corpus, pool, made: dict, judged_by, left_out: Counter, about: dict) -> dict:
     """The pairs, by kind, without those that `--cross` finds similar, most likely unlabelled similar ones."""
-    from cosent.mining.labels import threshold_of
+    from cosent.inference.mining import threshold_of
 
     threshold = threshold_of(args.cross, corpus.manifest.name, args.cross_threshold)
     kept = {}
@@ -192,8 +189,8 @@ def joined(pairs: dict) -> tuple[np.ndarray, np.ndarray]:
 
 def manifest_of(args: MineArguments, corpus, about: dict, left_out: Counter):
     """Manifest of the made corpus, with labels of the mined one."""
+    from cosent.data.manifest import Manifest
     from cosent.run import CorpusRecord
-    from cosent.schema import Manifest
 
     mined = corpus.manifest
     about["corpus"] = {"name": mined.name, **asdict(CorpusRecord.of(corpus.folder))}
@@ -213,7 +210,7 @@ def manifest_of(args: MineArguments, corpus, about: dict, left_out: Counter):
 
 def taught(teachers: list[str], texts: list[str], first, second, judged_by, manifest, about: dict) -> np.ndarray:
     """Labels by teachers; the manifest says so."""
-    from cosent.mining.labels import teacher_labels
+    from cosent.inference.mining import teacher_labels
 
     given = teacher_labels([judged_by(teacher, texts, first, second) for teacher in teachers])
     manifest.label_kind, manifest.label_min, manifest.label_max = "graded", given.low, given.high

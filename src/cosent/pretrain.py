@@ -13,21 +13,18 @@ import numpy as np
 import torch
 from transformers import TrainingArguments, set_seed
 
-from cosent.cli import run
+from cosent.cli import REQUIRED, option, refuse_below_1, refuse_negative, run
 from cosent.compute.packed_backbone import POSITIONS
+from cosent.data.manifest import sha256_of_file
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_below_1, refuse_negative
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.loading import load_tokenizer
-from cosent.modeling.pooling import Pooling
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.loading import load_tokenizer
+from cosent.models.pooling import Pooling
 from cosent.run import PretrainingRecord, RunRecord
-from cosent.schema import sha256_of_file
 from cosent.training.arguments import refuse_sharding_flags, use_one_gpu
+from cosent.training.callbacks import check_reporters
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
-from cosent.training.environment import environment, footprint, recipe
-from cosent.training.finish import finish
-from cosent.training.folder_proof import COMPARED, HALF, FolderProof
 from cosent.training.pretraining import (
     CONFIGS,
     Pretraining,
@@ -37,7 +34,8 @@ from cosent.training.pretraining import (
     initial_model,
 )
 from cosent.training.pretraining_batches import ComparedBatches, NeighbourBatches, Texts, learn_tokenizer
-from cosent.training.tensorboard import check_reporters
+from cosent.training.proof import COMPARED, HALF, FolderProof
+from cosent.training.record import environment, finish, footprint, recipe
 
 logger = logging.getLogger("cosent.pretrain")
 

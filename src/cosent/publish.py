@@ -10,8 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.cli import run
-from cosent.flags import REQUIRED, option
+from cosent.cli import REQUIRED, option, run
 
 
 @dataclass
@@ -30,9 +29,8 @@ def main(args: PublishArguments) -> None:
     from huggingface_hub import ModelCard
     from huggingface_hub.utils import filter_repo_objects
 
-    from cosent.files import write_atomically
-    from cosent.publishing.hub import LEFT_OUT, check_request, upload
-    from cosent.publishing.model_card import CARD_NAME, card_of
+    from cosent.errors import write_atomically
+    from cosent.reporting.card import CARD_NAME, LEFT_OUT, card_of, check_request, upload
     from cosent.run import read_record
 
     check_request(args.repository, args.license)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from cosent.cli import run
+from cosent.cli import REQUIRED, option, run
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.flags import REQUIRED, option
 
 
 @dataclass

@@ -12,8 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cosent.errors import InputError
-from cosent.files import partial_file, write_atomically
+from cosent.errors import InputError, partial_file, write_atomically
 from cosent.run import QueryMetrics, RunRecord, pack, readable_by_this_version, unpack
 
 STUDY_NAME, ARRAYS_NAME = "study.jsonl", "scores.npz"

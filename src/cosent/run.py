@@ -15,10 +15,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from cosent.errors import InputError
+from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
+from cosent.errors import InputError, write_atomically
 from cosent.evaluation.calibration import Calibration, calibration_from
-from cosent.files import write_atomically
-from cosent.schema import MANIFEST_NAME, sha256_of_file
 
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 
-from cosent.cli import run
+from cosent.cli import option, refuse_below_1, run
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.finding.arguments import IndexArguments
-from cosent.flags import option, refuse_below_1
-from cosent.inference.prompt_arguments import check_line_breaks
+from cosent.inference.index import IndexArguments
+from cosent.models.prompts import check_line_breaks
 
 QUERIES = 512  # read and answered at a time
 
@@ -45,9 +44,9 @@ class SearchArguments:
 def main(index_args: IndexArguments, args: SearchArguments) -> None:
     check(args)  # before imports that take seconds
     resolve(index_args.model)
-    from cosent.data.text import read_texts
-    from cosent.finding.index import open_index
-    from cosent.modeling.auto import load_model
+    from cosent.data.pairs import read_texts
+    from cosent.inference.index import open_index
+    from cosent.models.auto import load_model
 
     given = args.query or (None if args.queries is None else list(read_texts([args.queries])))
     index = open_index(index_args)
@@ -89,7 +88,7 @@ def asked() -> Iterator[str]:
 
 def answer(queries: list[str], index, reranker, args: SearchArguments) -> None:
     """Prints what was found, and how long each step took."""
-    from cosent.finding.index import reranked
+    from cosent.inference.index import reranked
 
     candidates = args.top if reranker is None else min(max(args.top, args.candidates), len(index))
     times = [time.perf_counter()]

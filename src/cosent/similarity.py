@@ -13,15 +13,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from cosent.cli import run
+from cosent.cli import REQUIRED, option, refuse_below_1, refuse_changed, run
+from cosent.data.files import (
+    OF_TABLES,
+    PAIR,
+    LabelColumn,
+    Table,
+    TableArguments,
+    check_output,
+    label_values,
+    open_table,
+    table_writer,
+)
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_below_1, refuse_changed
-from cosent.inference.prompt_arguments import PromptArguments, described, warn_of_other_prompts
-from cosent.tables.arguments import OF_TABLES, TableArguments
-from cosent.tables.labels import LabelColumn, label_values
-from cosent.tables.reading import PAIR, Table, open_table
-from cosent.tables.writing import check_output, table_writer
+from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 
 CHUNK = 32768  # pairs read, scored and written at a time
 
@@ -61,9 +67,9 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
     start = time.time()
     table = check(args, table_args)  # before imports that take seconds
     resolve(args.model)
-    from cosent.compute.devices import choose_device
-    from cosent.inference.decision_rule import decision_rules
-    from cosent.modeling.auto import load_model
+    from cosent.compute.onednn import choose_device
+    from cosent.inference.decision import decision_rules
+    from cosent.models.auto import load_model
 
     known = array("d")
     pairs = labelled(table, args.label_column, known, table_args) if table else pair_up(args.sentences or [])

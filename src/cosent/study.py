@@ -27,10 +27,9 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from cosent.cli import REQUIRED, flags_of, option, read_values, read_yaml
 from cosent.cli import run as run_job
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, flags_of, option, read_values
-from cosent.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from cosent.results import Result

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from cosent.cli import REQUIRED, as_words, flags_of, option, read_values, refuse_negative
 from cosent.cli import run as run_job
-from cosent.errors import InputError
-from cosent.files import write_atomically
-from cosent.flags import REQUIRED, as_words, flags_of, option, read_values, refuse_negative
+from cosent.errors import InputError, write_atomically
+from cosent.inference.mining import PairArguments, check_pairs
 from cosent.losses import TOWERS
-from cosent.mining.arguments import PairArguments, check_pairs
 
 if TYPE_CHECKING:
     from cosent.results import Study
@@ -128,7 +127,7 @@ def steps_of(args: TeachArguments, pairs: PairArguments) -> list[Step]:
     """
     from cosent.data.corpus import load_corpus
     from cosent.encoders import resolve
-    from cosent.modeling.saved_folder import is_cross_encoder
+    from cosent.models.folder import is_cross_encoder
     from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
     from cosent.training.launches import Run, settings_of
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from transformers import set_seed
 
 from cosent.cli import run
-from cosent.data.leaks import leaks
-from cosent.data.retrieval_arguments import RetrievalArguments
+from cosent.data.corpus import leaks
+from cosent.data.manifest import sha256_of_file
+from cosent.data.retrieval import RetrievalArguments
 from cosent.evaluation.metrics import SimilarityMetrics
-from cosent.inference.prompt_arguments import SavedPromptArguments
-from cosent.modeling.bi_encoder import BiEncoder
+from cosent.models.bi_encoder import BiEncoder
+from cosent.models.prompts import SavedPromptArguments
 from cosent.run import (
     QUERIES_NAME,
     SCORES_NAME,
@@ -28,8 +29,7 @@ from cosent.run import (
     save_queries,
     save_scores,
 )
-from cosent.schema import sha256_of_file
-from cosent.training import verdict
+from cosent.training import evaluation as verdict
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
     DataArguments,
@@ -38,12 +38,8 @@ from cosent.training.arguments import (
     PairTrainingArguments,
 )
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
-from cosent.training.collapse_guard import CollapseGuard
-from cosent.training.dry_run import output_folder, show_plan, truncation
-from cosent.training.environment import environment, footprint, recipe
-from cosent.training.finish import finish, model_line
-from cosent.training.folder_proof import FolderProof, sample_pairs
-from cosent.training.held_out import (
+from cosent.training.evaluation import (
+    add_retrieval,
     check_metric,
     evaluate_splits,
     metric_prefixes,
@@ -52,11 +48,13 @@ from cosent.training.held_out import (
     table,
     validation_sets,
 )
-from cosent.training.mixture import Mixture, TokenisedMixture, load_mixture
+from cosent.training.guard import CollapseGuard
+from cosent.training.load import TOWERS, Mixture, TokenisedMixture, adapter, build_model, load_mixture, use_prompts
 from cosent.training.objective import Objective, build_objective
-from cosent.training.pair_trainer import PairTrainer
-from cosent.training.retrieval_set import add_retrieval
-from cosent.training.towers import TOWERS, adapter, build_model, use_prompts
+from cosent.training.plan import output_folder, show_plan, truncation
+from cosent.training.proof import FolderProof, sample_pairs
+from cosent.training.record import environment, finish, footprint, model_line, recipe
+from cosent.training.trainer import PairTrainer
 
 logger = logging.getLogger("cosent.train")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cosent.compute.devices import choose_device
+from cosent.compute.onednn import choose_device
 from cosent.errors import InputError
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from cosent import cli
-from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 from tests.launching import ROOT, apart, free_port, history, later_wins, launch, run_here
 
 # Linear in the gradient: Adam would make large steps out of rounding errors.
@@ -192,7 +192,7 @@ def test_gradients_come_through_the_gathering(tmp_path):
     script.write_text(
         "import torch, torch.distributed as dist\n"
         "from cosent.compute.distributed import decided_by_main, gather, gather_object, rank\n"
-        "from cosent.schema import InputError\n"
+        "from cosent.data.manifest import InputError\n"
         "dist.init_process_group('gloo')\n"
         "values = torch.tensor([[1.0, 2.0], [3.0, 4.0]]) + 10 * rank()\n"
         "values = values.t().requires_grad_()  # not contiguous\n"

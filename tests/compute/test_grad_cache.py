@@ -7,7 +7,7 @@ from torch.nn.functional import cosine_similarity
 
 from cosent.compute.grad_cache import backward_in_parts, split_batch
 from cosent.losses.cosent import cosent_loss
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 
 
 class Scorer(nn.Module):

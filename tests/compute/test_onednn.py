@@ -13,10 +13,10 @@ from transformers import set_seed
 from cosent.compute import onednn
 from cosent.compute.onednn import onednn_linears, trainable_onednn_linears
 from cosent.losses.cosent import cosent_loss
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.objective import Objective
-from cosent.training.pair_trainer import PairTrainer
+from cosent.training.trainer import PairTrainer
 from tests.conftest import SENTENCES
 
 pytestmark = pytest.mark.skipif(not onednn.AVAILABLE, reason="this PyTorch has no oneDNN operator")

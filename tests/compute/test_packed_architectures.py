@@ -8,10 +8,10 @@ from cosent.compute.grad_cache import backward_in_parts, split_batch
 from cosent.compute.onednn import onednn_linears, trainable_onednn_linears
 from cosent.compute.packed_backbone import POSITIONS, packed_forward, padded_forward
 from cosent.losses.cosent import cosent_loss
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.loading import freeze_sines
-from cosent.modeling.lora import add_adapter
-from cosent.modeling.pooling import Pooling
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.loading import freeze_sines
+from cosent.models.lora import add_adapter
+from cosent.models.pooling import Pooling
 from tests.families import FAMILIES, LETTERS, LONGEST, random_family
 
 KINDS = {name: family.model_type or name for name, family in FAMILIES.items()}

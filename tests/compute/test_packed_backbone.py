@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModel
 
 from cosent.compute import packed_backbone
 from cosent.compute.packed_backbone import max_tokens, packed_forward, packing_obstacle, padded_forward
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.pooling import POOLINGS, Pooling
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.pooling import POOLINGS, Pooling
 
 LENGTHS = [70, 3, 9, 1, 30, 12, 5, 22, 9, 17, 64, 2]
 

@@ -11,10 +11,10 @@ import numpy as np
 import psutil
 import pytest
 
-from cosent.compute.processes import PARENT_VARIABLE, end_tree, peak_memory_mib
+from cosent.cli import PARENT_VARIABLE, end_tree, peak_memory_mib
 
 FOLLOWER = (
-    "import os, time; from cosent.compute.processes import end_with_parent; "
+    "import os, time; from cosent.cli import end_with_parent; "
     f"end_with_parent(int(os.environ[{PARENT_VARIABLE!r}]), every=0.05); time.sleep(600)"
 )
 # Starts a process between itself and the follower, as `accelerate launch` is between a study and its trainings.

@@ -7,8 +7,8 @@ import pytest
 from tqdm.auto import tqdm
 from tqdm.std import tqdm as tqdm_of_all
 
-from cosent.compute import progress_lines
-from cosent.compute.progress_lines import use_progress_lines
+from cosent import cli as progress_lines
+from cosent.cli import use_progress_lines
 
 
 class Terminal(io.StringIO):

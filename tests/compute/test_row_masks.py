@@ -11,7 +11,7 @@ from transformers.masking_utils import (
     create_causal_mask,
 )
 
-from cosent.compute.row_masks import sentences_apart
+from cosent.compute.packing import sentences_apart
 
 SEGMENTS = torch.tensor([[1, 1, 1, 2, 2, 0]])  # two sentences and an empty place
 EVERYTHING = """

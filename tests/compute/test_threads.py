@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from cosent.compute.contexts import evaluating
-from cosent.compute.threads import run_tokenizer
+from cosent.compute.distributed import evaluating
+from cosent.compute.onednn import run_tokenizer
 from cosent.encoders import resolve
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.student import Student
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.student import Student
 
 THREADS = 8
 TEXTS = [f"第{number}个问题怎么还款" * (1 + number % 9) for number in range(24)]
@@ -94,7 +94,7 @@ def test_a_tokenizer_cuts_for_one_thread_at_a_time():
 
 FORK = """
 import os, signal, sys, multiprocessing, torch
-from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 
 torch.set_num_threads(2)  # with one, no thread of OpenMP is missed
 encoder = SentenceEncoder.from_pretrained(sys.argv[1])

@@ -1,6 +1,6 @@
 """Batches are the tensors that the collators promise."""
 
-from cosent.data.collators import JoinedPairCollator, PairCollator
+from cosent.data.pairs import JoinedPairCollator, PairCollator
 
 
 def test_collator_gives_the_tensors_of_its_docstring():

@@ -2,7 +2,7 @@
 
 from cosent.data.corpus import load_corpus
 from cosent.data.groups import sentence_groups
-from cosent.data.twice import twice
+from cosent.data.pairs import twice
 
 
 def test_groups_are_equal_or_connected_sentences(make_corpus):

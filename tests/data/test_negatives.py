@@ -3,9 +3,9 @@
 import pytest
 
 from cosent.data.corpus import load_corpus
-from cosent.data.negatives import random_negatives
+from cosent.data.manifest import COLUMNS
+from cosent.data.pairs import random_negatives
 from cosent.errors import InputError
-from cosent.schema import COLUMNS
 
 
 def test_random_negatives(make_corpus):

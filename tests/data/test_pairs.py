@@ -4,9 +4,8 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from cosent.data.collators import JoinedPairCollator
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import JoinedPairDataset, PairDataset
+from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset, PairDataset
 from cosent.errors import InputError
 
 

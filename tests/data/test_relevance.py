@@ -3,7 +3,7 @@
 import pytest
 
 from cosent.data.corpus import load_corpus
-from cosent.data.relevance import pool_and_relevance
+from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
 
 ROWS = [("甲", "乙", 1.0), ("乙", "丙", 1.0), ("乙", "甲", 1.0), ("甲", "丁", 0.0), ("戊", "戊", 1.0)]
@@ -41,9 +41,9 @@ def test_a_closure_of_too_many_pairs_is_refused(make_corpus, monkeypatch):
     """Fails if a chain of similar pairs, whose closure grows by the square of its length, fills the memory."""
     chain = [(str(i), str(i + 1), 1.0) for i in range(9)]
     corpus = load_corpus(str(make_corpus({"test": [*chain, ("a", "b", 1.0)]})))
-    monkeypatch.setattr("cosent.data.relevance.MOST_CONNECTED", 46)  # 10 * 9 / 2 + 1
+    monkeypatch.setattr("cosent.data.retrieval.MOST_CONNECTED", 46)  # 10 * 9 / 2 + 1
     assert pool_and_relevance(corpus, "test", closure=True)[1].counts.sum() == 2 * 46
-    monkeypatch.setattr("cosent.data.relevance.MOST_CONNECTED", 45)
+    monkeypatch.setattr("cosent.data.retrieval.MOST_CONNECTED", 45)
     with pytest.raises(InputError, match="--retrieval_closure.* 46 .* 10 "):
         pool_and_relevance(corpus, "test", closure=True)
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from cosent.data.text import read_texts
+from cosent.data.pairs import read_texts
 from cosent.errors import InputError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cosent.data.manifest import Manifest
 from cosent.errors import InputError
-from cosent.schema import Manifest
 from data_scripts.survey import Carve, find_repetitions
 
 BINARY = ("--label_kind", "binary")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosent.evaluation.overlap import character_overlap
-from cosent.tables.reading import PAIR, open_table
+from cosent.data.files import PAIR, open_table
+from cosent.evaluation.similarity import character_overlap
 from data_scripts import audit, demo
 
 SHOWN_FILE = Path(__file__).parents[2] / "recipes/demo/pairs_8541.tsv"

@@ -5,11 +5,10 @@ import json
 import openpyxl
 import pytest
 
+from cosent.data.files import PAIR, FileOptions, open_table
 from cosent.demo_page.pair_table import read_pairs
 from cosent.errors import InputError
-from cosent.measuring.labelled_file import read_labelled
-from cosent.tables.formats import FileOptions
-from cosent.tables.reading import PAIR, open_table
+from cosent.evaluate import read_labelled
 
 BINARY = ("--label_kind", "binary")
 PAIRS = [("怎么还款", "如何还款", "1"), ("怎么还款", "怎么借款", "0")]

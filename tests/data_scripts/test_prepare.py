@@ -6,8 +6,8 @@ import sys
 import datasets
 import pytest
 
+from cosent.data.manifest import COLUMNS, Manifest, sha256_of_file
 from cosent.errors import InputError
-from cosent.schema import COLUMNS, Manifest, sha256_of_file
 from data_scripts import prepare
 from data_scripts.corpora import CORPORA
 

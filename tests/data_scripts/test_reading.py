@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from cosent.data.files import table_writer
 from cosent.errors import InputError
-from cosent.tables.writing import table_writer
 
 BINARY = ("--label_kind", "binary")
 

@@ -13,11 +13,11 @@ from threading import Thread
 import pytest
 import torch
 
-from cosent.compute.processes import PARENT_VARIABLE, end_tree
+from cosent.cli import PARENT_VARIABLE, end_tree
 from cosent.evaluation.calibration import Platt
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.student import Student
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.student import Student
 from cosent.run import Environment, RunRecord
 from tests.conftest import SENTENCES
 from tests.launching import ROOT, free_port

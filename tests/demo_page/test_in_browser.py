@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cosent.finding.index import Index
-from cosent.modeling.auto import load_model
-from cosent.modeling.student import Student
+from cosent.inference.index import Index
+from cosent.models.auto import load_model
+from cosent.models.student import Student
 from tests.conftest import SENTENCES
 from tests.demo_page.conftest import HOSTILE_ROW
 

@@ -5,10 +5,10 @@ import base64
 import numpy as np
 import pytest
 
+from cosent.data.manifest import Manifest
 from cosent.demo_page.models import Judge
 from cosent.demo_page.pair_table import MOST_ROWS, as_tsv, checked, data_address, read_pairs, scored
 from cosent.errors import InputError
-from cosent.schema import Manifest
 from data_scripts.prepare import main as prepare
 from data_scripts.prepare import parse
 

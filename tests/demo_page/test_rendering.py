@@ -7,8 +7,8 @@ import numpy as np
 from cosent.demo_page import rendering
 from cosent.demo_page.models import Judge
 from cosent.evaluation.calibration import Platt
-from cosent.finding.index import Hit
-from cosent.inference.decision_rule import DecisionRule
+from cosent.inference.decision import DecisionRule
+from cosent.inference.index import Hit
 
 SCRIPT = "<img src=x onerror=alert(1)>"
 RULE = DecisionRule("lcqmc", 0.8, Platt(pairs=100, slope=2.0, intercept=0.0))

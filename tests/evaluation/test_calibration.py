@@ -9,9 +9,20 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.metrics import brier_score_loss, log_loss
 
-from cosent.evaluation.calibration import Isotonic, Platt, calibration_from, calibration_metrics, sigmoid, uncalibrated
-from cosent.evaluation.calibration_fit import cross_validated_log_loss, fit_calibration, fit_isotonic, fit_platt
-from cosent.evaluation.probability_metrics import probability_metrics, reliability
+from cosent.evaluation.calibration import (
+    Isotonic,
+    Platt,
+    calibration_from,
+    calibration_metrics,
+    cross_validated_log_loss,
+    fit_calibration,
+    fit_isotonic,
+    fit_platt,
+    probability_metrics,
+    reliability,
+    sigmoid,
+    uncalibrated,
+)
 
 
 def drawn(rows: int, curve, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cosent.evaluation.cosines import pair_cosines
+from cosent.evaluation.similarity import pair_cosines
 
 
 @pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])

@@ -14,7 +14,6 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 import cosent.evaluation.metrics
-from cosent.evaluation.embedding_space import alignment, uniformity
 from cosent.evaluation.metrics import (
     SimilarityMetrics,
     average_precision,
@@ -22,6 +21,7 @@ from cosent.evaluation.metrics import (
     find_threshold,
     threshold_metrics,
 )
+from cosent.evaluation.similarity import alignment, uniformity
 
 
 def random_rows(rows: int, seed: int, ties: bool = True) -> tuple[np.ndarray, np.ndarray]:

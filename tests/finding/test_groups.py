@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.finding import groups as module
-from cosent.finding.groups import components, dense_clusters
+from cosent.inference import index as module
+from cosent.inference.index import components, dense_clusters
 
 
 @pytest.mark.parametrize("held", [1, 1000])

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.inference import approximate as module
-from cosent.inference.approximate import approximate
-from cosent.inference.neighbours import nearest
+from cosent.inference import neighbours as module
+from cosent.inference.neighbours import approximate, nearest
 
 pytest.importorskip("faiss")
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.inference.batches import batch_bounds
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.text_model import TextModel
+from cosent.inference.embedding import batch_bounds
+from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.cross_encoder import CrossEncoder
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from torch import nn
 
 from cosent.compute import onednn
 from cosent.inference.embedding import embed, quantized, tokenize
-from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 
 SENTENCES = ["怎么还款", "我喜欢北京", "好", "", "怎么还款", "推荐一辆红车给我的朋友", "今天天气很好" * 9, "好"]
 

@@ -6,8 +6,7 @@ import pytest
 from cosent.errors import InputError
 from cosent.inference import neighbours
 from cosent.inference.neighbours import nearest, pairs_above
-from cosent.inference.vector_manifest import VectorManifest
-from cosent.inference.vector_set import VectorSet
+from cosent.inference.vectors import VectorManifest, VectorSet
 
 
 @pytest.fixture

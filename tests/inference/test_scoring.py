@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.cross_encoder import CrossEncoder
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
 SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]

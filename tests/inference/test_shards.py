@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from cosent.cli import parse
+from cosent.data.files import table_writer
 from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
-from cosent.inference.vector_manifest import manifest_path, rows_path
-from cosent.inference.vector_set import open_vectors
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.tables.writing import table_writer
+from cosent.inference.vectors import manifest_path, open_vectors, rows_path
+from cosent.models.bi_encoder import SentenceEncoder
 
 ROWS = {
     name: [{"id": 100 * number + row, "question": f"第{number}{row}个问题怎么还款"} for row in range(size)]

@@ -10,9 +10,9 @@ import pytest
 from cosent.cli import run
 from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
-from cosent.inference.vector_manifest import SAMPLE, manifest_path, read_manifest, read_sentences, read_vectors
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.teacher import fingerprint
+from cosent.inference.vectors import SAMPLE, manifest_path, read_manifest, read_sentences, read_vectors
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.teacher import fingerprint
 
 LINES = ["怎么还款", "如何还款", "今天天气很好"]
 

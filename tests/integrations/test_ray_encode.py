@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from cosent.cli import parse
+from cosent.data.files import table_writer
 from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
-from cosent.integrations.ray_encode import encode_on_ray
-from cosent.tables.writing import table_writer
+from cosent.inference.ray_encode import encode_on_ray
 
 
 @pytest.fixture

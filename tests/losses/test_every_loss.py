@@ -8,11 +8,7 @@ import torch
 from torch.autograd import gradcheck
 
 from cosent.losses import LOSSES
-from cosent.losses.classification import (
-    binary_cross_entropy_loss,
-    cross_entropy_loss,
-    mse_loss,
-)
+from cosent.losses.classification import binary_cross_entropy_loss, cross_entropy_loss, mse_loss
 from cosent.losses.cosent import angle_loss, cosent_loss
 from cosent.losses.cosine import (
     cosine_floor_loss,

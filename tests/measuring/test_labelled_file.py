@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from cosent.cli import parse
+from cosent.data.files import table_writer
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
 from cosent.run import Environment, RunRecord
-from cosent.tables.writing import table_writer
 
 
 @pytest.fixture

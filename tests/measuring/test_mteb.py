@@ -10,10 +10,9 @@ import pytest
 from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
-from cosent.measuring.mteb_encoder import default_name, default_revision
-from cosent.measuring.mteb_tasks import BENCHMARK
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.inference.mteb import BENCHMARK, default_name, default_revision
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import Environment, RunRecord
 from tests.conftest import prepare
 
@@ -58,8 +57,7 @@ def test_mteb_on_sentence_transformers_agrees(evaluate, tiny_model, corpora, tmp
     import mteb
     from sentence_transformers import SentenceTransformer
 
-    from cosent.measuring.mteb_arguments import MtebArguments
-    from cosent.measuring.mteb_tasks import chosen_tasks, figures, with_prepared_rows
+    from cosent.inference.mteb import MtebArguments, chosen_tasks, figures, with_prepared_rows
 
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "model")
     found, _ = evaluate("--mteb", "ATEC", "--mteb_output", tmp_path / "mteb", model=tmp_path / "model")

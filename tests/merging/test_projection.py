@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.merging.projection import cosines, fit_projection
+from cosent.merge import cosines, fit_projection
 
 
 def test_on_paper():

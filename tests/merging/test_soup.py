@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from cosent.errors import InputError
-from cosent.merging.soup import average, common_start
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.prompts import Prompts
-from cosent.modeling.tail import Dense
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.ensemble import average, common_start
+from cosent.models.modules import Dense
+from cosent.models.prompts import Prompts
 from cosent.run import Environment, RunRecord
 from tests.families import save_family
 

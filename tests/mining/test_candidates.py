@@ -9,11 +9,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
 from cosent.data.corpus import load_corpus
-from cosent.inference.approximate import approximate
-from cosent.mining import candidates
-from cosent.mining.candidates import Ranks, cosines, neighbour_pairs, random_pairs
-from cosent.mining.pool import read_pool
-from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.inference import mining as candidates
+from cosent.inference.mining import Ranks, cosines, neighbour_pairs, random_pairs, read_pool
+from cosent.inference.neighbours import approximate
+from cosent.models.bi_encoder import SentenceEncoder
 
 WORDS = [f"{a}{b}" for a in "天地人山水火木金" for b in "大小高低"]
 ROWS = [(WORDS[i], WORDS[i + 1], 1.0) for i in range(0, 32, 2)] + [

@@ -3,12 +3,12 @@
 import pytest
 
 from cosent.errors import InputError
-from cosent.modeling.auto import load_bi_encoder, load_model
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.ensemble import VectorEnsemble
-from cosent.modeling.student import Student
-from cosent.modeling.tail import Dense
+from cosent.models.auto import load_bi_encoder, load_model
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.ensemble import VectorEnsemble
+from cosent.models.modules import Dense
+from cosent.models.student import Student
 
 
 @pytest.fixture

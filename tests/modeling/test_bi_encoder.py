@@ -8,7 +8,7 @@ import torch
 
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
 

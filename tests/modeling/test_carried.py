@@ -7,8 +7,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.saved_folder import read_json, write_json
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.folder import read_json, write_json
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
 BAD_CONFIGS = [

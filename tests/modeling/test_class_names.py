@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.modeling.class_names import scored_classes
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.cross_encoder import CrossEncoder, scored_classes
 from tests.families import LETTERS, save_family
 
 

@@ -13,9 +13,9 @@ from transformers import AlbertConfig, AlbertModel, AutoTokenizer
 from cosent.compute.packed_backbone import POSITIONS, packed_forward
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.modeling import cross_encoder
-from cosent.modeling.auto import load_model
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models import cross_encoder
+from cosent.models.auto import load_model
+from cosent.models.cross_encoder import CrossEncoder
 from tests.families import FAMILIES, random_family
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]

@@ -8,11 +8,10 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import processors
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from cosent.data.collators import JoinedPairCollator
-from cosent.data.tokenization import tokenize_joined
+from cosent.data.pairs import JoinedPairCollator, tokenize_joined
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from tests.published import END, TURN, qwen3_embedding
 
 TEXTS = ["我喜欢北京", "怎么还款，如何还款", "我", "红色的苹果" * 6, "今天天气很好"]

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from cosent.errors import InputError
-from cosent.modeling import decoding
-from cosent.modeling.decoding import (
+from cosent.models import decoding
+from cosent.models.decoding import (
     Sampling,
     distinct,
     next_states,
@@ -17,7 +17,7 @@ from cosent.modeling.decoding import (
     unilm_mask,
     write_targets,
 )
-from cosent.modeling.student import Student
+from cosent.models.student import Student
 
 LOW = torch.finfo(torch.float32).min
 LOGITS = torch.tensor([0.15, 0.5, 0.05, 0.3]).log()

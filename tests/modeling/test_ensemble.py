@@ -12,14 +12,14 @@ from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
 from cosent.inference.embedding import quantized
-from cosent.mining.labels import judge
-from cosent.modeling.auto import load_bi_encoder, load_model
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.ensemble import ScoreEnsemble, VectorEnsemble
-from cosent.modeling.prompts import Prompts
-from cosent.modeling.tail import IDENTITY, Dense
-from cosent.modeling.teacher import sentence_vectors, teacher_scores, teacher_vectors
+from cosent.inference.mining import judge
+from cosent.models.auto import load_bi_encoder, load_model
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.ensemble import ScoreEnsemble, VectorEnsemble
+from cosent.models.modules import IDENTITY, Dense
+from cosent.models.prompts import Prompts
+from cosent.models.teacher import sentence_vectors, teacher_scores, teacher_vectors
 from tests.families import LETTERS, save_family
 
 RNG = np.random.default_rng(0)

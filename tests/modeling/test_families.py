@@ -14,15 +14,14 @@ from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.quantizers_utils import should_convert_module
 
 from cosent.compute.packed_backbone import POSITIONS
-from cosent.data.collators import JoinedPairCollator, PairCollator
-from cosent.data.tokenization import tokenize_apart, tokenize_joined
+from cosent.data.pairs import JoinedPairCollator, PairCollator, tokenize_apart, tokenize_joined
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.foreign_code import load_config
-from cosent.modeling.heads import classifier_heads, patterns_of_heads
-from cosent.modeling.lora import ADAPTER, add_adapter
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.heads import classifier_heads, patterns_of_heads
+from cosent.models.loading import load_config
+from cosent.models.lora import ADAPTER, add_adapter
 from tests.families import FAMILIES, LETTERS, LONGEST, save_family
 
 REFUSED = ("squeezebert", "t5")  # as encoders of one sentence

@@ -10,9 +10,9 @@ from transformers import modeling_flash_attention_utils
 
 from cosent.compute import packed_backbone
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.trial import check_architecture
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.loading import check_architecture
 from tests.families import save_family
 
 TEXTS = ["一丁丂七", "丄丅丆万丈三上下丌不丑丒专且丕三上下丌不丑丒", "与", "丏丐丑丒专且丕"]
@@ -85,7 +85,8 @@ def test_a_whole_run_with_flash_attention(tower, kernel_calls, train, make_corpu
 
     transformers loads a model with flash attention only where the package is installed; here it is set after loading.
     """
-    from cosent.training import folder_proof, towers
+    from cosent.training import load as towers
+    from cosent.training import proof as folder_proof
 
     build, load = towers.build_model, folder_proof.load_model
 

@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.student import Student
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.student import Student
 from cosent.training.pretraining import initial_model
 from tests.families import save_family
 

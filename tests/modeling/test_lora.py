@@ -13,9 +13,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from cosent.errors import InputError
-from cosent.modeling import lora
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models import lora
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 
 FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果"], ["我不喜欢北京", "如何还款", "推荐一辆红车"]
 

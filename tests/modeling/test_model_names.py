@@ -10,9 +10,9 @@ from threading import Thread
 import pytest
 
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.student import Student
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.student import Student
 
 RESOLVE = """
 import sys

@@ -7,8 +7,8 @@ import torch
 from sentence_transformers.sentence_transformer import modules
 
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.pooling import MODE_KEYS, POOLINGS, Pooling
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.pooling import MODE_KEYS, POOLINGS, Pooling
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
 

@@ -8,13 +8,12 @@ import torch
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
-from cosent.data.collators import PairCollator
-from cosent.data.tokenization import tokenize_apart
+from cosent.data.pairs import PairCollator, tokenize_apart
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.pooling import Pooling
-from cosent.modeling.prompts import CROSS_ENCODER, Prompts
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.pooling import Pooling
+from cosent.models.prompts import CROSS_ENCODER, Prompts
 from tests.families import LETTERS, save_family
 
 TEXTS = {"query": "问句：", "passage": "段落："}

@@ -11,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.pooling import CHOICES, MODE_KEYS
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.pooling import CHOICES, MODE_KEYS
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
 
@@ -63,7 +63,7 @@ def test_only_attention_needs_this_package_in_sentence_transformers(tiny_model, 
         SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling).save_pretrained(tmp_path / pooling)
         modules = json.loads((tmp_path / pooling / "modules.json").read_text(encoding="utf-8"))
         foreign = [module["type"] for module in modules if not module["type"].startswith("sentence_transformers.")]
-        assert foreign == (["cosent.modeling.pooling.Pooling"] if pooling == "attention" else [])
+        assert foreign == (["cosent.models.pooling.Pooling"] if pooling == "attention" else [])
     with pytest.raises(ValueError, match=r"cosent\.modeling\.pooling\.Pooling"):
         SentenceTransformer(str(tmp_path / "attention"), device="cpu")
 

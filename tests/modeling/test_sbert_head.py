@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cosent.modeling.sbert_head import FEATURES, SentenceBertHead
+from cosent.models.heads import FEATURES, SentenceBertHead
 
 
 @pytest.mark.parametrize("features", [("u", "v", "|u-v|"), ("|u-v|",), ("u*v", "u")])

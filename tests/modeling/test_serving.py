@@ -9,9 +9,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.tail import IDENTITY, Dense, Normalize
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.modules import IDENTITY, Dense, Normalize
 from tests.families import LETTERS, save_family
 from tests.modeling.servers import Refused, text_embeddings_inference, vectors, vllm
 

@@ -10,8 +10,8 @@ from transformers import AutoModel
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.embedding import quantized
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.saved_folder import read_json
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.folder import read_json
 from tests.published import bge_zh, qwen3_embedding
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]

@@ -7,10 +7,10 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForMaskedLM, RoFormerConfig, RoFormerForMaskedLM
 
 from cosent.errors import InputError
-from cosent.modeling.auto import load_model
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.loading import keep_layers
-from cosent.modeling.student import Student
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.loading import keep_layers
+from cosent.models.student import Student
 
 SENTENCES = ["今天天气很好", "我", "wifi 怎么连不上 2024 年的手机"]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer import modules
 
-from cosent.modeling.tail import ACTIVATIONS, build
+from cosent.models.modules import ACTIVATIONS, build
 
 
 @pytest.mark.parametrize("residual", [False, True])

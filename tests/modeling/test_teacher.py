@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from cosent.modeling import teacher as cached
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.teacher import prune, sentence_vectors, teacher_vectors
+from cosent.models import teacher as cached
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.teacher import prune, sentence_vectors, teacher_vectors
 
 FIRST, SECOND = ["好", "坏", "好"], ["坏", "红", "绿"]
 

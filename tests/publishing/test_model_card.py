@@ -11,10 +11,9 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from cosent.data.corpus import load_corpus
-from cosent.data.leaks import leaks
+from cosent.data.corpus import leaks, load_corpus
 from cosent.encoders import resolve
-from cosent.publishing.model_card import CARD_NAME, CardSource, card_text
+from cosent.reporting.card import CARD_NAME, CardSource, card_text
 from cosent.run import read_record
 
 

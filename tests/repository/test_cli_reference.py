@@ -3,8 +3,7 @@
 from importlib import import_module
 
 from benchmarks.cli_reference import PAGE, page
-from cosent.cli import JOBS, is_of_library
-from cosent.flags import flags_of
+from cosent.cli import JOBS, flags_of, is_of_library
 
 
 def test_the_page_is_current():

@@ -17,9 +17,9 @@ import cosent.cli
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.evaluation.calibration import Platt
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
-from cosent.modeling.student import Student
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.student import Student
 from cosent.run import Environment, RunRecord
 
 ROOT = Path(__file__).parents[2]

@@ -9,11 +9,9 @@ from accelerate.commands.launch import launch_command_parser
 
 from cosent import distill
 from cosent.cli import parse
+from cosent.data.manifest import Manifest
 from cosent.losses import LOSSES
-from cosent.schema import Manifest
-from cosent.training.arguments import (
-    TRAIN_ARGUMENTS,
-)
+from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.objective import build_objective
 
 ROOT = Path(__file__).parents[2]

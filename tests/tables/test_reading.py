@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from cosent.data.files import PAIR, SENTENCE, open_table, table_writer
 from cosent.errors import InputError
-from cosent.tables.reading import PAIR, SENTENCE, open_table
-from cosent.tables.writing import table_writer
 
 ROWS = [{"id": "1", "q1": '他说"好",\u2028走了', "q2": "坏"}, {"id": "2", "q1": "=一", "q2": " 二 "}]
 ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet", ".xlsx", ".tsv.gz", ".csv.gz", ".jsonl.gz")

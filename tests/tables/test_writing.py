@@ -2,9 +2,8 @@
 
 import pytest
 
+from cosent.data.files import SENTENCE, check_output, open_table, table_writer
 from cosent.errors import InputError
-from cosent.tables.reading import SENTENCE, open_table
-from cosent.tables.writing import check_output, table_writer
 
 
 @pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl", ".parquet", ".xlsx", ".csv.gz"])

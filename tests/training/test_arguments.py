@@ -7,11 +7,11 @@ import torch
 
 from cosent.distill import StudentTrainingArguments
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.pretrain import PretrainingArguments
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.objective import Objective
-from cosent.training.pair_trainer import PairTrainer
+from cosent.training.trainer import PairTrainer
 
 
 @pytest.mark.parametrize(

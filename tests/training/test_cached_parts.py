@@ -8,12 +8,12 @@ import sys
 import pytest
 import torch
 
-from cosent.compute.out_of_memory import DoesNotFit, fits_everywhere, is_out_of_memory
+from cosent.compute.grad_cache import DoesNotFit, fits_everywhere, is_out_of_memory
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import BiEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.bi_encoder import BiEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record
-from cosent.training.cached_parts import sizes
+from cosent.training.caching import sizes
 from tests.launching import ROOT, history, launch
 
 TOWERS = {"bi_encoder": BiEncoder, "cross_encoder": CrossEncoder}
@@ -156,7 +156,7 @@ def test_sizes_that_make_no_sense(train, corpus, flags, words):
 def test_auto_under_sharding_is_refused(tmp_path, monkeypatch, strategy):
     """Fails if one process runs out of memory within a part, and the others wait for its shards for ever."""
     from cosent.training.arguments import PairTrainingArguments
-    from cosent.training.cached_parts import CachedParts
+    from cosent.training.caching import CachedParts
 
     args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, cached_part_size="auto", eval_strategy="no")
     monkeypatch.setenv(f"ACCELERATE_USE_{strategy.upper()}", "true")
@@ -188,7 +188,7 @@ from pathlib import Path
 from transformers import TrainerCallback
 from cosent import train
 from cosent.cli import parse
-from cosent.training.pair_trainer import PairTrainer
+from cosent.training.trainer import PairTrainer
 
 class Limit(TrainerCallback):  # 40 MiB of activations
     def on_train_begin(self, args, state, control, **kwargs):
@@ -240,8 +240,8 @@ import json, os, sys
 import torch
 from cosent import train
 from cosent.cli import run
-from cosent.modeling.bi_encoder import BiEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.bi_encoder import BiEncoder
+from cosent.models.cross_encoder import CrossEncoder
 
 rank, jobs = int(os.environ["RANK"]), json.loads(sys.argv[1])
 

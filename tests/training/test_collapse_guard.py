@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.evaluation.embedding_space import spread
+from cosent.evaluation.similarity import spread
 
 
 def test_spread_by_hand():

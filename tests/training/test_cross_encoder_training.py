@@ -9,7 +9,7 @@ import sentence_transformers
 
 from cosent.errors import InputError
 from cosent.evaluation.metrics import find_threshold
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.cross_encoder import CrossEncoder
 
 CROSS_ENCODER = ("--tower", "cross_encoder", "--num_train_epochs", "1")
 

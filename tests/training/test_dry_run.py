@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-from cosent.data.corpus import load_corpus
-from cosent.data.leaks import leaks
+from cosent.data.corpus import leaks, load_corpus
 from cosent.errors import InputError
 from cosent.run import read_record
-from cosent.training import dry_run
+from cosent.training import plan as dry_run
 from cosent.training.arguments import PairTrainingArguments
 from tests.launching import run_here
 

@@ -6,7 +6,7 @@ import pytest
 
 import cosent
 from cosent import train as job
-from cosent.training import environment
+from cosent.training import record as environment
 
 
 def test_a_source_tree_has_a_version(monkeypatch):

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cosent.errors import InputError
-from cosent.modeling.auto import load_model
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.cross_encoder import CrossEncoder
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record
-from cosent.training.folder_proof import COMPARED, distance
+from cosent.training.proof import COMPARED, distance
 
 TOWERS = ("bi_encoder", "cross_encoder")
 

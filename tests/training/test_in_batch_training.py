@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from cosent.cli import parse
-from cosent.data.collators import PairCollator
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import PairDataset
-from cosent.data.prefix import NO_PREFIXES
+from cosent.data.pairs import NO_PREFIXES, PairCollator, PairDataset
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record
 from cosent.train import main
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
-from cosent.training.mixture import load_mixture, training_set
+from cosent.training.load import load_mixture, training_set
 from tests.conftest import SENTENCES
 
 

@@ -9,11 +9,11 @@ import torch
 
 from cosent.data.corpus import Corpus
 from cosent.data.groups import sentence_groups
-from cosent.data.relevance import pool_and_relevance
+from cosent.data.manifest import Manifest
+from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.losses.in_batch import SIMILAR, infonce_loss
-from cosent.schema import Manifest
 from cosent.training.objective import build_objective, loss_targets
 
 

@@ -10,7 +10,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
-from cosent.modeling.loading import load_tokenizer
+from cosent.models.loading import load_tokenizer
 from cosent.training.pretraining import (
     COMPARE_SCALE,
     Pretraining,

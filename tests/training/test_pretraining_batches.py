@@ -8,7 +8,7 @@ import torch
 
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.modeling.loading import load_tokenizer
+from cosent.models.loading import load_tokenizer
 from cosent.training.pretraining_batches import (
     IGNORED,
     SPECIAL_TOKENS,

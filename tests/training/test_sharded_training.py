@@ -9,10 +9,9 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from cosent.modeling.auto import load_model
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.carried import Carried
-from cosent.modeling.tail import Dense, LayerNorm, Normalize
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.modules import Carried, Dense, LayerNorm, Normalize
 from cosent.run import read_queries, read_record, read_scores
 from tests.conftest import prepare as prepare_corpus
 from tests.launching import ROOT, apart, history, launch, run_here

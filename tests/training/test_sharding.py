@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
 from cosent.errors import InputError
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.sharding import FSDP_CONFIG, check_strategy, launched_with, layer_classes, load_state, whole_state
 from tests.launching import ROOT

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from cosent.data.manifest import Manifest
 from cosent.encoders import resolve
-from cosent.evaluation.overlap import character_overlap
-from cosent.modeling.bi_encoder import SentenceEncoder
-from cosent.modeling.decoding import Sampling, unilm_mask
-from cosent.modeling.student import Student
-from cosent.schema import Manifest
+from cosent.evaluation.similarity import character_overlap
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.decoding import Sampling, unilm_mask
+from cosent.models.student import Student
 from cosent.training.student import Corruption, StudentCollator, StudentDataset, perplexity, sample_report
 
 

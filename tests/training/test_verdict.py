@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from cosent.data.corpus import load_corpus
-from cosent.evaluation.overlap import overlap_spearman
 from cosent.evaluation.significance import spearman
+from cosent.evaluation.similarity import overlap_spearman
 from cosent.run import Environment, Proof, RunRecord, Shortfall, in_words, read_record
-from cosent.training import verdict
+from cosent.training import evaluation as verdict
 
 SIMILAR = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
 OTHER = [("今天天气很好", "怎么还款", 0.0), ("红色的苹果", "我喜欢北京", 0.0), ("推荐一辆红车", "今天不好", 0.0)]

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from cosent.compute.onednn import modes, survive_forks
 from cosent.errors import InputError
 
 if TYPE_CHECKING:
@@ -136,3 +137,41 @@ def decided_by_main(decide: Callable[[], Result]) -> Result:
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]
+
+
+_evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threads inside, modules to put back in train
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Runs a block in evaluation mode (without dropout) and then restores the mode of every module.
+
+    With several threads inside, the last one to leave restores the modes. A model in evaluation mode is never touched.
+    """
+    survive_forks()
+    with modes:
+        threads, trained = _evaluated.get(model) or (0, [module for module in model.modules() if module.training])
+        _evaluated[model] = threads + 1, trained
+        set_training(trained, False)
+    try:
+        yield
+    finally:
+        with modes:
+            threads, trained = _evaluated.pop(model)
+            if threads > 1:
+                _evaluated[model] = threads - 1, trained
+            else:
+                set_training(trained, True)
+
+
+def set_training(modules: list[nn.Module], training: bool) -> None:
+    for module in modules:
+        module.training = training
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Runs a block with random numbers that depend only on `seed`; the global random state is restored."""
+    with torch.random.fork_rng(range(torch.cuda.device_count())):  # without the list, it warns about several devices
+        torch.manual_seed(seed)
+        yield

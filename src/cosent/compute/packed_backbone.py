@@ -9,8 +9,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from cosent.compute.packing import Plan, pack, plan_rows, token_counts, unpack, worthwhile_plan
-from cosent.compute.row_masks import IMPLEMENTATIONS, sentences_apart
+from cosent.compute.packing import (
+    IMPLEMENTATIONS,
+    Plan,
+    pack,
+    plan_rows,
+    sentences_apart,
+    token_counts,
+    unpack,
+    worthwhile_plan,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -10,13 +10,29 @@ the padded shape. For lengths 3, 2 and 2 in rows of 4 tokens:
     slots [[0, 1, 2],          the place of each token in the flattened rows; after the end of a sentence,
            [4, 5, 5],          its last token is repeated, which the attention mask hides from the pooling
            [6, 7, 7]]
+
+Attention masks of packed rows: each architecture builds its own, and other sentences are hidden in it.
+
+A transformers model describes what its tokens see (all, those before, a window around them) by a function of two
+places, and lets the function registered for its attention implementation draw the mask. The registered ones are
+extended here: while `sentences_apart` is entered, two tokens must also belong to one sentence.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache, wraps
 from typing import TypeVar
 
 import numpy as np
 import torch
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    AttentionMaskInterface,
+    and_masks,
+    packed_sequence_mask_function,
+)
 
 from cosent.errors import InputError
 
@@ -169,3 +185,46 @@ def pack(tensors: dict[str, torch.Tensor], plan: Plan, fill: dict[str, int] | No
 def unpack(hidden: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     """Reads `hidden` of shape `(rows, width, hidden)` back to `(sentences, longest, hidden)`; see `Packed.slots`."""
     return hidden.flatten(0, 1).index_select(0, slots.flatten()).unflatten(0, slots.shape)
+
+
+IMPLEMENTATIONS = ("sdpa", "eager")
+current: ContextVar[torch.Tensor | None] = ContextVar("current", default=None)
+
+
+@contextmanager
+def sentences_apart(segments: torch.Tensor) -> Iterator[None]:
+    """Lets the models that this thread calls on packed rows see only one sentence at a time.
+
+    They must be called without an `attention_mask`. Empty places see each other, so that no softmax is empty.
+
+    Args:
+        segments: shape `(rows, width)`, the number of the sentence of each token, see `packing.Packed`.
+    """
+    extend_masks()
+    before = current.set(segments)
+    try:
+        yield
+    finally:
+        current.reset(before)
+
+
+@cache
+def extend_masks() -> None:
+    """Extends the registered functions, once in a process; without `sentences_apart` they draw what they always do."""
+    for name in IMPLEMENTATIONS:
+        AttentionMaskInterface.register(name, within_sentences(ALL_MASK_ATTENTION_FUNCTIONS[name]))
+
+
+def within_sentences(draw: Callable) -> Callable:
+    """A function that draws masks, with sentences kept apart in them."""
+
+    @wraps(draw)
+    def draw_apart(*args, **options):
+        segments = current.get()
+        if segments is not None:
+            sees = and_masks(options["mask_function"], packed_sequence_mask_function(segments))
+            # Not None where every token may see every other: such a mask would be left out.
+            options |= {"mask_function": sees, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        return draw(*args, **options)
+
+    return draw_apart

@@ -6,17 +6,116 @@ cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, t
 
 import hashlib
 import json
-from collections.abc import Callable
-from typing import Any
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
+from cosent.compute.onednn import run_tokenizer
 from cosent.data.corpus import labels_of
-from cosent.data.prefix import NO_PREFIXES, Prefixes
-from cosent.data.tokenization import tokenize_apart, tokenize_joined, tokenizer_rules
-from cosent.schema import COLUMNS
+from cosent.data.files import SENTENCE, open_table
+from cosent.data.manifest import COLUMNS, Manifest
+from cosent.errors import InputError
+
+
+class Prefix(NamedTuple):
+    """Text that is put in front of every sentence.
+
+    Args:
+        text: read with the sentence, in one sequence.
+        skip: number of tokens at the start of the sequence that are not pooled; 0 pools those of the prompt too.
+    """
+
+    text: str = ""
+    skip: int = 0
+
+
+Prefixes = tuple[Prefix, Prefix]  # of the first and the second sentence of a pair
+NO_PREFIX = Prefix()
+NO_PREFIXES: Prefixes = (NO_PREFIX, NO_PREFIX)
+
+
+def skipped(prefixes: Prefixes, pairs: int) -> dict[str, torch.Tensor]:
+    """The entry `skip` of a batch, int64 of shape `(pairs, 2)`; no entry where all tokens are pooled."""
+    counts = [prefix.skip for prefix in prefixes]
+    return {"skip": torch.tensor([counts] * pairs)} if any(counts) else {}
+
+
+logger = logging.getLogger(__name__)
+
+
+def tokenize_apart(batch: dict, tokenizer, max_length: int, prefixes: Prefixes = NO_PREFIXES) -> dict[str, list]:
+    """Token ids of both sentences behind their prompts, each cut at `max_length`, and how many of the two were cut."""
+    options = {"truncation": True, "max_length": max_length, "return_attention_mask": False}
+    sides = [run_tokenizer(tokenizer, texts, **options) for texts in prefixed(batch, prefixes)]
+    cut = np.array([[bool(row.overflowing) for row in side.encodings] for side in sides])
+    return {"input_ids1": sides[0]["input_ids"], "input_ids2": sides[1]["input_ids"], "truncated": cut.sum(axis=0)}
+
+
+def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes = NO_PREFIXES) -> dict[str, list]:
+    """Token ids of `[CLS] sentence1 [SEP] sentence2 [SEP]` with their prompts, cut at the end of the longer sentence.
+
+    Returns:
+        `input_ids`; `first_tokens`, how many of them have segment id 0 (all, if the tokenizer has no segments);
+        `truncated`, whether the pair was cut.
+
+    Raises:
+        InputError: the tokenizer numbers segments in another way than zeros before ones.
+    """
+    options = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
+    pairs = run_tokenizer(tokenizer, *prefixed(batch, prefixes), **options)
+    ids, first_tokens = pairs["input_ids"], [len(ids) for ids in pairs["input_ids"]]
+    for row, segments in enumerate(pairs.get("token_type_ids", [])):
+        first_tokens[row] = len(segments) - sum(segments)
+        if segments != [0] * first_tokens[row] + [1] * sum(segments):
+            raise InputError(
+                f"This tokenizer gives a pair the segment ids {segments}, expected zeros before ones: training would "
+                "not match pretraining. Pass --segment_ids zero, or take another encoder."
+            )
+    truncated = [bool(row.overflowing) for row in pairs.encodings]
+    return {"input_ids": ids, "first_tokens": first_tokens, "truncated": truncated}
+
+
+def prefixed(batch: dict, prefixes: Prefixes) -> list[list[str]]:
+    """Both columns of sentences, each sentence behind the prompt of its side."""
+    sides = zip(COLUMNS[:2], prefixes, strict=True)
+    return [[prefix.text + sentence for sentence in batch[name]] for name, prefix in sides]
+
+
+def tokenizer_rules(tokenizer) -> str:
+    """A fast tokenizer's rules and vocabulary, without the state of its last call: part of a cache's key."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    return f"{tokenizer.model_input_names}|{json.dumps(backend)}"
+
+
+def warn_truncated(truncated: int, total: int, unit: str, max_length: int, where: str = "", flag: str = "") -> None:
+    """Warns about truncated text, unless `truncated` is 0.
+
+    Args:
+        truncated: how many of `total` were longer than `max_length` tokens.
+        unit: what is counted, `sentences` or `pairs`.
+        where: the corpus and split they are from.
+        flag: the flag that sets the limit.
+    """
+    if truncated:
+        logger.warning(
+            "%s%d of %d %s are longer than %d tokens and are truncated.%s",
+            f"{where}: " if where else "",
+            truncated,
+            total,
+            unit,
+            max_length,
+            f" Raise {flag} to read more." if flag else "",
+        )
+
 
 IDS = datasets.Sequence(datasets.Value("int32"))
 TOKEN_FEATURES = {
@@ -115,3 +214,140 @@ def column_view(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
 def fingerprint(rows: datasets.Dataset, tokenizer, how: str) -> str:
     """Key of the token cache."""
     return hashlib.sha256(f"{rows._fingerprint}|{how}|{tokenizer_rules(tokenizer)}".encode()).hexdigest()[:32]
+
+
+def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42) -> datasets.Dataset:
+    """Replaces the second sentence of negative pairs by one drawn at random from all second sentences of `rows`.
+
+    The drawn sentence is neither of the pair's own, nor one that `rows` label as similar to the first, so that labels
+    stay true. Rows and labels keep their order. Depends only on `seed`.
+
+    Source: kexue.fm 8847, which claims that naive cosine losses fail only on hard negatives.
+
+    Raises:
+        InputError: labels that are not binary, or fewer sentences than a negative needs.
+    """
+    if manifest.label_kind != "binary":
+        raise InputError(
+            f"--random_negatives needs to know which pairs are negative, and {manifest.name} has {manifest.label_kind} "
+            "labels. Leave it out, or take a corpus with labels of 0 and 1."
+        )
+    first, second, labels = rows["sentence1"][:], rows["sentence2"][:], labels_of(rows)
+    similar = {pair for a, b, label in zip(first, second, labels, strict=True) if label for pair in ((a, b), (b, a))}
+    drawn, rng = list(second), np.random.default_rng(seed)
+    for row in np.flatnonzero(labels == 0):
+        candidates = (second[index] for index in rng.integers(len(second), size=100))
+        own = (first[row], second[row])
+        drawn[row] = next((c for c in candidates if c not in own and (first[row], c) not in similar), None)
+        if drawn[row] is None:
+            raise InputError(
+                f"--random_negatives: a hundred drawn sentences are all similar to {first[row]!r}, the first sentence "
+                f"of row {row} of {manifest.name} train. {len(set(second))} different sentences are too few."
+            )
+    return rows.remove_columns("sentence2").add_column("sentence2", drawn).select_columns(list(COLUMNS))
+
+
+FEATURES = datasets.Features(
+    zip(COLUMNS, (datasets.Value("string"), datasets.Value("string"), datasets.Value("float32")), strict=True)
+)
+
+
+def twice(sentences: Iterable[str], label: float = 1.0) -> datasets.Dataset:
+    """Each distinct sentence as a pair with itself, in the order of their first occurrence.
+
+    Args:
+        label: label of all pairs.
+    """
+    column = pc.unique(pa.array(sentences, pa.string()))  # both columns share its memory
+    labels = pa.array([label] * len(column), pa.float32())
+    return datasets.Dataset(pa.table([column, column, labels], names=list(COLUMNS)).cast(FEATURES.arrow_schema))
+
+
+@dataclass
+class PairCollator:
+    """Pads pairs on the right to the longest sentence of the batch.
+
+    Example, with `pad_token_id` 0 and one pair of 2 and 3 tokens::
+
+        PairCollator(0)([([2, 3], [2, 7, 3], 1.0)])
+        {"input_ids":      [[[2, 3, 0], [2, 7, 3]]],    # (batch, 2, tokens), int64
+         "attention_mask": [[[1, 1, 0], [1, 1, 1]]],    # (batch, 2, tokens), int64
+         "labels":         [1.0]}                       # (batch,), float32
+
+    Prompts whose tokens are not pooled add `skip`, see `prefix.skipped`; pairs with groups add `groups`, int64 of shape
+    (batch, 2), see `sentence_groups`.
+    """
+
+    pad_token_id: int
+    prefixes: Prefixes = NO_PREFIXES
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> "PairCollator":
+        return cls(tokenizer.pad_token_id, prefixes)
+
+    def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
+        padded = pad([ids for first, second, *_ in pairs for ids in (first, second)], self.pad_token_id)
+        batch = {name: tensor.view(len(pairs), 2, -1) for name, tensor in padded.items()}
+        batch |= skipped(self.prefixes, len(pairs))
+        if len(pairs[0]) > 3:
+            batch["groups"] = torch.from_numpy(np.stack([groups for *_, groups in pairs]))
+        return batch | {"labels": torch.tensor([label for _, _, label, *_ in pairs], dtype=torch.float32)}
+
+
+@dataclass
+class JoinedPairCollator:
+    """Pads joined pairs on the right to the longest of the batch, and numbers their segments where a model wants it.
+
+    Example, with `pad_token_id` 0, segments, and pairs of 2 + 2 and 2 + 1 tokens::
+
+        JoinedPairCollator(0, True)([([2, 3, 7, 3], 2, 1.0), ([2, 3, 3], 2, 0.0)])
+        {"input_ids":      [[2, 3, 7, 3], [2, 3, 3, 0]],    # (batch, tokens), int64
+         "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],    # (batch, tokens), int64
+         "token_type_ids": [[0, 0, 1, 1], [0, 0, 1, 0]],    # (batch, tokens), int64; absent without segments
+         "labels":         [1.0, 0.0]}                      # (batch,), float32
+    """
+
+    pad_token_id: int
+    segments: bool
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> "JoinedPairCollator":
+        """Prompts change nothing here: a classifier reads the pair as one sequence, and pools as it was trained."""
+        return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
+
+    def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
+        batch = pad([ids for ids, _, _ in pairs], self.pad_token_id)
+        if self.segments:
+            first_tokens = torch.tensor([int(first) for _, first, _ in pairs])[:, None]
+            is_second = torch.arange(batch["input_ids"].shape[1]) >= first_tokens
+            batch["token_type_ids"] = is_second * batch["attention_mask"]
+        return batch | {"labels": torch.tensor([label for _, _, label in pairs], dtype=torch.float32)}
+
+
+def pad(sequences: list[np.ndarray], pad_token_id: int) -> dict[str, torch.Tensor]:
+    """`input_ids` and `attention_mask` of shape `(sequences, longest)`, int64, padded on the right."""
+    lengths = np.array([len(ids) for ids in sequences])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    input_ids = np.full(mask.shape, pad_token_id, dtype=np.int64)
+    input_ids[mask] = np.concatenate(sequences)
+    return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+
+
+def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
+    """Streams the texts of files, stripped, in their order; empty ones are left out.
+
+    Args:
+        paths: files as `open_table` reads them: `.txt` with a text per line, or tables with a column `text` or
+            `sentence`, or a single one.
+
+    Raises:
+        InputError: a file that is missing or of another kind, or a row that has no text.
+    """
+    for path in paths:
+        table = open_table(path, None, SENTENCE, "a column named text", "--text")
+        yield from filter(None, map(str.strip, table.texts(keep_empty=True)))
+
+
+def normalized_text(text: str) -> str:
+    """Normalises a sentence for comparison: no punctuation, spaces or case."""
+    return re.sub(r"\W+", "", text).lower()

@@ -7,11 +7,109 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cosent.cli import option, refuse_changed
 from cosent.data.corpus import Corpus
-from cosent.data.relevance import pool_and_relevance
-from cosent.data.retrieval_arguments import RetrievalArguments
+from cosent.data.groups import components, similar
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
+
+MOST_CONNECTED = 5_000_000  # pairs of connected sentences that are listed, in about 1 GiB
+
+
+def pool_and_relevance(
+    corpus: Corpus, split: str, from_label: float | None = None, closure: bool = False, whole_pool: bool = False
+) -> tuple[list[str], Relevance, np.ndarray]:
+    """The distinct sentences of a split, and for each that is labelled similar to others, which ones.
+
+    Every sentence of a similar pair is a query for the other one. The gain of a sentence is its label: 1 of binary
+    labels. Of a pair that is labelled more than once, the greatest label is kept; a sentence with itself is no pair.
+
+    Args:
+        from_label: least label of similar sentences; default: `Manifest.similar_from`.
+        closure: also take sentences as similar that are connected by similar pairs, with gain 1.
+        whole_pool: retrieve among the sentences of all splits; the queries stay those of `split`.
+
+    Returns:
+        The pool; its queries, whose `Relevance.items` are places in it; and the places of the sentences of each pair of
+        the split, int64 of shape `(pairs, 2)`.
+
+    Raises:
+        InputError: the split has no similar pair, `from_label` is not above 0, where gains begin, or similar pairs
+            connect more than `MOST_CONNECTED` pairs of sentences.
+    """
+    least = corpus.manifest.similar_from if from_label is None else from_label
+    if least <= 0:
+        raise InputError(f"The least label of similar sentences must be above 0, got {least:g}: labels are gains.")
+    rows = corpus.split(split)
+    splits = [rows, *(other for name, other in corpus.splits.items() if whole_pool and name != split)]
+    place: dict[str, int] = {}
+    for part in splits:
+        for name in ("sentence1", "sentence2"):
+            for sentence in part[name][:]:
+                place.setdefault(sentence, len(place))
+    labels = corpus.labels(split)
+    places = np.array([[place[s] for s in rows[name][:]] for name in ("sentence1", "sentence2")]).T
+    first, second = places.T
+    to_find = similar(labels, least) & (first != second)
+    if not to_find.any():
+        raise InputError(
+            f"{corpus.folder} {split} has no pair of different sentences with a label of at least {least:g}, so "
+            "nothing can be retrieved. Name another split or a lower label."
+        )
+    first, second, labels = first[to_find], second[to_find], labels[to_find].astype(np.float64)
+    if closure:
+        first, second, labels = connected(first, second, len(place))
+    known = relevance(np.r_[first, second], np.r_[second, first], np.r_[labels, labels])
+    return list(place), known, places
+
+
+def connected(first: np.ndarray, second: np.ndarray, sentences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All pairs of sentences that are connected by the given pairs, each once, with labels of 1.
+
+    Raises:
+        InputError: more than `MOST_CONNECTED`.
+    """
+    component = components(first, second, sentences)
+    members = np.unique(np.r_[first, second])
+    sizes = np.unique(component[members], return_counts=True)[1]
+    count = int((sizes * (sizes - 1) // 2).sum())
+    if count > MOST_CONNECTED:
+        raise InputError(
+            f"--retrieval_closure: similar pairs connect {count:,} pairs of sentences (largest group: {sizes.max():,} "
+            f"sentences), and at most {MOST_CONNECTED:,} can be listed. Leave it out, or raise --retrieval_from."
+        )
+    groups = np.split(members[np.argsort(component[members], kind="stable")], np.cumsum(sizes)[:-1])
+    pairs = np.concatenate([group[np.stack(np.triu_indices(len(group), 1), axis=1)] for group in groups])
+    return pairs[:, 0], pairs[:, 1], np.ones(len(pairs))
+
+
+def relevance(query: np.ndarray, item: np.ndarray, gain: np.ndarray) -> Relevance:
+    """`Relevance` of pairs of query and item in any order; of repeated ones the greatest gain is kept."""
+    order = np.lexsort((-gain, item, query))
+    query, item, gain = query[order], item[order], gain[order]
+    new = np.r_[True, (query[1:] != query[:-1]) | (item[1:] != item[:-1])]
+    query, item, gain = query[new], item[new], gain[new]
+    queries, starts = np.unique(query, return_index=True)
+    return Relevance(queries, np.r_[starts, len(query)], item, gain)
+
+
+@dataclass
+class RetrievalArguments:
+    """Retrieval, measured next to Spearman: which similar sentences a bi-encoder finds among those of a split."""
+
+    retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
+    retrieval_pool: str = option("split", "Sentences to search: those of the split or of all.", ("split", "all"))
+    retrieval_from: float | None = option(
+        None, "Least label of sentences that are to be found; default: that of the corpus (1 of 0 and 1, 4 of 0..5)."
+    )
+    retrieval_closure: bool = option(False, "Sentences that are connected by similar pairs are to be found too.")
+
+    def __post_init__(self):
+        if not self.retrieval:
+            refuse_changed(self, ("retrieval_pool", "retrieval_from", "retrieval_closure"), "--retrieval true")
+        if self.retrieval_from is not None and self.retrieval_from <= 0:
+            raise InputError(f"--retrieval_from must be above 0, got {self.retrieval_from:g}: labels are gains.")
+
 
 logger = logging.getLogger(__name__)
 

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cosent.compute.devices import choose_device
+from cosent.compute.onednn import choose_device
+from cosent.data.files import SENTENCE, open_table
 from cosent.errors import InputError
-from cosent.finding.index import Hit, Index
-from cosent.inference.decision_rule import DecisionRule, decision_rules
-from cosent.modeling.auto import load_model
-from cosent.modeling.embedder import Embedder
-from cosent.modeling.student import Student
-from cosent.modeling.text_model import TextModel
-from cosent.tables.reading import SENTENCE, open_table
+from cosent.inference.decision import DecisionRule, decision_rules
+from cosent.inference.index import Hit, Index
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import Embedder, TextModel
+from cosent.models.student import Student
 
 TOP, CANDIDATES = 10, 50  # sentences shown, and read again by the cross-encoder
 SAMPLES, KEPT = 60, 20  # paraphrases drawn, and shown

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from cosent.data.files import LABEL_NAMES, PAIR, is_label, open_table, value_of
 from cosent.demo_page.models import Judge
 from cosent.demo_page.sentences import sentence
 from cosent.errors import InputError
-from cosent.tables.formats import LABEL_NAMES
-from cosent.tables.labels import is_label, value_of
-from cosent.tables.reading import PAIR, open_table
 
 COLUMNS = ("sentence1", "sentence2", "label")
 MOST_ROWS = 200

@@ -5,8 +5,8 @@ from html import escape
 
 from cosent.demo_page.contributions import Parts, contributions
 from cosent.demo_page.models import Judge
-from cosent.finding.index import Hit
-from cosent.inference.decision_rule import DecisionRule
+from cosent.inference.decision import DecisionRule
+from cosent.inference.index import Hit
 
 LONGEST_SHOWN = 300  # characters of a sentence that was found
 NAMES = {True: "双塔 bi-encoder", False: "交互式 cross-encoder"}

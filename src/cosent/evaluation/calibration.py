@@ -6,13 +6,78 @@ the threshold. Here it is read and applied, without scikit-learn.
 A probability holds for pairs like those of that split, with its share of similar ones. It lies within `1 / (n + 2)` and
 `1 - 1 / (n + 2)` for a map that was fitted on n pairs: no number of them that agree proves certainty, and the log loss
 stays finite.
+
+Fit a map from scores to probabilities: Platt's or isotonic, whichever has the lower cross-validated log loss.
+
+On the pairs that it was fitted on, the isotonic map has the lower log loss nearly always, as it may follow them step
+by step. So the two compete on pairs that they have not seen: `FOLDS` folds of the validation split, each with the same
+share of similar pairs, drawn with a fixed seed. The winner is then fitted on all pairs.
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from cosent.evaluation.probability_metrics import probability_metrics
+BINS = 15
+LEAST = 1e-7  # of float32, in which models compute: a probability of 0 or 1 counts as this far from it
+
+
+def probability_metrics(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """`brier`, `log_loss` and `calibration_error`; lower is better.
+
+    Args:
+        probabilities: that each pair is similar, shape `(pairs,)`, at least one.
+        labels: 0 or 1, shape `(pairs,)`.
+
+    Returns:
+        `brier`: `mean of (p - y)^2`.
+        `log_loss`: `-mean of log(p if y = 1 else 1 - p)`, natural logarithm.
+        `calibration_error`: `sum over bins of |mean p - share of y = 1| * share of the pairs`, the expected calibration
+        error over `BINS` bins of equal width.
+
+    Raises:
+        ValueError: different shapes, probabilities outside 0..1 (NaN too), other labels.
+
+    Source: Brier 1950; Naeini et al. 2015 and Guo et al. 2017 (https://arxiv.org/abs/1706.04599), with the probability
+    of the label 1 in place of the confidence in the predicted class.
+    """
+    p, y = _check(probabilities, labels)
+    clipped = np.clip(p, LEAST, 1 - LEAST)
+    counts, means, shares = reliability(p, y)
+    return {
+        "brier": float(np.mean((p - y) ** 2)),
+        "log_loss": float(-np.mean(np.log(np.where(y == 1, clipped, 1 - clipped)))),
+        "calibration_error": float(np.sum(np.abs(means - shares) * counts) / len(p)),
+    }
+
+
+def reliability(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bins of equal width that are not empty: number of pairs, mean probability and share of similar pairs of each.
+
+    Bin k of `BINS` holds `k / BINS <= p < (k + 1) / BINS`, the last one also p = 1.
+    """
+    p, y = _check(probabilities, labels)
+    bins = np.minimum((p * BINS).astype(int), BINS - 1)
+    counts = np.bincount(bins, minlength=BINS)
+    held = counts > 0
+    means, shares = (np.bincount(bins, weights=values, minlength=BINS)[held] / counts[held] for values in (p, y))
+    return counts[held], means, shares
+
+
+def _check(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    if p.ndim != 1 or p.shape != y.shape or not len(p):
+        raise ValueError(
+            f"Expected probabilities and labels of one shape (pairs,), got {p.shape} and {y.shape}. They would be "
+            "compared with the labels of other pairs. Pass one of each per pair, and at least one pair."
+        )
+    if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
+        raise ValueError(
+            "Expected probabilities within 0..1 and labels of 0 and 1, got others. The Brier score and the log loss "
+            "of such rows mean nothing. Pass calibrated scores, not raw ones, and no graded labels."
+        )
+    return p, y
+
 
 Numbers = np.ndarray | list[float]
 
@@ -106,3 +171,82 @@ def calibration_metrics(
     if calibration is None:
         return metrics
     return metrics | probability_metrics(calibration.probabilities(scores), labels)
+
+
+FOLDS = 5
+SCARCE = 2 * FOLDS  # pairs of a label; with fewer, folds decide nothing, and Platt's two numbers are taken
+
+
+def fit_calibration(scores: np.ndarray, labels: np.ndarray) -> Calibration:
+    """The map of the method with the lower cross-validated log loss; Platt's on a tie, or with few pairs of a label.
+
+    Equal scores get equal probabilities; if all are equal, the share of similar pairs. A map never falls: for scores
+    that are higher for dissimilar pairs, it is that share too.
+
+    Args:
+        scores: any finite numbers, shape `(pairs,)`.
+        labels: 0 or 1, both of them present.
+
+    Raises:
+        ValueError: labels of one kind, or what `probability_metrics` refuses.
+    """
+    scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    if not np.array_equal(np.unique(labels), (0, 1)):
+        raise ValueError(
+            f"Expected labels of 0 and 1, both of them, got {np.unique(labels)[:5]}. Every pair would get the same "
+            "probability, whatever its score. Fit on a split with both."
+        )
+    if np.bincount(labels.astype(int)).min() < SCARCE:
+        return FITS["platt"](scores, labels)
+    losses = {method: cross_validated_log_loss(method, scores, labels) for method in METHODS}
+    best = min(losses, key=losses.__getitem__)  # the first of equals
+    return FITS[best](scores, labels, log_loss=losses)
+
+
+def cross_validated_log_loss(method: str, scores: np.ndarray, labels: np.ndarray) -> float:
+    """Log loss over all pairs, each with the probability of a map that was fitted on the other folds."""
+    from sklearn.model_selection import StratifiedKFold
+
+    probabilities = np.empty_like(scores)
+    for fitted, held_out in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(scores, labels):
+        probabilities[held_out] = FITS[method](scores[fitted], labels[fitted]).probabilities(scores[held_out])
+    return probability_metrics(probabilities, labels)["log_loss"]
+
+
+def fit_platt(scores: np.ndarray, labels: np.ndarray, **described) -> Platt:
+    """Logistic regression on the score, with Platt's targets `(n1 + 1) / (n1 + 2)` and `1 / (n0 + 2)` for 1 and 0.
+
+    They keep the slope finite where the scores separate the labels. A falling line is replaced by the best flat one.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    ones = labels.sum()
+    targets = np.where(labels == 1, (ones + 1) / (ones + 2), 1 / (len(labels) - ones + 2))
+    center, spread = scores.mean(), scores.std()
+    slope = 0.0
+    if spread > 1e-9 * max(1.0, abs(center)):  # otherwise all are equal up to rounding
+        standard = (scores - center) / spread
+        line = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-8)
+        line.fit(np.tile(standard, 2)[:, None], np.repeat((1, 0), len(scores)), np.concatenate((targets, 1 - targets)))
+        slope, intercept = float(line.coef_[0, 0] / spread), float(line.intercept_[0])
+    if slope <= 0:
+        slope, intercept = 0.0, float(np.log(targets.sum() / (1 - targets).sum()))
+    return Platt(pairs=len(scores), slope=slope, intercept=float(intercept - slope * center), **described)
+
+
+def fit_isotonic(scores: np.ndarray, labels: np.ndarray, **described) -> Isotonic:
+    """The rising curve of least squares, which is that of the least log loss too (Brümmer and du Preez 2013).
+
+    One dissimilar pair with the highest score and one similar pair with the lowest are added: if the k highest scores
+    are all those of similar pairs, the curve ends at `k / (k + 1)` and not at certainty.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    ends = (scores.max(), scores.min())
+    curve = IsotonicRegression(increasing=True).fit(np.append(scores, ends), np.append(labels, (0.0, 1.0)))
+    return Isotonic(
+        pairs=len(scores), scores=curve.X_thresholds_.tolist(), fitted=curve.y_thresholds_.tolist(), **described
+    )
+
+
+FITS = {"platt": fit_platt, "isotonic": fit_isotonic}

@@ -1,7 +1,7 @@
 """Bulk embedding of sentences, for `Embedder.encode`, the encode job and distillation."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Set
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
@@ -11,12 +11,103 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize as scale_to_length_1
 
-from cosent.compute.contexts import evaluating
-from cosent.compute.onednn import onednn_linears
-from cosent.compute.threads import run_tokenizer
-from cosent.data.prefix import NO_PREFIX, Prefix
+from cosent.compute.distributed import evaluating, gather_object, rank, world_size
+from cosent.compute.onednn import onednn_linears, run_tokenizer
+from cosent.data.pairs import NO_PREFIX, NO_PREFIXES, JoinedPairCollator, Prefix, Prefixes, tokenize_joined
 from cosent.errors import InputError
-from cosent.inference.batches import CHUNK_SEQUENCES, REORDER_TOKENS, device_batches
+
+CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which limits the memory of token ids
+BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
+REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for oneDNN pays off
+
+
+def check_sentences(sentences: Collection[str]) -> None:
+    """Refuses anything but a list of strings.
+
+    Raises:
+        InputError: one string instead of a list of them, what has no order or no length, or an item that is not a
+            string.
+    """
+    if isinstance(sentences, str):
+        raise InputError(
+            "Expected a list of sentences, got one string: its characters would be encoded one by one. Pass [sentence]."
+        )
+    if not isinstance(sentences, Collection) or isinstance(sentences, Set | Mapping):
+        raise InputError(
+            f"Expected a list of sentences, got {type(sentences).__name__}. Pass a list, whose order is that of the "
+            "results; for a generator, list(sentences)."
+        )
+    for position, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            raise InputError(
+                f"Expected sentences as strings, got {sentence!r} ({type(sentence).__name__}) at position {position}. "
+                "Drop it, or convert it to text."
+            )
+
+
+def check_pairs(sentences1: Collection[str], sentences2: Collection[str]) -> None:
+    """Refuses anything but two lists of strings of equal length.
+
+    Raises:
+        InputError: as for `check_sentences`, a string next to something else, or lists of different lengths.
+    """
+    if isinstance(sentences1, str) != isinstance(sentences2, str):
+        kinds = f"{type(sentences1).__name__} and {type(sentences2).__name__}"
+        raise InputError(f"similarity compares two strings, or two lists row by row, got {kinds}. Pass the same kind.")
+    check_sentences(sentences1)
+    check_sentences(sentences2)
+    if len(sentences1) != len(sentences2):
+        raise InputError(
+            f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences. Pass two lists of "
+            "equal length."
+        )
+
+
+def check_finite(values: np.ndarray, first: int, of: str) -> None:
+    """Refuses vectors or scores that nothing can be compared with.
+
+    Args:
+        values: shape `(rows, ...)`.
+        first: number of the first row.
+        of: what has the rows, for the message.
+
+    Raises:
+        InputError: NaN or an infinite number in a row.
+    """
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
+    if len(wrong):
+        row = first + int(wrong[0])
+        raise InputError(
+            f"{of}: expected finite numbers from the model, got nan or inf for text {row + 1}. Compute in float32, "
+            "leave the text out, or train the model again."
+        )
+
+
+def device_batches(lengths: np.ndarray, batch_size: int, device: torch.device) -> list[tuple[int, int]]:
+    """`batch_bounds` with the token limit of a device.
+
+    Raises:
+        InputError: a `batch_size` below 1.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}.")
+    return batch_bounds(lengths, batch_size, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"]))
+
+
+def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tuple[int, int]]:
+    """Splits sequences, longest first, into batches of at most `batch_size` sequences and `tokens` with padding.
+
+    A sequence longer than `tokens` becomes its own batch.
+
+    Args:
+        lengths: shape `(sequences,)`, tokens of each, descending.
+    """
+    bounds, start = [], 0
+    while start < len(lengths):
+        stop = min(len(lengths), start + max(1, min(batch_size, tokens // int(lengths[start]))))
+        bounds.append((start, stop))
+        start = stop
+    return bounds
 
 
 @dataclass(frozen=True)
@@ -139,3 +230,94 @@ def quantized(encoder: nn.Module) -> nn.Module:
     with warnings.catch_warnings():  # int8 tensors are deprecated in PyTorch: pytorch/pytorch#184982
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
         return torch.ao.quantization.quantize_dynamic(deepcopy(encoder).eval(), scheme, inplace=True)
+
+
+def score_pairs(
+    encoder: nn.Module,
+    sentences1: list[str],
+    sentences2: list[str],
+    batch_size: int,
+    progress: Callable[[int], None] | None = None,
+    prefixes: Prefixes = NO_PREFIXES,
+) -> tuple[np.ndarray, int]:
+    """Scores pairs in evaluation mode, in batches of similar length.
+
+    Args:
+        encoder: a `CrossEncoder`; its mode (train or eval) is restored.
+        sentences1, sentences2: the sentences of each pair.
+        batch_size: most pairs per forward pass, which also has at most `BATCH_TOKENS` tokens.
+        progress: called after each batch with its number of pairs.
+        prefixes: the prompts in front of both sides.
+
+    Returns:
+        float32 array of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
+
+    Raises:
+        InputError: a pair has no tokens.
+    """
+    scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
+    with evaluating(encoder):
+        for start in range(0, len(scores), CHUNK_SEQUENCES):
+            chunk = slice(start, start + CHUNK_SEQUENCES)
+            columns = {"sentence1": sentences1[chunk], "sentence2": sentences2[chunk]}
+            pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length, prefixes)
+            empty = [row for row, ids in enumerate(pairs["input_ids"], start) if not ids]
+            if empty:
+                raise InputError(
+                    f"Expected a token in every pair, got none in the one at position {empty[0]}: both sentences are "
+                    "empty, and this tokenizer has no [CLS]. It would have no score. Drop it."
+                )
+            scores[chunk] = score_tokens(encoder, pairs, batch_size, progress)
+            truncated += sum(pairs["truncated"])
+    return scores, truncated
+
+
+@torch.inference_mode()
+def score_tokens(
+    encoder: nn.Module, pairs: dict[str, list], batch_size: int, progress: Callable[[int], None] | None
+) -> np.ndarray:
+    """Runs the encoder over the result of `tokenize_joined`: float32 of shape `(pairs,)`, in the order given."""
+    ids, first_tokens, device = pairs["input_ids"], pairs["first_tokens"], encoder.backbone.device
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    order = np.argsort(-lengths, kind="stable")
+    scores = torch.empty(len(ids), device=device)
+    collate = JoinedPairCollator.from_tokenizer(encoder.tokenizer)
+    with onednn_linears(encoder, reorder=lengths.sum() >= REORDER_TOKENS):
+        for start, stop in device_batches(lengths[order], batch_size, device):
+            batch = collate([(ids[row], first_tokens[row], 0.0) for row in order[start:stop]])
+            del batch["labels"]
+            scores[start:stop] = encoder(**{name: tensor.to(device) for name, tensor in batch.items()})["scores"]
+            if progress is not None:
+                progress(stop - start)
+    restored = np.empty(len(ids), dtype=np.float32)
+    restored[order] = scores.cpu().numpy()  # the only synchronisation with the device
+    return restored
+
+
+def score(model, rows, batch_size: int, prompts: tuple[str, str]) -> np.ndarray:
+    """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
+
+    def own(part: slice) -> np.ndarray:
+        sentences = (rows[name][:][part] for name in ("sentence1", "sentence2"))
+        return model.similarity(*sentences, batch_size, show_progress_bar=rank() == 0, prompt=prompts)
+
+    return shared(own, len(rows))
+
+
+def embed_pool(model, pool: list[str], batch_size: int, prompts: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of length 1 of sentences as queries and as documents, the same ones if the prompts are."""
+    options = {"batch_size": batch_size, "normalize": True, "show_progress_bar": rank() == 0}
+    sides = {
+        text: shared(lambda part, text=text: model.encode(pool[part], prompt=text, **options), len(pool))
+        for text in dict.fromkeys(prompts)
+    }
+    return sides[prompts[0]], sides[prompts[1]]
+
+
+def shared(compute: Callable[[slice], np.ndarray], rows: int) -> np.ndarray:
+    """What `compute` returns for all rows, float32 of shape `(rows, ...)`; processes share them out."""
+    parts = gather_object(compute(slice(rank(), None, world_size())))
+    every = np.empty((rows, *parts[0].shape[1:]), dtype=np.float32)
+    for number, part in enumerate(parts):
+        every[number :: len(parts)] = part
+    return every

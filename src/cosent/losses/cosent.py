@@ -8,12 +8,7 @@ score returns a NaN loss: it is never hidden. Checking the values of the labels 
 import torch
 from torch import Tensor
 
-from cosent.losses.checks import (
-    at_least_float32,
-    check_embeddings,
-    check_scores,
-    refuse,
-)
+from cosent.losses.checks import at_least_float32, check_embeddings, check_scores, refuse
 
 # Inverse temperature. kexue.fm 8847 multiplies cosines, which lie within -1 and 1, by 20; the logit of a cross-encoder
 # has no bounds and finds its own scale (kexue.fm 9341).

@@ -5,15 +5,15 @@ from dataclasses import asdict, dataclass
 
 from transformers import TrainingArguments
 
-from cosent.data.retrieval_arguments import RetrievalArguments
+from cosent.cli import option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.data.retrieval import RetrievalArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.flags import option, refuse_below_1, refuse_changed, refuse_negative
-from cosent.inference.prompt_arguments import SavedPromptArguments
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
-from cosent.modeling.pooling import CHOICES
-from cosent.training.tensorboard import check_reporters
+from cosent.models.pooling import CHOICES
+from cosent.models.prompts import SavedPromptArguments
+from cosent.training.callbacks import check_reporters
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,8 @@ from safetensors import SafetensorError
 from transformers import TrainingArguments
 
 from cosent.compute.distributed import decided_by_main, rank
-from cosent.errors import InputError
-from cosent.files import write_atomically
-from cosent.modeling.lora import ADAPTER
+from cosent.errors import InputError, write_atomically
+from cosent.models.lora import ADAPTER
 from cosent.run import RECORD_NAME, SCORES_NAME, UNFINISHED
 from cosent.training.sharding import launched_with
 

@@ -15,14 +15,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from cosent.compute.processes import PARENT_VARIABLE, end_tree
+from cosent.cli import PARENT_VARIABLE, as_words, end_tree, flags_of, nearest, read_values, read_yaml, value_of
+from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
-from cosent.flags import as_words, flags_of, nearest, read_values, value_of
 from cosent.results import Result
 from cosent.run import QUERIES_NAME, SCORES_NAME, CorpusRecord, RunRecord, read_queries, read_record, read_scores
-from cosent.schema import corpus_folder
 from cosent.training.arguments import TRAIN_ARGUMENTS
-from cosent.yaml_text import read_yaml
 
 STOPPED = 130  # exit status after Ctrl-C
 # Flags that are set for every run.

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from cosent.data.groups import similar
+from cosent.data.manifest import Manifest
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.losses.in_batch import SIMILAR
-from cosent.modeling.sbert_head import SentenceBertHead
-from cosent.schema import Manifest
+from cosent.models.heads import SentenceBertHead
 
 
 @dataclass(frozen=True)

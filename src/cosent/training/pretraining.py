@@ -19,23 +19,20 @@ from transformers import (
     TrainerCallback,
 )
 
-from cosent.compute.contexts import seeded
-from cosent.compute.distributed import decided_by_main
+from cosent.compute.distributed import decided_by_main, seeded
 from cosent.compute.onednn import trainable_onednn_linears
-from cosent.compute.row_masks import sentences_apart
+from cosent.compute.packing import sentences_apart
 from cosent.encoders import resolve
-from cosent.errors import InputError
-from cosent.files import apply_umask
+from cosent.errors import InputError, apply_umask
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
-from cosent.modeling.foreign_code import load_config
-from cosent.modeling.loading import freeze_sines, quiet_transformers
-from cosent.modeling.pooling import Pooling
-from cosent.modeling.saved_folder import read_json, save_modules, write_json
+from cosent.models.folder import read_json, save_modules, write_json
+from cosent.models.loading import freeze_sines, load_config, quiet_transformers
+from cosent.models.pooling import Pooling
 from cosent.training.callbacks import use_log_lines
 from cosent.training.pretraining_batches import IGNORED
-from cosent.training.resumable_trainer import ResumableTrainer
 from cosent.training.sharding import launched_with
+from cosent.training.trainer import ResumableTrainer
 
 CONFIGS = {"bert": BertConfig, "roformer": RoFormerConfig}
 TWO_SENTENCES = ("bert", "ernie", "megatron-bert")  # whose head on two sentences is BERT's

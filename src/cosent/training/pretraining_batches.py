@@ -15,7 +15,7 @@ from transformers import BertTokenizer, PreTrainedTokenizerBase
 
 from cosent.compute.packing import pack, plan_rows
 from cosent.data.corpus import load_corpus
-from cosent.data.text import normalized_text, read_texts
+from cosent.data.pairs import normalized_text, read_texts
 from cosent.errors import InputError
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -9,23 +9,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from cosent.compute.contexts import evaluating
-from cosent.compute.onednn import onednn_linears
-from cosent.compute.threads import run_tokenizer
+from cosent.compute.distributed import evaluating
+from cosent.compute.onednn import onednn_linears, run_tokenizer
 from cosent.data.corpus import Corpus
-from cosent.data.pairs import PairDataset
-from cosent.data.prefix import NO_PREFIXES, Prefixes, skipped
+from cosent.data.pairs import NO_PREFIXES, PairDataset, Prefixes, skipped
 from cosent.evaluation.metrics import SimilarityMetrics
-from cosent.evaluation.overlap import character_overlap
-from cosent.inference.batches import batch_bounds
-from cosent.modeling.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.modeling.decoding import Sampling, rank_candidates, write_targets
-from cosent.modeling.student import Student
+from cosent.evaluation.similarity import character_overlap
+from cosent.inference.embedding import batch_bounds
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.decoding import Sampling, rank_candidates, write_targets
+from cosent.models.student import Student
 from cosent.run import Intervals, Metrics, RunRecord, Written
-from cosent.training.held_out import corpora_that_rank, spearman_interval
+from cosent.training.evaluation import corpora_that_rank, spearman_interval
 from cosent.training.objective import Objective
-from cosent.training.pair_trainer import Outputs, PairTrainer
 from cosent.training.sharding import whole_state
+from cosent.training.trainer import Outputs, PairTrainer
 
 SIMILAR_FROM = 0.8  # cosine
 TOP = 5

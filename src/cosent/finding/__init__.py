@@ -1,1 +1,0 @@
-"""Finding sentences: an index that is searched, reranking, near-duplicates and groups."""

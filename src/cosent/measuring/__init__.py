@@ -1,1 +1,0 @@
-"""What `evaluate` measures with: rows of a corpus or a file, thresholds, tables of results, tasks of mteb."""

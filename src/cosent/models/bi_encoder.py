@@ -1,0 +1,466 @@
+"""The bi-encoder: a backbone with pooling, saved in a folder that sentence-transformers can load."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.functional import cosine_similarity, normalize
+from tqdm.auto import tqdm
+
+from cosent.compute.onednn import run_tokenizer
+from cosent.compute.packed_backbone import max_tokens, packed_forward, padded_forward
+from cosent.data.pairs import NO_PREFIX, Prefix, Prefixes, tokenizer_rules, warn_truncated
+from cosent.encoders import resolve
+from cosent.errors import InputError
+from cosent.evaluation.similarity import pair_cosines
+from cosent.inference.embedding import check_pairs, check_sentences, embed
+from cosent.models.folder import MODULES, add_server_keys, is_cross_encoder, read_json, save_modules, submodule_state
+from cosent.models.loading import (
+    check_architecture,
+    dropout_changes,
+    load_backbone,
+    load_tokenizer,
+    missing_models,
+    quiet_transformers,
+)
+from cosent.models.modules import Carried, Normalize, embedding_dimension, load_modules, warn_of_similarity
+from cosent.models.pooling import Pooling
+from cosent.models.prompts import Prompts
+
+
+class TextModel(nn.Module):
+    """Base class of both towers and the student: `backbone`, `tokenizer`, and a maximum length saved with the latter.
+
+    Their `from_pretrained` share these parameters:
+        model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
+        max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: that of the
+            tokenizer.
+        dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
+        seed: seed of weights that the folder lacks; the global random state is left alone.
+        attn_implementation: e.g. `flash_attention_2`, whose variable-length kernel then runs packed rows.
+        quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
+        device: where to move it, e.g. `cuda`; default: the CPU.
+
+    Attributes:
+        packing: lay the sentences of a batch into shared rows instead of padding them, where that does not change the
+            results (see `packing.py`); may be changed at any time.
+        prompts: texts in front of sentences, saved with the model; the default one is put there unless another, or
+            none (`prompt=""`), is requested.
+    """
+
+    packing = True
+    prompts = Prompts()
+
+    @property
+    def device(self) -> torch.device:
+        return self.backbone.device
+
+    @property
+    def rules(self) -> str:
+        """What decides its answers besides its weights: part of the key of a cache."""
+        return repr(("none", self.max_length, tokenizer_rules(self.tokenizer)))
+
+    @property
+    def max_length(self) -> int:
+        """Tokens per sequence, [CLS] and [SEP] included; longer ones are cut. Saved with the tokenizer."""
+        return min(self.tokenizer.model_max_length, max_tokens(self.backbone.config))
+
+    @max_length.setter
+    def max_length(self, tokens: int) -> None:
+        limit = max_tokens(self.backbone.config)
+        if not 3 <= tokens <= limit:
+            raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
+        self.tokenizer.model_max_length = tokens
+
+    def raise_max_length(self, tokens: int) -> None:
+        """Makes room for further tokens, as far as the backbone has positions for them."""
+        self.max_length = min(self.max_length + tokens, max_tokens(self.backbone.config))
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text without special ones."""
+        return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def prefix(self, text: str) -> Prefix:
+        """A prompt as this model reads it.
+
+        Raises:
+            InputError: it is so long that nothing of a sentence would be read.
+        """
+        if not text:
+            return NO_PREFIX
+        ids = run_tokenizer(self.tokenizer, text, verbose=False)["input_ids"]
+        if len(ids) >= self.max_length:
+            raise InputError(
+                f"The prompt {text!r} has {len(ids)} tokens, and sentences are cut to {self.max_length} with it: "
+                "nothing of them would be left. Take a shorter prompt, or raise the maximum length."
+            )
+        if self.prompts.include_prompt:
+            return Prefix(text)
+        # As sentence-transformers counts: with [CLS], without the [SEP] that follows only the sentence.
+        return Prefix(text, len(ids) - (ids[-1] in self.tokenizer.all_special_ids))
+
+    def prefixes(
+        self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
+    ) -> Prefixes:
+        """The prompts of both sentences of a pair; the arguments are those of `Prompts.sides`."""
+        first, second = self.prompts.sides(prompt, prompt_name)
+        return self.prefix(first), self.prefix(second)
+
+    @overload
+    def similarity(
+        self,
+        sentences1: str,
+        sentences2: str,
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        prompt: str | Sequence[str] | None = ...,
+        prompt_name: str | Sequence[str] | None = ...,
+    ) -> float: ...
+
+    @overload
+    def similarity(
+        self,
+        sentences1: list[str],
+        sentences2: list[str],
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        prompt: str | Sequence[str] | None = ...,
+        prompt_name: str | Sequence[str] | None = ...,
+    ) -> np.ndarray: ...
+
+    def similarity(
+        self,
+        sentences1: str | list[str],
+        sentences2: str | list[str],
+        batch_size: int = 512,
+        show_progress_bar: bool = False,
+        prompt: str | Sequence[str] | None = None,
+        prompt_name: str | Sequence[str] | None = None,
+    ) -> float | np.ndarray:
+        """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
+
+        A bi-encoder's is the cosine; for all against all, multiply the results of `encode(..., normalize=True)`. A
+        cross-encoder's is any real number, higher = more similar; (a, b) and (b, a) may differ. Warns about sentences,
+        or pairs, over `max_length`.
+
+        Args:
+            batch_size: most sentences or pairs per forward pass; its number of tokens is limited too.
+            show_progress_bar: report progress on stderr.
+            prompt: text to put in front, "" for none; default: the default prompt of `prompts`. A list of two if they
+                differ for `sentences1` and `sentences2`, which a cross-encoder refuses.
+            prompt_name: instead, the name of one of `prompts`, or of two.
+
+        Raises:
+            InputError: a string next to a list, two strings of which one is empty, lists of different lengths, an item
+                that is not a string, or a `batch_size` below 1.
+        """
+        sides = self.prompts.sides(prompt, prompt_name)
+        options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+        if isinstance(sentences1, str) and isinstance(sentences2, str):
+            if not (sentences1 and sentences2):
+                raise InputError(f"similarity compares non-empty sentences, got {sentences1!r} and {sentences2!r}.")
+            return float(self.pair_scores([sentences1], [sentences2], sides, **options)[0])
+        check_pairs(sentences1, sentences2)
+        return self.pair_scores(list(sentences1), list(sentences2), sides, **options)
+
+    @abstractmethod
+    def pair_scores(
+        self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
+    ) -> np.ndarray:
+        """Float32 scores `(pairs,)` of two lists.
+
+        Args:
+            sides: the prompts of both.
+            options: `batch_size` and `show_progress_bar`.
+        """
+
+    def save_tokenizer(self, folder: str | Path) -> None:
+        """Writes the tokenizer, which carries `max_length`."""
+        self.tokenizer.model_max_length = self.max_length
+        self.tokenizer.save_pretrained(folder)
+
+    def gradient_checkpointing_enable(self, **kwargs) -> None:
+        self.backbone.gradient_checkpointing_enable(**kwargs)
+
+
+class Embedder(TextModel):
+    """Base class of models that embed single sentences, and compare two by the cosine of their vectors."""
+
+    @property
+    @abstractmethod
+    def embedding_dimension(self) -> int:
+        """Width of a sentence vector."""
+
+    @abstractmethod
+    def readers(self, prefix: Prefix) -> list[tuple[TextModel, Prefix]]:
+        """The encoders that read every sentence, each with the prompt that it reads in place of `prefix`."""
+
+    @abstractmethod
+    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """The vectors `(sentences, embedding_dimension)` from those of each of the `readers`."""
+
+    def encode(
+        self,
+        sentences: list[str],
+        batch_size: int = 512,
+        normalize: bool = False,
+        show_progress_bar: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> np.ndarray:
+        """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
+
+        Args:
+            sentences: any number of sentences in any order.
+            batch_size: most sentences per forward pass; its number of tokens is limited too.
+            normalize: scale every vector to length 1, so that a dot product is the cosine.
+            show_progress_bar: report progress on stderr.
+            prompt: text to put in front of every sentence, "" for none; default: the default prompt of `prompts`.
+            prompt_name: instead, the name of one of `prompts`.
+
+        Returns:
+            float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
+
+        Raises:
+            InputError: one string instead of a list of them, what has no order or no length (a set, a generator), an
+                item that is not a string, a `batch_size` below 1, an unknown `prompt_name`, or a prompt as long as
+                `max_length`.
+        """
+        check_sentences(sentences)
+        prefix = self.prefix(self.prompts.text(prompt, prompt_name))
+        with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
+            vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update, prefix)
+        warn_truncated(truncated, len(sentences), "sentences", self.max_length)
+        return vectors
+
+    def pair_scores(
+        self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
+    ) -> np.ndarray:
+        """The cosine of each pair."""
+        first, second = sides
+        if first == second:  # a sentence of both sides is read once
+            vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)
+            one, other = vectors[: len(sentences1)], vectors[len(sentences1) :]
+        else:
+            columns = zip((sentences1, sentences2), sides, strict=True)
+            one, other = (self.encode(column, normalize=True, prompt=text, **options) for column, text in columns)
+        return pair_cosines(one, other)
+
+
+HEAD_NAME = "head.safetensors"
+
+
+class SentenceEncoder(Embedder):
+    """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
+
+    Args:
+        tail: modules of `tail.py`, which read the vectors of the pooling one after the other.
+
+    Attributes:
+        prompts, carried: what else the starting folder says; saved with the model.
+    """
+
+    prompts, carried = Prompts(), Carried()
+
+    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, tail: Iterable[nn.Module] = ()):
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.pooling = pooling
+        self.tail = nn.Sequential(*tail)
+
+    @property
+    def embedding_dimension(self) -> int:
+        """Width of a sentence vector."""
+        return embedding_dimension(self.pooling.embedding_dimension, self.tail)
+
+    @property
+    def modules_after_backbone(self) -> str:
+        """Description of the pooling and the tail: two encoders with the same one have weights of the same shapes."""
+        return ", ".join(f"{type(module).__name__} {module.config()}" for module in (self.pooling, *self.tail))
+
+    @property
+    def rules(self) -> str:
+        """See `TextModel`; with its modules."""
+        return repr((self.modules_after_backbone, self.max_length, tokenizer_rules(self.tokenizer)))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        pooling: str | None = None,
+        max_length: int | None = None,
+        dropout: float | None = None,
+        seed: int = 42,
+        attn_implementation: str | None = None,
+        quantization_config=None,
+        device: str | torch.device | None = None,
+    ) -> "SentenceEncoder":
+        """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
+
+        Args:
+            pooling: one of `CHOICES`, or several modes joined by `+`; default: that of the folder, else `mean`.
+            The others: see `TextModel`.
+
+        Raises:
+            InputError: no model there, a cross-encoder although no pooling is named, or a pooling that this project
+                does not support.
+        """
+        path = resolve(model_name_or_path)
+        if pooling is None and is_cross_encoder(path) and read_json(path, MODULES) is None:
+            raise InputError(
+                f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Load it with CrossEncoder or "
+                "load_model; to train a bi-encoder from its backbone, name a pooling, e.g. mean."
+            )
+        changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        if quantization_config is not None:
+            quantization_config.llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`
+        with missing_models(model_name_or_path):
+            changes |= dropout_changes(path, dropout)
+            backbone, unused = load_backbone(path, seed, **changes)
+            tokenizer = load_tokenizer(path)
+        pool, tail = load_modules(path, backbone.config.hidden_size, pooling, seed)
+        check_architecture(backbone, tokenizer, pool.mode)
+        encoder = cls(backbone, tokenizer, pool, tail)
+        encoder.take_over(path, max_length, unused)
+        return encoder.to(device=device)
+
+    def take_over(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
+        """Applies and keeps what a starting folder says besides its modules.
+
+        Args:
+            max_length: instead of that of the folder.
+            unused: weights of the folder that this module does not have.
+        """
+        self.prompts, self.carried = Prompts.read(path), Carried.read(path, unused)
+        self.carried.prepare(self.tokenizer)
+        if max_length is not None:
+            self.max_length = max_length
+        similarity = self.carried.settings.get("similarity_fn_name") or "cosine"
+        unit = len(self.tail) > 0 and isinstance(self.tail[-1], Normalize)
+        if similarity != "cosine" and not (unit and similarity == "dot"):
+            warn_of_similarity(path, similarity)
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes backbone, tokenizer, the other modules and settings; sentence-transformers can load the folder.
+
+        Args:
+            state_dict: this module's weights, if gathered from shards; default: its own.
+        """
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        weights = submodule_state(state_dict, "backbone.") | self.carried.weights
+        add_server_keys(self.backbone.config)
+        with quiet_transformers():
+            self.backbone.save_pretrained(folder, state_dict=weights)
+        self.save_around_backbone(folder, state_dict)
+
+    def save_around_backbone(self, folder: str | Path, state_dict: dict[str, torch.Tensor]) -> None:
+        """Writes everything but the backbone."""
+        self.save_tokenizer(folder)
+        layers, include_prompt = self.backbone.config.num_hidden_layers, self.prompts.include_prompt
+        save_modules(folder, layers, self.pooling, self.tail, state_dict, include_prompt)
+        self.carried.save(folder, self.prompts, self.max_length, all_layers=self.pooling.layers != (-1,))
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Embeds sentences.
+
+        Args:
+            input_ids, attention_mask (`torch.Tensor` of shape `(sentences, tokens)`): padded on the right.
+            skip (`torch.Tensor` of shape `(sentences,)`): see `Pooling.pool`.
+
+        Returns:
+            `torch.Tensor` of shape `(sentences, embedding_dimension)`, of length 1 only after a `Normalize`.
+        """
+        run = packed_forward if self.packing else padded_forward
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
+        mask = attention_mask[:, : tokens.shape[1]]
+        return self.tail(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
+
+    def readers(self, prefix: Prefix) -> "list[tuple[SentenceEncoder, Prefix]]":
+        """Itself."""
+        return [(self, prefix)]
+
+    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Its own vectors."""
+        return parts[0]
+
+
+class BiEncoder(nn.Module):
+    """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head.
+
+    Every forward of training goes through this module, so that the hooks of DistributedDataParallel see the head too.
+    """
+
+    def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    @property
+    def packing(self) -> bool:
+        """As `TextModel.packing`."""
+        return self.encoder.packing
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Embeds and compares pairs.
+
+        Args:
+            input_ids, attention_mask (`torch.Tensor` of shape `(batch, 2, tokens)`): padded on the right.
+            skip (`torch.Tensor` of shape `(batch, 2)`): as for `SentenceEncoder`.
+
+        Returns:
+            `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
+            head also `logits` of shape `(batch, classes)`.
+        """
+        skip = None if skip is None else skip.flatten()
+        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), skip=skip)
+        embeddings = embeddings.float().unflatten(0, (-1, 2))
+        if self.training:
+            scores = cosine_similarity(embeddings[:, 0], embeddings[:, 1])
+        else:  # as `similarity` computes them, so that equal sentences tie
+            scores = pair_cosines(*normalize(embeddings, dim=-1).unbind(1))
+        outputs = {"embeddings": embeddings, "scores": scores}
+        if self.head is not None:
+            outputs["logits"] = self.head(embeddings)
+        return outputs
+
+    def gradient_checkpointing_enable(self, **kwargs) -> None:
+        self.encoder.gradient_checkpointing_enable(**kwargs)
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes the encoder as `SentenceEncoder` does, and the head, which is needed only for resuming."""
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        self.encoder.save_pretrained(folder, submodule_state(state_dict, "encoder."))
+        Path(folder, HEAD_NAME).unlink(missing_ok=True)  # left by an earlier model with a head
+        if self.head is not None:
+            save_file(submodule_state(state_dict, "head."), Path(folder, HEAD_NAME))
+
+    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them.
+
+        Raises:
+            InputError: a model of another kind.
+        """
+        if is_cross_encoder(str(folder)):
+            raise InputError(f"{folder} was saved by a cross-encoder run. Resume with the recipe it was started with.")
+        saved = SentenceEncoder.from_pretrained(str(folder))
+        has_head = Path(folder, HEAD_NAME).is_file()
+        same = saved.modules_after_backbone == self.encoder.modules_after_backbone
+        if not same or has_head != (self.head is not None):
+            raise InputError(
+                f"{folder} was saved by a run of another kind: {saved.modules_after_backbone} with"
+                f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with the recipe it was started with."
+            )
+        state = {f"encoder.{name}": weight for name, weight in saved.state_dict().items()}
+        head = {} if self.head is None else load_file(Path(folder, HEAD_NAME))
+        return state | {f"head.{name}": weight for name, weight in head.items()}

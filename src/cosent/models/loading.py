@@ -1,0 +1,352 @@
+"""Loading of transformers models and their tokenizers, for both towers."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
+from transformers.models.auto import CONFIG_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from cosent.compute.distributed import evaluating, seeded
+from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, averaged_layers
+from cosent.errors import InputError
+from cosent.models.folder import ensemble_kind, read_json
+from cosent.run import UNFINISHED
+
+logger = logging.getLogger(__name__)
+
+# The class of the config that comes as code -> the architecture in transformers, and copies converted for it.
+CONVERTED = {
+    "NewConfig": ("gte", "alibaba-nlp-community/gte-multilingual-base (or -reranker-base, gte-base-en-v1.5, ...)"),
+    "XLMRobertaFlashConfig": ("jina_embeddings_v3", "jinaai/jina-embeddings-v3-hf"),
+}
+
+
+def load_config(path: str):
+    """Reads the config of a transformers model, without running or asking to run code that comes with it.
+
+    Raises:
+        InputError: an ensemble; the model needs such code, or an architecture that transformers does not have.
+    """
+    if ensemble_kind(path) is not None:
+        raise InputError(
+            f"{path} is an ensemble of several models. It answers as one, but it has no weights that could be trained "
+            "on or merged again as one model's. Take one of its members, or let it teach: cosent distill --teacher."
+        )
+    raw = read_json(path, "config.json") or {}
+    code = raw.get("auto_map") or {}
+    name = str(code.get("AutoConfig", "")).rsplit(".", 1)[-1]
+    kind = raw.get("model_type")
+    if name in CONVERTED:
+        architecture, copy = CONVERTED[name]
+        raise InputError(
+            f"{path} needs code of its own ({code['AutoConfig']}), which is never run. transformers computes this "
+            f"architecture as `{architecture}`: pass a copy that was converted for it, {copy}."
+        )
+    if kind is not None and kind not in CONFIG_MAPPING:
+        needs = (
+            f"needs code of its own ({', '.join(map(str, code.values()))}), which is never run, and " if code else ""
+        )
+        raise InputError(
+            f"{path} {needs}has type {kind}, which transformers {transformers.__version__} does not have. Look for a "
+            "copy that was converted for transformers, or take another model."
+        )
+    if code:
+        say_code_is_not_run(path, kind)
+    return AutoConfig.from_pretrained(path, trust_remote_code=False)
+
+
+@cache
+def say_code_is_not_run(path: str, kind: str) -> None:
+    """Warns once: some code is an earlier copy of what transformers has by now, some changes the architecture."""
+    logger.warning(
+        "%s comes with code, which is not run: transformers' own %s computes it. If that code changes the architecture "
+        "(bidirectional attention, say), vectors differ from those on the model card. Compare one before you train.",
+        path,
+        kind,
+    )
+
+
+# Names of the dropout of hidden states and attention, and of a head, in the configs of all architectures.
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout")
+DROPOUTS += ("mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "pooler_dropout")
+HEAD_DROPOUTS += ("summary_last_dropout",)
+
+
+@contextmanager
+def quiet_transformers():
+    """Silences the progress bars of saving and loading, and reports about unused poolers."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def missing_models(model_name_or_path: str):
+    """Explains to the user that a name leads to no model, to one that needs code, or to one with another config."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        if Path(model_name_or_path, UNFINISHED).exists():
+            from transformers.trainer_utils import get_last_checkpoint  # imports peft
+
+            checkpoint = get_last_checkpoint(model_name_or_path)
+            raise InputError(
+                f"{model_name_or_path} holds a run that was not finished. Continue it: the same command with "
+                f"--resume_from_checkpoint auto{f'; or take {checkpoint}' if checkpoint else ''}."
+            ) from error
+        if "custom code" in str(error):
+            raise InputError(
+                f"The tokenizer of {model_name_or_path} needs code of its own, which is never run. Look for a copy "
+                "with a tokenizer.json, or take another model."
+            ) from error
+        raise InputError(
+            f"{model_name_or_path} is neither a model folder here nor a model that the Hub provides now "
+            f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
+        ) from error
+    except RuntimeError as error:
+        if "ignore_mismatched_sizes" not in str(error):
+            raise
+        raise InputError(
+            f"The weights of {model_name_or_path} have other shapes than its config.json says. If they are those of "
+            "a classifier of two classes (of BART, transformers saves no number of two unnamed ones), add the names to "
+            'config.json: "id2label": {"0": "dissimilar", "1": "similar"}.'
+        ) from error
+
+
+def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:
+    """Config changes that set all dropout probabilities; none for None.
+
+    Args:
+        head: whether to set that of a classifier's head too.
+
+    Raises:
+        InputError: not a probability below 1, or an architecture without dropout of hidden states and attention.
+    """
+    if dropout is None:
+        return {}
+    if not 0 <= dropout < 1:
+        raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}: nothing would be left.")
+    config = load_config(path)
+    known = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
+    inner = [name for name in DROPOUTS if name in known]
+    if not inner:
+        raise InputError(
+            f"--dropout {dropout:g}: a {config.model_type} model has none of the settings {', '.join(DROPOUTS)}. Leave "
+            "it out, or change the dropout in the model's config.json."
+        )
+    names = inner + [name for name in HEAD_DROPOUTS if head and name in known]
+    logger.info("--dropout %g sets %s of a %s model.", dropout, ", ".join(names), config.model_type)
+    return dict.fromkeys(names, dropout)
+
+
+def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """Loads an encoder in float32, and warns about weights that the checkpoint lacks.
+
+    Returns:
+        The encoder without its pooler, whose weights would never get a gradient, which DistributedDataParallel
+        refuses; and these weights by their names in the encoder, if the checkpoint has them.
+    """
+    backbone, missing = load_reported(AutoModel, path, seed, **config_changes)
+    pooler = {name: weight for name, weight in backbone.state_dict().items() if name.startswith("pooler.")}
+    backbone.pooler = None
+    return backbone, {} if missing & pooler.keys() else pooler
+
+
+def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:
+    """Loads a model as `load_reported` does."""
+    return load_reported(auto_class, path, seed, **config_changes)[0]
+
+
+def load_reported(auto_class: type, path: str, seed: int, **config_changes) -> tuple[nn.Module, set[str]]:
+    """Loads a model in float32; missing weights start from `seed`, with a warning unless they are a head.
+
+    Returns:
+        The model, and the names of the missing weights.
+
+    Raises:
+        InputError: weights for code that comes with the model, which is never run.
+    """
+    config = load_config(path)
+    if getattr(config, "is_decoder", False):  # RoFormer-Sim: attention would be causal
+        config_changes["is_decoder"] = False
+    with quiet_transformers(), seeded(seed):
+        model, report = auto_class.from_pretrained(
+            path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **config_changes
+        )
+    if config_changes.get("quantization_config") is not None:  # saved models hold plain weights
+        model.hf_quantizer, model.is_quantized = None, False
+        del model.config.quantization_config
+    comes_with_code = "auto_map" in vars(model.config)
+    if comes_with_code:  # nobody who loads the saved folder shall be asked to run it
+        del model.config.auto_map
+    freeze_sines(model)
+    inner = "" if model.base_model is model else f"{model.base_model_prefix}."
+    fresh = sorted(key for key in report["missing_keys"] if key.startswith(inner) and ".pooler." not in f".{key}")
+    if fresh:
+        missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
+        if comes_with_code:
+            raise InputError(
+                f"{path} needs code of its own, which is never run: for transformers' {config.model_type} it lacks "
+                f"{missing}, and would compute noise. Look for a copy that was converted for transformers."
+            )
+        logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
+    return model, set(report["missing_keys"])
+
+
+def load_tokenizer(path: str, **options):
+    """Loads the tokenizer of a folder; a published RoFormer with a character vocabulary gets BERT's.
+
+    `RoFormerTokenizer` first cuts text into words with `rjieba`. If the vocabulary has no words, the result is the
+    same characters with or without it. A tokenizer without a padding token pads with its end-of-text token: padded
+    places are masked.
+
+    Args:
+        options: options of `from_pretrained`.
+
+    Raises:
+        InputError: a vocabulary of words without rjieba, or neither a padding token nor one that ends a text.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
+    except ImportError as error:  # rjieba is missing
+        tokenizer = BertTokenizer.from_pretrained(path, **options)
+        if any(len(token) > 1 and all("一" <= character <= "鿿" for character in token) for token in tokenizer.vocab):
+            raise InputError(f"{path} has a vocabulary of words, which needs rjieba: pip install rjieba.") from error
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise InputError(
+                f"The tokenizer of {path} has neither a padding token nor one that ends a text, so sentences of "
+                "different lengths cannot be batched. Set pad_token in its tokenizer_config.json."
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def freeze_sines(model: nn.Module) -> None:
+    """Freezes a RoFormer's table of sines, whose gradient DistributedDataParallel would wait for in vain."""
+    for name, parameter in model.named_parameters():
+        if "embed_positions." in name:
+            parameter.requires_grad_(False)
+
+
+def keep_layers(backbone: nn.Module, count: int) -> None:
+    """Keeps `count` evenly spaced layers of a backbone, including its first and last, for a smaller student.
+
+    Raises:
+        InputError: no such number of layers, or a backbone that does not store its layers like BERT.
+    """
+    layers = getattr(getattr(backbone, "encoder", None), "layer", None)
+    if layers is None or not 1 <= count <= len(layers):
+        known = "an unknown number of" if layers is None else len(layers)
+        raise InputError(f"--student_layers {count}: this model has {known} layers to keep some of.")
+    chosen = np.linspace(0, len(layers) - 1, count).round().astype(int) if count > 1 else [0]
+    backbone.encoder.layer = nn.ModuleList(layers[index] for index in chosen)
+    backbone.config.num_hidden_layers = count
+    for index, layer in enumerate(backbone.encoder.layer):
+        for module in layer.modules():
+            if getattr(module, "layer_idx", None) is not None:
+                module.layer_idx = index  # its place in a KV cache
+
+
+PADDING_EFFECT = 0.02  # above the rounding of bfloat16, below the effect in architectures that read padding
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Observed properties of a backbone.
+
+    Args:
+        is_causal: whether the first token does not see the last one.
+        padding_effect: largest change of a token vector when its sentence is padded, relative to the largest vector
+            component; rounding causes about 1e-6.
+    """
+
+    is_causal: bool
+    padding_effect: float
+
+
+def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = None) -> None:
+    """Tries out a backbone, unless it is a verified encoder, and warns the user of its limits.
+
+    Args:
+        pooling: pooling of its token vectors; None if a classifier reads them.
+
+    Raises:
+        InputError: it does not run, or the pooling reads a first token that sees no other.
+    """
+    kind = backbone.config.model_type
+    if kind in POSITIONS and kind not in DECODERS:
+        return
+    trial = try_out(backbone, tokenizer)
+    if trial.is_causal and pooling is not None and "cls" in pooling.split("+"):
+        raise InputError(
+            f"--pooling {pooling} reads the first token, but in a {kind} model that token sees no other: sentences "
+            "with the same beginning would be equal. Pass --pooling mean."
+        )
+    if trial.padding_effect > PADDING_EFFECT:
+        logger.warning(
+            "%s models read padded places: vectors and scores depend on the other sentences of a batch (here by "
+            "%.0f%%). Take another architecture, or compute in batches of one.",
+            kind,
+            100 * trial.padding_effect,
+        )
+
+
+@torch.no_grad()
+def try_out(backbone: nn.Module, tokenizer) -> Trial:
+    """Runs a backbone on a sentence with and without padding, and on two sentences that differ in the last token.
+
+    Raises:
+        InputError: it does not run on `input_ids` and `attention_mask`, as an encoder must.
+    """
+    special = set(tokenizer.all_special_ids)
+    a, b, c, d, e = [number for number in range(len(special) + 5) if number not in special][:5]
+    padded = [[a, b, c, d], [a, b, c, e], [a, b, c, tokenizer.pad_token_id]]
+    mask = [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]]
+    try:
+        with evaluating(backbone), on_any_device(backbone.config):
+            one_end, other_end, short = _vectors(backbone, padded, mask)
+            (alone,) = _vectors(backbone, [[a, b, c]], [[1, 1, 1]])
+    except Exception as error:  # architectures that are not encoders fail in many ways
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"A {backbone.config.model_type} model does not run on plain sentences ({reason}). Take an encoder, such "
+            "as a BERT, RoBERTa, ModernBERT, or a decoder that is trained for embeddings."
+        ) from error
+    effect = (short[:3] - alone).abs().max() / alone.abs().max()
+    return Trial(torch.equal(one_end[0], other_end[0]), float(effect))
+
+
+@contextmanager
+def on_any_device(config) -> Iterator[None]:
+    """Replaces flash attention, whose kernels need a GPU, to which a loaded model has not been moved yet."""
+    chosen = config._attn_implementation
+    config._attn_implementation = "sdpa" if chosen in FLASH else chosen
+    try:
+        yield
+    finally:
+        config._attn_implementation = chosen
+
+
+def _vectors(backbone: nn.Module, ids: list[list[int]], mask: list[list[int]]) -> torch.Tensor:
+    inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+    inputs = {name: tensor.to(backbone.device) for name, tensor in inputs.items()}
+    return averaged_layers(backbone, (-1,), **inputs).float()

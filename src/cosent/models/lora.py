@@ -1,0 +1,216 @@
+"""LoRA: train small matrices next to frozen layers, save them as an adapter and merge them into a plain model.
+
+Source: https://arxiv.org/abs/2106.09685; layers and file format are those of peft.
+"""
+
+import logging
+import re
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import BitsAndBytesConfig
+from transformers.pytorch_utils import Conv1D
+
+from cosent.compute.distributed import seeded
+from cosent.errors import InputError
+from cosent.models.folder import submodule_state
+from cosent.models.heads import classifier_heads
+
+logger = logging.getLogger(__name__)
+
+ADAPTER = "adapter"
+TRAINED = "trained.safetensors"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter inside a model.
+
+    Args:
+        model: the model in training.
+        peft_model: peft's view of the module that holds the adapter; the module stays in place in the model.
+        inner: name of that module in the model.
+        scaling: `lora_alpha / lora_r`.
+        trained: names of the model's trainable weights: those of the adapter, fresh heads and poolings.
+        transposed: names of the adapted layers that store their weight as (in, out), as GPT-2's `Conv1D` does.
+    """
+
+    model: nn.Module
+    peft_model: PeftModel
+    inner: str
+    scaling: float
+    trained: tuple[str, ...]
+    transposed: frozenset[str] = frozenset()
+
+    def save(self, folder: str | Path, state_dict: dict[str, Tensor]) -> None:
+        """Writes `adapter/`: the files of `PeftModel.from_pretrained`, and every trained weight for resuming.
+
+        Args:
+            state_dict: the weights of the model.
+        """
+        place = Path(folder, ADAPTER)
+        inner = submodule_state(state_dict, f"{self.inner}.")
+        self.peft_model.save_pretrained(
+            str(place), state_dict={f"base_model.model.{name}": weight for name, weight in inner.items()}
+        )
+        (place / "README.md").unlink(missing_ok=True)  # peft's empty template of a model card
+        save_file({name: state_dict[name].contiguous() for name in self.trained}, place / TRAINED)
+
+    def saved_state(self, folder: str | Path) -> dict[str, Tensor]:
+        """The trained weights that `save` wrote, under the names of the model.
+
+        Raises:
+            InputError: another run wrote them, or one without LoRA.
+        """
+        file = Path(folder, ADAPTER, TRAINED)
+        saved = load_file(file) if file.is_file() else {}
+        shapes = {name: weight.shape for name, weight in self.model.named_parameters() if weight.requires_grad}
+        if {name: weight.shape for name, weight in saved.items()} != shapes:
+            raise InputError(
+                f"{folder} was saved by a run of another kind: its trained weights are not those of this LoRA adapter. "
+                "Resume with the recipe it was started with."
+            )
+        return saved
+
+    def merged(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of the equivalent plain model: `W + lora_alpha / lora_r * B @ A`, in W's dtype.
+
+        Args:
+            state_dict: the weights of the model with its adapter; not modified.
+        """
+        state_dict = dequantized(self.peft_model.get_base_model(), state_dict)
+        plain = {}
+        for name, weight in state_dict.items():
+            if ".lora_" not in name and ".original_module." not in name:
+                plain[name.replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")] = weight
+        for name, down in state_dict.items():
+            if name.endswith(".lora_A.default.weight"):
+                layer = name.removesuffix(".lora_A.default.weight")
+                up, weight = state_dict[f"{layer}.lora_B.default.weight"], plain[f"{layer}.weight"]
+                delta = self.scaling * (up.float() @ down.float())
+                delta = delta.T if layer in self.transposed else delta
+                plain[f"{layer}.weight"] = (weight.float() + delta).to(weight.dtype)
+        return plain
+
+
+def add_adapter(
+    model: nn.Module, inner: nn.Module, r: int, alpha: float, dropout: float, targets: list[str], seed: int
+) -> Adapter:
+    """Freezes a transformers model and adds a LoRA adapter to its linear layers, in place.
+
+    Args:
+        model: the model to train; its parts outside `inner` stay trainable.
+        inner: the transformers model in it: a backbone, or a sequence classifier, whose heads are trained in full.
+        r, alpha, dropout: rank, `lora_alpha` and dropout of the adapter.
+        targets: names of linear layers, e.g. `query`, or only `all-linear`.
+        seed: seed of the adapter; the global random state is left alone.
+
+    Raises:
+        InputError: a rank or alpha that is not positive, or no linear layer of such a name.
+    """
+    if r < 1 or alpha <= 0:
+        raise InputError(f"--lora_r and --lora_alpha must be positive, got {r} and {alpha}.")
+    is_classifier = type(inner).__name__.endswith("ForSequenceClassification")
+    heads = list(classifier_heads(inner)) if is_classifier else []
+    check_targets(inner, heads, targets)
+    config = LoraConfig(
+        task_type=TaskType.SEQ_CLS if is_classifier else TaskType.FEATURE_EXTRACTION,
+        r=r,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules="all-linear" if "all-linear" in targets else targets,
+        exclude_modules=rf"({'|'.join(map(re.escape, heads))})(\..*)?" if heads else None,
+        modules_to_save=[*heads] or None,  # peft extends the list
+    )
+    with seeded(seed), warnings.catch_warnings():  # peft 0.21 asks for a name that transformers deprecates
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+        peft_model = get_peft_model(inner, config)
+    trained = tuple(name for name, weight in model.named_parameters() if weight.requires_grad)
+    transposed = frozenset(
+        name for name, module in model.named_modules() if isinstance(getattr(module, "base_layer", None), Conv1D)
+    )
+    adapted = Counter(name.split(".")[-4] for name in trained if name.endswith(".lora_A.default.weight"))
+    layers = ", ".join(f"{count} {layer}" for layer, count in sorted(adapted.items()))
+    fresh = f"; trained in full: {', '.join(heads)}" if heads else ""
+    logger.info("LoRA of rank %d on the linear layers %s%s.", r, layers, fresh)
+    place = next(name for name, module in model.named_modules() if module is inner)
+    return Adapter(model, peft_model, place, alpha / r, trained, transposed)
+
+
+def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> None:
+    """Refuses names of layers that a model does not have: peft ignores them if another one matches.
+
+    Args:
+        heads: names of the parts that are trained in full and get no adapter.
+
+    Raises:
+        InputError: no linear layer of such a name, or none at all.
+    """
+    within = tuple(f"{head}." for head in heads)
+    linear = [
+        name
+        for name, module in inner.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and not f"{name}.".startswith(within)
+    ]
+    known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
+    for target in targets:
+        found = linear if target == "all-linear" else [name for name in linear if f".{name}".endswith(f".{target}")]
+        if not found:
+            raise InputError(
+                f"--lora_target_modules {target}: no such linear layer outside the head of this "
+                f"{inner.config.model_type} model, only {known or 'none at all'}. Name some of those, or all-linear."
+            )
+
+
+def four_bit_config():
+    """Quantisation config that loads the frozen weights in 4 bits (NF4, computing in bfloat16).
+
+    Raises:
+        InputError: no CUDA device, or no bitsandbytes.
+
+    Source: https://arxiv.org/abs/2305.14314.
+    """
+    if not torch.cuda.is_available() or find_spec("bitsandbytes") is None:
+        lacking = "no CUDA device" if not torch.cuda.is_available() else "no bitsandbytes"
+        raise InputError(
+            f"--load_in_4bit needs a CUDA device and bitsandbytes, and there is {lacking} here: the weights would be "
+            "loaded in full. Leave it out, or run on a GPU after `pip install bitsandbytes`."
+        )
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+
+
+def dequantized(model: nn.Module, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Dequantises the 4-bit weights of a state dict to float32; other weights are unchanged.
+
+    Args:
+        model: the module whose weights may be quantised.
+        state_dict: weights of `model`, or of a module that contains it.
+    """
+    quantized = {
+        name: module.weight
+        for name, module in model.named_modules()
+        if hasattr(module._parameters.get("weight"), "quant_state")  # peft exposes the wrapped weight too
+    }
+    if not quantized:
+        return state_dict
+    from bitsandbytes.functional import dequantize_4bit
+
+    plain = dict(state_dict)
+    for name, weight in quantized.items():
+        key = next(key for key in state_dict if key == f"{name}.weight" or key.endswith(f".{name}.weight"))
+        for part in [part for part in plain if part.startswith(f"{key}.")]:
+            del plain[part]  # scales and lookup tables of quantisation
+        plain[key] = dequantize_4bit(weight.data, weight.quant_state).float()
+    return plain

@@ -1,0 +1,214 @@
+"""`Prompts` of a model: texts put in front of every sentence, kept in `config_sentence_transformers.json`."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cosent.cli import option
+from cosent.errors import InputError
+from cosent.models.folder import MODULES, SETTINGS, TRANSFORMER_CONFIG, read_json, write_json
+from cosent.run import read_record
+
+DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
+SEARCH_NAMES = ("query", "document", "passage", "corpus")
+CLASSIFIER = "sentence_transformers.base.modules.transformer.Transformer"
+CLASSIFIER_CONFIG = {
+    "transformer_task": "sequence-classification",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "scores",
+}
+BI_ENCODER, CROSS_ENCODER = "SentenceTransformer", "CrossEncoder"  # `model_type` of that file
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Texts that a model puts in front of its sentences (`query: `, or an instruction), as sentence-transformers does.
+
+    Args:
+        texts: the prompts by name.
+        default_name: name of the one that is used where none is requested; None for no prompt.
+        include_prompt: whether the tokens of a prompt are pooled; they are read in any case.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    default_name: str | None = None
+    include_prompt: bool = True
+
+    def __post_init__(self):
+        if self.default_name is not None and self.default_name not in self.texts:
+            raise InputError(
+                f"{SETTINGS}: default_prompt_name is {self.default_name!r}, which is none of the prompts "
+                f"({self.names}). Sentences would be read without it. Correct the file."
+            )
+
+    @classmethod
+    def read(cls, path: str, model_type: str = BI_ENCODER) -> "Prompts":
+        """The prompts of a folder or Hub id; none for a bare backbone, or for a model of the other type.
+
+        Raises:
+            InputError: the default prompt is not among the prompts.
+        """
+        config = read_json(path, SETTINGS) or {}
+        if config.get("model_type", BI_ENCODER) != model_type:
+            return cls()
+        texts = {name: text or "" for name, text in (config.get("prompts") or {}).items()}
+        modules = {one["type"].rsplit(".", 1)[-1]: one["path"] for one in read_json(path, MODULES) or []}
+        pooling = (read_json(path, f"{modules['Pooling']}/config.json") if "Pooling" in modules else None) or {}
+        return cls(texts, config.get("default_prompt_name"), pooling.get("include_prompt", True))
+
+    def save_for_classifier(self, folder: str | Path) -> None:
+        """Writes the prompts of a cross-encoder, if any, and the modules, without which others read no prompts."""
+        if self.texts:
+            write_json(Path(folder, SETTINGS), {"model_type": CROSS_ENCODER} | self.config())
+            write_json(Path(folder, MODULES), [{"idx": 0, "name": "0", "path": "", "type": CLASSIFIER}])
+            write_json(Path(folder, TRANSFORMER_CONFIG), CLASSIFIER_CONFIG)
+
+    def config(self) -> dict:
+        """The keys of `config_sentence_transformers.json` that `read` needs."""
+        return {"prompts": self.texts, "default_prompt_name": self.default_name}
+
+    @property
+    def names(self) -> str:
+        """The names, for messages."""
+        return f"its names: {', '.join(self.texts)}" if self.texts else "it has none"
+
+    def text(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
+        """The text to put in front of a sentence: `prompt`, the one called `prompt_name`, or the default one.
+
+        Raises:
+            InputError: both, or a name that the model does not have.
+        """
+        if prompt is not None and prompt_name is not None:
+            raise InputError(f"Got the prompt {prompt!r} and the prompt name {prompt_name!r}. Pass one of the two.")
+        if prompt is not None:
+            return prompt
+        name = self.default_name if prompt_name is None else prompt_name
+        if name is None:
+            return ""
+        if name not in self.texts:
+            raise InputError(
+                f"The model has no prompt called {name!r} ({self.names}): sentences would be read without it. Take one "
+                "of its names, or pass the text itself as the prompt."
+            )
+        return self.texts[name]
+
+    def sides(
+        self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
+    ) -> tuple[str, str]:
+        """The texts to put in front of the first and the second sentence of a pair.
+
+        Args:
+            prompt, prompt_name: as for `text`; a list of two for sides that differ.
+
+        Raises:
+            InputError: as for `text`, or more than two.
+        """
+        prompts, names = one_a_side(prompt), one_a_side(prompt_name)
+        return self.text(prompts[0], names[0]), self.text(prompts[1], names[1])
+
+    def for_search(self) -> tuple[str, str]:
+        """The texts to put in front of queries and of the sentences that are searched, unless others are asked for.
+
+        As in `encode_query` and `encode_document` of sentence-transformers: the prompt called `query`, and the first of
+        `document`, `passage` and `corpus`; the default prompt for one that is not there.
+        """
+        query, *documents = (self.texts.get(name) for name in SEARCH_NAMES)
+        document = next((text for text in documents if text is not None), None)
+        return (self.text() if query is None else query), (self.text() if document is None else document)
+
+    def trained_with(self, sides: tuple[str, str]) -> "Prompts":
+        """The prompts of a model that was trained with these.
+
+        One for both sides becomes the default, under its name if it has one. Two that differ cannot be a default:
+        unless they have names, they are `query` and `document`, as `encode_query` of sentence-transformers calls them.
+        """
+        first, second = sides
+        if first != second:
+            known = {first, second} <= set(self.texts.values())
+            return replace(self, texts=self.texts | ({} if known else dict(zip(SIDES, sides, strict=True))),
+                           default_name=None)  # fmt: skip
+        if not first:
+            return replace(self, default_name=None)
+        if self.text() == first:
+            return self
+        name = next((name for name, text in self.texts.items() if text == first), DEFAULT)
+        return replace(self, texts=self.texts | {name: first}, default_name=name)
+
+
+def one_a_side(given: str | Sequence[str] | None) -> Sequence[str | None]:
+    """Two values: one, or none, counts for both sides."""
+    values = [given] if given is None or isinstance(given, str) else given
+    if len(values) not in (1, 2):
+        raise InputError(
+            f"Expected one prompt for both sentences or two, for the first and the second, got {len(values)}: "
+            f"{', '.join(map(repr, values))}."
+        )
+    return [values[0], values[-1]]
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class PromptArguments:
+    """Prompts: texts in front of the sentences."""
+
+    prompt: list[str] | None = option(
+        None, 'Text in front of both sentences, or two: of the first and the second; "" for none; default: that of the '
+        "model.", commas=True,
+    )  # fmt: skip
+    prompt_name: list[str] | None = option(None, "Instead: the name of a prompt of the model, or two names.")
+
+    def __post_init__(self):
+        for name in ("prompt", "prompt_name"):
+            values = getattr(self, name) or []
+            if len(values) > 2:
+                raise InputError(
+                    f"--{name} takes one value, or two, for the first and the second sentence, got {len(values)}: "
+                    f"{', '.join(map(repr, values))}. Put sentences before it, or write --{name}={values[0]!r}."
+                )
+        check_line_breaks(self.prompt)
+
+
+@dataclass
+class SavedPromptArguments(PromptArguments):
+    """What becomes of the prompts after training."""
+
+    save_prompt: bool = option(
+        True, "Save the prompts with the model: one becomes its default, two that differ are its query and document."
+    )
+
+
+def check_line_breaks(prompts: list[str] | None) -> None:
+    """Refuses prompts in which a shell left `\\n` as two characters.
+
+    Raises:
+        InputError: a backslash with an n.
+    """
+    for prompt in prompts or []:
+        if "\\n" in prompt:
+            raise InputError(
+                f"--prompt {prompt!r} holds a backslash and an n where a line break was probably meant: the model "
+                "would read both characters. In a shell write $'Instruct: ...\\nQuery:', in a recipe use double quotes."
+            )
+
+
+def warn_of_other_prompts(model: str, *prompts: str) -> None:
+    """Says that a model is served with another prompt than it was trained with, which its `run.json` knows.
+
+    Args:
+        model: its folder or Hub id.
+        prompts: texts in front of the first and the second sentence of pairs, or one for single sentences.
+    """
+    record = read_record(model)
+    if record is None or (prompts == record.prompts if len(prompts) == 2 else prompts[0] in record.prompts):
+        return
+    here = described((prompts[0], prompts[-1]))
+    logger.warning("%s was trained with %s, and reads %s here.", model, described(record.prompts), here)
+
+
+def described(prompts: tuple[str, str]) -> str:
+    """The prompts of both sentences in words: `the prompt 'query: '`."""
+    texts = " and ".join(map(repr, dict.fromkeys(prompts)))
+    return f"the prompt{'' if prompts[0] == prompts[1] else 's'} {texts}" if any(prompts) else "no prompt"

@@ -1,0 +1,248 @@
+"""RoFormer-Sim: one small model that embeds sentences and generates similar ones (kexue.fm 8454 and 8541)."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from transformers import RoFormerForMaskedLM
+
+from cosent.compute.onednn import run_tokenizer
+from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
+from cosent.encoders import resolve
+from cosent.errors import InputError
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.decoding import Sampling, rank_candidates, unilm_mask, write_targets
+from cosent.models.folder import submodule_state
+from cosent.models.loading import (
+    dropout_changes,
+    keep_layers,
+    load_config,
+    load_seeded,
+    load_tokenizer,
+    missing_models,
+    quiet_transformers,
+)
+from cosent.models.modules import load_modules
+from cosent.models.pooling import LINEAR_CLS, Pooling
+
+
+class Student(SentenceEncoder):
+    """A RoFormer with a tied language-model head and pooling over the source.
+
+    It reads `[CLS] source [SEP] target [SEP]` under UniLM's mask: the source never sees the target, so a sentence has
+    the same vector with and without a target. Saved in one folder: a `RoFormerForMaskedLM` (which `AutoModel` reads
+    too) with sentence-transformers' description of the pooling.
+
+    Args:
+        model: its backbone and head become this module's.
+
+    Raises:
+        InputError: a pooling of several layers.
+    """
+
+    def __init__(self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, tail: Iterable[nn.Module] = ()):
+        if pooling.layers != (-1,):
+            raise InputError(
+                f"--pooling {pooling.mode} reads several layers, but a student's losses read only the last. Choose "
+                "another, e.g. linear_cls, cls or mean."
+            )
+        super().__init__(model.roformer, tokenizer, pooling, tail)
+        self.head = model.cls
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        pooling: str | None = None,
+        max_length: int | None = None,
+        dropout: float | None = None,
+        seed: int = 42,
+        layers: int | None = None,
+        device: str | torch.device | None = None,
+    ) -> "Student":
+        """Loads a student, a plain RoFormer, or a published RoFormer-Sim in its PyTorch form, in float32.
+
+        Args:
+            pooling: as for `SentenceEncoder`; default: that of the folder, else `linear_cls`, as in RoFormer-Sim.
+            layers: keep this many, evenly spaced; default: all.
+            The others: see `TextModel`.
+
+        Raises:
+            InputError: no model there, or not a RoFormer.
+        """
+        path = resolve(model_name_or_path)
+        with missing_models(model_name_or_path):
+            kind = load_config(path).model_type
+        if kind != "roformer":
+            raise InputError(
+                f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer, whose "
+                "results do not depend on the position of a sentence in a row. Take one trained by cosent.distill; to "
+                "train one, start from mini-roformer, or pass --generation false for a pure retrieval model."
+            )
+        with missing_models(model_name_or_path):
+            model = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))
+        tokenizer = load_tokenizer(path)
+        pool, tail = load_modules(path, model.config.hidden_size, pooling, seed, default=LINEAR_CLS)
+        student = cls(model, tokenizer, pool, tail)
+        student.take_over(path, max_length, unused={})
+        if layers is not None:
+            keep_layers(student.backbone, layers)
+        return student.to(device=device)
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes backbone, language-model head, tokenizer, the other modules and settings to one folder.
+
+        Args:
+            state_dict: this module's weights, if gathered from shards; default: its own.
+        """
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        with torch.device("meta"):
+            model = RoFormerForMaskedLM(self.backbone.config)
+        model.roformer, model.cls = self.backbone, self.head
+        weights = {f"roformer.{name}": value for name, value in submodule_state(state_dict, "backbone.").items()}
+        weights |= {f"cls.{name}": value for name, value in submodule_state(state_dict, "head.").items()}
+        with quiet_transformers():
+            model.save_pretrained(folder, state_dict=weights)
+        self.save_around_backbone(folder, state_dict)
+
+    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
+        return Student.from_pretrained(str(folder)).state_dict()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+        skip: torch.Tensor | None = None,
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Embeds sentences, or embeds sources and scores their targets.
+
+        Args:
+            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): padded on the
+                right; segment ids are 0 for the source and 1 for the target, which may be missing from a sequence.
+            skip: as for `SentenceEncoder`, without segment ids.
+
+        Returns:
+            Without segment ids, vectors of shape `(sentences, hidden)`. With them, `embeddings` of the sources;
+            `target_losses`, the summed cross entropy of each target's tokens, [SEP] included, and `target_tokens`,
+            their number, both float32 of shape `(sequences,)` and 0 without a target.
+        """
+        if token_type_ids is None:
+            return super().forward(input_ids, attention_mask, skip)
+        hidden = self.unilm_states(input_ids, attention_mask, token_type_ids)  # (sequences, longest, hidden)
+        logits, labels, sequence = self.predict_targets(hidden, input_ids, token_type_ids)
+        each = cross_entropy(logits.float(), labels, reduction="none")  # (target tokens,)
+        source = attention_mask * (token_type_ids == 0)
+        nothing = each.new_zeros(len(input_ids))
+        return {
+            "embeddings": self.tail(self.pooling.pool(hidden, source[:, : hidden.shape[1]])).float(),
+            "target_losses": nothing.index_add(0, sequence, each),
+            "target_tokens": nothing.index_add(0, sequence, torch.ones_like(each)),
+        }
+
+    def predict_targets(
+        self, hidden: torch.Tensor, input_ids: torch.Tensor, token_type_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Runs the head only at places that predict a target token, as it accounts for half of the computation.
+
+        Args:
+            hidden: the result of `unilm_states` for the other two.
+
+        Returns:
+            `logits` of shape `(target tokens, vocabulary)`; the `labels` that they predict and the `sequence` that
+            they belong to, both of shape `(target tokens,)`.
+        """
+        predicts = token_type_ids[:, 1:] == 1
+        states = hidden[:, : predicts.shape[1]][predicts[:, : hidden.shape[1]]]  # (target tokens, hidden)
+        return self.head(states), input_ids[:, 1:][predicts], predicts.nonzero()[:, 0]
+
+    def unilm_states(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Token vectors of `[CLS] source [SEP] target [SEP]` sequences, shape `(sequences, longest, hidden)`.
+
+        Packed into shared rows where that saves enough; where `attention_mask` is 0 the values are arbitrary.
+        """
+        tensors = {"input_ids": input_ids, "token_type_ids": token_type_ids}
+        segments, slots = attention_mask, None
+        config = self.backbone.config
+        if self.packing:
+            lengths = token_counts(attention_mask)
+            width = max(config.max_position_embeddings, int(lengths.max()))
+            plan = worthwhile_plan(lengths, input_ids.shape[1], config.hidden_size, width)
+            if plan is not None:
+                packed = pack(tensors, plan)
+                tensors, segments, slots = packed.tensors, packed.segments, packed.slots
+        mask = unilm_mask(segments, tensors["token_type_ids"], self.mask_dtype)
+        hidden = self.backbone(**tensors, attention_mask=mask).last_hidden_state
+        return hidden if slots is None else unpack(hidden, slots)
+
+    @property
+    def mask_dtype(self) -> torch.dtype:
+        """Dtype of the attention scores, which the mask is added to."""
+        kind = self.backbone.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.backbone.dtype
+
+    def similar_sentences(
+        self,
+        texts: list[str],
+        num_samples: int = 100,
+        top_p: float = 0.95,
+        top_k: int | None = None,
+        temperature: float = 1.0,
+        max_length: int = 64,
+        keep: int = 20,
+        keep_tokens: list[str] | None = None,
+        mask_tokens: list[str] | None = None,
+        seed: int = 42,
+    ) -> list[list[tuple[str, float]]]:
+        """Generates sentences similar to each text: samples, drops repetitions and the text itself, ranks by cosine.
+
+        Apart from rounding, a text's candidates depend only on the text and the seed, not on the rest of `texts`.
+
+        Args:
+            texts: any number of sentences.
+            num_samples: sentences drawn per text, before repetitions are dropped.
+            top_p, top_k, temperature: see `sample_tokens`.
+            max_length: tokens of a generated sentence; one that has not ended by then is dropped.
+            keep: the most sentences to return per text.
+            keep_tokens: strings that every returned sentence must contain.
+            mask_tokens: strings replaced by [MASK] in the source, so that the model finds other words. Ranking still
+                compares with the full text.
+            seed: seed of the sampling; the global random state is left alone.
+
+        Returns:
+            By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; possibly none.
+
+        Raises:
+            InputError: one string instead of a list, a sampling parameter out of its range, or strings to keep or to
+                mask that a text does not have.
+        """
+        if keep < 1:
+            raise InputError(f"keep must be at least 1 sentence, got {keep}.")
+        sampling = Sampling(num_samples, top_p, top_k, temperature, max_length, seed)
+        sources = self.tokenize_sources(texts, [*(keep_tokens or [])], [*(mask_tokens or [])])
+        written = write_targets(self, sources, sampling)
+        candidates = [self.tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in written]
+        return rank_candidates(self, texts, candidates, keep, keep_tokens or [])
+
+    def tokenize_sources(self, texts: list[str], kept: list[str], masked: list[str]) -> list[list[int]]:
+        """Token ids of each text, `masked` strings hidden behind [MASK]; checks that all strings are there."""
+        if isinstance(texts, str):
+            raise InputError("similar_sentences expects a list of sentences, got one string. Pass [sentence].")
+        sources = []
+        for text in texts:
+            absent = [part for part in (*kept, *masked) if not part or part not in text]
+            if absent:
+                raise InputError(f"{text!r} does not contain {absent[0]!r}, which should be kept or masked in it.")
+            if masked:
+                # The longest first, and all at once: do not search inside an inserted mask.
+                wanted = "|".join(map(re.escape, sorted(masked, key=len, reverse=True)))
+                text = re.sub(wanted, lambda found: self.tokenizer.mask_token * self.count_tokens(found[0]), text)
+            tokenized = run_tokenizer(self.tokenizer, text, truncation=True, max_length=self.max_length)
+            sources.append(tokenized["input_ids"])
+        return sources

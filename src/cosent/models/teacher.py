@@ -1,0 +1,216 @@
+"""Embeddings and scores of a model, a teacher for one, computed once and cached on disk by model and texts."""
+
+import hashlib
+import logging
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cosent.compute.distributed import gather_object, local_rank, local_world_size, wait_for_everyone
+from cosent.data.pairs import Prefix
+from cosent.errors import partial_file
+from cosent.inference.embedding import check_finite, quantized
+from cosent.inference.vectors import ShardSettings
+from cosent.models.auto import load_bi_encoder
+from cosent.models.bi_encoder import Embedder, SentenceEncoder, TextModel
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.ensemble import ScoreEnsemble
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "cosent", "model_outputs")
+MOST_BYTES = 20 * 2**30  # of that folder
+PART_TEXTS = 32768  # computed and stored at a time: what a kill can cost
+
+
+def teacher_vectors(
+    teacher: Embedder,
+    sentences1: list[str],
+    sentences2: list[str],
+    cache: Path = DEFAULT_CACHE,
+    **prompts,
+) -> tuple[np.ndarray, np.ndarray]:
+    """A teacher's unit vectors of all distinct sentences; a sentence is another one behind another prompt.
+
+    Args:
+        sentences1, sentences2: the sentences of each pair.
+        cache: cache folder.
+        prompts: `prompt` or `prompt_name`, as for `similarity` of the teacher.
+
+    Returns:
+        Memory-mapped float32 vectors of shape `(distinct sentences, hidden)`, and which of them belong to each pair,
+        shape `(pairs, 2)`.
+    """
+    place: dict[tuple[str, str], int] = {}
+    sides, both = teacher.prompts.sides(**prompts), zip(sentences1, sentences2, strict=True)
+    rows = np.array([[place.setdefault(read, len(place)) for read in zip(sides, pair, strict=True)] for pair in both])
+    distinct = list(place)
+
+    def compute(share: slice) -> np.ndarray:
+        some, vectors = distinct[share], None
+        for prompt in dict.fromkeys(sides):
+            chosen = np.array([own == prompt for own, _ in some], dtype=bool)
+            sentences = [sentence for own, sentence in some if own == prompt]
+            encoded = teacher.encode(sentences, normalize=True, show_progress_bar=local_rank() == 0, prompt=prompt)
+            vectors = np.empty((len(some), encoded.shape[1]), dtype=np.float32) if vectors is None else vectors
+            vectors[chosen] = encoded
+        return vectors
+
+    prefixes = {prompt: teacher.prefix(prompt) for prompt in sides}
+    texts = [in_key(prefixes[prompt], sentence) for prompt, sentence in distinct]
+    return cached_array(cache, teacher, texts, compute, "vectors"), rows
+
+
+def sentence_vectors(
+    teacher: Embedder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
+) -> np.memmap:
+    """A teacher's unit vectors of sentences, memory-mapped, shape `(sentences, hidden)`.
+
+    Args:
+        prompt: text in front of every sentence; default: the teacher's default prompt.
+    """
+    prefix = teacher.prefix(teacher.prompts.text(prompt))
+
+    def compute(share: slice) -> np.ndarray:
+        progress = local_rank() == 0
+        return teacher.encode(sentences[share], normalize=True, show_progress_bar=progress, prompt=prefix.text)
+
+    return cached_array(cache, teacher, [in_key(prefix, sentence) for sentence in sentences], compute, "vectors")
+
+
+def teacher_scores(
+    teacher: CrossEncoder | ScoreEnsemble,
+    sentences1: list[str],
+    sentences2: list[str],
+    cache: Path = DEFAULT_CACHE,
+    **prompts,
+) -> np.ndarray:
+    """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`; arguments of `teacher_vectors`."""
+    prefix, _ = teacher.prefixes(**prompts)
+    pairs = [in_key(prefix, f"{first}\t{second}") for first, second in zip(sentences1, sentences2, strict=True)]
+
+    def compute(share: slice) -> np.ndarray:
+        progress = local_rank() == 0
+        return teacher.similarity(sentences1[share], sentences2[share], show_progress_bar=progress, **prompts)
+
+    return cached_array(cache, teacher, pairs, compute, "scores")
+
+
+def cached_array(
+    cache: Path, teacher: TextModel, texts: list[str], compute: Callable[[slice], np.ndarray], what: str
+) -> np.memmap:
+    """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill.
+
+    The processes of a machine share out the texts, in parts of at most `PART_TEXTS`. Finished parts outlive a kill: the
+    next call continues after them. So do other jobs that need the same array at the same time.
+
+    Args:
+        texts: what the teacher reads; one row of the array each.
+        compute: a slice of `texts` -> its rows.
+
+    Raises:
+        InputError: an output that is not finite.
+    """
+    file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
+    if any(gather_object(not file.is_file())):  # another machine may have another cache
+        logger.info("Running the model on %s texts once; cached in %s.", f"{len(texts):,}", file)
+        size = max(1, min(PART_TEXTS, math.ceil(len(texts) / local_world_size())))
+        shares = [slice(start, min(start + size, len(texts))) for start in range(0, len(texts), size)]
+        parts = [file.with_suffix(f".{share.start}-{share.stop}.npy") for share in shares]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for share, part in list(zip(shares, parts, strict=True))[local_rank() :: local_world_size()]:
+            if not (part.is_file() or file.is_file()):
+                values = compute(share)
+                check_finite(values, share.start, f"{what.capitalize()} of {len(texts):,} texts")
+                write_array(part, values)
+        wait_for_everyone()
+        if local_rank() == 0:
+            with suppress(FileNotFoundError):  # of parts that another job removed, once the file was complete
+                write_array(file, np.concatenate([np.load(part, mmap_mode="r") for part in parts]))
+        wait_for_everyone()
+        if local_rank() == 0:
+            for part in parts:
+                part.unlink(missing_ok=True)  # machines may share the folder
+            if cache == DEFAULT_CACHE:
+                prune(file)
+    with suppress(OSError):  # a cache that is only read
+        os.utime(file)
+    return np.load(file, mmap_mode="r")
+
+
+def prune(used: Path, most: int = MOST_BYTES) -> None:
+    """Removes the entries of a cache that were used longest ago, beyond `most` bytes, except for `used` itself.
+
+    An entry is all files with the same key: an array, its parts, and indexes of faiss.
+    """
+    entries = defaultdict(list)
+    for file in used.parent.iterdir():
+        with suppress(FileNotFoundError):  # a partial file that is complete by now
+            entries[file.name.partition(".")[0]].append((file.stat().st_mtime, file.stat().st_size, file))
+    total = 0
+    for key, files in sorted(entries.items(), key=lambda entry: max(entry[1]), reverse=True):
+        total += sum(size for _, size, _ in files)
+        for *_, file in files if total > most and key != used.stem else []:
+            with suppress(OSError):  # another job was faster, or Windows has it open
+                file.unlink()
+
+
+def write_array(file: Path, values: np.ndarray) -> None:
+    with partial_file(file) as partial, open(partial, "wb") as opened:
+        np.save(opened, values)
+
+
+def in_key(prefix: Prefix, text: str) -> str:
+    """A text with its prompt, for `fingerprint`; the same tokens mean another vector if fewer of them are pooled."""
+    return f"{prefix.text}\0{prefix.skip}\0{text}" if prefix.text else text
+
+
+def fingerprint(teacher: TextModel, texts: list[str]) -> str:
+    """Key of the cache: a teacher's weights, modules, tokenizer and maximum length, and the texts."""
+    digest = hashlib.sha256()
+    for name, value in sorted(teacher.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    digest.update(teacher.rules.encode())
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()[:40]
+
+
+def load_encoder(model: str, dtype: str = "float32", int8: bool = False, device: str = "cpu") -> SentenceEncoder:
+    return placed(load_bi_encoder(model), dtype, int8, device)
+
+
+def placed(encoder: SentenceEncoder, dtype: str, int8: bool, device: str) -> SentenceEncoder:
+    """A loaded encoder on its device, in the type of the computation."""
+    encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
+    return quantized(encoder) if int8 else encoder
+
+
+def load_with_settings(
+    model: str | Path,
+    device: str = "cpu",
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    dtype: str = "float32",
+    int8: bool = False,
+    **settings,
+) -> tuple[SentenceEncoder, ShardSettings]:
+    """An encoder for shards, and what their manifests say of it.
+
+    Args:
+        prompt, prompt_name: as for `SentenceEncoder.encode`.
+        settings: other fields of `ShardSettings`.
+    """
+    encoder = load_bi_encoder(str(model))
+    sha256 = fingerprint(encoder, [])  # before it gets another type
+    encoder = placed(encoder, dtype, int8, device)
+    prefix = encoder.prefix(encoder.prompts.text(prompt, prompt_name))
+    settings |= {"prefix": prefix, "dtype": dtype, "int8": int8}
+    return encoder, ShardSettings(str(model), sha256, encoder.embedding_dimension, **settings)

@@ -1,1 +1,0 @@
-"""Tables of sentences that people have: txt, tsv, csv, jsonl, Parquet and xlsx, read and written as streams."""

@@ -1,0 +1,98 @@
+"""Parts of cached batches: of a fixed size, or the largest that fit into memory."""
+
+import logging
+from collections.abc import Callable
+
+from accelerate.utils.memory import clear_device_cache
+from torch import Tensor
+from transformers import TrainerCallback
+
+from cosent.compute.grad_cache import DoesNotFit, random_state, set_random_state
+from cosent.errors import InputError
+from cosent.training.arguments import PairTrainingArguments
+from cosent.training.sharding import launched_with
+
+logger = logging.getLogger(__name__)
+
+LOGGED = "cached_part_size"
+
+
+class CachedParts(TrainerCallback):
+    """Runs cached batches in parts; with `auto`, in the largest ones that fit into the memory of every device.
+
+    `auto` begins with the batch as a whole. When any process runs out of memory, all forget what they have computed for
+    this batch and repeat it in parts of half the size, from the same random state: the result is that of a run with
+    parts of this size, bit for bit on a CPU. Later batches start with it. It has no state except the log, so a resumed
+    run continues with the size of the interrupted one.
+
+    Args:
+        args: arguments of the run.
+
+    Raises:
+        InputError: sizes that do not fit together, or `auto` under a strategy that communicates within a part.
+    """
+
+    def __init__(self, args: PairTrainingArguments):
+        self.batch, self.pairs = sizes(args)  # per device
+        self.auto = args.cached_part_size == "auto"
+        if self.auto and launched_with() is not None:
+            raise InputError(
+                f"--cached_part_size auto under {launched_with()}: expected one device, or several with ddp.yaml. "
+                "Processes exchange shards within every part, so one that runs out of memory would leave the others "
+                "waiting for ever. Name a size, e.g. --cached_part_size 16."
+            )
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        earlier = [entry[LOGGED] for entry in state.log_history if LOGGED in entry]
+        if self.auto and earlier:
+            self.pairs = earlier[-1]
+
+    def run(self, step: Callable[[int], Tensor], forget: Callable[[], None], log: Callable[[dict], None], pairs: int):
+        """Runs a batch of `pairs` pairs per device.
+
+        Args:
+            step: pairs of a part -> the result of the batch; raises `DoesNotFit` on all processes or on none.
+            forget: undoes what an interrupted `step` has left behind.
+            log: takes an entry for the log of the run.
+        """
+        start = random_state()
+        while True:
+            try:
+                return step(self.pairs)
+            except DoesNotFit as error:
+                reason = str(error)  # no more of it: the error keeps what it interrupted in memory
+            tried = min(self.pairs, pairs)
+            if tried == 1:
+                raise InputError(
+                    f"Out of memory with a single pair at a time, to which --cached_part_size auto went ({reason}). "
+                    "Lower --max_length, add --gradient_checkpointing true or --use_peft true, or take a smaller model."
+                )
+            self.pairs = (tried + 1) // 2
+            forget()
+            set_random_state(start)
+            clear_device_cache(garbage_collection=True)
+            logger.info("out of memory with %d pairs at a time: the batch is repeated with %d.", tried, self.pairs)
+            log({LOGGED: self.pairs})
+
+
+def sizes(args: PairTrainingArguments) -> tuple[int, int]:
+    """Pairs per device of a batch, and of its parts or, for `auto`, the largest parts to try.
+
+    Raises:
+        InputError: a batch that devices, or parts of `per_device_train_batch_size`, cannot share out.
+    """
+    part = args.per_device_train_batch_size
+    if args.cached_batch_size is None:
+        batch = part
+    else:
+        step = args.world_size * (part if args.cached_part_size is None else 1)
+        if args.cached_batch_size < 1 or args.cached_batch_size % step:
+            made_of = "" if args.cached_part_size is not None else f"--per_device_train_batch_size {part} x "
+            raise InputError(
+                f"--cached_batch_size counts the pairs of one loss over all devices and is made of parts: a multiple "
+                f"of {step} ({made_of}{args.world_size} processes), got {args.cached_batch_size}."
+            )
+        batch = args.cached_batch_size // args.world_size
+    if args.cached_part_size not in (None, "auto"):
+        part = int(args.cached_part_size)
+    return batch, batch if args.cached_part_size == "auto" else min(part, batch)

@@ -1,0 +1,164 @@
+"""Proof of a saved folder: it is loaded from disk and compared with the model in memory and with the starting model."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from cosent.compute.distributed import decided_by_main, rank
+from cosent.data.corpus import Corpus
+from cosent.errors import InputError
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import BiEncoder, Embedder, TextModel
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.ensemble import ScoreEnsemble
+from cosent.run import Proof
+from cosent.training.sharding import launched_with, whole_state
+
+logger = logging.getLogger(__name__)
+
+COMPARED = 32  # sentences, or pairs for a cross-encoder
+# Largest differences that are rounding, relative to the largest value. Weights are saved as they are computed with, in
+# float32, and the same weights give the same bits; but kernels of a GPU may add in another order each time.
+SAME_WEIGHTS = 1e-5
+# A merged adapter adds its product to the weights instead of to the outputs: 1e-6 was measured on a CPU. The others are
+# not measured: on a GPU, TensorFloat-32 may round to 10 bits; 4-bit layers compute in bfloat16; float16 has 11 bits.
+MERGED, MERGED_ON_GPU, QUANTISED, HALF = 1e-4, 1e-2, 1e-1, 1e-2
+
+
+class FolderProof:
+    """Compares the vectors or scores of a few sentences before training, at its end, and from the saved folder.
+
+    The main process computes; under FSDP, where a forward pass needs all of them, it does so on a copy that takes over
+    the gathered weights.
+
+    Args:
+        model: the module in training, or a view of it that embeds; not yet wrapped.
+        pairs: pairs of sentences to compare, see `sample_pairs`.
+        tolerance: largest difference between the folder and the model in memory that is not an error.
+    """
+
+    def __init__(self, model: nn.Module, pairs: list[tuple[str, str]], tolerance: float | None = None):
+        self.model, self.pairs = model, pairs
+        self.tolerance = rounding(model) if tolerance is None else tolerance
+        self.copy = deepcopy(model) if launched_with() == "fsdp" and rank() == 0 else None
+        self.start: np.ndarray | None = None
+
+    def begin(self) -> None:
+        """Keeps what the starting model says; call it before the first step."""
+        if rank() == 0:
+            self.start = answers(encoder_of(self.copy or self.model), self.pairs)
+
+    def check(self, folder: str | Path) -> Proof:
+        """Compares a saved folder; all processes must call it, and all raise.
+
+        Raises:
+            InputError: the folder is not the model in memory, up to rounding.
+        """
+        if launched_with() == "fsdp":
+            state = whole_state(self.model)
+            if self.copy is not None:
+                self.copy.load_state_dict(state)
+        return decided_by_main(lambda: self.compare(str(folder)))
+
+    def compare(self, folder: str) -> Proof:
+        trained = encoder_of(self.copy or self.model)
+        now, loaded = answers(trained, self.pairs), answers(reload(folder, trained), self.pairs)
+        difference = relative_difference(loaded, now)
+        what = "scores" if isinstance(trained, CrossEncoder) else "vectors"
+        if not difference <= self.tolerance:
+            raise InputError(
+                f"Expected {folder}, loaded from disk, to give the {what} of the model that was trained, got {what} "
+                f"that differ by {difference:.0e} of the largest (rounding is up to {self.tolerance:.0e}). Whoever "
+                "loads it would get another model. Train into an empty --output_dir; if that does not help, something "
+                "of this model is not saved: please report it with its config.json."
+            )
+        moved = None if self.start is None else distance(self.start, now)
+        proof = Proof(difference, moved, len(now), what)
+        logger.info("%s", proof)
+        if moved is not None and moved < 1e-6:
+            logger.warning("The model has not moved from the one it started from: training has changed nothing.")
+        return proof
+
+
+def answers(encoder: Embedder | CrossEncoder | ScoreEnsemble, pairs: list[tuple[str, str]]) -> np.ndarray:
+    """Vectors `(COMPARED, hidden)` of the sentences of pairs, or a cross-encoder's scores `(COMPARED,)`, in float32."""
+    firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
+    with without_autocast(encoder), without_warnings():
+        if isinstance(encoder, Embedder):
+            return encoder.encode([*firsts, *seconds][:COMPARED])
+        return encoder.similarity(firsts, seconds)
+
+
+def reload(folder: str, like: TextModel) -> TextModel:
+    """Loads a folder as serving does, on the device and with the attention and packing of another model."""
+    with without_warnings():
+        loaded = load_model(folder, attn_implementation=like.backbone.config._attn_implementation)
+    loaded.packing = like.packing
+    return loaded.to(like.backbone.device)
+
+
+def relative_difference(loaded: np.ndarray, now: np.ndarray) -> float:
+    """Largest difference of answers, relative to the largest value; infinite if they are of another shape."""
+    return float(np.abs(loaded - now).max() / np.abs(now).max()) if loaded.shape == now.shape else float("inf")
+
+
+def distance(start: np.ndarray, now: np.ndarray) -> float:
+    """Mean cosine distance of vectors `(sentences, hidden)`, or mean absolute difference of scores `(pairs,)`."""
+    if now.ndim == 1:
+        return float(np.abs(now - start).mean())
+    start, now = start.astype(np.float64), now.astype(np.float64)
+    lengths = np.linalg.norm(start, axis=1) * np.linalg.norm(now, axis=1)
+    return float(1 - ((start * now).sum(axis=1) / np.maximum(lengths, 1e-12)).mean())
+
+
+def rounding(model: nn.Module) -> float:
+    """Largest difference to expect between a model in training and its saved folder."""
+    names = [name for name, _ in model.named_parameters()]
+    if not any(".lora_A." in name for name in names):
+        return SAME_WEIGHTS
+    if any(hasattr(weight, "quant_state") for weight in model.parameters()):
+        return QUANTISED
+    return MERGED_ON_GPU if torch.accelerator.is_available() else MERGED
+
+
+def sample_pairs(corpora: list[Corpus]) -> list[tuple[str, str]]:
+    """The first pairs of a validation split, else of any other split, without empty sentences."""
+    splits = [c.splits[name] for name in ("validation", "test", "train") for c in corpora if name in c.splits]
+    rows = splits[0][: 4 * COMPARED]
+    pairs = zip(rows["sentence1"], rows["sentence2"], strict=True)
+    return [pair for pair in pairs if all(sentence.strip() for sentence in pair)][:COMPARED]
+
+
+def encoder_of(model: nn.Module) -> Embedder | CrossEncoder:
+    encoder = model.encoder if isinstance(model, BiEncoder) else model
+    assert isinstance(encoder, Embedder | CrossEncoder)
+    return encoder
+
+
+@contextmanager
+def without_autocast(model: nn.Module) -> Iterator[None]:
+    """Runs a model as it is saved; to run it under autocast, accelerate sets `forward` on the module itself."""
+    wrapped = vars(model).pop("forward", None)
+    try:
+        yield
+    finally:
+        if wrapped is not None:
+            model.forward = wrapped
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keeps what was said of this model and these sentences before from being said again."""
+    ours = logging.getLogger("cosent")
+    level = ours.level
+    ours.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ours.setLevel(level)
