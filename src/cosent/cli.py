@@ -7,10 +7,6 @@ Dataclass fields as command-line flags and recipe keys, and parsing of their val
 A field is its own documentation: `corpus: str = option("stsb", "Its help text.")` makes `--corpus lcqmc` and the key
 `corpus: lcqmc`. A field of type `list[str]` takes `--corpus lcqmc nli` and the YAML list `[lcqmc, nli]`.
 
-Progress and failure of a run, reported to its launcher through files rather than log lines.
-
-The launcher names a folder in the environment; without it, a run writes nothing.
-
 Progress bars as lines where the output is a file or a pipe: no carriage returns, one line every 10%.
 
 All bars of a job are tqdm's: our own, and those of Trainer, `datasets` and other libraries.
@@ -19,7 +15,6 @@ All bars of a job are tqdm's: our own, and those of Trainer, `datasets` and othe
 import argparse
 import difflib
 import inspect
-import json
 import logging
 import os
 import re
@@ -29,14 +24,13 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import MISSING, Field, dataclass, field, fields
 from decimal import Decimal
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from threading import Event
 from typing import Union, get_args, get_origin, get_type_hints
 
 import psutil
@@ -44,7 +38,7 @@ import yaml
 from tqdm.std import tqdm
 
 from cosent import __version__
-from cosent.errors import InputError, messages_for_users, write_atomically
+from cosent.errors import InputError, messages_for_users
 
 NULL = "tag:yaml.org,2002:null"
 
@@ -286,71 +280,6 @@ def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
     for name in names:
         if getattr(arguments, name) != flags[name].default:
             raise InputError(f"--{name} does nothing here. Add {missing}, or leave it out.")
-
-
-STATUS_VARIABLE = "COSENT_STATUS_DIR"  # environment variable with the folder for the files
-PROGRESS_NAME = "progress.json"
-FAILURE_NAME = "failure.json"
-
-
-@dataclass(frozen=True)
-class TrainingProgress:
-    """Optimizer steps so far and in total."""
-
-    step: int
-    steps: int
-
-    @property
-    def share(self) -> float:
-        return min(1.0, self.step / self.steps) if self.steps else 0.0
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The exception that ended a run."""
-
-    kind: str
-    message: str
-
-    def __str__(self) -> str:
-        return self.message if self.kind == InputError.__name__ else f"{self.kind}: {self.message}"
-
-
-def clear_status(folder: Path) -> None:
-    """Removes the files of an earlier run."""
-    for name in (PROGRESS_NAME, FAILURE_NAME):
-        (folder / name).unlink(missing_ok=True)
-
-
-def tell_progress(progress: TrainingProgress) -> None:
-    write_atomically(Path(os.environ[STATUS_VARIABLE], PROGRESS_NAME), json.dumps(asdict(progress)))
-
-
-def read_progress(folder: Path) -> TrainingProgress | None:
-    """Progress of the run; None before its first step."""
-    try:
-        return TrainingProgress(**json.loads((folder / PROGRESS_NAME).read_text(encoding="utf-8")))
-    except OSError:  # not there yet, or on Windows replaced at this moment
-        return None
-
-
-@contextmanager
-def failures_told() -> Iterator[None]:
-    """Reports the exception that ends the block to the launcher; of several processes, only the first to fail."""
-    try:
-        yield
-    except Exception as error:
-        folder = os.environ.get(STATUS_VARIABLE)
-        if folder is not None and not Path(folder, FAILURE_NAME).exists():
-            failure = Failure(type(error).__name__, str(error))
-            write_atomically(Path(folder, FAILURE_NAME), json.dumps(asdict(failure), ensure_ascii=False))
-        raise
-
-
-def read_failure(folder: Path) -> Failure | None:
-    """The failure of the run; None if it had no time to report one."""
-    file = folder / FAILURE_NAME
-    return Failure(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
 
 PARENT_VARIABLE = "COSENT_PARENT"  # environment variable of a launched job: id of the process that it must not outlive
@@ -640,7 +569,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
         shares_work: whether processes launched together share out the work; False refuses several.
     """
     module = sys.modules[job.__module__]
-    with messages_for_users(), failures_told():
+    with messages_for_users():
         configure_logging()
         if PARENT_VARIABLE in os.environ:
             end_with_parent(int(os.environ[PARENT_VARIABLE]))
@@ -711,45 +640,3 @@ def check_world_size(processes: int) -> None:
             "write the same files. On a CPU set ACCELERATE_USE_CPU=true and distributed_type MULTI_GPU; start jobs "
             "that do not share out their work with plain python."
         )
-
-
-def follow(
-    job: list[str],
-    folder: Path,
-    accelerate_config: str,
-    threads: int,
-    advance: Callable[[float], None],
-    stop: Event | None = None,
-) -> str | None:
-    """Runs a job until it ends or should stop; returns the reason of a failure, or None.
-
-    It ends with this process, even if that is killed, and with this call, even if Ctrl-C interrupts it.
-
-    Args:
-        job: its module and its flags.
-        folder: for its output in `log.txt`, its progress and its failure.
-        threads: threads per process, unless OMP_NUM_THREADS is set.
-        advance: is called with the share that is done.
-    """
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", accelerate_config, "-m", *job]
-    environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
-    environment |= {STATUS_VARIABLE: str(folder), PARENT_VARIABLE: str(os.getpid())}
-    folder.mkdir(parents=True, exist_ok=True)
-    clear_status(folder)
-    log_file = folder / "log.txt"
-    with open(log_file, "w", encoding="utf-8") as log:
-        # In a separate session: Ctrl-C in the terminal reaches only this process, which then ends the job.
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        try:
-            while (stop is None or not stop.is_set()) and process.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=1)
-                progress = read_progress(folder)
-                advance(progress.share if progress is not None else 0.0)
-        finally:
-            if process.poll() is None:
-                end_tree(process)
-    if process.returncode == 0:
-        return None
-    failure = read_failure(folder) or f"exit status {process.returncode}"
-    return f"{failure} (all of its output is in {log_file})"
