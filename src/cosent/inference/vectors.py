@@ -21,8 +21,8 @@ from numpy.lib.format import open_memmap, write_array_header_1_0
 from torch import nn
 
 from cosent import __version__
-from cosent.cli import end_with_parent
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
+from cosent.compute.processes import end_with_parent
 from cosent.data.files import SENTENCE, Table, format_of, open_parquet, open_table, stem_of, table_writer
 from cosent.data.manifest import sha256_of_file
 from cosent.data.pairs import NO_PREFIX, Prefix
