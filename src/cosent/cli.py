@@ -303,7 +303,7 @@ class Parser(argparse.ArgumentParser):
         """The values of a flat mapping, as `read_yaml` gives it."""
         if not isinstance(settings, dict):
             raise InputError(f"{where}: expected a flat list of `key: value` lines.")
-        empty = {}
+        empty: dict[str, None] = {}
         for key, value in settings.items():
             flag = self.flags.get(key)
             if flag is None:
@@ -328,7 +328,7 @@ def add_flag(group, flag: Flag) -> None:
     if default not in (None, "", []) and help_text != HIDDEN:
         words = " ".join(map(str, default)) if flag.is_list else str(default).lower() if negated else str(default)
         help_text += f" (default: {words}{f'; off: --no_{flag.name}' * negated})".replace("%", "%%")
-    kind = boolean if flag.kind is bool else flag.kind
+    kind: Callable[[str], Any] = boolean if flag.kind is bool else flag.kind
     if flag.is_list and not metadata.get("commas"):
         kind = without_commas(flag.kind)
     shown = {bool: "true|false", int: "N", float: "X", str: "VALUE"}[flag.kind]
