@@ -1,7 +1,6 @@
 """Train a RoFormer-Sim student: only on synonyms (stage 1), or on synonyms and a teacher (stage 2).
 
-accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill \\
-    --config recipes/student/distill.yaml --corpus lcqmc --teacher runs/teacher --output_dir runs/student
+cosent distill --config recipes/student/distill.yaml --corpus lcqmc --teacher runs/teacher --output_dir runs/student
 """
 
 import time

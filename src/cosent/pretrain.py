@@ -1,7 +1,6 @@
 """Pretrain a small encoder on plain text, or continue pretraining one on your own text.
 
-accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.pretrain \\
-    --config recipes/pretrain/mini.yaml --text corpus.txt.gz --output_dir runs/mini
+cosent pretrain --config recipes/pretrain/mini.yaml --text corpus.txt.gz --output_dir runs/mini
 """
 
 import logging

@@ -62,7 +62,7 @@ def write(folder: Path, metric: str = "recall_at_10") -> tuple[Path, Path]:
 def check_installed(*libraries: str) -> None:
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
-        raise InputError(f"A report needs {' and '.join(missing)}. Install: pip install 'cosent[report]'.")
+        raise InputError(f"A report needs {' and '.join(missing)}. Install: pip install -e '.[report]'.")
 
 
 ARGUMENTS = (ReportArguments,)

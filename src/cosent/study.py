@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from cosent.cli import REQUIRED, flags_of, option, read_values, read_yaml
+from cosent.cli import REQUIRED, option, parser_of, read_yaml, recipe_file
 from cosent.cli import run as run_job
 from cosent.errors import InputError
 
@@ -233,8 +233,7 @@ def read_study(path: str) -> dict[str, Any]:
     """
     from cosent.training.launches import values_of
 
-    if not Path(path).is_file():
-        raise InputError(f"There is no study at {path}. The shipped ones are recipes/studies/<name>.yaml.")
+    path = recipe_file(path, "studies")
     study = read_yaml(Path(path).read_text(encoding="utf-8"), path)
     keys = set(study) if isinstance(study, dict) else set()
     wrong, missing = sorted(keys - {*NEEDED, *OPTIONAL}), [key for key in NEEDED if key not in keys]
@@ -244,8 +243,7 @@ def read_study(path: str) -> dict[str, Any]:
             f"{', '.join(wrong) or 'none'}; missing: {', '.join(missing) or 'none'}."
         )
     for recipe in study["recipes"]:
-        if not Path(recipe).is_file():
-            raise InputError(f"{path} names {recipe}, which is not there. Run studies from the root of the project.")
+        recipe_file(recipe)
     variants, tune = study.get("variants", {}), study.get("tune", {})
     for name in variants:
         if not re.fullmatch(r"[\w.,+-]+", name):
@@ -310,7 +308,7 @@ def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[s
     stems = [Path(recipe).stem for recipe in study["recipes"]]
     methods = []
     for recipe, stem in zip(study["recipes"], stems, strict=True):
-        settings = read_values(str(recipe), flags_of(*TRAIN_ARGUMENTS))
+        settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(str(recipe))
         for variant in distinct.values():
             flags = study.get("flags", {}) | variants[variant] | overrides
             tower = (settings | flags).get("tower", ModelArguments.tower)

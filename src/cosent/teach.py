@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from cosent.cli import REQUIRED, as_words, flags_of, option, read_values, refuse_negative
+from cosent.cli import REQUIRED, as_words, option, parser_of, refuse_negative
 from cosent.cli import run as run_job
 from cosent.errors import InputError, write_atomically
 from cosent.inference.mining import PairArguments, check_pairs
@@ -139,7 +139,7 @@ def steps_of(args: TeachArguments, pairs: PairArguments) -> list[Step]:
     recipes = {"bi_encoder": (args.bi_recipe, args.bi_taught), "cross_encoder": (args.cross_recipe, args.cross_taught)}
     for tower, both in recipes.items():
         for recipe, more in zip(both, flags, strict=True):
-            values = read_values(recipe, flags_of(*TRAIN_ARGUMENTS)) | more
+            values = parser_of(*TRAIN_ARGUMENTS).read_recipe(recipe) | more
             if values.get("tower", ModelArguments.tower) != tower:
                 raise InputError(f"{recipe} does not train a {tower}, and was given as a recipe of one.")
     towers = {TOWERS[is_cross_encoder(resolve(model))] for model in args.teacher or []} or {args.start}
@@ -182,7 +182,7 @@ def steps_of(args: TeachArguments, pairs: PairArguments) -> list[Step]:
     if args.alone:
         for seed in args.seeds:
             train(second, 0, seed, [args.corpus])
-    labels = read_values(args.bi_recipe, flags_of(*TRAIN_ARGUMENTS)) | flags[0]
+    labels = parser_of(*TRAIN_ARGUMENTS).read_recipe(args.bi_recipe) | flags[0]
     finders = dict.fromkeys(args.seeds, labels.get("model_name_or_path", ModelArguments.model_name_or_path))
     teacher = first
     for round_, student in ((number, student) for number in range(1, args.rounds + 1) for student in (second, first)):

@@ -1,7 +1,6 @@
 """Fine-tune an encoder on labelled pairs.
 
-accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \\
-    --config recipes/bi_encoder/cosent.yaml --corpus stsb --output_dir runs/stsb
+cosent train --config recipes/bi_encoder/cosent.yaml --corpus stsb --output_dir runs/stsb
 """
 
 import logging

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 import torch
 
-from cosent.cli import PARENT_VARIABLE, end_tree
+from cosent.compute.processes import PARENT_VARIABLE, end_tree
 from cosent.evaluation.calibration import Platt
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
@@ -84,7 +84,7 @@ def served(*flags: str):
 def page_address(shown):
     pytest.importorskip("gradio", reason="the page needs gradio: pip install -r requirements-dev.txt")
     flags = ["--model", str(shown / "bi"), "--cross", str(shown / "cross"), "--student", str(shown / "student")]
-    with served(*flags, "--input", str(shown / "faq.txt"), "--runs", str(shown / "study")) as address:
+    with served(*flags, "--text", str(shown / "faq.txt"), "--runs", str(shown / "study")) as address:
         yield address
 
 

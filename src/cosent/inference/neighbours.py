@@ -312,7 +312,7 @@ def import_faiss():
         import faiss
     except ImportError as error:
         raise InputError(
-            "--faiss takes faiss, which is not installed. Run pip install 'cosent[faiss]', or leave the flag out: the "
+            "--faiss takes faiss, which is not installed. Run pip install -e '.[faiss]', or leave the flag out: the "
             "exact search finds the same or better neighbours, in more time."
         ) from error
     return faiss

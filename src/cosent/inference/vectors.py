@@ -21,8 +21,8 @@ from numpy.lib.format import open_memmap, write_array_header_1_0
 from torch import nn
 
 from cosent import __version__
-from cosent.cli import end_with_parent
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
+from cosent.compute.processes import end_with_parent
 from cosent.data.files import SENTENCE, Table, format_of, open_parquet, open_table, stem_of, table_writer
 from cosent.data.manifest import sha256_of_file
 from cosent.data.pairs import NO_PREFIX, Prefix
@@ -535,7 +535,7 @@ def find_inputs(patterns: Sequence[str]) -> list[Path]:
         files = [Path(pattern)] if Path(pattern).is_file() else sorted(map(Path, glob.glob(pattern)))
         files = [file for file in files if file.is_file()]
         if not files:
-            raise InputError(f"--input: there is no file {pattern}. Name files, or a pattern such as 'part-*.parquet'.")
+            raise InputError(f"--text: there is no file {pattern}. Name files, or a pattern such as 'part-*.parquet'.")
         found += [file for file in files if file not in found]
     return found
 
@@ -554,7 +554,7 @@ def outputs_of(inputs: Sequence[Path], output: Path) -> list[Path]:
     for path, other in zip(inputs, outputs, strict=True):
         if outputs.count(other) > 1:
             raise InputError(
-                f"--input {path}: several files would be written to {other}, and one would be lost. Rename them, or "
+                f"--text {path}: several files would be written to {other}, and one would be lost. Rename them, or "
                 "encode them into different folders."
             )
     return outputs

@@ -124,7 +124,7 @@ def check_reporters(report_to: str) -> None:
     if report_to == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
         raise InputError(
             "--report_to tensorboard needs the package tensorboard, which is not installed. Nothing was run, since the "
-            "run would leave no curves. Run pip install 'cosent[tensorboard]', or leave the flag out: run.json keeps "
+            "run would leave no curves. Run pip install -e '.[tensorboard]', or leave the flag out: run.json keeps "
             "the log too."
         )
     get_reporting_integration_callbacks(report_to)

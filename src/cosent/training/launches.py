@@ -15,7 +15,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from cosent.cli import PARENT_VARIABLE, as_words, end_tree, flags_of, nearest, read_values, read_yaml, value_of
+from cosent.cli import as_words, parser_of, read_yaml, recipe_file
+from cosent.compute.processes import PARENT_VARIABLE, end_tree
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
 from cosent.results import Result
@@ -50,7 +51,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """What is asked for, as JSON holds it; the number of epochs decides nothing where that of steps is given."""
-        settings = read_values(self.recipe, flags_of(*TRAIN_ARGUMENTS)) | self.flags
+        settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(self.recipe) | self.flags
         if float(settings.get("max_steps") or 0) > 0:
             settings.pop("num_train_epochs", None)
         return json.loads(json.dumps(settings, default=str))
@@ -70,17 +71,12 @@ def values_of(flags: dict, where: str) -> dict[str, Any]:
     """
     if not isinstance(flags, dict):
         raise InputError(f"{where} must be a mapping of flags to values ({{}} for none), got {flags!r}.")
-    known = flags_of(*TRAIN_ARGUMENTS)
-    values = {}
     for key, value in flags.items():
         if key in RESERVED:
             raise InputError(f"{where}: {key} is set for every run. Take it out.")
-        if key not in known:
-            raise InputError(f"{where}: training has no flag {key!r}.{nearest(key, known)}")
-        if value is None or isinstance(value, dict):
-            raise InputError(f"{where}: {key} must have a value as on a command line, got {value!r}.")
-        values[key] = value_of(known[key], value, f"{where}: {key}")
-    return values
+        if value is None:
+            raise InputError(f"{where}: {key} must have a value as on a command line, got null.")
+    return parser_of(*TRAIN_ARGUMENTS).read_mapping(flags, where)
 
 
 def settings_of(pairs: list[str], where: str) -> dict[str, Any]:
@@ -103,7 +99,8 @@ def launch(job: list[str], folder: Path, accelerate_config: str, parallel: int =
         folder: for its output in `log.txt`.
         parallel: how many such jobs share the machine.
     """
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", accelerate_config, "-m", *job]
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
+    command += [recipe_file(accelerate_config, "accelerate"), "-m", *job]
     threads = max(1, (os.cpu_count() or 1) // parallel)
     environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | {PARENT_VARIABLE: str(os.getpid())}
     folder.mkdir(parents=True, exist_ok=True)
