@@ -10,8 +10,7 @@ from cosent.dedup import ARGUMENTS, main, threshold_of
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Platt
-from cosent.inference.decision import DecisionRule
+from cosent.evaluation.calibration import DecisionRule, Platt
 from cosent.models.bi_encoder import SentenceEncoder
 
 LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹果", "今天天气很好。", "怎么还款", "推荐一辆红车"]
@@ -109,7 +108,7 @@ def test_the_threshold_of_the_model(dedup, tmp_path):
 def test_a_trained_model_needs_no_threshold(monkeypatch):
     """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
     rules = {name: DecisionRule(name, 0.75, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
-    monkeypatch.setattr("cosent.inference.decision.decision_rules", lambda model: rules)
+    monkeypatch.setattr("cosent.run_record.decision_rules", lambda model: rules)
     with pytest.raises(InputError, match=r"has 0\.7500 \(faq\), 0\.7500 \(lcqmc\)"):
         threshold_of("runs/faq", None)
     del rules["lcqmc"]

@@ -105,7 +105,7 @@ def threshold_of(model: str, given: float | None) -> float:
     """
     if given is not None:
         return given
-    from cosent.inference.decision import decision_rules
+    from cosent.run_record import decision_rules
 
     rules = decision_rules(model)
     if len(rules) != 1:

@@ -68,11 +68,14 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
     table = check(args, table_args)  # before imports that take seconds
     resolve(args.model)
     from cosent.compute.onednn import choose_device
-    from cosent.inference.decision import decision_rules
+    from cosent.evaluation.metrics import correlations
     from cosent.models.auto import load_model
+    from cosent.run_record import decision_rules
 
-    known = array("d")
-    pairs = labelled(table, args.label_column, known, table_args) if table else pair_up(args.sentences or [])
+    pairs = table.rows() if table else pair_up(args.sentences or [])
+    labels = None
+    if table and args.label_column:
+        labels = LabelColumn(table.path, args.label_column, label_values(table_args.label_values))
     rules = decision_rules(args.model)
     model = load_model(args.model).to(choose_device(args.device))
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
@@ -80,9 +83,8 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
     rule, note = choose_rule(rules, args, prompts)
     print(note, file=sys.stderr)
     columns = table.sentences if table else ("sentence1", "sentence2")
-    scored, scores = score(model, pairs, columns, rule, args.batch_size, prompts), array("d")
-    if args.label_column is not None:
-        scored = collecting(scored, scores)
+    scores, known = array("d"), array("d")
+    scored = score(model, pairs, columns, rule, args.batch_size, prompts, labels, scores, known)
     if args.output is None:
         for number, row in enumerate(chain.from_iterable(scored)):
             label = {args.label_column: known[number]} if args.label_column else {}
@@ -94,7 +96,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
         result = {"output": args.output, "pairs": written, "seconds": round(time.time() - start, 3)}
         print(json.dumps(result | {"pairs_per_second": round(written / result["seconds"], 1)}))
     if len(set(known)) > 1:  # else there is no order to compare with
-        print(f"Spearman with {args.label_column}: {spearman_of(scores, known):.4f}", file=sys.stderr)
+        print(f"Spearman with {args.label_column}: {correlations(scores, known)['spearman']:.4f}", file=sys.stderr)
 
 
 def check(args: SimilarityArguments, table_args: TableArguments) -> Table | None:
@@ -121,44 +123,30 @@ def check(args: SimilarityArguments, table_args: TableArguments) -> Table | None
         check_output(args.output, args.pairs, args.overwrite)
         taken = [name for name in ("score", "probability", "verdict") if name in table.names]
         if taken:
-            raise InputError(f"{args.pairs} has a column {taken[0]} already, and --output would replace it. Rename it.")
+            raise InputError(f"{args.pairs} has a column {taken[0]} already. Rename it.")
     return table
 
 
-def labelled(table: Table, column: str | None, known: array, table_args: TableArguments) -> Iterator[dict]:
-    """Yields the rows as they are, and appends the known score of each to `known`, if there is a column of them.
+def score(
+    model, rows: Iterable[dict], columns: tuple[str, str], rule, batch_size: int, prompts, labels: LabelColumn | None,
+    scores: array, known: array,
+) -> Iterator[list[dict]]:  # fmt: skip
+    """Yields chunks of the rows with their `score`, and with a rule `probability` and `verdict`.
+
+    Args:
+        labels: column of known scores, which are appended to `known`, and the model's to `scores`.
 
     Raises:
         InputError: a row whose known score is not a number.
     """
-    labels = LabelColumn(table.path, column, label_values(table_args.label_values)) if column else None
-    for number, row in enumerate(table.rows(), start=1):
-        if labels is not None:
-            known.append(labels.read(row, number))
-        yield row
-
-
-def spearman_of(scores: array, known: array) -> float:
-    from cosent.evaluation.metrics import correlations
-
-    return correlations(scores, known)["spearman"]
-
-
-def collecting(scored: Iterator[list[dict]], scores: array) -> Iterator[list[dict]]:
-    """Yields the rows as they are, and appends their scores to `scores`."""
-    for rows in scored:
-        scores.extend(row["score"] for row in rows)
-        yield rows
-
-
-def score(
-    model, rows: Iterable[dict], columns: tuple[str, str], rule, batch_size: int, prompts
-) -> Iterator[list[dict]]:
-    """Yields chunks of the rows with their `score`, and with a rule `probability` and `verdict`."""
     rows = iter(rows)
     while chunk := list(islice(rows, CHUNK)):
+        if labels is not None:
+            known.extend(labels.read(row, number) for number, row in enumerate(chunk, start=len(known) + 1))
         first, second = ([row[name] for row in chunk] for name in columns)
         found = answers(model.similarity(first, second, batch_size, prompt=prompts), rule)
+        if labels is not None:
+            scores.extend(row["score"] for row in found)
         yield [row | new for row, new in zip(chunk, found, strict=True)]
 
 
@@ -197,8 +185,8 @@ def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str]
     names = " ".join(rules)
     if args.corpus is not None and args.corpus not in rules:
         raise InputError(
-            f"--corpus {args.corpus}: {args.model} has a threshold and probabilities for {names or 'no corpus'}. Those "
-            "of another corpus would give wrong verdicts. Name one of these, or leave it out."
+            f"--corpus {args.corpus}: {args.model} has a threshold and probabilities for {names or 'no corpus'}. Name "
+            "one of these, or leave it out."
         )
     if not rules:
         return None, "score; no probability or verdict, since this model was not trained here on labels of 0 and 1"
