@@ -172,12 +172,14 @@ def check(args: EvaluateArguments, mteb_args: MtebArguments, table_args: TableAr
 
 
 def rows_of(args: EvaluateArguments, table_args: TableArguments):
-    """The corpus that is scored: a prepared one, or a file of the user's."""
+    """The corpus that is scored: a prepared one, or a file under the name of the corpus whose threshold counts."""
     from cosent.data.corpus import load_corpus
 
     if args.pairs is None:
         return load_corpus(args.corpus, args.data_dir)
-    name = rule_name(args.model, args.pairs, args.corpus)
+    record = read_record(args.model)
+    rules = [] if record is None else list(record.thresholds)
+    name = args.corpus or (rules[0] if len(rules) == 1 else Path(args.pairs).stem)
     values = label_values(table_args.label_values)
     return read_labelled(args.pairs, args.text_columns, args.label_column, name, table_args.options, values)
 
@@ -221,13 +223,6 @@ def read_labelled(
     return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(columns, features=FEATURES)})
 
 
-def rule_name(model: str, path: str, corpus: str | None) -> str:
-    """The corpus whose threshold and probabilities count: `corpus`, or the only one that the model has them for."""
-    record = read_record(model)
-    known = list(record.thresholds) if record is not None else []
-    return corpus or (known[0] if len(known) == 1 else Path(path).stem)
-
-
 def evaluate_corpus(
     model, corpus, args: EvaluateArguments, retrieval_args: RetrievalArguments, prompts: tuple[str, str]
 ) -> tuple[dict, list[str]]:
@@ -236,8 +231,10 @@ def evaluate_corpus(
     from cosent.data.retrieval import retrieval_task
     from cosent.evaluation.calibration import calibration_metrics
     from cosent.evaluation.metrics import SimilarityMetrics
+    from cosent.evaluation.retrieval import mean_intervals
     from cosent.evaluation.similarity import pair_cosines
     from cosent.inference.embedding import embed_pool, score
+    from cosent.inference.neighbours import found_by_vectors
     from cosent.models.bi_encoder import Embedder
 
     task = None
@@ -249,40 +246,38 @@ def evaluate_corpus(
         queries, documents = embed_pool(model, task.pool, args.batch_size, prompts)
         scores = pair_cosines(queries[task.places[:, 0]], documents[task.places[:, 1]])
     labels = corpus.labels(args.split)
-    decision = choose_decision(args, corpus, model, prompts)
-    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=decision.threshold)
+    threshold, threshold_from, calibration, calibration_from = choose_decision(args, corpus, model, prompts)
+    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
     if rank() > 0:
         return {}, []
     if args.predictions:
-        write_predictions(args.predictions, corpus.split(args.split), scores, decision.threshold)
-    result = {"model": args.model, "corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
-    result |= {} if args.pairs is None else {"file": args.pairs}
-    result |= {"threshold": decision.threshold, "threshold_from": decision.threshold_from}
-    result |= {"calibration": decision.method, "calibration_from": decision.calibration_from}
-    errors = {}
+        write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
+    result = {
+        "model": args.model,
+        "corpus": corpus.manifest.name,
+        "split": args.split,
+        "pairs": len(scores),
+        **({} if args.pairs is None else {"file": args.pairs}),
+        "threshold": threshold,
+        "threshold_from": threshold_from,
+        "calibration": calibration and calibration.method,
+        "calibration_from": calibration_from,
+    }
+    errors, found = {}, {}
     if corpus.manifest.label_kind == "binary":
         tower = "bi_encoder" if isinstance(model, Embedder) else "cross_encoder"
-        errors = calibration_metrics(decision.calibration, scores, labels, tower)
-    found, lines = {}, table(result, metrics, errors)
+        errors = calibration_metrics(calibration, scores, labels, tower)
+    lines = table(result, metrics, errors)
     if task is not None:
-        found = retrieval(task, queries, documents)
+        values = found_by_vectors(queries, documents, task.relevance)
+        found = {name: float(np.mean(of_queries)) for name, of_queries in values.items()} | task.size
+        found["intervals"] = mean_intervals(values)
         lines += retrieval_table(found)
     numbers = {name: value if math.isfinite(value) else None for name, value in (metrics | errors).items()}
     return result | numbers | found, lines  # JSON has no NaN
 
 
-@dataclass(frozen=True)
-class Decision:
-    """A threshold and a map from scores to probabilities, or None, and the source of each."""
-
-    threshold: float | None
-    threshold_from: str
-    calibration: Calibration | None
-    calibration_from: str
-
-    @property
-    def method(self) -> str | None:
-        return None if self.calibration is None else self.calibration.method
+Decision = tuple[float | None, str, Calibration | None, str]  # threshold, its source, map to probabilities, its source
 
 
 def choose_decision(args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]) -> Decision:
@@ -298,7 +293,7 @@ def choose_decision(args: EvaluateArguments, corpus: Corpus, model, prompts: tup
     if corpus.manifest.label_kind != "binary":
         if args.threshold is not None or args.find_threshold:
             raise InputError(f"{name} has {corpus.manifest.label_kind} labels: accuracy at a threshold needs 0 and 1.")
-        return Decision(None, "none: the labels are not binary", None, "none: the labels are not binary")
+        return None, "none: the labels are not binary", None, "none: the labels are not binary"
     if args.find_threshold:
         return find_decision(args, corpus, model, prompts)
     trained = f"{name} validation, when the model was trained"
@@ -310,7 +305,7 @@ def choose_decision(args: EvaluateArguments, corpus: Corpus, model, prompts: tup
     source = f"none: {reason}; --find_threshold or --threshold" if threshold is None else trained
     if args.threshold is not None:
         threshold, source = args.threshold, "--threshold"
-    return Decision(threshold, source, calibration, trained if calibration else f"none: {reason}; --find_threshold")
+    return threshold, source, calibration, trained if calibration else f"none: {reason}; --find_threshold"
 
 
 def find_decision(args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]) -> Decision:
@@ -326,18 +321,8 @@ def find_decision(args: EvaluateArguments, corpus: Corpus, model, prompts: tuple
     scores, labels = score(model, corpus.split("validation"), args.batch_size, prompts), corpus.labels("validation")
     threshold = find_threshold(scores, labels, grid=args.threshold_grid)[0]
     if not can_rank(labels):
-        return Decision(threshold, source, None, "none: all labels of the validation split are equal")
-    return Decision(threshold, source, fit_calibration(scores, labels), source)
-
-
-def retrieval(task, queries: np.ndarray, documents: np.ndarray) -> dict:
-    """Retrieval metrics of a `RetrievalTask` with 95% intervals, and the numbers of queries and sentences searched."""
-    from cosent.evaluation.retrieval import mean_intervals
-    from cosent.inference.neighbours import found_by_vectors
-
-    values = found_by_vectors(queries, documents, task.relevance)
-    means = {name: float(np.mean(of_queries)) for name, of_queries in values.items()}
-    return means | task.size | {"intervals": mean_intervals(values)}
+        return threshold, source, None, "none: all labels of the validation split are equal"
+    return threshold, source, fit_calibration(scores, labels), source
 
 
 ARGUMENTS = (EvaluateArguments, PromptArguments, RetrievalArguments, MtebArguments, TableArguments)
