@@ -117,7 +117,7 @@ def test_verdicts_agree_with_the_threshold():
 def test_the_only_rule_needs_no_flag():
     """Fails if the common case, one corpus, asks for a flag, or a name is taken for a prefix."""
     rules = {"atec": DecisionRule("atec", 0.9, Isotonic(pairs=3, scores=[0.0], fitted=[0.5]))}
-    arguments, _ = parse(["--model", "m"], SimilarityArguments)[0], None
+    (arguments,) = parse(["--model", "m"], SimilarityArguments)
     assert choose_rule(rules, arguments)[0] is rules["atec"]
     arguments.corpus = "ate"
     with pytest.raises(InputError, match="--corpus ate: .* atec"):
