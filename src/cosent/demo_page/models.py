@@ -12,9 +12,10 @@ from cosent.data.files import SENTENCE, open_table
 from cosent.errors import InputError
 from cosent.inference.decision import DecisionRule, decision_rules
 from cosent.inference.index import Hit, Index
-from cosent.models.auto import load_model
+from cosent.models.auto import load_bi_encoder, load_model
 from cosent.models.bi_encoder import Embedder, TextModel
 from cosent.models.student import Student
+from cosent.models.teacher import sentence_vectors
 
 TOP, CANDIDATES = 10, 50  # sentences shown, and read again by the cross-encoder
 SAMPLES, KEPT = 60, 20  # paraphrases drawn, and shown
@@ -88,9 +89,9 @@ def load(
     place = choose_device(device)
     found = None
     if index is not None:
-        found = Index.open(index, model, place)
+        found = Index.open(index, load_bi_encoder(model).to(place))
     elif file is not None:
-        found = Index.of(sentences_of(file), model, place)
+        found = Index.of(sentences_of(file), load_bi_encoder(model).to(place), sentence_vectors)
     main = load_model(model).to(place) if found is None else found.encoder
     judges = [Judge.of(model, main)]
     if cross is not None:
