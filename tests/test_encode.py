@@ -18,7 +18,8 @@ from cosent.cli import run
 from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
 from cosent.inference import vectors as module
-from cosent.inference.vectors import chunk_runner, encode_shard
+from cosent.inference.embedding import chunk_embedder
+from cosent.inference.vectors import encode_shard
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.teacher import load_with_settings, sentence_vectors
 
@@ -72,8 +73,8 @@ def test_two_workers_write_what_one_writes(tiny_model, sentences, tmp_path, monk
 def test_a_dead_worker_is_an_error(tiny_model, sentences, tmp_path):
     """Fails if a worker killed for lack of memory leaves rows of zeros, or hangs the job."""
     encoder, settings = load_with_settings(str(tiny_model))
-    with pytest.raises(InputError, match="--workers"), chunk_runner(encoder, die, 2) as run_chunks:
-        encode_shard(run_chunks, sentences, tmp_path / "vectors.npy", settings)
+    with pytest.raises(InputError, match="--workers"), chunk_embedder(encoder, die, 2) as embed_chunks:
+        encode_shard(embed_chunks, sentences, tmp_path / "vectors.npy", settings)
     assert os.listdir(tmp_path) == ["sentences.txt"]
 
 
@@ -86,9 +87,9 @@ def test_a_full_disk_is_reported_before_anything_is_computed(tiny_model, tmp_pat
     with (
         small_files,
         pytest.raises(InputError, match=r"0\.2 MiB"),
-        chunk_runner(encoder, die, workers, done.append) as run_chunks,
+        chunk_embedder(encoder, die, workers, done.append) as embed_chunks,
     ):
-        encode_shard(run_chunks, tmp_path / "sentences.txt", tmp_path / "vectors.npy", settings)
+        encode_shard(embed_chunks, tmp_path / "sentences.txt", tmp_path / "vectors.npy", settings)
     assert os.listdir(tmp_path) == ["sentences.txt"] and not done
 
 
@@ -144,8 +145,8 @@ def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path, monkeypatch):
         path = tmp_path / f"{len(peaks)}.txt"
         path.write_text("".join(f"{line}\n" for line in LINES) * repetitions, encoding="utf-8")
         tracemalloc.start()
-        with chunk_runner(encoder, die, 1) as run_chunks:
-            encode_shard(run_chunks, path, path.with_suffix(".npy"), settings)
+        with chunk_embedder(encoder, die, 1) as embed_chunks:
+            encode_shard(embed_chunks, path, path.with_suffix(".npy"), settings)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     vectors = np.load(tmp_path / "2.npy", mmap_mode="r")

@@ -61,7 +61,8 @@ def main(args: EncodeArguments) -> None:
     from cosent.compute.distributed import rank, wait_for_everyone
     from cosent.compute.onednn import choose_device
     from cosent.data.pairs import warn_truncated
-    from cosent.inference.vectors import chunk_runner, encode_shard, shards_of
+    from cosent.inference.embedding import chunk_embedder
+    from cosent.inference.vectors import encode_shard, shards_of
     from cosent.models.teacher import load_encoder, load_with_settings
 
     start, output = time.time(), Path(args.output)
@@ -84,8 +85,8 @@ def main(args: EncodeArguments) -> None:
         def more(rows: int) -> None:
             progress.total += rows
 
-        with chunk_runner(encoder, load, args.workers, progress.update) as run_chunks:
-            done = [encode_shard(run_chunks, *shard, settings, args.overwrite, more) for shard in own]
+        with chunk_embedder(encoder, load, args.workers, progress.update) as embed_chunks:
+            done = [encode_shard(embed_chunks, *shard, settings, args.overwrite, more) for shard in own]
     if rank() > 0:
         return
     new = [(rows, truncated) for rows, truncated in done if truncated is not None]

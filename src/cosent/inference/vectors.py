@@ -9,32 +9,26 @@ import errno
 import glob
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.lib.format import open_memmap
 from torch import nn
 
 from cosent import __version__
-from cosent.cli import end_with_parent
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
 from cosent.data.files import SENTENCE, format_of, open_parquet, open_table, stem_of, table_writer
 from cosent.data.manifest import sha256_of_file
 from cosent.data.pairs import NO_PREFIX, Prefix
 from cosent.errors import InputError, partial_file, write_atomically, writing
-from cosent.inference.embedding import check_finite, embed
+from cosent.inference.embedding import ChunkEmbedder, check_finite
 
 CHUNK_ROWS = 4096
 SAMPLE = 1024  # rows whose bytes tie a manifest to its vectors: those of a chunk that was never written are among them
@@ -308,8 +302,12 @@ def shards_of(patterns: Sequence[str], output: Path) -> list[tuple[Path, Path]]:
     return list(zip(sources, outputs, strict=True))
 
 
+def chunks_of(rows: Iterator) -> Iterator[list]:
+    return iter(lambda: list(islice(rows, CHUNK_ROWS)), [])
+
+
 def encode_shard(
-    run: "Runner", source: Path, output: Path, settings: ShardSettings, overwrite: bool = False,
+    embed_chunks: ChunkEmbedder, source: Path, output: Path, settings: ShardSettings, overwrite: bool = False,
     on_start: Callable[[int], None] = lambda rows: None,
 ) -> tuple[int, int | None]:  # fmt: skip
     """Encodes one input, unless its vectors are there; the output appears when it is complete.
@@ -317,7 +315,7 @@ def encode_shard(
     Of several processes launched together, each encodes every world_size-th chunk; they need a common file system.
 
     Args:
-        run: of `chunk_runner`.
+        embed_chunks: of `chunk_embedder`.
         on_start: called with the number of rows before any is encoded.
 
     Returns:
@@ -345,14 +343,19 @@ def encode_shard(
     columns = tuple(dict.fromkeys((*table.sentences, *settings.kept)))
     rows = sum(1 for _ in table.rows(columns, settings.keep_empty_lines))  # all are checked first
     on_start(rows)
-    chunks = enumerate(chunks_of(table.texts(settings.keep_empty_lines)))
-    own = (chunk for number, chunk in chunks if number % world_size() == rank())
+    chunks = chunks_of(table.texts(settings.keep_empty_lines))
+    own = embed_chunks(
+        islice(chunks, rank(), None, world_size()),
+        batch_size=settings.batch_size,
+        normalize=settings.normalize,
+        prefix=settings.prefix,
+    )
     with partial_file(output) if rank() == 0 else nullcontext(output) as named:
         partial, start = decided_by_main(lambda: create(named, rows, settings.dim))
         if not partial.exists():
             raise InputError(f"{partial}, created by process 0, is not visible here. Name an --output on a file system "
                              "that all machines share.")  # fmt: skip
-        parts = gather_object(write_chunks(run(settings, own), partial, start, source))
+        parts = gather_object(write_chunks(own, partial, start, source))
         written, truncated = map(sum, zip(*parts, strict=True))
         if written != rows:
             raise InputError(f"{source} changed while it was read: {rows} sentences, then {written}. Run this again.")
@@ -361,8 +364,7 @@ def encode_shard(
             rows_path(output).unlink(missing_ok=True)
             if settings.kept:
                 with table_writer(rows_path(output), settings.kept) as write:
-                    every = table.rows(columns, settings.keep_empty_lines)
-                    while some := list(islice(every, CHUNK_ROWS)):
+                    for some in chunks_of(table.rows(columns, settings.keep_empty_lines)):
                         write([{name: row[name] for name in settings.kept} for row in some])
             sample = sample_hash(np.load(partial, mmap_mode="r"))
             replace(manifest, rows=rows, sample_sha256=sample).save(output)
@@ -408,103 +410,22 @@ def create(path: Path, rows: int, dim: int) -> tuple[Path, int]:
         return path, open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, dim)).offset
 
 
-def write_chunks(encoded: "Iterable[EncodedChunk]", path: Path, start: int, source: Path) -> tuple[int, int]:
-    """Writes the vectors of chunks into their rows of a `.npy` file; returns rows written, and how many were cut.
+def write_chunks(encoded: Iterable[tuple[np.ndarray, int]], path: Path, start: int, source: Path) -> tuple[int, int]:
+    """Writes this process's chunks into their rows of a `.npy` file; returns rows written, and how many were cut.
+
+    Args:
+        encoded: vectors of each chunk, and how many of its sentences were cut.
+        start: bytes in front of the first row.
 
     Raises:
         InputError: a full disk, or a vector that is not finite.
     """
-    rows = cut = 0
-    with open(path, "r+b", buffering=0) as file:  # not a memory map: there, a full disk is a SIGBUS
-        for first, vectors, truncated in encoded:
-            check_finite(vectors, first, str(source))
-            with writing(path):
-                file.seek(start + first * vectors[0].nbytes)
-                file.write(vectors.data)
-            rows, cut = rows + len(vectors), cut + truncated
-    return rows, cut
-
-
-Chunk = tuple[int, list[str]]  # number of the first row, sentences
-EncodedChunk = tuple[int, np.ndarray, int]  # number of the first row, vectors, how many sentences were cut
-Runner = Callable[[ShardSettings, Iterator[Chunk]], Iterator[EncodedChunk]]
-
-
-def chunks_of(sentences: Iterable[str]) -> Iterator[Chunk]:
-    sentences, first = iter(sentences), 0
-    while some := list(islice(sentences, CHUNK_ROWS)):
-        yield first, some
-        first += len(some)
-
-
-def encode_chunk(
-    encoder: nn.Module, settings: ShardSettings, chunk: Chunk, progress: Callable[[int], None] | None = None
-) -> EncodedChunk:
-    first, sentences = chunk
-    return first, *embed(encoder, sentences, settings.batch_size, settings.normalize, progress, settings.prefix)
-
-
-@contextmanager
-def chunk_runner(
-    encoder: nn.Module, load: Callable[[], nn.Module], workers: int, progress: Callable[[int], None] | None = None
-) -> Iterator[Runner]:
-    """Yields a `Runner` in this process, or in several that live until the block ends.
-
-    Args:
-        encoder: an `Embedder`, for this process.
-        load: picklable, returns the same encoder; called in each worker if there are several.
-        workers: processes; each takes the next chunk, with its share of the threads.
-        progress: called with the number of further sentences that this process has completed.
-    """
-    if workers == 1:
-        yield lambda settings, chunks: (encode_chunk(encoder, settings, chunk, progress) for chunk in chunks)
-        return
-    threads = max(1, torch.get_num_threads() // workers)
-    context = multiprocessing.get_context("spawn")  # a forked process would have one thread, see `survive_forks`
-    others = multiprocessing.active_children()
-    with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(load, threads, os.getpid())) as pool:
-        try:
-            yield lambda settings, chunks: run_in_pool(pool, 2 * workers, settings, chunks, progress)
-        except BrokenProcessPool as error:
-            raise InputError(
-                f"One of {workers} workers died, most likely for lack of memory: each holds the complete model. Try "
-                "fewer --workers or a smaller --batch_size."
-            ) from error
-        except BaseException:  # Ctrl-C, or a failed chunk: do not wait for the running ones
-            for process in set(multiprocessing.active_children()) - set(others):
-                process.terminate()
-            raise
-
-
-def run_in_pool(
-    pool: ProcessPoolExecutor, most: int, settings: ShardSettings, chunks: Iterable[Chunk], progress: Callable | None
-) -> Iterator[EncodedChunk]:
-    """Yields the encoded chunks in their order; at most `most` of them wait or run."""
-
-    def oldest() -> EncodedChunk:
-        encoded = waiting.popleft().result()
-        if progress is not None:
-            progress(len(encoded[1]))
-        return encoded
-
-    waiting: deque[Future] = deque()
-    for chunk in chunks:
-        if len(waiting) == most:
-            yield oldest()
-        waiting.append(pool.submit(work, settings, chunk))
-    while waiting:
-        yield oldest()
-
-
-worker_encoder: nn.Module  # of this process, where it is a worker
-
-
-def start_worker(load: Callable, threads: int, parent: int) -> None:
-    global worker_encoder
-    end_with_parent(parent)
-    torch.set_num_threads(threads)
-    worker_encoder = load()
-
-
-def work(settings: ShardSettings, chunk: Chunk) -> EncodedChunk:
-    return encode_chunk(worker_encoder, settings, chunk)
+    rows = truncated = 0
+    for number, (vectors, cut) in zip(count(rank(), world_size()), encoded, strict=False):
+        first = number * CHUNK_ROWS
+        check_finite(vectors, first, str(source))
+        with writing(path), open(path, "r+b") as file:  # not a memory map: there, a full disk is a SIGBUS
+            file.seek(start + first * vectors[0].nbytes)
+            file.write(vectors.data)
+        rows, truncated = rows + len(vectors), truncated + cut
+    return rows, truncated
