@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from cosent.cli import peak_memory_mib
+from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import load_corpus
 from cosent.data.files import SENTENCE, open_table, table_writer
 from cosent.inference.embedding import chunk_embedder

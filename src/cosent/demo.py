@@ -52,7 +52,7 @@ def check(args: DemoArguments) -> None:
     """
     if find_spec("gradio") is None:
         raise InputError(
-            "The page needs Gradio, which is not installed here. Nothing was loaded. Run pip install 'cosent[demo]'."
+            "The page needs Gradio, which is not installed here. Nothing was loaded. Run pip install -e '.[demo]'."
         )
     if args.index and args.text:
         raise InputError("Give --index or --text, not both: one of them is searched.")

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize as scale_to_length_1
 
-from cosent.cli import end_with_parent
 from cosent.compute.distributed import evaluating, gather_object, rank, world_size
 from cosent.compute.onednn import onednn_linears, run_tokenizer
+from cosent.compute.processes import end_with_parent
 from cosent.data.pairs import NO_PREFIX, NO_PREFIXES, JoinedPairCollator, Prefix, Prefixes, tokenize_joined
 from cosent.errors import InputError
 

@@ -73,7 +73,7 @@ def import_mteb():
     except ImportError as error:
         raise InputError(
             f"--mteb runs the tasks of the package mteb, which is not installed ({error}). Run pip install "
-            "'cosent[mteb]'; --corpus NAME gives the same Spearman without it."
+            "-e '.[mteb]'; --corpus NAME gives the same Spearman without it."
         ) from error
     return mteb
 

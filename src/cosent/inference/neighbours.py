@@ -215,7 +215,7 @@ def approximate(
     try:
         import faiss
     except ImportError as error:
-        raise InputError("--faiss needs faiss, which is not installed. Run pip install 'cosent[faiss]', or leave the "
+        raise InputError("--faiss needs faiss, which is not installed. Run pip install -e '.[faiss]', or leave the "
                          "flag out: the exact search needs nothing.") from error  # fmt: skip
     kind = kind if kind != "auto" else "hnsw" if len(vectors) <= LARGE else "ivf"
     about = f"faiss {kind} of {len(vectors):,} vectors"
