@@ -16,7 +16,7 @@ from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import resolve
 from cosent.errors import messages_for_users, write_atomically
 from cosent.evaluate import EvaluateArguments, evaluate_corpus
-from cosent.inference.mteb import MtebArguments, chosen_tasks, evaluate_tasks, figures, import_mteb, with_prepared_rows
+from cosent.inference.mteb import MtebArguments, chosen_tasks, evaluate_tasks, figures, import_mteb, with_rows
 from cosent.models.auto import load_model
 from cosent.reporting.document import markdown_table
 from cosent.reporting.numbers import Cell, Number
@@ -53,7 +53,7 @@ def by_sentence_transformers(name: str, model: str, data_dir: str) -> float:
 
     mteb = import_mteb()
     (task,) = chosen_tasks(mteb, MtebArguments(mteb=[name]), data_dir)
-    with_prepared_rows(task, data_dir)
+    with_rows(task, data_dir)
     done = mteb.evaluate(SentenceTransformer(resolve(model), device="cpu"), task, cache=None, co2_tracker=False)
     return figures(task, done.task_results[0])["cosine_spearman"]
 

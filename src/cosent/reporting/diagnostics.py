@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from cosent.evaluation.score_groups import split_by
 from cosent.evaluation.significance import spearman
+from cosent.evaluation.similarity import split_by
 from cosent.reporting import figures
 from cosent.reporting.document import Figures, Section, Table
 from cosent.reporting.numbers import Cell, Number, mean_of, times_100
