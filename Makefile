@@ -15,12 +15,11 @@ help:  ## list the targets
 install: .venv/.runtime  ## what is needed to train and serve, in .venv
 
 quickstart: .venv/.runtime  ## train the embedded encoder on the demo corpus, compare ten sentence pairs
-	$(BIN)/python -m data_scripts.prepare demo --overwrite
-	$(BIN)/accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \
-		--config recipes/bi_encoder/cosent_mini.yaml --corpus demo --num_train_epochs 1 \
+	$(BIN)/cosent prepare demo --overwrite
+	$(BIN)/cosent train --config cosent_mini --corpus demo --num_train_epochs 1 \
 		--output_dir runs/quickstart --overwrite_output_dir
 	@echo "The ten sentence pairs of kexue.fm 8541: the new model's scores, and those published for RoFormer-Sim-FT there"
-	@$(BIN)/python -m cosent.similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv --label_column published
+	@$(BIN)/cosent similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv --label_column published
 
 check: lint types imports  ## before you push: linters and the fast tests
 	$(PYTEST) -m "$(FAST)"
@@ -44,9 +43,8 @@ coverage: .venv/.dev  ## lines that the fast tests never run
 
 tables: .venv/.runtime  ## write the generated blocks of README and docs
 	$(BIN)/python -m benchmarks.tables
-	$(BIN)/python -m benchmarks.cli_reference
 
-.venv/.runtime: requirements.txt pyproject.toml
+.venv/.runtime: requirements.txt pyproject.toml setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt --editable .
 	touch $@

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from cosent.cli import peak_memory_mib
+from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
 from cosent.inference.embedding import quantized

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import torch
 
-from cosent.cli import peak_memory_mib
+from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import load_corpus
 from cosent.data.files import SENTENCE, open_table, table_writer
-from cosent.inference.vectors import chunk_runner, encode_shard
+from cosent.inference.embedding import chunk_embedder
+from cosent.inference.vectors import encode_shard
 from cosent.models.teacher import load_with_settings
 from cosent.training.record import environment
 
@@ -36,7 +37,7 @@ def main(args: argparse.Namespace) -> None:
             write([{"text": text} for text in texts])
         reading = cpu_seconds(lambda: sum(1 for _ in open_table(source, None, SENTENCE, "--text_column").texts()))
         encoding = []
-        with chunk_runner(encoder, lambda: encoder, workers=1) as run:
+        with chunk_embedder(encoder, lambda: encoder) as run:
             for turn in range(args.repeats + 1):
                 output = Path(scratch, f"{turn}.npy")
                 encoding.append(cpu_seconds(lambda to=output: encode_shard(run, source, to, settings)))

@@ -1,18 +1,19 @@
 """Audit a prepared corpus: duplicates, leaks between splits, and the score of plain character overlap.
 
-python -m data_scripts.audit lcqmc
-python -m data_scripts.audit data/my_pairs --json audit.json
+cosent audit lcqmc
+cosent audit data/my_pairs --output audit.json
 """
 
-import argparse
 import json
 import unicodedata
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+from cosent.cli import REQUIRED, option, run
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest
-from cosent.errors import InputError, messages_for_users
+from cosent.errors import InputError
 from data_scripts.description import histogram, shown_histogram
 
 PERCENTILES = (50, 90, 99, 100)
@@ -21,21 +22,16 @@ PLACEHOLDER = "NS"  # stands for a missing translation in PAWS-X (google-researc
 Pair = tuple[str, str, float]
 
 
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m data_scripts.audit",
-        usage="python -m data_scripts.audit CORPUS [--json FILE]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("corpus", metavar="CORPUS", help="name of a folder below data/, or a prepared folder")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="file to write the same report to")
-    return parser.parse_args(argv)
+@dataclass
+class AuditArguments:
+    """The corpus and the report."""
+
+    corpus: str = option(REQUIRED, "Name of a folder below data/, or a prepared folder.", positional=True)
+    output: str | None = option(None, "File for the report as JSON too.")
 
 
-def main(arguments: argparse.Namespace) -> dict:
-    """Prints the report of a prepared corpus and returns it.
+def main(arguments: AuditArguments) -> None:
+    """Prints the report of a prepared corpus.
 
     Raises:
         InputError: there is no such prepared corpus.
@@ -45,7 +41,7 @@ def main(arguments: argparse.Namespace) -> dict:
     if not folder.is_dir():
         raise InputError(
             f"Expected a prepared corpus at data/{arguments.corpus} or {arguments.corpus}, got no such folder. "
-            f"Run `python -m data_scripts.prepare {arguments.corpus} --source RAW_FOLDER` first."
+            f"Run `cosent prepare {arguments.corpus} --source RAW_FOLDER` first."
         )
     manifest = Manifest.load(folder)
     pairs = {split: read(folder / f"{split}.parquet") for split in SPLITS if split in manifest.splits}
@@ -56,9 +52,9 @@ def main(arguments: argparse.Namespace) -> dict:
         "warnings": manifest.warnings,
     }
     print(table(report, manifest))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    return report
+    if arguments.output:
+        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+        Path(arguments.output).write_text(text, encoding="utf-8")
 
 
 def read(path: Path) -> list[Pair]:
@@ -169,6 +165,7 @@ def table(report: dict, manifest: Manifest) -> str:
     return "\n".join(lines + [f"warning: {warning}" for warning in report["warnings"]])
 
 
+ARGUMENTS = (AuditArguments,)
+
 if __name__ == "__main__":
-    with messages_for_users():
-        main(parse())
+    run(main, *ARGUMENTS, shares_work=False)

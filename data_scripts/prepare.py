@@ -1,78 +1,86 @@
 """Prepare a corpus: raw files, the Hub or the demo grammar -> `{train,validation,test}.parquet` and MANIFEST.json.
 
-    python -m data_scripts.prepare lcqmc --source raw/senteval_cn
-    python -m data_scripts.prepare stsb --source hub
-    python -m data_scripts.prepare demo
-    python -m data_scripts.prepare my_pairs --source pairs.csv --label_kind binary --validation_share 0.1
-    python -m data_scripts.prepare my_queries --source bge.jsonl --validation_share 0.1
+    cosent prepare lcqmc --source raw/senteval_cn
+    cosent prepare stsb --source hub
+    cosent prepare demo
+    cosent prepare my_pairs --source pairs.csv --label_kind binary --validation_share 0.1
+    cosent prepare my_queries --source bge.jsonl --validation_share 0.1
 
 Training reads only what this job writes, never a raw file. A corpus that is not in the table needs --label_kind, unless
 its rows are queries with positives and negatives: {"query", "pos": [..], "neg": [..]} (FlagEmbedding; with pos_scores
 and neg_scores, these become the labels) or columns anchor, positive, negative.
 """
 
-import argparse
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
+from cosent.cli import REQUIRED, flags_of, option, run
 from cosent.data.files import ENCODINGS
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
-from cosent.errors import InputError, messages_for_users
+from cosent.errors import InputError
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
 from data_scripts.description import describe, shared_rows, table
 from data_scripts.layouts import FORMAT_NAMES
 
+COLUMN = "Name of the column, or its position from 0; of several names, a file's first."
 
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m data_scripts.prepare",
-        usage="python -m data_scripts.prepare NAME [--source FOLDER] [--flag value ...]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+
+@dataclass
+class PrepareArguments:
+    """The corpus, its raw rows and its folder."""
+
+    name: str = option(REQUIRED, f"One of {', '.join(CORPORA)}, or a name for pairs of your own.", positional=True)
+    source: str | None = option(None, "Folder with the raw rows (own pairs: or a file), or hub; demo needs none.")
+    output: str | None = option(None, "Folder to write; default: data/NAME.")
+    overwrite: bool = option(False, "Replace a folder that was prepared earlier.")
+    on_bad_rows: str = option("error", "skip: count and list them.", ("error", "skip"))
+
+
+@dataclass
+class OwnPairsArguments:
+    """Pairs of your own."""
+
+    label_kind: str | None = option(None, "scores: any numbers, as those of a reranker.", OWN_LABEL_KINDS)
+    label_min: float | None = option(None, "Lowest possible graded label.")
+    label_max: float | None = option(None, "Highest possible graded label.")
+    format: str | None = option(None, "Default: from the suffix.", FORMAT_NAMES)
+    header: bool | None = option(None, "Whether line 1 holds column names (--no_header: a pair); default: found out.")
+    sentence1_column: list[str] | None = option(None, COLUMN, commas=True)
+    sentence2_column: list[str] | None = option(None, COLUMN, commas=True)
+    label_column: list[str] | None = option(None, COLUMN, commas=True)
+    label_values: list[str] | None = option(
+        None,
+        "LABEL=VALUE of all labels, as in 否=0 是=1; default: 是, 相似, true, yes are 1, and so on.",
+        commas=True,
     )
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(CORPORA)}, or a name for pairs of your own")
-    parser.add_argument("--source", help="folder with the raw rows (own pairs: or a file), or `hub`; demo needs none")
-    parser.add_argument("--output", type=Path, help="folder to write, data/NAME by default")
-    parser.add_argument("--overwrite", action="store_true", help="replace a folder that was prepared earlier")
-    parser.add_argument("--on_bad_rows", choices=("error", "skip"), default="error", help="skip: count and list them")
-    own = parser.add_argument_group("pairs of your own")
-    own.add_argument("--label_kind", choices=OWN_LABEL_KINDS, help="scores: any numbers, as those of a reranker")
-    own.add_argument("--label_min", type=float, help="lowest possible graded label")
-    own.add_argument("--label_max", type=float, help="highest possible graded label")
-    own.add_argument("--format", choices=FORMAT_NAMES, help="default: from the suffix")
-    own.add_argument("--header", action="store_true", default=None, help="line 1 holds column names")
-    own.add_argument("--no_header", action="store_false", dest="header", default=None, help="line 1 is a pair")
-    for column in ("sentence1", "sentence2", "label"):
-        column_help = "name of the column, or its position from 0; of several names, a file's first"
-        own.add_argument(f"--{column}_column", nargs="+", metavar="COLUMN", help=column_help)
-    label_help = "all labels and what they stand for, as in 否=0 是=1; default: 是, 相似, true and yes are 1, and so on"
-    own.add_argument("--label_values", nargs="+", metavar="LABEL=VALUE", help=label_help)
-    own.add_argument("--sheet", help="sheet to read of a workbook with several")
-    own.add_argument("--encoding", choices=ENCODINGS, help="encoding of text, utf-8 by default")
-    own.add_argument("--leave_out", nargs="+", choices=SPLITS, help="splits of the folder not to read")
-    conflict_help = "pairs with two different labels: error (default), drop or keep them"
-    own.add_argument("--on_conflict", choices=("error", "drop", "keep"), help=conflict_help)
-    own.add_argument("--validation_share", type=float, default=0.0, help="share of the pairs, for a lone train split")
-    own.add_argument("--test_share", type=float, default=0.0, help="likewise")
-    split_help = "pairs that never get into two splits: equal ones (default), or all that share sentences"
-    own.add_argument("--split_by", choices=("pair", "sentence"), help=split_help)
-    own.add_argument("--seed", type=int, default=42, help="seed of the shares")
-    return parser.parse_args(argv)
+    sheet: str | None = option(None, "Sheet to read of a workbook with several.")
+    encoding: str | None = option(None, "Encoding of text; default: utf-8.", ENCODINGS)
+    leave_out: list[str] | None = option(None, "Splits of the folder not to read.", SPLITS)
+    on_conflict: str | None = option(
+        None, "Pairs with two different labels: stop (default), drop or keep them.", ("error", "drop", "keep")
+    )
+    validation_share: float = option(0.0, "Share of the pairs for validation, of a lone train split.")
+    test_share: float = option(0.0, "Share of the pairs for test, likewise.")
+    split_by: str | None = option(
+        None, "Pairs that never get into two splits: equal ones (default), or all that share sentences.",
+        ("pair", "sentence"),
+    )  # fmt: skip
+    seed: int = option(42, "Seed of the shares.")
 
 
-def main(arguments: argparse.Namespace) -> Path:
-    """Prepares one corpus and returns its folder.
+def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
+    """Prepares one corpus.
 
     Raises:
         InputError: wrong flags, files or rows; nothing has been written then.
     """
-    check_flags(arguments)
-    output = arguments.output or Path("data", arguments.name)
+    check_flags(arguments, own)
+    output = Path(arguments.output or Path("data", arguments.name))
     refuse_to_replace(output, arguments.overwrite)
-    source = open_source(arguments)
+    source = open_source(arguments, own)
     for decision in source.decisions:
         print(decision)
     manifest = write(source, output, arguments.on_bad_rows)
@@ -81,17 +89,16 @@ def main(arguments: argparse.Namespace) -> Path:
         for split, rows in shared_rows(output).items():
             print(f"{split}: {rows:,} rows share a sentence with train")
     print(f"wrote {output}")
-    return output
+    corpus = output.name if output.parent == Path("data") else output
+    if "train" in manifest.splits:
+        print(f"next: cosent train --config cosent_mini --corpus {corpus} --output_dir runs/{output.name}")
 
 
-def check_flags(arguments: argparse.Namespace) -> None:
+def check_flags(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
     name, known = arguments.name, arguments.name in CORPORA
-    own = [f"{column}_column" for column in ("sentence1", "sentence2", "label")]
-    own += ["label_kind", "label_min", "label_max", "format", "header", "on_conflict"]
-    own += ["label_values", "sheet", "encoding", "leave_out", "split_by"]
-    given = [f"--{flag}" for flag in own if getattr(arguments, flag) is not None]
-    given += [f"--{flag}" for flag in ("validation_share", "test_share") if getattr(arguments, flag)]
-    if not known and not arguments.label_kind and not Path(arguments.source or "").exists():
+    flags = {flag: f"--{flag}" for flag in flags_of(OwnPairsArguments) if flag != "seed"}
+    given = [spelling for flag, spelling in flags.items() if getattr(own, flag) not in (None, 0.0)]
+    if not known and not own.label_kind and not Path(arguments.source or "").exists():
         raise unknown_name(name)
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise InputError(f"NAME becomes a folder below data/: expected letters, digits, _ . -, got {name!r}.")
@@ -121,12 +128,12 @@ def refuse_to_replace(output: Path, overwrite: bool) -> None:
         )
 
 
-def open_source(arguments: argparse.Namespace):
+def open_source(arguments: PrepareArguments, own: OwnPairsArguments):
     from data_scripts import sources
     from data_scripts.own_pairs import from_own_pairs
 
     if arguments.name not in CORPORA:
-        return from_own_pairs(arguments.name, Path(arguments.source), arguments)
+        return from_own_pairs(arguments.name, Path(arguments.source), own)
     corpus = CORPORA[arguments.name]
     if corpus.generated:
         return sources.from_demo(corpus)
@@ -154,6 +161,7 @@ def write(source, output: Path, on_bad_rows: str) -> Manifest:
     return manifest
 
 
+ARGUMENTS = (PrepareArguments, OwnPairsArguments)
+
 if __name__ == "__main__":
-    with messages_for_users():
-        main(parse())
+    run(main, *ARGUMENTS, shares_work=False)

@@ -15,7 +15,7 @@ import torch
 from transformers import set_seed
 
 from benchmarks.speed import encode, loss_kernel, read_pairs, train_bi_encoder, train_cross_encoder
-from cosent.cli import peak_memory_mib
+from cosent.compute.processes import peak_memory_mib
 
 TASKS = {
     "train": train_bi_encoder.measure,

@@ -43,7 +43,7 @@ def check(args: DemoArguments) -> None:
         InputError: Gradio is not installed, or --index and --text are given.
     """
     if find_spec("gradio") is None:
-        raise InputError("The page needs Gradio, which is not installed. Run pip install 'cosent[demo]'.")
+        raise InputError("The page needs Gradio, which is not installed. Run pip install -e '.[demo]'.")
     if args.index and args.text:
         raise InputError("--index and --text are mutually exclusive. Give one of the two.")
 
@@ -54,15 +54,16 @@ def load(args: DemoArguments):
     from cosent.data.files import SENTENCE, open_table
     from cosent.demo_page.answers import Judge, Models
     from cosent.inference.index import Index
-    from cosent.models.auto import load_model
+    from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.student import Student
+    from cosent.models.teacher import sentence_vectors
 
     device, index = choose_device(args.device), None
     if args.index is not None:
-        index = Index.open(args.index, args.model, device)
+        index = Index.open(args.index, load_bi_encoder(args.model).to(device))
     elif args.text is not None:
         table = open_table(args.text, None, SENTENCE, "the only column, or one called text or sentence")
-        index = Index.of(list(table.texts()), args.model, device)
+        index = Index.of(list(table.texts()), load_bi_encoder(args.model).to(device), sentence_vectors)
     judges = [Judge.of(args.model, load_model(args.model).to(device) if index is None else index.encoder)]
     if args.cross is not None:
         judges.append(Judge.of(args.cross, load_model(args.cross).to(device)))

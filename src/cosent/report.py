@@ -68,7 +68,7 @@ def check_installed(*libraries: str) -> None:
     if missing:
         raise InputError(
             f"A report needs {' and '.join(libraries)}, but {' and '.join(missing)} cannot be imported here. Nothing "
-            "was written. Install them: pip install 'cosent[report]'."
+            "was written. Install them: pip install -e '.[report]'."
         )
 
 

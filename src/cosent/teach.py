@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from cosent.cli import REQUIRED, flags_of, option, read_values, refuse_negative, run
+from cosent.cli import REQUIRED, option, parser_of, refuse_negative, run
 from cosent.errors import InputError
 from cosent.inference.mining import PairArguments, check_pairs
 from cosent.losses import TOWERS
@@ -73,15 +73,11 @@ def execute(steps, args: TeachArguments, results: Path) -> str | None:
     with tqdm(total=len(steps), bar_format="{desc} |{bar}| {elapsed}", miniters=0) as bar:
         for number, step in enumerate(steps):
             bar.set_description_str(f"{number + 1}/{len(steps)} {step.folder.name}")
-
-            def advance(share: float, done: int = number) -> None:
-                bar.n = done + share
-                bar.refresh()
-
-            advance(0.0)
+            bar.n = number
+            bar.refresh()
             if step.finished:
                 continue
-            error = step.execute(args.corpus, results, args.accelerate_config, os.cpu_count() or 1, advance)
+            error = step.execute(args.corpus, results, args.accelerate_config, os.cpu_count() or 1)
             if error is not None:
                 return f"{step.folder.name}: {error}"
         bar.n = len(steps)
@@ -134,8 +130,8 @@ def check_recipes(tower: str, labels: str, taught: str, *flags: dict) -> str:
     """
     from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
 
-    known = flags_of(*TRAIN_ARGUMENTS)
-    settings = [read_values(recipe, known) | more for recipe, more in zip((labels, taught), flags, strict=True)]
+    parser = parser_of(*TRAIN_ARGUMENTS)
+    settings = [parser.read_recipe(recipe) | more for recipe, more in zip((labels, taught), flags, strict=True)]
     for recipe, values in zip((labels, taught), settings, strict=True):
         if values.get("tower", ModelArguments.tower) != tower:
             raise InputError(f"{recipe} does not train a {tower}, and was given as a recipe of one. Swap the recipes.")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from cosent.cli import parse
 from data_scripts import prepare
 
 
@@ -24,7 +25,7 @@ class Workbench:
 
     def prepare(self, name: str, *flags: str | Path) -> dict:
         """Runs the command and returns the manifest that it wrote."""
-        prepare.main(prepare.parse([name, "--output", str(self.output), *map(str, flags)]))
+        prepare.main(*parse([name, "--output", str(self.output), *map(str, flags)], *prepare.ARGUMENTS))
         return json.loads((self.output / "MANIFEST.json").read_text(encoding="utf-8"))
 
     def rows(self, split: str = "train") -> list[tuple]:

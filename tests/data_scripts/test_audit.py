@@ -1,9 +1,11 @@
 """If these fail, the audit calls a leaky corpus clean, or its overlap floor is not the published quantity."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from cosent.cli import parse
 from cosent.errors import InputError
 from data_scripts import audit
 
@@ -19,8 +21,15 @@ def leaky(bench):
     return bench
 
 
+def audited(corpus: Path) -> dict:
+    """The report of a prepared corpus, as a file of JSON."""
+    file = corpus.with_suffix(".json")
+    audit.main(*parse([str(corpus), "--output", str(file)], *audit.ARGUMENTS))
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 def test_made_up_duplicates_leaks_and_placeholders_are_found(leaky, capsys):
-    report = audit.main(audit.parse([str(leaky.output), "--json", str(leaky.folder / "audit.json")]))
+    report = audited(leaky.output)
     train = report["splits"]["train"]
     assert (train["repeated_ordered"], train["repeated_unordered"], train["conflicting_pairs"]) == (1, 2, 1)
     assert (train["placeholder_one_sentence"], train["placeholder_both_sentences"]) == (1, 1)
@@ -31,19 +40,18 @@ def test_made_up_duplicates_leaks_and_placeholders_are_found(leaky, capsys):
         "both_sentences": 3,
         "one_or_both_sentences": 4,
     }
-    assert json.loads((leaky.folder / "audit.json").read_text(encoding="utf-8")) == report
     assert "leak train -> test" in capsys.readouterr().out
 
 
 def test_a_missing_corpus_names_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="python -m data_scripts.prepare lcqmc --source"):
-        audit.main(audit.parse(["lcqmc"]))
+    with pytest.raises(InputError, match="cosent prepare lcqmc --source"):
+        audit.main(*parse(["lcqmc"], *audit.ARGUMENTS))
 
 
 def test_a_raw_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not a prepared corpus"):
-        audit.main(audit.parse([str(tmp_path)]))
+        audit.main(*parse([str(tmp_path)], *audit.ARGUMENTS))
 
 
 def test_dice_overlap_on_paper():
@@ -58,5 +66,5 @@ def test_the_floor_of_a_single_label_is_undefined():
 
 
 def test_length_percentiles_count_characters(leaky):
-    characters = audit.main(audit.parse([str(leaky.output)]))["splits"]["test"]["characters"]
+    characters = audited(leaky.output)["splits"]["test"]["characters"]
     assert characters == {"50": 1, "90": 1, "99": 1, "100": 1}

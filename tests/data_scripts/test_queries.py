@@ -206,7 +206,7 @@ def test_memory_does_not_grow_with_the_file(bench):
         path = bench.folder / "long.jsonl"
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(map(lines, rows))
-        shape, _ = find_shape(path, prepare.parse(["mine"]))
+        shape, _ = find_shape(path, prepare.OwnPairsArguments())
         all_rows = Rows(
             {"train": [RawFile(path, shape)]}, LabelRange("binary", 0, 1), on_conflict="drop", carve=Carve(0.1, 0, 42)
         )

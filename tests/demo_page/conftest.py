@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 import torch
 
-from cosent.cli import PARENT_VARIABLE, end_tree
+from cosent.compute.processes import PARENT_VARIABLE, end_tree
 from cosent.evaluation.calibration import Platt
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder

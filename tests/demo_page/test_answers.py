@@ -7,14 +7,14 @@ import re
 import numpy as np
 import pytest
 
+from cosent.cli import parse
 from cosent.data.manifest import Manifest
 from cosent.demo_page import answers
 from cosent.demo_page.answers import LONGEST, MOST_PIECES, MOST_ROWS, Judge, Models
 from cosent.errors import InputError
 from cosent.evaluation.calibration import DecisionRule, Platt
 from cosent.inference.index import Hit
-from data_scripts.prepare import main as prepare
-from data_scripts.prepare import parse
+from data_scripts import prepare
 
 SCRIPT = "<img src=x onerror=alert(1)>"
 RULE = DecisionRule("lcqmc", 0.8, Platt(pairs=100, slope=2.0, intercept=0.0))
@@ -139,7 +139,8 @@ def test_what_is_exported_can_be_prepared(tmp_path):
     (tmp_path / "pairs.tsv").write_bytes(content)
     assert "--label_kind binary" in link and content.decode().splitlines()[1] == '我喜欢 北京\t"我爱北京\t1'
     words = ["mine", "--source", str(tmp_path / "pairs.tsv"), "--label_kind", "binary", "--output", str(tmp_path / "o")]
-    assert Manifest.load(prepare(parse(words))).splits["train"]["rows"] == 3
+    prepare.main(*parse(words, *prepare.ARGUMENTS))
+    assert Manifest.load(tmp_path / "o").splits["train"]["rows"] == 3
 
 
 def test_rows_are_checked():

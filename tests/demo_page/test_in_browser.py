@@ -84,7 +84,7 @@ def user(browser, address, size=DESKTOP):
         context.close()
 
 
-def test_every_tab_answers(browser, page_address, shown, tmp_path):
+def test_every_tab_answers(browser, page_address, shown):
     """Fails if a tab shows other numbers than the jobs of the command line do, or nothing."""
     bi, cross = load_model(str(shown / "bi")), load_model(str(shown / "cross"))
     with user(browser, page_address) as someone:
@@ -104,7 +104,7 @@ def test_every_tab_answers(browser, page_address, shown, tmp_path):
         someone.field("query").fill("怎么还款")
         found = someone.answer("query-answer", lambda: someone.page.get_by_role("button", name="在 9 句中搜索").click())
         sentences = [*SENTENCES, HOSTILE_ROW]
-        index = Index.of(sentences, str(shown / "bi"), cache=tmp_path)
+        index = Index.of(sentences, bi)
         best = index.search(["怎么还款"], 9, reranker=cross, candidates=9)[0]
         rows = someone.page.locator("#query-answer tbody tr td:nth-child(2)").all_inner_texts()
         assert rows == [hit.sentence for hit in best] and f"{best[0].rerank:.4f}" in found

@@ -21,13 +21,12 @@ def run_study(tmp_path, monkeypatch):
     """Returns a function that runs a study with a stand-in for training, and what the stand-in was called with."""
     calls = []
 
-    def train(run, output, args, advance, stop):
+    def train(run, output, args, stop):
         calls.append((run.name, run.flags))
         if run.seed == 13:
             return "error: unlucky"
         output.mkdir(parents=True, exist_ok=True)
         (output / "checkpoint-1").mkdir(exist_ok=True)
-        advance(0.5)
         # As Trainer records it: numbers as floats, whatever the recipe said.
         recipe = {key: float(value) if isinstance(value, int) else value for key, value in run.settings.items()}
         recipe["seed"] = run.seed

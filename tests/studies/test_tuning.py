@@ -32,7 +32,7 @@ def run_study(tmp_path, monkeypatch):
     """Returns a function that runs a study of two methods with a stand-in for training, and what was trained."""
     trained, failing = [], set()
 
-    def train(run, output, args, advance, stop):
+    def train(run, output, args, stop):
         rate = run.settings["learning_rate"]
         trained.append((output.parent.name, run.name, rate, run.settings.get("limit_train")))
         if (run.method.recipe, rate) in failing:

@@ -114,7 +114,7 @@ def import_openpyxl(path: str | Path):
         import openpyxl
     except ImportError as error:
         raise InputError(
-            f"{path}: xlsx needs openpyxl, which is not installed. Run pip install 'cosent[xlsx]', or save the sheet "
+            f"{path}: xlsx needs openpyxl, which is not installed. Run pip install -e '.[xlsx]', or save the sheet "
             "as CSV (UTF-8)."
         ) from error
     return openpyxl

@@ -116,7 +116,7 @@ def import_mteb():
         import mteb
     except ImportError as error:
         raise InputError(
-            f"--mteb runs the package mteb, which is not installed ({error}). Run pip install 'cosent[mteb]'."
+            f"--mteb runs the package mteb, which is not installed ({error}). Run pip install -e '.[mteb]'."
         ) from error
     return mteb
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from cosent.cli import option
 from cosent.errors import InputError
-from cosent.models.folder import MODULES, SETTINGS, TRANSFORMER_CONFIG, read_json, write_json
 from cosent.run_record import read_record
 
 DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
@@ -38,8 +37,8 @@ class Prompts:
     def __post_init__(self):
         if self.default_name is not None and self.default_name not in self.texts:
             raise InputError(
-                f"{SETTINGS}: default_prompt_name is {self.default_name!r}, which is none of the prompts "
-                f"({self.names}). Sentences would be read without it. Correct the file."
+                f"config_sentence_transformers.json: default_prompt_name is {self.default_name!r}, which is none of "
+                f"the prompts ({self.names}). Sentences would be read without it. Correct the file."
             )
 
     @classmethod
@@ -49,6 +48,8 @@ class Prompts:
         Raises:
             InputError: the default prompt is not among the prompts.
         """
+        from cosent.models.folder import MODULES, SETTINGS, read_json  # with torch, which --help does without
+
         config = read_json(path, SETTINGS) or {}
         if config.get("model_type", BI_ENCODER) != model_type:
             return cls()
@@ -60,6 +61,8 @@ class Prompts:
     def save_for_classifier(self, folder: str | Path) -> None:
         """Writes the prompts of a cross-encoder, if any, and the modules, without which others read no prompts."""
         if self.texts:
+            from cosent.models.folder import MODULES, SETTINGS, TRANSFORMER_CONFIG, write_json
+
             write_json(Path(folder, SETTINGS), {"model_type": CROSS_ENCODER} | self.config())
             write_json(Path(folder, MODULES), [{"idx": 0, "name": "0", "path": "", "type": CLASSIFIER}])
             write_json(Path(folder, TRANSFORMER_CONFIG), CLASSIFIER_CONFIG)

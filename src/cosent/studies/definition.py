@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.cli import flags_of, nearest, read_values, read_yaml, value_of
+from cosent.cli import parser_of, read_yaml, recipe_file
 from cosent.data.manifest import Manifest, corpus_folder
 from cosent.errors import InputError
 from cosent.run_record import CorpusRecord
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def settings(self) -> dict:
-        return read_values(self.recipe, flags_of(*TRAIN_ARGUMENTS)) | self.flags
+        return parser_of(*TRAIN_ARGUMENTS).read_recipe(self.recipe) | self.flags
 
 
 def read_study(path: str) -> dict:
@@ -59,8 +59,7 @@ def read_study(path: str) -> dict:
         InputError: no such file, a missing or unknown key, a flag that training does not have or that the study sets
             itself, or a missing recipe.
     """
-    if not Path(path).is_file():
-        raise InputError(f"There is no study at {path}. The shipped ones are recipes/studies/<name>.yaml.")
+    path = recipe_file(path, "studies")
     study = read_yaml(Path(path).read_text(encoding="utf-8"), path)
     if not isinstance(study, dict) or not set(REQUIRED) <= set(study) <= {*REQUIRED, *OPTIONAL}:
         wrong = sorted(set(study if isinstance(study, dict) else ()) - {*REQUIRED, *OPTIONAL})
@@ -71,8 +70,7 @@ def read_study(path: str) -> dict:
             f"{' missing: ' + ', '.join(missing) + '.' if missing else ''}"
         )
     for recipe in study["recipes"]:
-        if not Path(recipe).is_file():
-            raise InputError(f"{path} names {recipe}, which is not there. Run studies from the root of the project.")
+        recipe_file(recipe)
     for name in study.get("variants", {}):
         if not re.fullmatch(r"[\w.,+-]+", name):
             raise InputError(f"{path}: {name!r} becomes part of a file name. Use only letters, digits and _ . , + -")
@@ -124,17 +122,12 @@ def values_of(flags: dict, where: str) -> dict:
     """
     if not isinstance(flags, dict):
         raise InputError(f"{where} must be a mapping of flags to values ({{}} for none), got {flags!r}.")
-    known = flags_of(*TRAIN_ARGUMENTS)
-    values = {}
     for key, value in flags.items():
         if key in RESERVED:
             raise InputError(f"{where}: {key} is set by the study for every run. Take it out.")
-        if key not in known:
-            raise InputError(f"{where}: training has no flag {key!r}.{nearest(key, known)} Nothing was run.")
-        if value is None or isinstance(value, dict):
-            raise InputError(f"{where}: {key} must have a value as on a command line, got {value!r}.")
-        values[key] = value_of(known[key], value, f"{where}: {key}")
-    return values
+        if value is None:
+            raise InputError(f"{where}: {key} must have a value as on a command line, got null.")
+    return parser_of(*TRAIN_ARGUMENTS).read_mapping(flags, where)
 
 
 def settings_of(pairs: list[str], where: str) -> dict:
@@ -182,7 +175,7 @@ def methods_of(study: dict, overrides: dict) -> dict[Method, tuple[str, dict]]:
     stems = [Path(recipe).stem for recipe in study["recipes"]]
     methods = {}
     for recipe, stem in zip(study["recipes"], stems, strict=True):
-        settings = read_values(str(recipe), flags_of(*TRAIN_ARGUMENTS))
+        settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(str(recipe))
         for variant in distinct.values():
             flags = study.get("flags", {}) | variants[variant] | overrides
             tower = (settings | flags).get("tower", ModelArguments.tower)

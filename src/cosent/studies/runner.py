@@ -1,11 +1,13 @@
 """Run the trainings of a study one by one or in parallel and keep their results."""
 
 import os
+import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Event
@@ -13,7 +15,8 @@ from threading import Event
 import yaml
 from filelock import FileLock, Timeout
 
-from cosent.cli import as_words, follow
+from cosent.cli import as_words, recipe_file
+from cosent.compute.processes import PARENT_VARIABLE, end_tree
 from cosent.errors import InputError
 from cosent.run_queries import QUERIES_NAME, read_queries, save_queries
 from cosent.run_record import RunSummary, read_record
@@ -59,7 +62,7 @@ def run_all(study: dict, results: Path, runs: list[Run], place: Place, waiting: 
 
     def execute(run: Run) -> str | None:
         output = Path(place.runs, name, run.name)
-        error = launch(run, output, place, lambda share: progress.advance(run, share), stop)
+        error = launch(run, output, place, stop)
         if error is None:
             try:
                 keep(run, output, results / f"{run.name}.json")
@@ -132,7 +135,7 @@ def describe(study: dict, runs: list[Run], file: Path) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-def launch(run: Run, output: Path, place: Place, advance: Callable[[float], None], stop: Event) -> str | None:
+def launch(run: Run, output: Path, place: Place, stop: Event) -> str | None:
     """Trains in a separate process until it ends or should stop; returns the reason of a failure, or None.
 
     It gets an equal share of the cores, unless OMP_NUM_THREADS is set: more threads than free cores wait for one
@@ -142,7 +145,7 @@ def launch(run: Run, output: Path, place: Place, advance: Callable[[float], None
     job += ["--output_dir", str(output), "--overwrite_output_dir", "true", "--seed", str(run.seed)]
     job += as_words({"disable_tqdm": True, "save_total_limit": 1} | run.flags)
     threads = max(1, (os.cpu_count() or 1) // place.parallel)
-    return follow(job, output, place.accelerate_config, threads, advance, stop)
+    return follow(job, output, place.accelerate_config, threads, stop)
 
 
 def keep(run: Run, output: Path, result_file: Path, trained_on: str | None = None) -> None:
@@ -175,3 +178,36 @@ def keep(run: Run, output: Path, result_file: Path, trained_on: str | None = Non
     ).save()  # last: a run with this file is not repeated
     for checkpoint in output.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
+
+
+def follow(job: list[str], folder: Path, accelerate_config: str, threads: int, stop: Event | None = None) -> str | None:
+    """Runs a job until it ends or should stop; returns the reason of a failure, or None.
+
+    It ends with this process, even if that is killed, and with this call, even if Ctrl-C interrupts it.
+
+    Args:
+        job: its module and its flags.
+        folder: for its output in `log.txt`.
+        threads: threads per process, unless OMP_NUM_THREADS is set.
+    """
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
+    command += [recipe_file(accelerate_config, "accelerate"), "-m", *job]
+    environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | {PARENT_VARIABLE: str(os.getpid())}
+    folder.mkdir(parents=True, exist_ok=True)
+    log_file = folder / "log.txt"
+    with open(log_file, "w", encoding="utf-8") as log:
+        # In a separate session: Ctrl-C in the terminal reaches only this process, which then ends the job.
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        try:
+            while (stop is None or not stop.is_set()) and process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.5)
+        finally:
+            if process.poll() is None:
+                end_tree(process)
+    if process.returncode == 0:
+        return None
+    lines = log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?(error: |[\w.]*(Error|Exception)\b)", line)]
+    reason = said[0].removeprefix("error: ") if said else f"exit status {process.returncode}"
+    return f"{reason} (all of its output is in {log_file})"

@@ -5,16 +5,15 @@ A round: the pairs that one tower labels teach the other, which then learns from
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.cli import as_words, follow
+from cosent.cli import as_words
 from cosent.data.manifest import MANIFEST_NAME
 from cosent.errors import InputError, write_atomically
 from cosent.studies.definition import Run
 from cosent.studies.method import Method
-from cosent.studies.runner import keep
+from cosent.studies.runner import follow, keep
 
 DONE = "done.json"  # in the folder of a finished step: its job, and the data
 
@@ -60,13 +59,11 @@ class Step:
         """What `DONE` holds of this step."""
         return [*self.job, f"{MANIFEST_NAME}={self.data}"]
 
-    def execute(
-        self, corpus: str, results: Path, accelerate_config: str, threads: int, advance: Callable[[float], None]
-    ) -> str | None:
+    def execute(self, corpus: str, results: Path, accelerate_config: str, threads: int) -> str | None:
         """Runs the job, and keeps the result of a training; returns the reason of a failure, or None."""
         if self.made is not None:  # complete, but by a job that was killed before it could say with which flags
             shutil.rmtree(self.made, ignore_errors=True)
-        error = follow(self.job, self.folder, accelerate_config, threads, advance)
+        error = follow(self.job, self.folder, accelerate_config, threads)
         if error is None:
             if self.run is not None:
                 keep(self.run, self.folder, results / f"{self.folder.name}.json", corpus)

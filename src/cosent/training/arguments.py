@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from transformers import TrainingArguments
 
-from cosent.cli import option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.cli import HIDDEN, option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.data.retrieval import RetrievalArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -134,14 +134,14 @@ class PairTrainingArguments(TrainingArguments):
     save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
-    logging_nan_inf_filter: bool = option(False, "Leave as it is: a loss that is not finite stops the run.")
+    logging_nan_inf_filter: bool = option(False, HIDDEN)  # a loss that is not finite stops the run
     report_to: str = option("none", "Where else to log: tensorboard, for curves and score distributions.")
-    remove_unused_columns: bool = option(False, "Leave as it is: pairs are not a model's own columns.")
-    label_names: list[str] = option(["labels"], "Leave as it is.")
+    remove_unused_columns: bool = option(False, HIDDEN)  # pairs are not a model's own columns
+    label_names: list[str] = option(["labels"], HIDDEN)
     data_seed: int | None = option(None, "Seed of the order of the pairs; default: --seed.")
-    restore_callback_states_from_checkpoint: bool = option(True, "Leave as it is: early stopping continues counting.")
+    restore_callback_states_from_checkpoint: bool = option(True, HIDDEN)  # early stopping continues counting
     ddp_find_unused_parameters: bool | None = option(False, "Look for weights without a gradient at every step.")
-    ddp_broadcast_buffers: bool | None = option(False, "Leave as it is: no buffer here changes in training.")
+    ddp_broadcast_buffers: bool | None = option(False, HIDDEN)  # no buffer changes in training
     cached_batch_size: int | None = option(
         None,
         "Pairs of one loss over all devices, in parts of per_device_train_batch_size: the gradient of the large batch "

@@ -2,11 +2,8 @@
 
 import importlib.util
 import logging
-import math
 import os
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,6 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 from transformers.integrations.integration_utils import default_logdir
 
-from cosent.cli import STATUS_VARIABLE, TrainingProgress, tell_progress
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import split_by
@@ -90,19 +86,6 @@ class LogLines(TrainerCallback):
             tqdm.write(f"epoch {state.epoch:.2f}  step {state.global_step}  " + "  ".join(shown), file=sys.stderr)
 
 
-class ToldProgress(TrainerCallback):
-    """Reports progress to the process that launched this run, at most once a second."""
-
-    def __init__(self):
-        self.told = -math.inf
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.is_world_process_zero and time.monotonic() - self.told >= 1:
-            self.told = time.monotonic()
-            with suppress(PermissionError):  # Windows, while the launcher reads it: the next second will do
-                tell_progress(TrainingProgress(state.global_step, state.max_steps))
-
-
 class QuietProgress(ProgressCallback):
     """Progress bars without printed dictionaries."""
 
@@ -126,8 +109,6 @@ def use_log_lines(trainer: Trainer) -> None:
     if trainer.pop_callback(ProgressCallback):
         trainer.add_callback(QuietProgress)
     trainer.add_callback(LogLines)
-    if STATUS_VARIABLE in os.environ:
-        trainer.add_callback(ToldProgress)
 
 
 BINS = 50
@@ -144,7 +125,7 @@ def check_reporters(report_to: str) -> None:
     if report_to == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
         raise InputError(
             "--report_to tensorboard needs the package tensorboard, which is not installed. Nothing was run, since the "
-            "run would leave no curves. Run pip install 'cosent[tensorboard]', or leave the flag out: run.json keeps "
+            "run would leave no curves. Run pip install -e '.[tensorboard]', or leave the flag out: run.json keeps "
             "the log too."
         )
     get_reporting_integration_callbacks(report_to)

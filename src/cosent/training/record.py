@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 import cosent
-from cosent.cli import peak_memory_mib
+from cosent.compute.processes import peak_memory_mib
 from cosent.reporting.card import upload, write_card
 from cosent.run_record import Environment, Footprint, RunRecord
 from cosent.training.trainer import ResumableTrainer

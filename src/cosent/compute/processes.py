@@ -1,0 +1,71 @@
+"""Processes: none outlives the one that started it; and memory of this one."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+PARENT_VARIABLE = "COSENT_PARENT"  # environment variable of a launched job: id of the process that it must not outlive
+ORPHANED = 1  # exit status of a process whose parent has gone
+
+
+def end_with_parent(parent: int, every: float = 1.0) -> None:
+    """Ends this process, without cleaning up, soon after another one has ended for whatever reason.
+
+    SIGKILL leaves a process no time to stop its children, and only Linux can have the kernel do it. So a daemon thread
+    of the child polls the parent every so many seconds.
+    """
+
+    def watch() -> None:
+        with suppress(psutil.NoSuchProcess):
+            # A zombie has ended too; it only waits for its parent to read its exit status.
+            while followed.is_running() and followed.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(every)
+        os._exit(ORPHANED)
+
+    try:
+        followed = psutil.Process(parent)  # compares start times too: a reused process id is another process
+    except psutil.NoSuchProcess:
+        os._exit(ORPHANED)
+    threading.Thread(target=watch, name="end_with_parent", daemon=True).start()
+
+
+def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:
+    """Ends a running process and all its descendants: terminates them, and kills those left after `patience` seconds.
+
+    Windows cannot ask a process to end, so all are killed at once.
+    """
+    started = []
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid).children(recursive=True)
+    for member in [process, *started]:
+        with suppress(psutil.NoSuchProcess):
+            member.terminate()
+    _, left = psutil.wait_procs(started, timeout=patience)
+    for member in left:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    try:
+        process.wait(timeout=patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def peak_memory_mib() -> float:
+    """Peak resident memory of this process, in MiB."""
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset / 2**20
+    if sys.platform == "linux":
+        # Not `ru_maxrss`: a child inherits that of the process which started it.
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) / 2**10
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
