@@ -1,18 +1,20 @@
 """Near-duplicates: groups and pairs of sentences, and the file without them."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
+from cosent import dedup as module
 from cosent.cli import parse
-from cosent.dedup import ARGUMENTS, main, threshold_of
+from cosent.dedup import ARGUMENTS, dense_clusters, linked_groups, main, threshold_of
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Platt
-from cosent.inference.decision import DecisionRule
+from cosent.evaluation.calibration import DecisionRule, Platt
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.teacher import sentence_vectors
 
 LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹果", "今天天气很好。", "怎么还款", "推荐一辆红车"]
 
@@ -20,7 +22,8 @@ LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹�
 @pytest.fixture
 def dedup(tiny_model, tmp_path, capsys, monkeypatch):
     """A function that runs the job on `LINES` and returns its lines of stdout, and stderr."""
-    monkeypatch.setattr("cosent.inference.index.DEFAULT_CACHE", tmp_path / "cache")
+    cached = partial(sentence_vectors, cache=tmp_path / "cache")
+    monkeypatch.setattr("cosent.models.teacher.sentence_vectors", cached)
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "bi")
     (tmp_path / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
 
@@ -33,84 +36,73 @@ def dedup(tiny_model, tmp_path, capsys, monkeypatch):
     return run
 
 
-def cosines(folder) -> np.ndarray:
-    vectors = SentenceEncoder.from_pretrained(str(folder)).encode(LINES, normalize=True)
-    return vectors @ vectors.T
-
-
 def test_pairs_are_all_above_the_threshold(dedup, tmp_path):
     """Fails if a pair is missed, shown twice, or not in the order of the cosines."""
-    products = cosines(tmp_path / "bi")
+    vectors = SentenceEncoder.from_pretrained(str(tmp_path / "bi")).encode(LINES, normalize=True)
+    products = vectors @ vectors.T
     threshold = float(np.median(products[np.triu_indices(7, 1)])) + 1e-4
-    lines, said = dedup("--threshold", threshold, "--pairs")
-    found = [line.split()[:3] for line in lines]
-    assert {(int(a), int(b)) for _, a, b in found} == set(
-        zip(*np.where(np.triu(products >= threshold, 1)), strict=True)
-    )
-    scores = [float(score) for score, _, _ in found]
-    assert scores == sorted(scores, reverse=True) and 5 < len(found) < 21 and f"{len(found)} pairs" in said
+    lines, errors = dedup("--threshold", threshold, "--pairs")
+    scores, rows = zip(*((float(line.split()[0]), tuple(map(int, line.split()[1:3]))) for line in lines), strict=True)
+    assert sorted(rows) == list(zip(*np.where(np.triu(products >= threshold, 1)), strict=True))
+    assert list(scores) == sorted(scores, reverse=True) and 5 < len(rows) < 21 and f"{len(rows)} pairs" in errors
 
 
 def test_groups_and_the_file_without_duplicates(dedup, tmp_path):
     """Fails if a sentence that is like no other is lost, or a duplicate stays."""
-    lines, said = dedup("--threshold", 0.99999)
+    lines, errors = dedup("--threshold", 0.99999)
     assert lines == ["group 1: 2 sentences", "       0  怎么还款", "       5  怎么还款"]
-    assert "7 sentences: 6 groups by a cosine of at least 1.0000, 1 of several sentences" in said
+    assert "7 sentences: 6 groups by a cosine of at least 1.0000, 1 of several sentences" in errors
     dedup("--threshold", 0.99999, "--output", tmp_path / "unique.txt")
     assert (tmp_path / "unique.txt").read_text(encoding="utf-8").splitlines() == [*LINES[:5], LINES[6]]
-    with pytest.raises(InputError, match="exists, and nothing was written"):
+    with pytest.raises(InputError, match=r"--output .*unique\.txt exists.*--overwrite"):
         dedup("--threshold", 0.99999, "--output", tmp_path / "unique.txt")
-    lines, _ = dedup("--threshold", -1.0)
-    assert lines[0] == "group 1: 7 sentences"
-    assert dedup("--min_cluster_size", 2)[1].count("by HDBSCAN") == 1
+    assert dedup("--threshold", -1.0)[0][0] == "group 1: 7 sentences"
+    assert "by HDBSCAN" in dedup("--min_cluster_size", 2)[1]
 
 
 def test_the_output_has_a_line_per_sentence(dedup, tmp_path):
     """Fails if a sentence with a line break is read as two when the output is read again."""
     (tmp_path / "faq.jsonl").write_text('{"text": "第一行\\n第二行"}\n{"text": "另一句"}\n', encoding="utf-8")
-    (said,) = dedup("--threshold", 1, "--output", tmp_path / "unique.txt", text="faq.jsonl")[0]
+    (line,) = dedup("--threshold", 1, "--output", tmp_path / "unique.txt", text="faq.jsonl")[0]
     assert (tmp_path / "unique.txt").read_text(encoding="utf-8") == "第一行 第二行\n另一句\n"
-    assert json.loads(said)["kept"] == 2
+    assert json.loads(line)["kept"] == 2
 
 
 def test_the_input_is_never_replaced(dedup, tmp_path):
     """Fails if --overwrite costs the other columns of a table, the text of an index, or its vectors."""
     (tmp_path / "faq.csv").write_text("id,text\n1,怎么还款\n2,如何还款\n", encoding="utf-8")
     flags = ("--threshold", 0.9, "--overwrite", "--output")
-    with pytest.raises(InputError, match=r"--output .*faq\.csv is an input"):
+    with pytest.raises(InputError, match=r"--output .*faq\.csv"):
         dedup(*flags, tmp_path / "faq.csv", text="faq.csv")
     encode(EncodeArguments(str(tmp_path / "bi"), [str(tmp_path / "faq.csv")], str(tmp_path / "v.npy"), normalize=True))
     for name in ("faq.csv", "v.npy"):
         before = (tmp_path / name).read_bytes()
-        with pytest.raises(InputError, match=f"--output .*{name} is an input"):
+        with pytest.raises(InputError, match=f"--output .*{name}"):
             dedup(*flags, tmp_path / name, "--index", tmp_path / "v.npy", text=None)
         assert (tmp_path / name).read_bytes() == before
 
 
-@pytest.mark.parametrize("threshold", ["nan", "95", "-2"])
-def test_thresholds_that_are_no_cosine(dedup, threshold):
-    """Fails if a slip finds nothing, or everything, without a word."""
-    with pytest.raises(InputError, match=f"--threshold {threshold}"):
-        dedup("--threshold", threshold)
-
-
-def test_the_threshold_of_the_model(dedup, tmp_path):
-    """Fails if the threshold of the training is not the default, or a model without one gets a made-up one."""
-    with pytest.raises(InputError, match="no threshold, since it was not trained here on labels of 0 and 1"):
-        dedup("--pairs")
-    with pytest.raises(InputError, match="leave --output and --min_cluster_size out"):
-        dedup("--pairs", "--min_cluster_size", 3)
-    with pytest.raises(InputError, match="without a threshold"):
-        dedup("--threshold", 0.9, "--min_cluster_size", 3)
-    with pytest.raises(InputError, match="either --index, vectors of `cosent encode`, or --text"):
-        dedup("--threshold", 0.9, "--index", tmp_path)
+def test_refusals(dedup, tmp_path):
+    """Fails if a slip finds nothing or everything without a word, or a model without a threshold gets one."""
+    for threshold in ("nan", "95", "-2"):
+        with pytest.raises(InputError, match=f"--threshold {threshold}"):
+            dedup("--threshold", threshold)
+    for words, message in (
+        (["--pairs"], "0 and 1.* --threshold"),
+        (["--pairs", "--min_cluster_size", 3], "--pairs .*--min_cluster_size"),
+        (["--threshold", 0.9, "--min_cluster_size", 3], "--min_cluster_size 3 .*--threshold"),
+        (["--threshold", 0.9, "--index", tmp_path], "--index.* or --text"),
+        (["--threshold", 0.9, "--json", "--output", tmp_path / "other.txt"], "--json .*--output"),
+    ):
+        with pytest.raises(InputError, match=message):
+            dedup(*words)
 
 
 def test_a_trained_model_needs_no_threshold(monkeypatch):
     """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
     rules = {name: DecisionRule(name, 0.75, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
-    monkeypatch.setattr("cosent.inference.decision.decision_rules", lambda model: rules)
-    with pytest.raises(InputError, match=r"has 0\.7500 \(faq\), 0\.7500 \(lcqmc\)"):
+    monkeypatch.setattr("cosent.run.decision_rules", lambda model: rules)
+    with pytest.raises(InputError, match=r"0\.7500 \(faq\), 0\.7500 \(lcqmc\)"):
         threshold_of("runs/faq", None)
     del rules["lcqmc"]
     assert threshold_of("runs/faq", None) == 0.75
@@ -121,14 +113,32 @@ def test_json_for_scripts(dedup, tmp_path):
     """Fails if a script cannot read what is printed, or reads other rows than a person sees."""
     shown, _ = dedup("--threshold", "0.99")
     groups = [json.loads(line) for line in dedup("--threshold", "0.99", "--json")[0]]
-    assert groups and [len(group["rows"]) for group in groups] == [
-        int(line.split()[2]) for line in shown if line.startswith("group ")
-    ]
+    sizes = [int(line.split()[2]) for line in shown if line.startswith("group ")]
+    assert groups and [len(group["rows"]) for group in groups] == sizes
     assert all([LINES[row] for row in group["rows"]] == group["sentences"] for group in groups)
-    found = [json.loads(line) for line in dedup("--threshold", "-1", "--pairs", "--json")[0]]
-    assert len(found) == 21 and found[0]["cosine"] == pytest.approx(1) and found[0]["sentences"] == ["怎么还款"] * 2
-    (written,) = dedup("--threshold", "0.99", "--output", tmp_path / "unique.txt")[0]
+    pairs = [json.loads(line) for line in dedup("--threshold", "-1", "--pairs", "--json")[0]]
+    assert len(pairs) == 21 and pairs[0]["cosine"] == pytest.approx(1) and pairs[0]["sentences"] == ["怎么还款"] * 2
+    (line,) = dedup("--threshold", "0.99", "--output", tmp_path / "unique.txt")[0]
     kept = len((tmp_path / "unique.txt").read_text(encoding="utf-8").splitlines())
-    assert json.loads(written) == {"output": str(tmp_path / "unique.txt"), "sentences": 7, "kept": kept}
-    with pytest.raises(InputError, match="--json prints"):
-        dedup("--threshold", "0.99", "--json", "--output", tmp_path / "other.txt")
+    assert json.loads(line) == {"output": str(tmp_path / "unique.txt"), "sentences": 7, "kept": kept}
+
+
+@pytest.mark.parametrize("held", [1, 1000])
+def test_rows_linked_by_others_are_one_group(monkeypatch, held):
+    """Fails if a chain of near-duplicates is cut where pairs arrive in several blocks."""
+    monkeypatch.setattr(module, "HELD_PAIRS", held)
+    blocks = [([0, 4], [3, 5]), ([3], [6]), ([], []), ([2], [4])]
+    groups = linked_groups(((np.array(a, int), np.array(b, int)) for a, b in blocks), 8)
+    assert groups.tolist() == [0, 1, 2, 0, 2, 2, 0, 3]
+    assert linked_groups([], 3).tolist() == [0, 1, 2]
+
+
+def test_dense_clusters():
+    """Fails if two dense places become one group, or a row between them joins one."""
+    rng = np.random.default_rng(0)
+    centres = np.eye(8, dtype=np.float32)[[0, 1]]
+    vectors = np.r_[centres.repeat(6, axis=0) + 0.02 * rng.normal(size=(12, 8)), -np.eye(8)[[5]]].astype(np.float32)
+    groups = dense_clusters(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 4).tolist()
+    assert groups == [groups[0]] * 6 + [groups[6]] * 6 + [2] and {groups[0], groups[6]} == {0, 1}
+    with pytest.raises(InputError, match="14 to 50,000 sentences, got 13"):
+        dense_clusters(vectors, 14)

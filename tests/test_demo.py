@@ -1,40 +1,27 @@
-"""The demo job: what is refused before a model is loaded."""
+"""The demo job: what is refused before a model is loaded, and which decision rules a model brings."""
 
 import pytest
 
 import cosent.demo
 from cosent.cli import parse
 from cosent.demo import DemoArguments, check
-from cosent.demo_page import models
 from cosent.errors import InputError
 
 
-def test_flags_that_do_not_go_together():
-    """Fails if a user waits for models to load, and then reads that a flag was wrong."""
-    for words, message in ((("--index", "v.npy", "--text", "a.txt"), "not both"), (("--port", "0"), "1 to 65535")):
-        with pytest.raises(InputError, match=message):
-            check(*parse(["--model", "mini", *words], DemoArguments))
+def test_what_is_refused_at_once(monkeypatch):
+    """Fails if a user waits for models to load, and then reads that a flag was wrong or a library is missing."""
+    monkeypatch.setattr(cosent.demo, "find_spec", lambda name: name)
     check(*parse(["--model", "mini"], DemoArguments))
-
-
-def test_a_missing_library_is_named(monkeypatch):
-    """Fails if a user without Gradio reads a trace instead of what to install."""
+    with pytest.raises(InputError, match="--index and --text"):
+        check(*parse(["--model", "mini", "--index", "v.npy", "--text", "a.txt"], DemoArguments))
     monkeypatch.setattr(cosent.demo, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'cosent\[demo\]'"):
+    with pytest.raises(InputError, match=r"\[demo\]"):
         check(DemoArguments(model="mini"))
-
-
-def test_a_file_that_is_too_long(tmp_path, monkeypatch):
-    """Fails if a huge file fills the memory, when vectors on the disk would do."""
-    (tmp_path / "a.txt").write_text("甲\n乙\n丙\n", encoding="utf-8")
-    assert models.sentences_of(str(tmp_path / "a.txt")) == ["甲", "乙", "丙"]
-    monkeypatch.setattr(models, "MOST_SENTENCES", 2)
-    with pytest.raises(InputError, match="more than 2 sentences.*--index"):
-        models.sentences_of(str(tmp_path / "a.txt"))
 
 
 def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     """Fails if the page gives a verdict by a threshold that was found behind another prompt."""
+    from cosent.demo_page.answers import Judge
     from cosent.evaluation.calibration import Platt
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.run import Environment, RunRecord
@@ -45,4 +32,4 @@ def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     for prompt, expected in (("", 1), ("query: ", 0)):
         measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
         RunRecord(recipe={}, **measured, **rules, prompts=(prompt, prompt)).save(tmp_path)
-        assert len(models.Judge.of(str(tmp_path), encoder).rules) == expected
+        assert len(Judge.of(str(tmp_path), encoder).rules) == expected

@@ -1,6 +1,7 @@
 """Figures say where they come from, and files of predictions read back as they were."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from cosent.cli import parse
+from cosent.data.files import table_writer
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main, write_predictions
 from cosent.models.cross_encoder import CrossEncoder
@@ -15,14 +17,51 @@ from cosent.run import Environment, RunRecord
 
 
 @pytest.fixture
-def evaluate(tiny_model, tmp_path, capsys):
-    """Returns a function that evaluates the tiny model on a corpus and gives back the JSON line."""
+def run(tiny_model, capsys):
+    """Returns a function that runs the job on the tiny model and gives back the JSON of stdout, and stderr."""
 
-    def run(corpus, *flags, model=tiny_model):
-        main(*parse(["--model", str(model), "--corpus", str(corpus), *flags], *ARGUMENTS))
-        return json.loads(capsys.readouterr().out)
+    def call(*flags, model=tiny_model):
+        main(*parse(["--model", str(model), *map(str, flags)], *ARGUMENTS))
+        shown = capsys.readouterr()
+        return json.loads(shown.out), shown.err
 
-    return run
+    return call
+
+
+@pytest.fixture
+def evaluate(run):
+    """As `run`, on a prepared corpus; only the JSON."""
+    return lambda corpus, *flags, **model: run("--corpus", corpus, *flags, **model)[0]
+
+
+@pytest.fixture
+def trained(tiny_model, tmp_path):
+    """Returns a function that writes a model folder whose run found these thresholds."""
+    shutil.copytree(tiny_model, tmp_path / "model")
+    record = {"recipe": {}, "environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0}
+
+    def write(**thresholds):
+        RunRecord(**record, history=[], thresholds=thresholds).save(tmp_path / "model")
+        return tmp_path / "model"
+
+    return write
+
+
+@pytest.fixture
+def labelled(tmp_path, pairs):
+    """Returns a function that writes the pairs as a file of that ending, with an id in front."""
+
+    def write(ending, label=lambda value: value, header=("id", "q1", "q2", "same")):
+        path = tmp_path / f"mine{ending}"
+        rows = [dict(zip(header, (number, a, b, label(y)), strict=True)) for number, (a, b, y) in enumerate(pairs)]
+        with table_writer(path, header) as append:
+            append(rows)
+        return path
+
+    return write
+
+
+COLUMNS = ("--text_columns", "q1", "q2", "--label_column", "same")
 
 
 @pytest.fixture
@@ -43,18 +82,15 @@ def test_the_threshold_says_where_it_comes_from(evaluate, corpus):
     assert on_grid * 100 == pytest.approx(round(on_grid * 100))
 
 
-def test_the_threshold_of_training_is_used_for_its_own_corpus_alone(evaluate, corpus, tiny_model, tmp_path):
-    """Fails if a threshold found on one corpus is applied to another without a word."""
-    model = tmp_path / "model"
-    model.mkdir()
-    for file in tiny_model.iterdir():
-        (model / file.name).write_bytes(file.read_bytes())
-    train_record = {"recipe": {}, "environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0}
-    train_record |= {"seconds": 2.0, "history": []}
-    RunRecord(**train_record, thresholds={"made_up": 0.25}).save(model)
-    assert evaluate(corpus, model=model)["threshold"] == 0.25
-    RunRecord(**train_record, thresholds={"another": 0.25}).save(model)
-    assert evaluate(corpus, model=model)["threshold"] is None
+def test_the_threshold_of_training_is_used_for_its_own_corpus_alone(run, evaluate, corpus, labelled, trained):
+    """Fails if a threshold found on one corpus is applied to another without a word, or to no file of the user."""
+    file = ("--pairs", labelled(".csv"), *COLUMNS)
+    assert evaluate(corpus, model=trained(made_up=0.25))["threshold"] == 0.25
+    assert run(*file, model=trained(faq=0.25))[0]["threshold"] == 0.25
+    assert evaluate(corpus, model=trained(another=0.25))["threshold"] is None
+    several = trained(faq=0.25, other=0.5)
+    assert run(*file, model=several)[0]["threshold"] is None
+    assert run(*file, "--corpus", "other", model=several)[0]["threshold"] == 0.5
 
 
 def test_predictions_read_back_as_they_were(evaluate, make_corpus, tmp_path):
@@ -64,8 +100,6 @@ def test_predictions_read_back_as_they_were(evaluate, make_corpus, tmp_path):
     header, first, second = [line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines()]
     assert header == ["id", "sentence1", "sentence2", "label", "prediction", "score"]
     assert first[:4] == ["0", '他说"好"', "他说 不 好", "0"] and second[:5] == ["1", "好", "好", "1", "1"]
-    with pytest.raises(InputError, match="there is no such folder"):
-        evaluate(tmp_path / "corpora" / "made_up", "--predictions", str(tmp_path / "nowhere" / "p.tsv"))
 
 
 def test_predictions_agree_with_the_metrics_at_the_threshold(tmp_path):
@@ -73,13 +107,6 @@ def test_predictions_agree_with_the_metrics_at_the_threshold(tmp_path):
     rows = [{"sentence1": "a", "sentence2": "b", "label": 1.0}]
     write_predictions(str(tmp_path / "p.tsv"), rows, np.array([0.7], dtype=np.float32), 0.7)
     assert (tmp_path / "p.tsv").read_text().splitlines()[1].split("\t")[4] == "0"
-
-
-@pytest.mark.parametrize("flags", [("--threshold", "0.9", "--find_threshold", "true"), ("--threshold_grid", "0.1")])
-def test_flags_that_exclude_each_other(evaluate, corpus, flags):
-    """Fails if one of two contradictory flags is ignored in silence."""
-    with pytest.raises(InputError, match="--threshold"):
-        evaluate(corpus, *flags)
 
 
 def test_the_threshold_is_that_of_validation(evaluate, make_corpus, pairs):
@@ -93,11 +120,18 @@ def test_the_threshold_is_that_of_validation(evaluate, make_corpus, pairs):
     )
 
 
-def test_a_threshold_on_grades_is_refused(evaluate, make_corpus, pairs):
-    """Fails if --threshold is ignored for STS-B."""
-    graded = make_corpus({"test": [(a, b, 5 * y) for a, b, y in pairs]}, "graded", 5.0)
-    with pytest.raises(InputError, match="accuracy at a threshold needs 0 and 1"):
-        evaluate(graded, "--threshold", "0.5")
+def test_what_cannot_be_evaluated(evaluate, corpus, make_corpus, pairs, tmp_path):
+    """Fails if one of two contradictory flags is ignored in silence, --threshold is for STS-B, or an error is late."""
+    graded = make_corpus({"test": [(a, b, 5 * y) for a, b, y in pairs]}, "graded", 5.0, name="graded")
+    for flags, message in (
+        ((corpus, "--threshold", "0.9", "--find_threshold", "true"), "--threshold and --find_threshold"),
+        ((corpus, "--threshold_grid", "0.1"), "--find_threshold"),
+        ((corpus, "--batch_size", "0"), "--batch_size .* 0"),
+        ((corpus, "--predictions", str(tmp_path / "nowhere" / "p.tsv")), "--predictions .*nowhere"),
+        ((graded, "--threshold", "0.5"), "graded labels"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evaluate(*flags)
 
 
 def test_int8_ranks_alike(evaluate, corpus):
@@ -124,21 +158,15 @@ def test_a_cross_encoder_is_recognised(evaluate, corpus, pairs, tiny_model, tmp_
     assert written == pytest.approx(ours.similarity(list(first), list(second)), abs=1e-6)
     assert len(set(written)) > 16 and 0 <= result["accuracy"] <= 1
     assert evaluate(corpus, "--int8", "true", model=tmp_path / "model")["pairs"] == 32
-    with pytest.raises(InputError, match="logits of a cross-encoder have no bounds"):
+    with pytest.raises(InputError, match="--threshold_grid"):
         evaluate(corpus, *flags, "--threshold_grid", "0.01", model=tmp_path / "model")
-
-
-def test_a_batch_of_nothing_is_refused(evaluate, corpus):
-    """Fails if --batch_size 0 ends in a stack trace."""
-    with pytest.raises(InputError, match="--batch_size must be at least 1, got 0"):
-        evaluate(corpus, "--batch_size", "0")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows bounds no file")
 def test_a_full_disk_leaves_no_half_of_the_predictions(tmp_path, small_files):
     """Fails if rows are missing at the end of a file, and nothing says so but a traceback."""
     rows = [{"sentence1": "好", "sentence2": "好", "label": 1.0}] * 5000
-    with small_files, pytest.raises(InputError, match=r"out.tsv could not be written .* MiB are free"):
+    with small_files, pytest.raises(InputError, match="out.tsv"):
         write_predictions(str(tmp_path / "out.tsv"), rows, np.ones(5000, dtype=np.float32), None)
     assert not list(tmp_path.iterdir())
 
@@ -147,3 +175,54 @@ def test_int8_needs_no_machine_without_a_gpu(evaluate, corpus, monkeypatch):
     """Fails if --int8, which is for the CPU, sends the model to a GPU first, and is then refused."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert evaluate(corpus, "--int8")["int8"]
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv.gz", ".jsonl", ".parquet", ".xlsx"])
+def test_a_file_counts_as_the_corpus_it_would_be(run, labelled, make_corpus, pairs, ending):
+    """Fails if a row of some format is lost or gets another label: every figure is that of the prepared corpus."""
+    prepared, _ = run("--corpus", make_corpus({"test": pairs}, name="faq"), "--threshold", "0.5")
+    path = labelled(ending)
+    found, table = run("--pairs", path, *COLUMNS, "--threshold", "0.5", "--corpus", "faq")
+    own = ("file", "seconds")
+    assert {k: v for k, v in found.items() if k not in own} == {k: v for k, v in prepared.items() if k not in own}
+    assert found["file"] == str(path) and f"on {path} (64 pairs)" in table
+    assert {"accuracy", "spearman", "map"} <= found.keys()
+
+
+def test_three_columns_without_a_header(run, tmp_path, pairs):
+    """Fails if the first pair of a file without names is taken for them, or columns are mixed up."""
+    (tmp_path / "a.txt").write_text("".join(f"{a}\t{b}\t{y:g}\n" for a, b, y in pairs), encoding="utf-8")
+    (tmp_path / "b.tsv").write_text("".join(f"{y:g}\t{b}\t{a}\n" for a, b, y in pairs), encoding="utf-8")
+    first, _ = run("--pairs", tmp_path / "a.txt")
+    second, _ = run("--pairs", tmp_path / "b.tsv", "--text_columns", "2", "1", "--label_column", "0")
+    assert first["pairs"] == 64 and first["spearman"] == pytest.approx(second["spearman"], abs=1e-9)
+    assert "average_precision" in first, "0 and 1 are binary labels"
+
+
+def test_labels_may_be_words(run, tmp_path, pairs):
+    """Fails if a file that `prepare` reads is measured only after its labels were replaced."""
+    for name, words in {"a": "01", "b": "否是", "c": ("异", "同")}.items():
+        rows = "".join(f"{a},{b},{words[int(y)]}\n" for a, b, y in pairs)
+        (tmp_path / f"{name}.csv").write_text(rows, encoding="gb18030")
+    flags = {"a": (), "b": (), "c": ("--label_values", "异=0", "同=1")}
+    found = [run("--pairs", tmp_path / f"{n}.csv", "--encoding", "gb18030", *some)[0] for n, some in flags.items()]
+    assert len({result["spearman"] for result in found}) == 1 and found[0]["pairs"] == 64
+
+
+def test_other_numbers_are_grades(run, labelled):
+    """Fails if grades are cut to 0 and 1."""
+    found, _ = run("--pairs", labelled(".csv", lambda value: 3 * value + 1), *COLUMNS)
+    assert "average_precision" not in found and found["threshold_from"] == "none: the labels are not binary"
+
+
+def test_what_cannot_be_read_is_named(run, labelled):
+    """Fails if a label is guessed, a column is taken for another, or a threshold is found on the tested rows."""
+    for label, flags, message in (
+        ("perhaps", COLUMNS, "mine.csv, pair 1: .* same, got 'perhaps'"),
+        (1, ("--label_column", "same"), "sentence1 sentence2 same"),
+        (1, (), "--text_columns and --label_column"),
+        (1, (*COLUMNS, "--find_threshold"), "validation"),
+        (1, (*COLUMNS[:2], *COLUMNS[3:]), "--text_columns"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run("--pairs", labelled(".csv", lambda _, label=label: label), *flags)

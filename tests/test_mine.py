@@ -129,7 +129,7 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross):
                     if frozenset((row["sentence1"], row["sentence2"])) in new), strict=True)  # fmt: skip
     scores = judge.similarity(*map(list, columns))
     threshold = float(np.median(scores)) + 1e-6
-    with pytest.raises(InputError, match="has a threshold for no corpus and none for fruit"):
+    with pytest.raises(InputError, match="--cross_threshold"):
         mine("--random", 20, "--cross", cross, output="unknown")
     made, said = mine("--random", 20, "--cross", cross, "--cross_threshold", threshold, output="with")
     kept = rows_of(made)
@@ -147,40 +147,37 @@ def test_lines_of_text_join_the_pool(mine, tmp_path):
     assert said["left_out"]["sentence of a held-out split"] == 2
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--range_max", 500], "ranks up to there do not exist"),
-        (["--range_min", 5], "need a --range_max of at least 6"),
-        (["--random", 5000], "only .* such pairs were found"),
-        (["--validation_pairs", 500], "leaves 0 of"),
-        (["--own", 0], "would have the label 0"),
-        (["--own", 0, "--neighbours", 0], "No pair is left"),
-        (["--cross_threshold", 1.0], "Name it with --cross"),
-        (["--random", -1], "0 is the least"),
-    ],
-)
-def test_what_cannot_be_made_is_refused(mine, tmp_path, flags, message):
+def test_what_cannot_be_made_is_refused(mine, tmp_path):
     """Fails if a user gets fewer pairs than asked for without a word, or a corpus that training refuses."""
-    with pytest.raises(InputError, match=message):
-        mine(*flags)
-    assert not (tmp_path / "made").exists()
+    for flags, message in (
+        (["--range_max", 500], "--range_max 500: .* 22"),
+        (["--range_min", 5], "--range_max of at least 6"),
+        (["--random", 5000], "--random 5000"),
+        (["--validation_pairs", 500], "--validation_pairs 500 leaves 0"),
+        (["--own", 0], "label 0.* --own"),
+        (["--own", 0, "--neighbours", 0], "--random"),
+        (["--cross_threshold", 1.0], "--cross_threshold"),
+        (["--random", -1], "--random .* -1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            mine(*flags)
+        assert not (tmp_path / "made").exists()
 
 
 def test_outputs_and_corpora_that_do_not_serve_are_refused(mine, make_corpus, tmp_path, bi):
     """Fails if a corpus is overwritten, or negatives are made where nothing is similar or contradiction is meant."""
     mine()
-    with pytest.raises(InputError, match="exists, and nothing was written"):
+    with pytest.raises(InputError, match="--output .*made exists"):
         mine()
-    with pytest.raises(InputError, match="is the name of the corpus that is mined"):
+    with pytest.raises(InputError, match="--output .*fruit has the name"):
         mine(output="fruit")
     negatives = make_corpus({"train": [(a, b, 0.0) for a, b, _ in TRAIN]}, name="negatives")
-    with pytest.raises(InputError, match="needs similar pairs"):
+    with pytest.raises(InputError, match="negatives train .*--teacher"):
         mine("--corpus", negatives, output="other")
     taught, _ = mine("--corpus", negatives, "--teacher", bi, output="taught")
     assert len(np.unique(taught.labels("train"))) > 5
     nli = make_corpus({"train": TRAIN}, "nli", 2.0, name="nli")
-    with pytest.raises(InputError, match="is no contradiction"):
+    with pytest.raises(InputError, match="NLI .*--teacher"):
         mine("--corpus", nli, output="other")
 
 

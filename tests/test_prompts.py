@@ -108,7 +108,7 @@ def test_two_prompts_and_prompts_that_are_not_saved(train, corpus, tmp_path):
 def test_resuming_with_another_prompt(train, corpus):
     """Fails if one run trains with two prompts."""
     folder = train(corpus, "--prompt", PROMPT)
-    with pytest.raises(InputError, match=f"other settings: prompt \\['{PROMPT}'\\], not \\['别的：'\\]"):
+    with pytest.raises(InputError, match=f"{PROMPT}.*别的："):
         train(corpus, "--prompt", "别的：", "--resume_from_checkpoint", str(folder / "checkpoint-4"))
 
 
@@ -119,24 +119,18 @@ def test_a_cross_encoder_is_served_as_it_was_trained(train, corpus, pairs):
     np.testing.assert_allclose(read_scores(folder / "scores.npz")["made_up"]["test"]["after"], theirs, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--prompt_name", "query"], "no prompt called 'query'"),
-        (["--prompt", "一", "--prompt_name", "query"], "Pass one of the two"),
-        (
-            ["--prompt", "一", "二", "三"],
-            "or two, for the first and the second sentence, got 3: .* Put sentences before it",
-        ),
-        (["--prompt", "Instruct: 检索\\nQuery:"], "backslash and an n where a line break was probably meant"),
-        (["--prompt", "长" * 30, "--max_length", "32"], "has 32 tokens, and sentences are cut to 32"),
-        (["--tower", "cross_encoder", "--prompt", "一", "二"], "one prompt in front"),
-    ],
-)
-def test_prompts_that_cannot_be_meant(train, corpus, flags, message):
+def test_prompts_that_cannot_be_meant(train, corpus):
     """Fails if a run of hours is trained with a prompt that the user did not mean."""
-    with pytest.raises(InputError, match=message):
-        train(corpus, *flags)
+    for flags, message in (
+        (["--prompt_name", "query"], "'query'"),
+        (["--prompt", "一", "--prompt_name", "query"], "'一' .*'query'"),
+        (["--prompt", "一", "二", "三"], "--prompt .* got 3"),
+        (["--prompt", "Instruct: 检索\\nQuery:"], "--prompt .*backslash"),
+        (["--prompt", "长" * 30, "--max_length", "32"], "32 tokens"),
+        (["--tower", "cross_encoder", "--prompt", "一", "二"], "one prompt"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(corpus, *flags)
 
 
 def test_students_and_teachers(tiny_student, tiny_model, corpus, tmp_path):
@@ -158,7 +152,7 @@ def test_students_and_teachers(tiny_student, tiny_model, corpus, tmp_path):
     assert served.prompts["default"] == PROMPT
     ours = SentenceEncoder.from_pretrained(str(folder))
     np.testing.assert_allclose(ours.encode(["好"]), served.encode(["好"]), atol=1e-6)
-    with pytest.raises(InputError, match="would learn to write it too"):
+    with pytest.raises(InputError, match="--prompt"):
         train_student("--prompt", PROMPT, output="writer")
-    with pytest.raises(InputError, match="teacher_prompt does nothing here"):
+    with pytest.raises(InputError, match="--teacher_prompt"):
         train_student("--teacher_prompt", PROMPT, output="writer")

@@ -68,47 +68,36 @@ def theirs(model, corpus, split: str, prompts: tuple[str, str] = ("", "")) -> di
     return values
 
 
-def test_training_measures_what_sentence_transformers_does(train, corpus, capsys):
-    """Fails if retrieval of a run is that of another model, moment, split or formula, or finds the query itself."""
+def test_training_and_evaluation_measure_what_sentence_transformers_does(train, evaluate, corpus, capsys):
+    """Fails if retrieval of a run or of `cosent evaluate` is that of another model, moment, split or formula."""
     folder = train(corpus, "--pooling", "mean")
+    printed = capsys.readouterr().out
     record, kept = read_record(folder), read_queries(folder / "queries.npz")["made_up"]
     for split in ("validation", "test"):
-        found = record.after["made_up"][split]
-        expected = theirs(folder, corpus, split)
-        assert {name: found[name] for name in METRICS} == pytest.approx(expected, abs=1e-6), split
-        assert 0 < found["recall_at_1"] < found["recall_at_10"] <= 1
+        found, pool = record.after["made_up"][split], pool_and_relevance(load_corpus(str(corpus)), split)[0]
+        assert {name: found[name] for name in METRICS} == pytest.approx(theirs(folder, corpus, split), abs=1e-6), split
+        assert 0 < found["recall_at_1"] < found["recall_at_10"] <= 1 and found["pool"] == len(pool)
         for name in METRICS:
             for moment, metrics in (("before", record.before), ("after", record.after)):
                 values = kept[split].moments[moment][name]
                 assert values.mean() == pytest.approx(metrics["made_up"][split][name], abs=1e-6)
+                assert len(values) == found["queries"]
             low, high = record.intervals["made_up"][split][name]
             assert low <= found[name] <= high and low < high or found[name] in (0, 1)
-        assert len(values) == found["queries"] and found["pool"] == len(
-            pool_and_relevance(load_corpus(str(corpus)), split)[0]
-        )
-    assert record.before["made_up"]["test"]["map"] != record.after["made_up"]["test"]["map"]
-    epochs = [entry["eval_recall_at_10"] for entry in record.history if "eval_recall_at_10" in entry]
-    assert len(epochs) == 2
-    printed = capsys.readouterr().out
-    assert f"{record.after['made_up']['test']['recall_at_10']:.4f}" in printed and "Recall@1 before -> after" in printed
+    test = record.after["made_up"]["test"]
+    assert record.before["made_up"]["test"]["map"] != test["map"]
+    assert len([entry for entry in record.history if "eval_recall_at_10" in entry]) == 2
+    assert f"{test['recall_at_10']:.4f}" in printed and "Recall@1 before -> after" in printed
 
-
-def test_evaluation_measures_what_training_did(train, evaluate, corpus):
-    """Fails if `cosent evaluate` and the run that saved the model disagree, or its table lacks the figures."""
-    folder = train(corpus, "--pooling", "mean", "--num_train_epochs", "1")
     result, shown = evaluate(folder, corpus)
-    record = read_record(folder)
-    assert {name: result[name] for name in METRICS} == pytest.approx(
-        {name: record.after["made_up"]["test"][name] for name in METRICS}, abs=1e-6
-    )
-    assert result["spearman"] == pytest.approx(record.after["made_up"]["test"]["spearman"], abs=1e-6)
+    compared = (*METRICS, "spearman")
+    assert {name: result[name] for name in compared} == pytest.approx({name: test[name] for name in compared}, abs=1e-6)
     assert tuple(result["intervals"]["map"]) == record.intervals["made_up"]["test"]["map"]
     assert "24 queries among 24 sentences" in shown and f"{result['ndcg_at_10']:.4f}" in shown
     without, shown = evaluate(folder, corpus, "--retrieval", "false")
     assert "map" not in without and "retrieval" not in shown
     assert without["spearman"] == pytest.approx(result["spearman"], abs=1e-6)
-    int8, _ = evaluate(folder, corpus, "--int8", "true")
-    assert int8["map"] == pytest.approx(result["map"], abs=0.1)
+    assert evaluate(folder, corpus, "--int8", "true")[0]["map"] == pytest.approx(result["map"], abs=0.1)
 
 
 def test_two_prompts_are_those_of_queries_and_documents(train, evaluate, corpus):
@@ -135,15 +124,6 @@ def test_a_larger_pool_and_transitive_neighbours(train, evaluate, corpus):
     assert plain["pool"] < 24 and plain["map"] != result["map"]
 
 
-def test_the_best_epoch_can_be_the_one_that_finds_most(train, corpus):
-    """Fails if a retrieval metric selects nothing, or another epoch than the best one."""
-    folder = train(corpus, "--metric_for_best_model", "map", "--num_train_epochs", "3", "--pooling", "mean")
-    record = read_record(folder)
-    epochs = [entry["eval_map"] for entry in record.history if "eval_map" in entry]
-    assert record.after["made_up"]["validation"]["map"] == pytest.approx(max(epochs), abs=1e-6)
-    assert len(set(epochs)) > 1
-
-
 def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs):
     """Fails if the mean is that of other corpora, or one in which nothing is similar stops the run."""
     nothing = [("甲乙", "丙丁", 1.0), ("甲乙", "戊己", 0.0), ("丙丁", "戊己", 2.0)]
@@ -158,7 +138,7 @@ def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs):
         [e[f"eval_{name}_map"] for e in record.history if f"eval_{name}_map" in e] for name in ("made_up", "second")
     ]
     assert [entry["eval_map"] for entry in history] == pytest.approx(np.mean(each, axis=0).tolist())
-    assert "map" not in record.after["graded"]["validation"] and "graded" not in record.intervals
+    assert "map" not in record.after["graded"]["validation"] and "map" not in record.intervals["graded"]["validation"]
 
 
 def test_without_anything_similar(train, evaluate, make_corpus, tiny_model, caplog):
@@ -169,7 +149,7 @@ def test_without_anything_similar(train, evaluate, make_corpus, tiny_model, capl
     text = (folder / "run.json").read_text()
     assert "recall" not in json.dumps(json.loads(text)["after"]) and "No retrieval metrics" in caplog.text
     assert "map" not in evaluate(tiny_model, graded)[0]
-    with pytest.raises(InputError, match="recall_at_10 needs queries, and the validation split of made_up has none"):
+    with pytest.raises(InputError, match="recall_at_10 needs queries.*made_up"):
         train(graded, "--metric_for_best_model", "recall_at_10", output="other")
 
 
@@ -191,9 +171,9 @@ def test_what_has_no_retrieval(train, evaluate, corpus, tiny_model):
     folder = train(corpus, *cross)
     assert "map" not in read_record(folder).after["made_up"]["test"]
     assert "map" not in evaluate(folder, corpus)[0]
-    with pytest.raises(InputError, match="retrieval is measured on bi-encoders"):
+    with pytest.raises(InputError, match="bi-encoders"):
         train(corpus, *cross, "--metric_for_best_model", "map", output="other")
-    with pytest.raises(InputError, match="--retrieval_closure does nothing here. Add --retrieval true"):
+    with pytest.raises(InputError, match="--retrieval_closure"):
         evaluate(tiny_model, corpus, "--retrieval", "false", "--retrieval_closure", "true")
-    with pytest.raises(InputError, match="must be above 0, got 0"):
+    with pytest.raises(InputError, match="above 0, got 0"):
         evaluate(tiny_model, corpus, "--retrieval_from", "0")

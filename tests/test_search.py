@@ -2,13 +2,13 @@
 
 import io
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,10 +18,11 @@ from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
 from cosent.inference.index import Hit, Index, reranked
-from cosent.inference.vectors import read_manifest, sample_hash
+from cosent.inference.vectors import VectorManifest, sample_hash
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.prompts import Prompts
+from cosent.models.teacher import sentence_vectors
 from cosent.search import ARGUMENTS, main
 
 LINES = ["怎么还款", "如何还款", "今天天气很好", "红色的苹果", "我喜欢北京", "推荐一辆红车", "怎么还款"]
@@ -46,7 +47,8 @@ def encoded(text, output, model, **changes):
 @pytest.fixture
 def search(folder, tmp_path, capsys, monkeypatch):
     """A function that runs the job and returns its lines of stdout, and stderr."""
-    monkeypatch.setattr("cosent.inference.index.DEFAULT_CACHE", tmp_path / "cache")
+    cached = partial(sentence_vectors, cache=tmp_path / "cache")
+    monkeypatch.setattr("cosent.models.teacher.sentence_vectors", cached)
 
     def run(*flags, index=folder / "index/vectors.npy"):
         capsys.readouterr()
@@ -110,7 +112,7 @@ def test_reranking(search, folder):
     best = np.argsort(-scores, kind="stable")[:2]
     assert [hit["row"] for hit in answer["hits"]] == [hits[place]["row"] for place in best]
     assert [hit["rerank"] for hit in answer["hits"]] == pytest.approx(scores[best].tolist(), abs=1e-5)
-    index = Index.open(folder / "index", str(folder / "bi"))
+    index = Index.open(folder / "index", SentenceEncoder.from_pretrained(str(folder / "bi")))
     found = index.search(["还款"], top=2, reranker=cross, candidates=5)[0]
     assert [hit.row for hit in found] == [hit["row"] for hit in answer["hits"]]
     assert reranked(cross, ["a"], [[]]) == [[]] and isinstance(found[0], Hit)
@@ -121,7 +123,8 @@ def test_several_files_are_one_index(folder, tmp_path):
     for name, part in (("a", LINES[:3]), ("b", LINES[3:])):
         (tmp_path / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
     encoded(tmp_path / "*.txt", tmp_path / "parts", folder / "bi")
-    whole, parts = (Index.open(path, str(folder / "bi")) for path in (folder / "index", tmp_path / "parts"))
+    encoder = SentenceEncoder.from_pretrained(str(folder / "bi"))
+    whole, parts = (Index.open(path, encoder) for path in (folder / "index", tmp_path / "parts"))
     expected, found = (index.search(["苹果"], top=7)[0] for index in (whole, parts))
     assert [(hit.row, hit.sentence) for hit in found] == [(hit.row, hit.sentence) for hit in expected]
 
@@ -132,65 +135,61 @@ def test_prompts_of_queries_and_sentences(folder, tiny_model, tmp_path, caplog):
     encoder.prompts = Prompts({"query": "问：", "passage": "答："})
     encoder.save_pretrained(tmp_path / "bi")
     encoded(folder / "faq.txt", tmp_path / "vectors.npy", tmp_path / "bi", prompt_name="passage")
-    index = Index.open(tmp_path / "vectors.npy", str(tmp_path / "bi"))
+    index = Index.open(tmp_path / "vectors.npy", encoder)
     np.testing.assert_allclose(index.embed(["还款"]), encoder.encode(["问：还款"], normalize=True), atol=1e-6)
     np.testing.assert_allclose(index.embed(["还款"], ""), encoder.encode(["还款"], normalize=True), atol=1e-6)
-    own = Index.of(LINES, str(tmp_path / "bi"), cache=tmp_path / "cache")
-    np.testing.assert_allclose(own.vectors, index.vectors[: len(LINES)], atol=1e-6)
-    assert "embedded with" not in caplog.text
+    for embed in (None, partial(sentence_vectors, cache=tmp_path / "cache")):
+        own = Index.of(LINES, encoder, embed)
+        np.testing.assert_allclose(own.vectors, index.vectors[: len(LINES)], atol=1e-6)
+    assert "--prompt_name" not in caplog.text
     index.prompt = ""
     index.embed(["还款"])
-    assert "embedded with no prompt, but the model's prompt for them is '答：'" in caplog.text
+    assert "'答：'" in caplog.text and "--prompt_name document" in caplog.text
 
 
 def test_an_index_that_does_not_fit_is_refused(folder, tiny_model, tmp_path):
     """Fails if vectors of another model, or of any length, are searched: what is found would mean nothing."""
-    SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "other")
-    with pytest.raises(InputError, match="encoded by another model"):
-        Index.open(folder / "index", str(tmp_path / "other"))
+    encoder = SentenceEncoder.from_pretrained(str(folder / "bi"))
+    with pytest.raises(InputError, match="another model"):
+        Index.open(folder / "index", SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"))
     encoded(folder / "faq.txt", tmp_path / "long.npy", folder / "bi", normalize=False)
-    with pytest.raises(InputError, match=r"a vector of length .* again with --normalize"):
-        Index.open(tmp_path / "long.npy", str(folder / "bi"))
-    with pytest.raises(InputError, match=r"has no \.npy file"):
-        Index.open(folder / "bi", str(folder / "bi"))
+    with pytest.raises(InputError, match="length .* --normalize"):
+        Index.open(tmp_path / "long.npy", encoder)
+    with pytest.raises(InputError, match=r"bi has no \.npy"):
+        Index.open(folder / "bi", encoder)
     vectors = np.load(folder / "index/vectors.npy")
     vectors[2] = np.nan
     np.save(tmp_path / "nan.npy", vectors)
-    about = read_manifest(folder / "index/vectors.npy")
+    about = VectorManifest.read(folder / "index/vectors.npy")
     replace(about, sample_sha256=sample_hash(vectors)).save(tmp_path / "nan.npy")
     with pytest.raises(InputError, match=r"nan\.npy: row 2 .* length nan"):
-        Index.open(tmp_path / "nan.npy", str(folder / "bi"))
+        Index.open(tmp_path / "nan.npy", encoder)
     shutil.copytree(folder / "index", tmp_path / "torn/index")
     shutil.copy(folder / "faq.txt", tmp_path / "torn")
     (tmp_path / "torn/index/vectors.npy").write_bytes((folder / "index/vectors.npy").read_bytes()[:-100])
-    with pytest.raises(InputError, match="no complete file of vectors"):
-        Index.open(tmp_path / "torn/index", str(folder / "bi"))
+    with pytest.raises(InputError, match=r"vectors\.npy is no complete"):
+        Index.open(tmp_path / "torn/index", encoder)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--query", "还款", "--top", "8"], "--top 8: there are 7 sentences"),
-        (["--query", "还款", " "], "with an empty one"),
-        (["--query", "还款", "--queries", "q.txt"], "not both"),
-        (["--query", "还款", "--top", "0"], "top"),
-    ],
-)
-def test_refusals(search, flags, message):
-    """Fails if an impossible question gets an answer, or a traceback."""
-    with pytest.raises(InputError, match=message):
-        search(*flags)
-
-
-def test_empty_queries_and_no_sentences(folder):
-    """Fails if an empty query, which is similar to anything, gets hits."""
-    index = Index.open(folder / "index", str(folder / "bi"))
+def test_refusals(search, folder):
+    """Fails if an impossible question gets an answer or a traceback, or an empty query gets hits."""
+    for flags, message in (
+        (["--query", "还款", "--top", "8"], "--top 8: .* 7 sentences"),
+        (["--query", "还款", " "], "--query: .* empty"),
+        (["--query", "还款", "--queries", "q.txt"], "--query or --queries"),
+        (["--query", "还款", "--top", "0"], "--top .* 0"),
+        (["--query", "还款", "--text", folder / "faq.txt"], "--index.* or --text"),
+    ):
+        with pytest.raises(InputError, match=message):
+            search(*flags)
+    encoder = SentenceEncoder.from_pretrained(str(folder / "bi"))
+    index = Index.open(folder / "index", encoder)
     with pytest.raises(InputError, match="Query 2 of 2 is empty"):
         index.search(["还款", "\t"])
-    with pytest.raises(InputError, match="Expected 1 to 7 sentences"):
+    with pytest.raises(InputError, match="1 to 7 sentences"):
         index.search(["还款"], top=8)
-    with pytest.raises(InputError, match="no sentence to find"):
-        Index.of([], str(folder / "bi"))
+    with pytest.raises(InputError, match="no sentence"):
+        Index.of([], encoder)
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "auto"])
@@ -230,20 +229,10 @@ def test_faiss_of_an_edited_file(search, folder, tmp_path, monkeypatch, stored):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 def test_ctrl_c_ends_a_session(folder):
     """Fails if Ctrl-C while a query is awaited is a traceback."""
-    command = [
-        "-m",
-        "cosent.search",
-        "--model",
-        folder / "bi",
-        "--index",
-        folder / "index",
-        "--device",
-        "cpu",
-        "--top",
-        "1",
-    ]
-    process = subprocess.Popen([sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, env=os.environ)  # fmt: skip
+    words = ["--model", folder / "bi", "--index", folder / "index", "--device", "cpu", "--top", "1"]
+    command = [sys.executable, "-m", "cosent.search", *map(str, words)]
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    process = subprocess.Popen(command, **pipes)
     try:
         process.stdin.write("还款\n".encode())
         process.stdin.flush()

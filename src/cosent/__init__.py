@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cosent.inference.decision import decision_rules
     from cosent.models.auto import load_model
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
     from cosent.models.student import Student
+    from cosent.run import decision_rules
 
 __version__ = "0.1.0"
 __all__ = ["CrossEncoder", "SentenceEncoder", "Student", "decision_rules", "load_model"]
@@ -22,7 +22,7 @@ HOMES = {
     "CrossEncoder": "cosent.models.cross_encoder",
     "SentenceEncoder": "cosent.models.bi_encoder",
     "Student": "cosent.models.student",
-    "decision_rules": "cosent.inference.decision",
+    "decision_rules": "cosent.run",
     "load_model": "cosent.models.auto",
 }
 

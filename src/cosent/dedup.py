@@ -7,6 +7,7 @@ cosent dedup --model runs/faq --index vectors.npy --threshold 0.9 --pairs
 import json
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from cosent.encoders import resolve
 from cosent.errors import InputError, write_atomically, writing
 from cosent.inference.index import IndexArguments
 
+HELD_PAIRS = 10_000_000  # in memory before they are merged into groups
 MOST_PAIRS = 50_000_000  # sorted in memory
+MOST_CLUSTERED = 50_000  # sentences of HDBSCAN, which takes sentences² * width operations on one core
 
 
 @dataclass
@@ -37,51 +40,46 @@ class DedupArguments:
 
 
 def main(index_args: IndexArguments, args: DedupArguments) -> None:
-    check(args, [] if args.output is None else inputs_of(index_args))  # before imports that take seconds
+    check(args)  # before imports that take seconds
     resolve(index_args.model)
-    from cosent.inference.index import dense_clusters, open_index
+    from cosent.compute.onednn import choose_device
+    from cosent.inference.index import open_index
+    from cosent.models.auto import load_bi_encoder
+    from cosent.models.teacher import sentence_vectors
 
     threshold = threshold_of(index_args.model, args.threshold) if args.min_cluster_size is None else None
-    index = open_index(index_args)
+    encoder = load_bi_encoder(index_args.model).to(choose_device(index_args.device))
+    index = open_index(index_args, encoder, sentence_vectors)
+    inputs = index_args.text or [*index.vectors.files, *index.vectors.inputs]
+    if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:
+        raise InputError(f"--output {args.output} is an input. Name another file.")
     if args.pairs:
         print_pairs(index, threshold, args.json)
         return
     if threshold is None:
         groups, how = dense_clusters(index.vectors, args.min_cluster_size), "HDBSCAN"
     else:
-        groups, how = linked(index, threshold), f"a cosine of at least {threshold:.4f}"
+        groups = linked_groups((pair[:2] for pair in all_pairs(index, threshold)), len(index))
+        how = f"a cosine of at least {threshold:.4f}"
     if args.output is None:
         print_groups(index.sentences, groups, args.json)
     else:
-        _, first = np.unique(groups, return_index=True)
+        first = np.sort(np.unique(groups, return_index=True)[1])
         with writing(args.output):
-            kept = (re.sub(r"[\r\n]+", " ", index.sentences[row]) for row in np.sort(first))
-            write_atomically(args.output, "".join(f"{sentence}\n" for sentence in kept))
+            lines = (re.sub(r"[\r\n]+", " ", index.sentences[row]) + "\n" for row in first)
+            write_atomically(args.output, "".join(lines))
         print(json.dumps({"output": args.output, "sentences": len(groups), "kept": len(first)}))
     size = np.bincount(groups)
     print(f"{len(groups):,} sentences: {len(size):,} groups by {how}, {(size > 1).sum():,} of several sentences",
           file=sys.stderr)  # fmt: skip
 
 
-def inputs_of(index_args: IndexArguments) -> list[Path]:
-    """The files that the sentences are read from; of an index, its vectors and what was encoded."""
-    if index_args.index is None:
-        return [Path(path) for path in index_args.text or []]
-    from cosent.inference.vectors import open_vectors, source_of
-
-    vectors = open_vectors(index_args.index)
-    return [*vectors.files, *map(source_of, vectors.files, vectors.manifests)]
-
-
-def check(args: DedupArguments, inputs: list[Path]) -> None:
+def check(args: DedupArguments) -> None:
     """Refuses arguments before a model is loaded.
 
     Raises:
-        InputError: an output that exists or is an input, a threshold that is no cosine, or flags that do not go
-            together.
+        InputError: an output that exists, a threshold that is no cosine, or flags that do not go together.
     """
-    if args.output is not None and Path(args.output).resolve() in {path.resolve() for path in inputs}:
-        raise InputError(f"--output {args.output} is an input: its other rows and columns would be lost. Name another.")
     if args.output is not None and Path(args.output).exists() and not args.overwrite:
         raise InputError(f"--output {args.output} exists, and nothing was written. Name another, or pass --overwrite.")
     if args.threshold is not None and not -1 <= args.threshold <= 1:
@@ -91,33 +89,30 @@ def check(args: DedupArguments, inputs: list[Path]) -> None:
     if args.pairs and (args.output is not None or args.min_cluster_size is not None):
         raise InputError("--pairs prints pairs above a threshold: leave --output and --min_cluster_size out.")
     if args.min_cluster_size is not None and (args.threshold is not None or args.min_cluster_size < 2):
-        raise InputError(
-            f"--min_cluster_size {args.min_cluster_size} is for groups of at least 2 that HDBSCAN finds without a "
-            "threshold. Raise it, or leave it or --threshold out."
-        )
+        raise InputError(f"--min_cluster_size {args.min_cluster_size} needs at least 2, and no --threshold.")
 
 
-def threshold_of(model: str, given: float | None) -> float:
+def threshold_of(model: str, threshold: float | None) -> float:
     """The threshold as given, or the one of the model.
 
     Raises:
         InputError: the model has none, or several.
     """
-    if given is not None:
-        return given
-    from cosent.inference.decision import decision_rules
+    if threshold is not None:
+        return threshold
+    from cosent.run import decision_rules
 
     rules = decision_rules(model)
     if len(rules) != 1:
-        known = ", ".join(f"{rule.threshold:.4f} ({name})" for name, rule in rules.items())
+        names = ", ".join(f"{rule.threshold:.4f} ({name})" for name, rule in rules.items())
         raise InputError(
-            f"{model} has {known or 'no threshold, since it was not trained here on labels of 0 and 1'}: which "
-            "sentences are similar is not known. Give --threshold, e.g. 0.9, and look at --pairs."
+            f"{model} has {names or 'no threshold, since it was not trained here on labels of 0 and 1'}. Give "
+            "--threshold, e.g. 0.9, and look at --pairs."
         )
     return next(iter(rules.values())).threshold
 
 
-def all_pairs(index, threshold: float):
+def all_pairs(index, threshold: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """`pairs_above` of an index, with its progress on stderr."""
     from tqdm.auto import tqdm
 
@@ -130,11 +125,45 @@ def all_pairs(index, threshold: float):
         progress.update(len(index) - progress.n)
 
 
-def linked(index, threshold: float) -> np.ndarray:
-    """Groups of sentences that pairs above the threshold link."""
-    from cosent.inference.index import components
+def linked_groups(pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> np.ndarray:
+    """Number of the group of each row, shape `(rows,)`: rows are in one group if pairs link them, also through others.
 
-    return components(((first, second) for first, second, _ in all_pairs(index, threshold)), len(index))
+    Groups are numbered by their first row.
+    """
+    from cosent.data.groups import components
+
+    def merge() -> np.ndarray:
+        first, second = (groups[np.concatenate(side)] for side in zip(*held, strict=True))
+        return components(first, second, rows)[groups]
+
+    groups, held, count = np.arange(rows), [(np.arange(0), np.arange(0))], 0
+    for pair in pairs:
+        held.append(pair)
+        count += len(pair[0])
+        if count > HELD_PAIRS:
+            groups, held, count = merge(), held[:1], 0
+    return merge()
+
+
+def dense_clusters(vectors, least: int) -> np.ndarray:
+    """Number of the group of each row by HDBSCAN, shape `(rows,)`; a row that belongs to none is its own.
+
+    Args:
+        vectors: unit vectors, whose Euclidean distance falls with their cosine.
+        least: sentences of the smallest group.
+
+    Raises:
+        InputError: too many rows, or fewer than `least`.
+    """
+    if not least <= len(vectors) <= MOST_CLUSTERED:
+        raise InputError(f"--min_cluster_size {least} is for {least} to {MOST_CLUSTERED:,} sentences, got "
+                         f"{len(vectors):,}. Use --threshold instead.")  # fmt: skip
+    from sklearn.cluster import HDBSCAN
+
+    groups = HDBSCAN(min_cluster_size=least, copy=True).fit_predict(vectors[:])
+    alone = groups < 0
+    groups[alone] = groups.max(initial=-1) + 1 + np.arange(alone.sum())
+    return groups
 
 
 def print_pairs(index, threshold: float, as_json: bool) -> None:
@@ -143,29 +172,27 @@ def print_pairs(index, threshold: float, as_json: bool) -> None:
     Raises:
         InputError: too many pairs.
     """
-    found, count = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))], 0
+    blocks, count = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))], 0
     for block in all_pairs(index, threshold):
-        found.append(block)
+        blocks.append(block)
         count += len(block[0])
         if count > MOST_PAIRS:
             raise InputError(f"More than {MOST_PAIRS:,} pairs have a cosine of {threshold}. Raise --threshold.")
-    first, second, scores = (np.concatenate(column) for column in zip(*found, strict=True))
+    first, second, scores = (np.concatenate(column) for column in zip(*blocks, strict=True))
     for place in np.argsort(-scores, kind="stable"):
-        one, other = int(first[place]), int(second[place])
-        sentences = [index.sentences[one], index.sentences[other]]
+        rows = [int(first[place]), int(second[place])]
+        one, other = (index.sentences[row] for row in rows)
         if as_json:
-            found_pair = {"cosine": round(float(scores[place]), 6), "rows": [one, other], "sentences": sentences}
-            print(json.dumps(found_pair, ensure_ascii=False))
+            pair = {"cosine": round(float(scores[place]), 6), "rows": rows, "sentences": [one, other]}
+            print(json.dumps(pair, ensure_ascii=False))
         else:
-            print(f"{scores[place]:7.4f}  {one:>8}  {other:>8}  {sentences[0]}  |  {sentences[1]}")
+            print(f"{scores[place]:7.4f}  {rows[0]:>8}  {rows[1]:>8}  {one}  |  {other}")
     print(f"{len(index):,} sentences: {len(first):,} pairs with a cosine of at least {threshold:.4f}", file=sys.stderr)
 
 
 def print_groups(sentences, groups: np.ndarray, as_json: bool) -> None:
     """Prints the groups of several sentences, largest first: their rows and sentences, or JSON of them."""
-    order = np.argsort(groups, kind="stable")
-    ends = np.bincount(groups).cumsum()
-    members = np.split(order, ends[:-1])
+    members = np.split(np.argsort(groups, kind="stable"), np.bincount(groups).cumsum()[:-1])
     several = sorted((rows for rows in members if len(rows) > 1), key=lambda rows: -len(rows))
     for number, rows in enumerate(several, start=1):
         if as_json:

@@ -1,7 +1,7 @@
-"""Try models on a page in the browser: scores and verdicts, search, paraphrases, labels, reports.
+"""Try models on a page in the browser: scores and verdicts, search, paraphrases, labels.
 
 cosent demo --model runs/faq                                             http://127.0.0.1:7860, until Ctrl-C
-cosent demo --model runs/faq --cross runs/cross --student runs/student --text questions.txt --runs results/faq
+cosent demo --model runs/faq --cross runs/cross --student runs/student --text questions.txt
 
 The page is for this machine alone, and neither it nor the server asks any other host; --share makes a public link.
 """
@@ -24,9 +24,6 @@ class DemoArguments:
     text: str | None = option(
         None, "Instead: file of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; embedded once."
     )
-    runs: list[str] | None = option(
-        None, "Reports to show: folders in which `cosent report` wrote report.html, or such pages."
-    )
     port: int | None = option(None, "Port; default: the first free one from 7860 on.")
     share: bool = option(False, "Also make a public link through gradio.live: whoever has it can use the models.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
@@ -34,30 +31,43 @@ class DemoArguments:
 
 def main(args: DemoArguments) -> None:
     check(args)
-    from cosent.demo_page.reports import report_pages
+    from cosent.demo_page.layout import serve
 
-    reports = report_pages(args.runs or [])
-    from cosent.demo_page.models import load
-    from cosent.demo_page.serving import serve
-
-    models = load(args.model, args.cross, args.student, args.index, args.text, args.device)
-    serve(models, reports, args.port, args.share)
+    serve(load(args), args.port, args.share)
 
 
 def check(args: DemoArguments) -> None:
     """Refuses arguments before a model is loaded.
 
     Raises:
-        InputError: Gradio is not installed, flags that do not go together, or no such port.
+        InputError: Gradio is not installed, or --index and --text are given.
     """
     if find_spec("gradio") is None:
-        raise InputError(
-            "The page needs Gradio, which is not installed here. Nothing was loaded. Run pip install -e '.[demo]'."
-        )
+        raise InputError("The page needs Gradio, which is not installed. Run pip install -e '.[demo]'.")
     if args.index and args.text:
-        raise InputError("Give --index or --text, not both: one of them is searched.")
-    if args.port is not None and not 1 <= args.port <= 65535:
-        raise InputError(f"--port must be 1 to 65535, got {args.port}.")
+        raise InputError("--index and --text are mutually exclusive. Give one of the two.")
+
+
+def load(args: DemoArguments):
+    """The `Models` that the flags name."""
+    from cosent.compute.onednn import choose_device
+    from cosent.data.files import SENTENCE, open_table
+    from cosent.demo_page.answers import Judge, Models
+    from cosent.inference.index import Index
+    from cosent.models.auto import load_bi_encoder, load_model
+    from cosent.models.student import Student
+    from cosent.models.teacher import sentence_vectors
+
+    device, index = choose_device(args.device), None
+    if args.index is not None:
+        index = Index.open(args.index, load_bi_encoder(args.model).to(device))
+    elif args.text is not None:
+        table = open_table(args.text, None, SENTENCE, "the only column, or one called text or sentence")
+        index = Index.of(list(table.texts()), load_bi_encoder(args.model).to(device), sentence_vectors)
+    judges = [Judge.of(args.model, load_model(args.model).to(device) if index is None else index.encoder)]
+    if args.cross is not None:
+        judges.append(Judge.of(args.cross, load_model(args.cross).to(device)))
+    return Models(judges, index, args.student and Student.from_pretrained(args.student).to(device))
 
 
 ARGUMENTS = (DemoArguments,)

@@ -9,7 +9,6 @@ not encoded again: after a kill, the same command continues with the next file.
 """
 
 import json
-import re
 import sys
 import time
 from dataclasses import dataclass
@@ -62,45 +61,44 @@ def main(args: EncodeArguments) -> None:
     from cosent.compute.distributed import rank, wait_for_everyone
     from cosent.compute.onednn import choose_device
     from cosent.data.pairs import warn_truncated
-    from cosent.inference.vectors import chunk_runner, encode_shard, find_inputs, outputs_of
+    from cosent.inference.embedding import chunk_embedder
+    from cosent.inference.vectors import encode_shard, shards_of
     from cosent.models.teacher import load_encoder, load_with_settings
 
-    start = time.time()
+    start, output = time.time(), Path(args.output)
     device = choose_device(args.device, args.int8)
-    inputs = find_inputs(args.text)
-    outputs = outputs_of(inputs, Path(args.output))
-    check(args, device, inputs)
-    first, step = share_of(args.shard)
+    shards = shards_of(args.text, output)
+    check(args, device, [source for source, _ in shards])
+    own = own_shards(args.shard, shards)
     encoder, settings = load_with_settings(
         args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8,
         batch_size=args.batch_size, normalize=args.normalize, text_column=args.text_column,
-        kept=tuple(args.keep or ()), keep_empty_lines=args.keep_empty_lines, shards=len(inputs),
+        kept=tuple(args.keep or ()), keep_empty_lines=args.keep_empty_lines, shards=len(shards),
     )  # fmt: skip
     warn_of_other_prompts(args.model, settings.prefix.text)
     load = partial(load_encoder, args.model, args.dtype, args.int8, device)
-    if rank() == 0 and Path(args.output).suffix != ".npy":
-        Path(args.output).mkdir(exist_ok=True)
+    if rank() == 0 and output.suffix != ".npy":
+        output.mkdir(exist_ok=True)
     wait_for_everyone()
-    with tqdm(unit="sentence", file=sys.stderr, disable=rank() > 0) as progress:
+    with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:
 
         def more(rows: int) -> None:
-            progress.total = (progress.total or 0) + rows
+            progress.total += rows
 
-        with chunk_runner(encoder, load, args.workers, progress.update) as runner:
-            pairs = list(zip(inputs, outputs, strict=True))[first::step]
-            done = [encode_shard(runner, *pair, settings, args.overwrite, more) for pair in pairs]
+        with chunk_embedder(encoder, load, args.workers, progress.update) as embed_chunks:
+            done = [encode_shard(embed_chunks, *shard, settings, args.overwrite, more) for shard in own]
     if rank() > 0:
         return
-    seconds, new = time.time() - start, [shard for shard in done if not shard.skipped]
-    truncated, encoded = sum(shard.truncated for shard in new), sum(shard.rows for shard in new)
+    new = [(rows, truncated) for rows, truncated in done if truncated is not None]
+    seconds, encoded, truncated = time.time() - start, sum(rows for rows, _ in new), sum(cut for _, cut in new)
     warn_truncated(truncated, encoded, "sentences", encoder.max_length)
-    result = {"output": args.output, "rows": sum(shard.rows for shard in done), "dim": settings.dim}
+    result = {"output": args.output, "rows": sum(rows for rows, _ in done), "dim": settings.dim}
     result |= {"truncated": truncated, "files": len(done), "already_there": len(done) - len(new)}
     result |= {"prompt": settings.prefix.text, "seconds": round(seconds, 3)}
     print(json.dumps(result | {"sentences_per_second": round(encoded / seconds, 1)}))
 
 
-def check(args: EncodeArguments, device: str, inputs: list[Path]) -> None:
+def check(args: EncodeArguments, device: str, sources: list[Path]) -> None:
     """Refuses arguments that would fail only after minutes of work.
 
     Raises:
@@ -109,10 +107,10 @@ def check(args: EncodeArguments, device: str, inputs: list[Path]) -> None:
     output = Path(args.output)
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: the folder {output.parent} does not exist. Create it first.")
-    if output.resolve() in {path.resolve() for path in inputs}:
-        raise InputError(f"--output {output} is the --text: the sentences would be lost. Name another output.")
+    if output.resolve() in {path.resolve() for path in sources}:
+        raise InputError(f"--output {output} is a file of --text. Name another output.")
     if output.is_file() and output.suffix != ".npy":
-        raise InputError(f"--output {output} is a file, and was not written. Vectors go to a name.npy, or to a folder.")
+        raise InputError(f"--output {output} is a file, and was not written. Name an .npy file, or a folder.")
     if args.shard and output.suffix == ".npy":
         raise InputError(f"--shard {args.shard} shares out several files, and --output is one. Name a folder.")
     refuse_below_1(args, "batch_size", "workers")
@@ -123,12 +121,12 @@ def check(args: EncodeArguments, device: str, inputs: list[Path]) -> None:
         raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")
 
 
-def share_of(shard: str | None) -> tuple[int, int]:
-    """First file from 0, and step to the next one, of `--shard`."""
-    found = re.fullmatch(r"(\d+)/(\d+)", shard or "1/1")
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise InputError(f"--shard is I/N with I from 1 to N, as 1/8 to 8/8, got {shard}. Files would be left out.")
-    return int(found[1]) - 1, int(found[2])
+def own_shards(shard: str | None, shards: list) -> list:
+    """Those of the shards that `--shard` I/N names: every N-th, beginning with the I-th."""
+    first, _, step = (shard or "1/1").partition("/")
+    if not (first.isdecimal() and step.isdecimal() and 1 <= int(first) <= int(step)):
+        raise InputError(f"--shard {shard}: expected I/N with I from 1 to N, as 1/8 to 8/8.")
+    return shards[int(first) - 1 :: int(step)]
 
 
 ARGUMENTS = (EncodeArguments,)

@@ -35,9 +35,9 @@ from cosent.data.manifest import SPLITS, Manifest
 from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import resolve
 from cosent.errors import InputError, partial_file, writing
-from cosent.inference.decision import choose_decision
+from cosent.evaluation.calibration import Calibration
 from cosent.inference.mteb import MtebArguments
-from cosent.models.prompts import PromptArguments, warn_of_other_prompts
+from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 from cosent.run import read_record
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
@@ -56,7 +56,8 @@ def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | No
             print(index, *sentences, f"{row['label']:g}", prediction, f"{value:.6f}", sep="\t", file=file)
 
 
-def table(result: dict, metrics: dict, errors: dict) -> str:
+def table(result: dict, metrics: dict, errors: dict) -> list[str]:
+    """Lines of the metrics, and of the errors of the probabilities."""
     rows = result.get("file") or f"{result['corpus']} {result['split']}"
     head = f"{result['model']} on {rows} ({result['pairs']} pairs)"
     if result["threshold"] is not None:
@@ -68,18 +69,20 @@ def table(result: dict, metrics: dict, errors: dict) -> str:
     for name in ("brier", "log_loss", "calibration_error") if errors else ():
         line = f"  {name:<18}{errors[f'uncalibrated_{name}']:8.4f}"
         lines.append(line + (f"{errors[name]:12.4f}" if name in errors else ""))
-    return "\n".join(lines)
+    return lines
 
 
-def retrieval_lines(found: dict) -> list[str]:
-    if not found:
-        return []
+def retrieval_table(found: dict) -> list[str]:
     lines = ["", f"retrieval: {found['queries']} queries among {found['pool']} sentences", f"{'':20}              95%"]
     for name, (low, high) in found["intervals"].items():
         lines.append(f"  {name:<18}{found[name]:8.4f}  {low:.4f} to {high:.4f}")
     return lines
 
 
+SPLIT = "test"  # of a labelled file
+FEATURES = datasets.Features(
+    sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
+)
 # Flags that --mteb does not have.
 OF_CORPUS = ("text_columns", "label_column", "split", "threshold", "find_threshold", "threshold_grid", "predictions")
 
@@ -133,7 +136,10 @@ def main(
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
     warn_of_other_prompts(args.model, *prompts)
     if corpus is None:
-        result, lines = evaluate_mteb(model, args, mteb_args, prompts)
+        from cosent.inference.mteb import evaluate_tasks, table_lines
+
+        result = evaluate_tasks(model, args, mteb_args, prompts)
+        lines = table_lines(result)
     else:
         result, lines = evaluate_corpus(model, corpus, args, retrieval_args, prompts)
     if rank() == 0:
@@ -157,90 +163,25 @@ def check(args: EvaluateArguments, mteb_args: MtebArguments, table_args: TableAr
         refuse_changed(args, ("text_columns", "label_column"), "--pairs FILE")
     if mteb_args.mteb is not None:
         refuse_changed(args, OF_CORPUS, "--corpus NAME in place of --mteb")
+    if args.find_threshold and args.threshold is not None:
+        raise InputError("--threshold and --find_threshold are mutually exclusive. Give one of the two.")
+    if args.threshold_grid is not None and not args.find_threshold:
+        raise InputError("--threshold_grid is an option of --find_threshold. Add that flag, or leave both out.")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
 
 
 def rows_of(args: EvaluateArguments, table_args: TableArguments):
-    """The corpus that is scored: a prepared one, or a file of the user's."""
+    """The corpus that is scored: a prepared one, or a file under the name of the corpus whose threshold counts."""
     from cosent.data.corpus import load_corpus
 
     if args.pairs is None:
         return load_corpus(args.corpus, args.data_dir)
-    name = rule_name(args.model, args.pairs, args.corpus)
+    record = read_record(args.model)
+    rules = [] if record is None else list(record.thresholds)
+    name = args.corpus or (rules[0] if len(rules) == 1 else Path(args.pairs).stem)
     values = label_values(table_args.label_values)
     return read_labelled(args.pairs, args.text_columns, args.label_column, name, table_args.options, values)
-
-
-def evaluate_mteb(model, args: EvaluateArguments, mteb_args: MtebArguments, prompts: tuple[str, str]):
-    """What tasks of mteb find, as JSON and as lines."""
-    from cosent.inference.mteb import evaluate_tasks, table_lines
-
-    found = evaluate_tasks(model, args, mteb_args, prompts)
-    return found, table_lines(found)
-
-
-def evaluate_corpus(
-    model, corpus, args: EvaluateArguments, retrieval_args: RetrievalArguments, prompts: tuple[str, str]
-) -> tuple[dict, list[str]]:
-    """The metrics on a split, as JSON and as lines; writes `--predictions`."""
-    from cosent.compute.distributed import rank
-    from cosent.data.retrieval import retrieval_task
-    from cosent.evaluation.calibration import calibration_metrics
-    from cosent.evaluation.metrics import SimilarityMetrics
-    from cosent.evaluation.similarity import pair_cosines
-    from cosent.inference.embedding import embed_pool, score
-    from cosent.models.bi_encoder import Embedder
-
-    task = None
-    if retrieval_args.retrieval and isinstance(model, Embedder):
-        task = retrieval_task(corpus, args.split, retrieval_args)
-    if task is None:
-        scores = score(model, corpus.split(args.split), args.batch_size, prompts)
-    else:
-        queries, documents = embed_pool(model, task.pool, args.batch_size, prompts)
-        scores = pair_cosines(queries[task.places[:, 0]], documents[task.places[:, 1]])
-    labels = corpus.labels(args.split)
-    decision = choose_decision(args, corpus, model, prompts)
-    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=decision.threshold)
-    if rank() > 0:
-        return {}, []
-    if args.predictions:
-        write_predictions(args.predictions, corpus.split(args.split), scores, decision.threshold)
-    result = {"model": args.model, "corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
-    result |= {} if args.pairs is None else {"file": args.pairs}
-    result |= {"threshold": decision.threshold, "threshold_from": decision.threshold_from}
-    result |= {"calibration": decision.method, "calibration_from": decision.calibration_from}
-    errors = {}
-    if corpus.manifest.label_kind == "binary":
-        tower = "bi_encoder" if isinstance(model, Embedder) else "cross_encoder"
-        errors = calibration_metrics(decision.calibration, scores, labels, tower)
-    found = {} if task is None else retrieval(task, queries, documents)
-    lines = [table(result, metrics, errors), *retrieval_lines(found)]
-    numbers = {name: value if math.isfinite(value) else None for name, value in (metrics | errors).items()}
-    return result | numbers | found, lines  # JSON has no NaN
-
-
-def retrieval(task, queries: np.ndarray, documents: np.ndarray) -> dict:
-    """Retrieval metrics of a `RetrievalTask` with 95% intervals, and the numbers of queries and sentences searched."""
-    from cosent.evaluation.retrieval import mean_intervals
-    from cosent.inference.neighbours import found_by_vectors
-
-    values = found_by_vectors(queries, documents, task.relevance)
-    means = {name: float(np.mean(of_queries)) for name, of_queries in values.items()}
-    return means | task.size | {"intervals": mean_intervals(values)}
-
-
-ARGUMENTS = (EvaluateArguments, PromptArguments, RetrievalArguments, MtebArguments, TableArguments)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS)
-
-
-SPLIT = "test"
-FEATURES = datasets.Features(
-    sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
-)
 
 
 def read_labelled(
@@ -282,8 +223,109 @@ def read_labelled(
     return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(columns, features=FEATURES)})
 
 
-def rule_name(model: str, path: str, corpus: str | None) -> str:
-    """The corpus whose threshold and probabilities count: `corpus`, or the only one that the model has them for."""
-    record = read_record(model)
-    known = list(record.thresholds) if record is not None else []
-    return corpus or (known[0] if len(known) == 1 else Path(path).stem)
+def evaluate_corpus(
+    model, corpus, args: EvaluateArguments, retrieval_args: RetrievalArguments, prompts: tuple[str, str]
+) -> tuple[dict, list[str]]:
+    """The metrics on a split, as JSON and as lines; writes `--predictions`."""
+    from cosent.compute.distributed import rank
+    from cosent.data.retrieval import retrieval_task
+    from cosent.evaluation.calibration import calibration_metrics
+    from cosent.evaluation.metrics import SimilarityMetrics
+    from cosent.evaluation.retrieval import mean_intervals
+    from cosent.evaluation.similarity import pair_cosines
+    from cosent.inference.embedding import embed_pool, score
+    from cosent.inference.neighbours import found_by_vectors
+    from cosent.models.bi_encoder import Embedder
+
+    task = None
+    if retrieval_args.retrieval and isinstance(model, Embedder):
+        task = retrieval_task(corpus, args.split, retrieval_args)
+    if task is None:
+        scores = score(model, corpus.split(args.split), args.batch_size, prompts)
+    else:
+        queries, documents = embed_pool(model, task.pool, args.batch_size, prompts)
+        scores = pair_cosines(queries[task.places[:, 0]], documents[task.places[:, 1]])
+    labels = corpus.labels(args.split)
+    threshold, threshold_from, calibration, calibration_from = choose_decision(args, corpus, model, prompts)
+    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
+    if rank() > 0:
+        return {}, []
+    if args.predictions:
+        write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
+    result = {
+        "model": args.model,
+        "corpus": corpus.manifest.name,
+        "split": args.split,
+        "pairs": len(scores),
+        **({} if args.pairs is None else {"file": args.pairs}),
+        "threshold": threshold,
+        "threshold_from": threshold_from,
+        "calibration": calibration and calibration.method,
+        "calibration_from": calibration_from,
+    }
+    errors, found = {}, {}
+    if corpus.manifest.label_kind == "binary":
+        tower = "bi_encoder" if isinstance(model, Embedder) else "cross_encoder"
+        errors = calibration_metrics(calibration, scores, labels, tower)
+    lines = table(result, metrics, errors)
+    if task is not None:
+        values = found_by_vectors(queries, documents, task.relevance)
+        found = {name: float(np.mean(of_queries)) for name, of_queries in values.items()} | task.size
+        found["intervals"] = mean_intervals(values)
+        lines += retrieval_table(found)
+    numbers = {name: value if math.isfinite(value) else None for name, value in (metrics | errors).items()}
+    return result | numbers | found, lines  # JSON has no NaN
+
+
+Decision = tuple[float | None, str, Calibration | None, str]  # threshold, its source, map to probabilities, its source
+
+
+def choose_decision(args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]) -> Decision:
+    """The threshold of a flag, of this corpus' validation split or of the training of the model; the map likewise.
+
+    Args:
+        prompts: those of both sentences; what training found with others does not apply.
+
+    Raises:
+        InputError: a threshold is requested on labels that are not binary.
+    """
+    name, record = corpus.manifest.name, read_record(args.model)
+    if corpus.manifest.label_kind != "binary":
+        if args.threshold is not None or args.find_threshold:
+            raise InputError(f"{name} has {corpus.manifest.label_kind} labels: accuracy at a threshold needs 0 and 1.")
+        return None, "none: the labels are not binary", None, "none: the labels are not binary"
+    if args.find_threshold:
+        return find_decision(args, corpus, model, prompts)
+    trained = f"{name} validation, when the model was trained"
+    threshold, calibration, reason = None, None, f"the model was not trained on {name}"
+    if record is not None and record.prompts == prompts:
+        threshold, calibration = record.thresholds.get(name), record.calibrations.get(name)
+    elif record is not None:
+        reason = f"the model was trained with {described(record.prompts)}"
+    source = f"none: {reason}; --find_threshold or --threshold" if threshold is None else trained
+    if args.threshold is not None:
+        threshold, source = args.threshold, "--threshold"
+    return threshold, source, calibration, trained if calibration else f"none: {reason}; --find_threshold"
+
+
+def find_decision(args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]) -> Decision:
+    """The threshold and the map that fit the validation split of this corpus."""
+    from cosent.evaluation.calibration import fit_calibration
+    from cosent.evaluation.metrics import can_rank, find_threshold
+    from cosent.inference.embedding import score
+    from cosent.models.bi_encoder import Embedder
+
+    if args.threshold_grid and not isinstance(model, Embedder):
+        raise InputError("--threshold_grid divides 0..1; the logits of a cross-encoder have no bounds. Drop it.")
+    source = f"{corpus.manifest.name} validation"
+    scores, labels = score(model, corpus.split("validation"), args.batch_size, prompts), corpus.labels("validation")
+    threshold = find_threshold(scores, labels, grid=args.threshold_grid)[0]
+    if not can_rank(labels):
+        return threshold, source, None, "none: all labels of the validation split are equal"
+    return threshold, source, fit_calibration(scores, labels), source
+
+
+ARGUMENTS = (EvaluateArguments, PromptArguments, RetrievalArguments, MtebArguments, TableArguments)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS)

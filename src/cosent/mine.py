@@ -7,6 +7,7 @@ cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_taught --teacher 
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 
 from cosent.cli import REQUIRED, option, refuse_negative, run
 from cosent.errors import InputError
-from cosent.inference.mining import PairArguments, check_pairs
+from cosent.inference.mining import PairArguments, Pairs, check_pairs
 
 
 @dataclass(kw_only=True)
@@ -45,33 +46,44 @@ def main(args: MineArguments) -> None:
     from cosent.compute.onednn import choose_device
     from cosent.data.corpus import load_corpus
     from cosent.data.pairs import read_texts
-    from cosent.inference.mining import judge, read_pool, write_corpus
+    from cosent.inference.mining import judge, random_pairs, read_pool, some_of, teacher_labels, write_corpus
     from cosent.models.teacher import DEFAULT_CACHE
 
     start = time.time()
     check(args)
     wait_for_everyone()  # else a late process finds the output of an early one
     corpus = load_corpus(args.corpus, args.data_dir)
-    check_labels(args, corpus, corpus.manifest.similar_from)
+    check_labels(args, corpus)
     pool = read_pool(corpus, read_texts(args.text or []))
-    judged_by = partial(judge, device=choose_device(args.device), cache=Path(args.teacher_cache or DEFAULT_CACHE))
-    rng, left_out, about = np.random.default_rng(args.seed), Counter(pool.left_out), {}
-    own, made = make_pairs(args, corpus, pool, rng, left_out, about)
+    device, cache = choose_device(args.device), Path(args.teacher_cache or DEFAULT_CACHE)
+    judged_by = partial(judge, texts=pool.texts, device=device, cache=cache)
+    rng, left_out = np.random.default_rng(args.seed), Counter(pool.left_out)
+    manifest, mined = manifest_of(args, corpus)
+
+    own = some_of((pool.first, pool.second), args.own, rng)
+    neighbours = np.empty(0, np.int64), np.empty(0, np.int64)
+    if args.neighbours != 0:
+        (one, other), mined["neighbours_by"] = find_neighbours(args, corpus, pool, device, cache, left_out)
+        drawn = some_of((one, other), args.neighbours, rng)
+        neighbours = one[drawn], other[drawn]
+    made = {"neighbours": neighbours, "random": random_pairs(pool, args.random, neighbours, rng)}
     if args.cross is not None:
-        made = drop_similar(args, corpus, pool, made, judged_by, left_out, about)
+        threshold = threshold_of(args.cross, corpus.manifest.name, args.cross_threshold)
+        made, mined["cross"] = drop_similar(made, partial(judged_by, args.cross), threshold, left_out)
     pairs = {"own": (pool.first[own], pool.second[own]), **made}
-    about["pairs"] = {kind: len(first) for kind, (first, _) in pairs.items()}
-    first, second = joined(pairs)
-    manifest = manifest_of(args, corpus, about, left_out)
-    if args.teacher is None:
-        labels = np.r_[pool.labels[own], np.full(len(first) - len(own), manifest.label_min, np.float32)]
-    else:
-        labels = taught(args.teacher, pool.texts, first, second, judged_by, manifest, about)
+    mined["pairs"] = {kind: len(first) for kind, (first, _) in pairs.items()}
+    first, second = (np.concatenate([pair[side] for pair in pairs.values()]) for side in (0, 1))
+    labels = np.r_[pool.labels[own], np.full(len(first) - len(own), manifest.label_min, np.float32)]
+    if args.teacher is not None and len(first):
+        judged = [judged_by(teacher, first=first, second=second) for teacher in args.teacher]
+        labels, manifest.label_min, manifest.label_max, mined["labels"] = teacher_labels(judged)
+        manifest.label_kind, mined["teachers"] = "graded", [one.model for one in judged]
     splits = {name: (first[rows], second[rows], labels[rows]) for name, rows in split(args, labels).items()}
+    manifest.splits["train"] = {"left_out": dict(+left_out), "mined": mined}
     if rank() == 0:
         write_corpus(Path(args.output), manifest, pool.texts, splits)
         counts = {name: len(labels) for name, (_, _, labels) in splits.items()}
-        result = {"output": args.output} | counts | {"pairs": about["pairs"], "left_out": dict(+left_out)}
+        result = {"output": args.output} | counts | {"pairs": mined["pairs"], "left_out": dict(+left_out)}
         print(json.dumps(result | {"seconds": round(time.time() - start, 1)}))
 
 
@@ -81,164 +93,155 @@ def check(args: MineArguments) -> None:
     Raises:
         InputError: an output that exists, or flags that do not go together.
     """
-    output = Path(args.output)
-    if output.exists():
-        raise InputError(f"--output {output} exists, and nothing was written. Name another folder, or remove it.")
+    if Path(args.output).exists():
+        raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
     check_pairs(args)
     refuse_negative(args, "validation_pairs")
     if args.model is None and args.neighbours != 0:
         raise InputError("--model is missing: a bi-encoder that finds neighbours. --neighbours 0 does without it.")
     if args.cross_threshold is not None and args.cross is None:
-        raise InputError("--cross_threshold is the threshold of a model, and there is none. Name it with --cross.")
+        raise InputError("--cross_threshold is an option of --cross. Name a model with --cross.")
 
 
-def check_labels(args: MineArguments, corpus, from_label: float) -> None:
-    """Refuses corpora whose labels do not serve what was asked for.
+def check_labels(args: MineArguments, corpus) -> None:
+    """Refuses corpora whose labels do not serve the request.
 
     Raises:
         InputError: a name that the corpus has, no similar pair, or labels that pairs without a teacher cannot have.
     """
     manifest, labels = corpus.manifest, corpus.labels("train")
     if Path(args.output).name == manifest.name:
-        raise InputError(
-            f"--output {args.output}: {manifest.name} is the name of the corpus that is mined, and results are kept by "
-            "name, so that both could not be trained on. Name another folder."
-        )
+        raise InputError(f"--output {args.output} has the name of the corpus that is mined. Name another folder.")
     if args.teacher is None and manifest.label_kind == "nli":
         raise InputError(
             f"{manifest.name} has NLI labels, and a neighbour of a sentence is no contradiction. Label with --teacher."
         )
     needs = "--margin" if args.margin is not None else None if args.teacher else "training without --teacher"
-    if needs and not (labels >= from_label).any():
+    if needs and not (labels >= manifest.similar_from).any():
         raise InputError(
-            f"{corpus.folder} train has no pair with a label of at least {from_label:g}, and {needs} needs "
-            "similar pairs to set the others apart from. Take another corpus, or --teacher without --margin."
+            f"{corpus.folder} train has no pair with a label of at least {manifest.similar_from:g}, and {needs} needs "
+            "similar pairs. Take another corpus, or --teacher without --margin."
         )
 
 
-def make_pairs(args: MineArguments, corpus, pool, rng: np.random.Generator, left_out: Counter, about: dict):
-    """Places of the corpus' own pairs, and the pairs that are made, by kind."""
-    from cosent.compute.onednn import choose_device
-    from cosent.inference.mining import Ranks, check_ranks, neighbour_pairs, random_pairs, some_of
-    from cosent.models.auto import load_bi_encoder
-    from cosent.models.teacher import DEFAULT_CACHE, fingerprint, sentence_vectors
-
-    own = some_of(pool.first, args.own, rng)
-    neighbours = np.empty(0, np.int64), np.empty(0, np.int64)
-    if args.neighbours != 0:
-        ranks = Ranks(args.range_min, args.range_max, args.per_sentence, args.margin, args.max_score)
-        check_ranks(ranks, pool)
-        model = load_bi_encoder(args.model).to(choose_device(args.device))
-        about["neighbours_by"] = {"model": args.model, "sha256": fingerprint(model, []), **asdict(ranks)}
-        cache = Path(args.teacher_cache or DEFAULT_CACHE)
-        vectors = sentence_vectors(model, pool.texts, cache)[: pool.size]  # all of them, as a teacher reads them
-        similar = pool.labels >= corpus.manifest.similar_from
-        find = None
-        if args.faiss is not None:
-            about["neighbours_by"]["faiss"] = args.faiss
-            find = by_faiss(vectors, args.faiss, cache, fingerprint(model, pool.texts))
-        first, second = neighbour_pairs(pool, vectors, ranks, similar, left_out, find)
-        chosen = some_of(first, args.neighbours, rng)
-        neighbours = first[chosen], second[chosen]
-    return own, {"neighbours": neighbours, "random": random_pairs(pool, args.random, neighbours, rng)}
-
-
-def by_faiss(vectors: np.ndarray, kind: str, cache: Path, key: str):
-    """A search by an index of faiss, which the first process builds and the others read."""
-    from cosent.compute.distributed import rank, wait_for_everyone
-    from cosent.inference.neighbours import approximate
-
-    if rank() == 0:
-        approximate(vectors, kind, cache, key)
-    wait_for_everyone()
-    return approximate(vectors, kind, cache, key).nearest
-
-
-def drop_similar(args: MineArguments, corpus, pool, made: dict, judged_by, left_out: Counter, about: dict) -> dict:
-    """The pairs, by kind, without those that `--cross` finds similar, most likely unlabelled similar ones."""
-    from cosent.inference.mining import threshold_of
-
-    threshold = threshold_of(args.cross, corpus.manifest.name, args.cross_threshold)
-    kept = {}
-    for kind, (first, second) in made.items():
-        if not len(first):
-            kept[kind] = first, second
-            continue
-        judged = judged_by(args.cross, pool.texts, first, second)
-        dissimilar = judged.scores.astype(np.float64) < threshold
-        left_out["pair that --cross finds similar"] += int((~dissimilar).sum())
-        about["cross"] = judged.model | {"threshold": threshold}
-        kept[kind] = first[dissimilar], second[dissimilar]
-    return kept
-
-
-def joined(pairs: dict) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs of all kinds, one kind after the other.
-
-    Raises:
-        InputError: there are none.
-    """
-    first, second = (np.concatenate([pair[side] for pair in pairs.values()]) for side in (0, 1))
-    if not len(first):
-        raise InputError(
-            "No pair is left: none of the corpus itself, no neighbour and no random one. Nothing was written. Raise "
-            "--own, --per_sentence or --random, or filter less."
-        )
-    return first, second
-
-
-def manifest_of(args: MineArguments, corpus, about: dict, left_out: Counter):
-    """Manifest of the made corpus, with labels of the mined one."""
+def manifest_of(args: MineArguments, corpus):
+    """Manifest of the corpus to write, with the labels of the mined one, and a dict of how it was made."""
     from cosent.data.manifest import Manifest
     from cosent.run import CorpusRecord
 
-    mined = corpus.manifest
-    about["corpus"] = {"name": mined.name, **asdict(CorpusRecord.of(corpus.folder))}
-    about["text"], about["seed"] = args.text or [], args.seed
-    about["labels"] = f"own pairs: those of {mined.name}; others: {mined.label_min:g}"
-    return Manifest(
+    source, text = corpus.manifest, args.text or []
+    mined = {
+        "corpus": {"name": source.name, **asdict(CorpusRecord.of(corpus.folder))},
+        "text": text,
+        "seed": args.seed,
+        "labels": f"own pairs: those of {source.name}; others: {source.label_min:g}",
+    }
+    manifest = Manifest(
         name=Path(args.output).name,
-        label_kind=mined.label_kind,
-        label_min=mined.label_min,
-        label_max=mined.label_max,
-        max_length=mined.max_length,
-        splits={"train": {"left_out": dict(+left_out), "mined": about}},
-        source=f"pairs made by `cosent mine` of {mined.name} train"
-        + (f" and {', '.join(args.text or [])}" * bool(args.text)),
+        label_kind=source.label_kind,
+        label_min=source.label_min,
+        label_max=source.label_max,
+        max_length=source.max_length,
+        splits={},
+        source=f"pairs made by `cosent mine` of {' and '.join([f'{source.name} train', *text])}",
     )
+    return manifest, mined
 
 
-def taught(teachers: list[str], texts: list[str], first, second, judged_by, manifest, about: dict) -> np.ndarray:
-    """Labels by teachers; the manifest says so."""
-    from cosent.inference.mining import teacher_labels
+def find_neighbours(
+    args: MineArguments, corpus, pool, device: str, cache: Path, left_out: Counter
+) -> tuple[Pairs, dict]:
+    """Pairs of a sentence with its neighbours, and the model, ranks and search that found them.
 
-    given = teacher_labels([judged_by(teacher, texts, first, second) for teacher in teachers])
-    manifest.label_kind, manifest.label_min, manifest.label_max = "graded", given.low, given.high
-    about["teachers"], about["labels"] = given.teachers, given.how
-    return given.labels
+    Raises:
+        InputError: more neighbours than there are other sentences.
+    """
+    from cosent.compute.distributed import rank, wait_for_everyone
+    from cosent.inference.mining import Ranks, neighbour_pairs
+    from cosent.inference.neighbours import approximate
+    from cosent.models.auto import load_bi_encoder
+    from cosent.models.teacher import fingerprint, sentence_vectors
+
+    if args.range_max > pool.size - 1:
+        raise InputError(
+            f"--range_max {args.range_max}: each of the {pool.size} sentences has {pool.size - 1} others. Lower it, or "
+            "add sentences with --text."
+        )
+    model = load_bi_encoder(args.model).to(device)
+    ranks = Ranks(args.range_min, args.range_max, args.per_sentence, args.margin, args.max_score)
+    facts = {"model": args.model, "sha256": fingerprint(model, []), **asdict(ranks)}
+    vectors = sentence_vectors(model, pool.texts, cache)[: pool.size]  # all of them, as a teacher reads them
+    find = None
+    if args.faiss is not None:
+        facts["faiss"], key = args.faiss, fingerprint(model, pool.texts)
+        if rank() == 0:  # which builds the index; the others read it
+            find = approximate(vectors, args.faiss, cache, key).nearest
+        wait_for_everyone()
+        find = find or approximate(vectors, args.faiss, cache, key).nearest
+    similar = pool.labels >= corpus.manifest.similar_from
+    return neighbour_pairs(pool, vectors, ranks, similar, left_out, find), facts
+
+
+def threshold_of(model: str, corpus: str, threshold: float | None) -> float:
+    """The threshold of the flag, or the one that training found for this corpus, or for the only one.
+
+    Raises:
+        InputError: the model has none, or one for each of several other corpora.
+    """
+    from cosent.run import read_record
+
+    if threshold is not None:
+        return threshold
+    record = read_record(model)
+    thresholds = {} if record is None else record.thresholds
+    if corpus in thresholds:
+        return thresholds[corpus]
+    if len(thresholds) != 1:
+        raise InputError(
+            f"--cross {model} has a threshold for {', '.join(thresholds) or 'no corpus'} and none for {corpus}. Give "
+            "--cross_threshold, or a model trained on labels of 0 and 1."
+        )
+    return next(iter(thresholds.values()))
+
+
+def drop_similar(
+    made: dict[str, Pairs], judged_by: Callable, threshold: float, left_out: Counter
+) -> tuple[dict[str, Pairs], dict]:
+    """The pairs, by kind, without those that `--cross` finds similar, most likely unlabelled similar ones."""
+    kept, facts = {}, {"threshold": threshold}
+    for kind, (first, second) in made.items():
+        kept[kind] = first, second
+        if len(first):
+            judged = judged_by(first=first, second=second)
+            dissimilar = judged.scores.astype(np.float64) < threshold
+            left_out["pair that --cross finds similar"] += int((~dissimilar).sum())
+            kept[kind], facts = (first[dissimilar], second[dissimilar]), judged.model | facts
+    return kept, facts
 
 
 def split(args: MineArguments, labels: np.ndarray) -> dict[str, np.ndarray]:
     """Rows of the train split, and of the validation split if there is to be one.
 
     Raises:
-        InputError: fewer training pairs than validation pairs, or training pairs of a single label.
+        InputError: no pair, fewer training pairs than validation pairs, or training pairs of a single label.
     """
     from cosent.evaluation.metrics import can_rank
 
+    if not len(labels):
+        raise InputError("No pair is left. Raise --own, --per_sentence or --random, or filter less.")
     order = np.random.default_rng(args.seed).permutation(len(labels))
-    held_out, train = np.sort(order[: args.validation_pairs]), np.sort(order[args.validation_pairs :])
-    if len(train) <= len(held_out):
+    validation, train = np.sort(order[: args.validation_pairs]), np.sort(order[args.validation_pairs :])
+    if len(train) <= len(validation):
         raise InputError(
             f"--validation_pairs {args.validation_pairs} leaves {len(train)} of {len(labels)} pairs for training. "
             "Lower it, or make more pairs."
         )
     if not can_rank(labels[train]):
         raise InputError(
-            f"All {len(train)} training pairs would have the label {labels[train][0]:g}: training learns from their "
-            "order, and would refuse them. Raise --own, or label with --teacher."
+            f"All {len(train)} training pairs would have the label {labels[train][0]:g}, and training learns from "
+            "their order. Raise --own, or label with --teacher."
         )
-    return {"train": train} | ({"validation": held_out} if len(held_out) else {})
+    return {"train": train} | ({"validation": validation} if len(validation) else {})
 
 
 ARGUMENTS = (MineArguments,)

@@ -17,7 +17,7 @@ import numpy as np
 
 from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
 from cosent.errors import InputError, write_atomically
-from cosent.evaluation.calibration import Calibration, calibration_from
+from cosent.evaluation.calibration import Calibration, DecisionRule, calibration_from
 
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"
@@ -270,6 +270,19 @@ def read_record(folder: str | Path) -> RunRecord | None:
         return None
     with readable_by_this_version(file):
         return RunRecord.from_json(json.loads(file.read_text(encoding="utf-8")))
+
+
+def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
+    """Thresholds and probabilities of a model folder by corpus; empty if it was not trained here on labels of 0 and 1.
+
+    Raises:
+        InputError: a `run.json` that this version cannot read.
+    """
+    record = read_record(model)
+    if record is None:
+        return {}
+    return {name: DecisionRule(name, record.thresholds[name], calibration, record.prompts)
+            for name, calibration in record.calibrations.items()}  # fmt: skip
 
 
 @contextmanager

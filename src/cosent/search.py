@@ -9,7 +9,6 @@ Without --query and --queries, queries are read from standard input, one a line.
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 
@@ -44,27 +43,30 @@ class SearchArguments:
 def main(index_args: IndexArguments, args: SearchArguments) -> None:
     check(args)  # before imports that take seconds
     resolve(index_args.model)
+    from cosent.compute.onednn import choose_device
     from cosent.data.pairs import read_texts
     from cosent.inference.index import open_index
-    from cosent.models.auto import load_model
+    from cosent.models.auto import load_bi_encoder, load_model
+    from cosent.models.teacher import sentence_vectors
 
-    given = args.query or (None if args.queries is None else list(read_texts([args.queries])))
-    index = open_index(index_args)
-    reranker = None if args.rerank is None else load_model(args.rerank).to(index.encoder.device)
+    device = choose_device(index_args.device)
+    index = open_index(index_args, load_bi_encoder(index_args.model).to(device), sentence_vectors)
+    reranker = None if args.rerank is None else load_model(args.rerank).to(device)
     if args.top > len(index):
         raise InputError(f"--top {args.top}: there are {len(index)} sentences. Lower it.")
     if args.faiss is not None:
         index.use_faiss(args.faiss)
     if not args.json:
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine       row  sentence")
-    if given is None:
+    queries, at_once = args.query, QUERIES
+    if args.queries is not None:
+        queries = read_texts([args.queries])
+    elif queries is None:
         print(f"{len(index):,} sentences; a query a line, Ctrl-D ends", file=sys.stderr)
-        for query in asked():
-            answer([query], index, reranker, args)
-    else:
-        queries = iter(given)
-        while some := list(islice(queries, QUERIES)):
-            answer(some, index, reranker, args)
+        queries, at_once = filter(None, map(str.strip, iter(sys.stdin.readline, ""))), 1
+    queries = iter(queries)
+    while some := list(islice(queries, at_once)):
+        answer(some, index, reranker, args)
 
 
 def check(args: SearchArguments) -> None:
@@ -76,48 +78,35 @@ def check(args: SearchArguments) -> None:
     if args.query and args.queries:
         raise InputError("Give --query or --queries, not both.")
     if args.query and not all(query.strip() for query in args.query):
-        raise InputError(f"--query: expected what to look for, got {args.query}, with an empty one. Leave it out.")
+        raise InputError(f"--query: got an empty one in {args.query}. Leave it out.")
     refuse_below_1(args, "top", "candidates")
     check_line_breaks(args.prompt and [args.prompt])
 
 
-def asked() -> Iterator[str]:
-    """The lines of standard input that are not empty, as soon as each is there."""
-    return (line.strip() for line in iter(sys.stdin.readline, "") if line.strip())
-
-
 def answer(queries: list[str], index, reranker, args: SearchArguments) -> None:
-    """Prints what was found, and how long each step took."""
+    """Prints the hits of each query, and how long each step took."""
     from cosent.inference.index import reranked
 
-    candidates = args.top if reranker is None else min(max(args.top, args.candidates), len(index))
-    times = [time.perf_counter()]
+    times = {"encode": time.perf_counter()}
     vectors = index.embed(queries, args.prompt)
-    times.append(time.perf_counter())
-    found = index.nearest(vectors, candidates)
-    times.append(time.perf_counter())
+    times["search"] = time.perf_counter()
+    hits = index.nearest(vectors, args.top if reranker is None else min(max(args.top, args.candidates), len(index)))
     if reranker is not None:
-        found = reranked(reranker, queries, found)
-        times.append(time.perf_counter())
-    for query, hits in zip(queries, found, strict=True):
+        times["rerank"] = time.perf_counter()
+        hits = reranked(reranker, queries, hits)
+    ends = [*list(times.values())[1:], time.perf_counter()]
+    for query, some in zip(queries, hits, strict=True):
         if args.json:
-            print(json.dumps({"query": query, "hits": [asdict(hit) for hit in hits[: args.top]]}, ensure_ascii=False))
-        else:
-            print("\n".join([query, *lines(hits[: args.top])]))
+            print(json.dumps({"query": query, "hits": [asdict(hit) for hit in some[: args.top]]}, ensure_ascii=False))
+            continue
+        print(query)
+        for rank, hit in enumerate(some[: args.top], start=1):
+            score = "" if hit.rerank is None else f"{hit.rerank:8.4f}  "
+            print(f"{rank:4}  {score}{hit.cosine:7.4f}  {hit.row:>8}  {hit.sentence}")
     sys.stdout.flush()
-    steps = zip(("encode", "search", "rerank"), times[:-1], times[1:], strict=False)
-    took = ", ".join(f"{name} {1000 * (stop - start):.1f} ms" for name, start, stop in steps)
-    print(f"{len(queries)} {'query' if len(queries) == 1 else 'queries'} in {len(index):,} sentences: {took}",
-          file=sys.stderr)  # fmt: skip
-
-
-def lines(hits: list) -> list[str]:
-    """Rank, score of --rerank, cosine, row and sentence of each hit."""
-    scores = ("" if hit.rerank is None else f"{hit.rerank:8.4f}  " for hit in hits)
-    return [
-        f"{rank:4}  {score}{hit.cosine:7.4f}  {hit.row:>8}  {hit.sentence}"
-        for rank, (hit, score) in enumerate(zip(hits, scores, strict=True), start=1)
-    ]
+    steps = ", ".join(f"{name} {1000 * (end - times[name]):.1f} ms" for name, end in zip(times, ends, strict=True))
+    asked = "1 query" if len(queries) == 1 else f"{len(queries)} queries"
+    print(f"{asked} in {len(index):,} sentences: {steps}", file=sys.stderr)
 
 
 ARGUMENTS = (IndexArguments, SearchArguments)

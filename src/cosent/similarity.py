@@ -10,8 +10,10 @@ import sys
 import time
 from array import array
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 
 from cosent.cli import REQUIRED, option, refuse_below_1, refuse_changed, run
 from cosent.data.files import (
@@ -67,12 +69,17 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
     start = time.time()
     table = check(args, table_args)  # before imports that take seconds
     resolve(args.model)
-    from cosent.compute.onednn import choose_device
-    from cosent.inference.decision import decision_rules
-    from cosent.models.auto import load_model
+    from tqdm.auto import tqdm
 
-    known = array("d")
-    pairs = labelled(table, args.label_column, known, table_args) if table else pair_up(args.sentences or [])
+    from cosent.compute.onednn import choose_device
+    from cosent.evaluation.metrics import correlations
+    from cosent.models.auto import load_model
+    from cosent.run import decision_rules
+
+    pairs = table.rows() if table else pair_up(args.sentences or [])
+    labels = None
+    if table and args.label_column:
+        labels = LabelColumn(table.path, args.label_column, label_values(table_args.label_values))
     rules = decision_rules(args.model)
     model = load_model(args.model).to(choose_device(args.device))
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
@@ -80,21 +87,22 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
     rule, note = choose_rule(rules, args, prompts)
     print(note, file=sys.stderr)
     columns = table.sentences if table else ("sentence1", "sentence2")
-    scored, scores = score(model, pairs, columns, rule, args.batch_size, prompts), array("d")
-    if args.label_column is not None:
-        scored = collecting(scored, scores)
-    if args.output is None:
-        for number, row in enumerate(chain.from_iterable(scored)):
-            label = {args.label_column: known[number]} if args.label_column else {}
-            shown = line(row | label, columns, args.label_column)
-            print(json.dumps(row, ensure_ascii=False, default=str) if args.json else shown)
-        sys.stdout.flush()
-    else:
-        written = write(args.output, table, scored, rule)
+    scores, known, written = array("d"), array("d"), 0
+    scored = score(model, pairs, columns, rule, args.batch_size, prompts)
+    new = ("score",) if rule is None else ("score", "probability", "verdict")
+    shown = partial(show, columns=columns, label=args.label_column, known=known, as_json=args.json)
+    with nullcontext(shown) if args.output is None else table_writer(args.output, (*table.names, *new)) as append:
+        for rows in scored if args.output is None else tqdm(scored, unit=f" x {CHUNK:,} pairs", file=sys.stderr):
+            if labels is not None:
+                known.extend(labels.read(row, number) for number, row in enumerate(rows, start=written + 1))
+                scores.extend(row["score"] for row in rows)
+            append(rows)
+            written += len(rows)
+    if args.output is not None:
         result = {"output": args.output, "pairs": written, "seconds": round(time.time() - start, 3)}
         print(json.dumps(result | {"pairs_per_second": round(written / result["seconds"], 1)}))
     if len(set(known)) > 1:  # else there is no order to compare with
-        print(f"Spearman with {args.label_column}: {spearman_of(scores, known):.4f}", file=sys.stderr)
+        print(f"Spearman with {args.label_column}: {correlations(scores, known)['spearman']:.4f}", file=sys.stderr)
 
 
 def check(args: SimilarityArguments, table_args: TableArguments) -> Table | None:
@@ -121,45 +129,19 @@ def check(args: SimilarityArguments, table_args: TableArguments) -> Table | None
         check_output(args.output, args.pairs, args.overwrite)
         taken = [name for name in ("score", "probability", "verdict") if name in table.names]
         if taken:
-            raise InputError(f"{args.pairs} has a column {taken[0]} already, and --output would replace it. Rename it.")
+            raise InputError(f"{args.pairs} has a column {taken[0]} already. Rename it.")
     return table
 
 
-def labelled(table: Table, column: str | None, known: array, table_args: TableArguments) -> Iterator[dict]:
-    """Yields the rows as they are, and appends the known score of each to `known`, if there is a column of them.
-
-    Raises:
-        InputError: a row whose known score is not a number.
-    """
-    labels = LabelColumn(table.path, column, label_values(table_args.label_values)) if column else None
-    for number, row in enumerate(table.rows(), start=1):
-        if labels is not None:
-            known.append(labels.read(row, number))
-        yield row
-
-
-def spearman_of(scores: array, known: array) -> float:
-    from cosent.evaluation.metrics import correlations
-
-    return correlations(scores, known)["spearman"]
-
-
-def collecting(scored: Iterator[list[dict]], scores: array) -> Iterator[list[dict]]:
-    """Yields the rows as they are, and appends their scores to `scores`."""
-    for rows in scored:
-        scores.extend(row["score"] for row in rows)
-        yield rows
-
-
 def score(
-    model, rows: Iterable[dict], columns: tuple[str, str], rule, batch_size: int, prompts
+    model, rows: Iterable[dict], columns: tuple[str, str], rule, batch_size: int, prompts: tuple[str, str]
 ) -> Iterator[list[dict]]:
     """Yields chunks of the rows with their `score`, and with a rule `probability` and `verdict`."""
     rows = iter(rows)
     while chunk := list(islice(rows, CHUNK)):
         first, second = ([row[name] for row in chunk] for name in columns)
-        found = answers(model.similarity(first, second, batch_size, prompt=prompts), rule)
-        yield [row | new for row, new in zip(chunk, found, strict=True)]
+        new = answers(model.similarity(first, second, batch_size, prompt=prompts), rule)
+        yield [row | columns_of_row for row, columns_of_row in zip(chunk, new, strict=True)]
 
 
 def answers(scores, rule) -> list[dict]:
@@ -172,17 +154,13 @@ def answers(scores, rule) -> list[dict]:
     return found
 
 
-def write(output: str, table: Table, scored: Iterator[list[dict]], rule) -> int:
-    """Writes all rows with the new columns behind the old ones; returns their number."""
-    from tqdm.auto import tqdm
-
-    new, written = ("score",) if rule is None else ("score", "probability", "verdict"), 0
-    with tqdm(unit="pair", file=sys.stderr) as progress, table_writer(output, (*table.names, *new)) as append:
-        for rows in scored:
-            append(rows)
-            written += len(rows)
-            progress.update(len(rows))
-    return written
+def show(rows: list[dict], columns: tuple[str, str], label: str | None, known: array, as_json: bool) -> None:
+    """Prints a line per row; `known` ends with the known scores of these rows, if there are any."""
+    labels = known[-len(rows) :] if label else [None] * len(rows)
+    for row, gold in zip(rows, labels, strict=True):
+        with_gold = row if label is None else row | {label: gold}
+        print(json.dumps(row, ensure_ascii=False, default=str) if as_json else line(with_gold, columns, label))
+    sys.stdout.flush()
 
 
 def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str] = ("", "")):
@@ -197,8 +175,8 @@ def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str]
     names = " ".join(rules)
     if args.corpus is not None and args.corpus not in rules:
         raise InputError(
-            f"--corpus {args.corpus}: {args.model} has a threshold and probabilities for {names or 'no corpus'}. Those "
-            "of another corpus would give wrong verdicts. Name one of these, or leave it out."
+            f"--corpus {args.corpus}: {args.model} has a threshold and probabilities for {names or 'no corpus'}. Name "
+            "one of these, or leave it out."
         )
     if not rules:
         return None, "score; no probability or verdict, since this model was not trained here on labels of 0 and 1"

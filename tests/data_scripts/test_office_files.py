@@ -6,7 +6,7 @@ import openpyxl
 import pytest
 
 from cosent.data.files import PAIR, FileOptions, open_table
-from cosent.demo_page.pair_table import read_pairs
+from cosent.demo_page.answers import read_pairs
 from cosent.errors import InputError
 from cosent.evaluate import read_labelled
 

@@ -24,13 +24,11 @@ from tests.launching import ROOT, free_port
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge")
 HOSTILE_ROW = '<img src=x onerror="window.ran=1">怎么还款'
-REPORT = "<html><head><title>t</title></head><body><h1 id='top'>Study made_up</h1><script>document.body.append('ran')"
-REPORT += "</script><img src='https://example.com/x.png'><a href='#top'>up</a></body></html>"
 
 
 @pytest.fixture(scope="session")
 def shown(tiny_model, tiny_student, tmp_path_factory) -> Path:
-    """A folder with `bi`, `cross` and `student`, the sentences `faq.txt`, and a report in `study`."""
+    """A folder with `bi`, `cross` and `student`, and the sentences `faq.txt`."""
     folder = tmp_path_factory.mktemp("demo")
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(folder / "bi")
     measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
@@ -42,8 +40,6 @@ def shown(tiny_model, tiny_student, tmp_path_factory) -> Path:
         student.head.predictions.decoder.bias[student.tokenizer.sep_token_id] += 4
     student.save_pretrained(folder / "student")
     (folder / "faq.txt").write_text("\n".join([*SENTENCES, HOSTILE_ROW]) + "\n", encoding="utf-8")
-    (folder / "study").mkdir()
-    (folder / "study/report.html").write_text(REPORT, encoding="utf-8")
     return folder
 
 
@@ -84,7 +80,7 @@ def served(*flags: str):
 def page_address(shown):
     pytest.importorskip("gradio", reason="the page needs gradio: pip install -r requirements-dev.txt")
     flags = ["--model", str(shown / "bi"), "--cross", str(shown / "cross"), "--student", str(shown / "student")]
-    with served(*flags, "--text", str(shown / "faq.txt"), "--runs", str(shown / "study")) as address:
+    with served(*flags, "--text", str(shown / "faq.txt")) as address:
         yield address
 
 

@@ -13,7 +13,7 @@ from tests.demo_page.conftest import HOSTILE_ROW
 
 pytestmark = pytest.mark.slow
 DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
-TABS = {"比较": "#one", "搜索": "#query", "改写": "#text", "标注": "#pairs", "报告": "#report"}
+TABS = {"比较": "#one", "搜索": "#query", "改写": "#text", "标注": "#pairs"}
 HOSTILE = [
     '<script>window.ran=1</script><img src=x onerror="window.ran=1">',
     "${window.ran=1}{{constructor.constructor('window.ran=1')()}}",
@@ -37,8 +37,8 @@ class User:
         page.locator("#one textarea, #one input").first.wait_for()
 
     def check_host(self, request) -> None:
-        """Notes a request to another host, unless the browser refused it by the policy of the page."""
-        if not request.url.startswith((self.address, "data:", "blob:")) and request.failure != "csp":
+        """Notes a request to another host."""
+        if not request.url.startswith((self.address, "data:", "blob:")):
             self.wrong.append(f"asked for {request.url}: {request.failure}")
 
     def open(self, name: str) -> None:
@@ -84,7 +84,7 @@ def user(browser, address, size=DESKTOP):
         context.close()
 
 
-def test_every_tab_answers(browser, page_address, shown, tmp_path):
+def test_every_tab_answers(browser, page_address, shown):
     """Fails if a tab shows other numbers than the jobs of the command line do, or nothing."""
     bi, cross = load_model(str(shown / "bi")), load_model(str(shown / "cross"))
     with user(browser, page_address) as someone:
@@ -95,28 +95,27 @@ def test_every_tab_answers(browser, page_address, shown, tmp_path):
         assert ("不相似 not similar" in found) == (bi.similarity(*pair) < 0.9) and "made_up" in found
         assert someone.page.locator("#comparison section").first.locator(".piece").count() == len("".join(pair))
 
+        example = someone.page.get_by_role("button", name="怎么还款 / 如何还款")
+        found = someone.answer("comparison", example.click)
+        assert someone.field("one").input_value() == "怎么还款"
+        assert f"{bi.similarity('怎么还款', '如何还款'):.4f}" in found
+
         someone.open("搜索")
         someone.field("query").fill("怎么还款")
-        found = someone.answer("hits", lambda: someone.page.get_by_role("button", name="在 9 句中搜索").click())
+        found = someone.answer("query-answer", lambda: someone.page.get_by_role("button", name="在 9 句中搜索").click())
         sentences = [*SENTENCES, HOSTILE_ROW]
-        index = Index.of(sentences, str(shown / "bi"), cache=tmp_path)
+        index = Index.of(sentences, bi)
         best = index.search(["怎么还款"], 9, reranker=cross, candidates=9)[0]
-        rows = someone.page.locator("#hits tbody tr td:nth-child(2)").all_inner_texts()
+        rows = someone.page.locator("#query-answer tbody tr td:nth-child(2)").all_inner_texts()
         assert rows == [hit.sentence for hit in best] and f"{best[0].rerank:.4f}" in found
 
         someone.open("改写")
         someone.field("text").fill("我喜欢北京")
-        someone.answer("paraphrases", lambda: someone.field("text").press("Enter"))
+        someone.answer("text-answer", lambda: someone.field("text").press("Enter"))
         student = Student.from_pretrained(str(shown / "student"))
         written = student.similar_sentences(["我喜欢北京"], num_samples=60, keep=20)[0]
-        rows = someone.page.locator("#paraphrases tbody tr td:nth-child(2)").all_inner_texts()
+        rows = someone.page.locator("#text-answer tbody tr td:nth-child(2)").all_inner_texts()
         assert rows and [row.split() for row in rows] == [text.split() for text, _ in written]
-
-        someone.open("报告")
-        report = someone.page.frame_locator("#report-page iframe")
-        assert report.locator("h1").inner_text() == "Study made_up"
-        report.get_by_role("link", name="up").click()
-        assert report.locator("h1").inner_text() == "Study made_up" and "ran" not in report.locator("body").inner_text()
 
 
 def test_labels_are_corrected_by_keyboard_and_exported(browser, page_address, tmp_path):
@@ -139,32 +138,13 @@ def test_labels_are_corrected_by_keyboard_and_exported(browser, page_address, tm
         with page.expect_download() as started:
             someone.answer("export", lambda: page.get_by_role("button", name="导出").click())
         started.value.save_as(tmp_path / "pairs.tsv")
+        (tmp_path / "bad.csv").write_bytes("sentence1,sentence2\n我喜欢北京,我爱北京\n".encode("gbk"))
+        assert "bad.csv" in someone.answer("export", lambda: someone.upload(tmp_path / "bad.csv"))
+        page.locator("#pairs [role=gridcell]", has_text="我爱北京").wait_for(state="detached")
+        someone.answer("export", lambda: page.get_by_role("button", name="导出").click())
+        assert page.locator("#export a").count() == 0, "old rows are exported as the file that could not be read"
     lines = (tmp_path / "pairs.tsv").read_text(encoding="utf-8").splitlines()
     assert lines == ["sentence1\tsentence2\tlabel", "我喜欢北京\t我爱北京\t1", f"{HOSTILE[3]}\t好\t1"]
-
-
-def test_an_unreadable_file_leaves_no_old_rows(browser, page_address, tmp_path):
-    """Fails if the rows of an earlier file can be scored and exported as the file that could not be read."""
-    (tmp_path / "good.csv").write_text("sentence1,sentence2\n我喜欢北京,我爱北京\n", encoding="utf-8")
-    (tmp_path / "bad.csv").write_bytes("sentence1,sentence2\n我喜欢北京,我爱北京\n".encode("gbk"))
-    with user(browser, page_address) as someone:
-        someone.open("标注")
-        someone.upload(tmp_path / "good.csv")
-        old = someone.page.locator("#pairs [role=gridcell]", has_text="我爱北京")
-        old.wait_for()
-        assert "bad.csv" in someone.answer("export", lambda: someone.upload(tmp_path / "bad.csv"))
-        old.wait_for(state="detached")
-        someone.answer("export", lambda: someone.page.get_by_role("button", name="导出").click())
-        assert someone.page.locator("#export a").count() == 0
-
-
-def test_an_example_is_compared(browser, page_address, shown):
-    """Fails if a click on an example does not fill both fields and answer."""
-    with user(browser, page_address) as someone:
-        example = someone.page.get_by_role("button", name="我喜欢北京 / 我不喜欢北京")
-        found = someone.answer("comparison", example.click)
-        assert someone.field("one").input_value() == "我喜欢北京"
-        assert f"{load_model(str(shown / 'bi')).similarity('我喜欢北京', '我不喜欢北京'):.4f}" in found
 
 
 def test_hostile_input_is_answered(browser, page_address):
@@ -180,8 +160,8 @@ def test_hostile_input_is_answered(browser, page_address):
         )
         someone.field("other").fill("好")
         found = someone.answer("comparison", lambda: someone.field("other").press("Enter"))
-        assert "余弦 cosine" in found and "\ufffd" in found
-        for tab, name, shown in (("搜索", "query", "hits"), ("改写", "text", "paraphrases")):
+        assert "余弦 cosine" in found and "?" in found
+        for tab, name, shown in (("搜索", "query", "query-answer"), ("改写", "text", "text-answer")):
             someone.open(tab)
             for text, expected in ((HOSTILE[0], ""), ("", "It is empty"), ("长" * 10_000, "10,000 characters")):
                 someone.field(name).fill(text)
@@ -211,7 +191,7 @@ def test_a_phone_is_enough(browser, page_address):
     with user(browser, page_address, PHONE) as someone:
         someone.compare("我喜欢北京的秋天和冬天以及很多别的东西", "incomprehensibilities" * 5)
         assert someone.fits()
-        for tab, name, shown in (("搜索", "query", "hits"), ("改写", "text", "paraphrases")):
+        for tab, name, shown in (("搜索", "query", "query-answer"), ("改写", "text", "text-answer")):
             someone.open(tab)
             someone.field(name).fill("我喜欢北京")
             someone.answer(shown, lambda name=name: someone.field(name).press("Enter"))
@@ -219,14 +199,12 @@ def test_a_phone_is_enough(browser, page_address):
             borders = "all => all.map(e => ['Left', 'Top', 'Right'].map(s => getComputedStyle(e)[`border${s}Width`]))"
             frames = someone.page.locator(f"#{shown} :is(table, tr)").evaluate_all(borders)
             assert frames and {width for frame in frames for width in frame} == {"0px"}
-        for tab in ("标注", "报告"):
-            someone.open(tab)
-            assert someone.fits(), tab
-            if tab == "标注":
-                cells = [someone.page.locator(f"#pairs [data-row='0'][data-col='{column}']") for column in range(4)]
-                boxes = [cell.bounding_box() for cell in cells]
-                assert all(box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"] for box in boxes)
-                assert boxes[1]["y"] >= boxes[0]["y"] + boxes[0]["height"] - 1  # sentences one above the other
+        someone.open("标注")
+        assert someone.fits()
+        cells = [someone.page.locator(f"#pairs [data-row='0'][data-col='{column}']") for column in range(4)]
+        boxes = [cell.bounding_box() for cell in cells]
+        assert all(box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"] for box in boxes)
+        assert boxes[1]["y"] >= boxes[0]["y"] + boxes[0]["height"] - 1  # sentences one above the other
 
 
 def test_the_keyboard_is_enough(browser, page_address):
@@ -254,4 +232,4 @@ def test_the_keyboard_is_enough(browser, page_address):
         page.keyboard.press("Enter")
         reach("要找什么")
         page.keyboard.type("怎么还款")
-        someone.answer("hits", lambda: page.keyboard.press("Enter"))
+        someone.answer("query-answer", lambda: page.keyboard.press("Enter"))

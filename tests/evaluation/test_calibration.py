@@ -1,5 +1,6 @@
 """Maps from scores to probabilities, against scikit-learn, scipy and cases by hand."""
 
+import itertools
 import json
 import warnings
 from dataclasses import asdict
@@ -88,17 +89,16 @@ def test_isotonic_by_hand():
     assert curve.probabilities([-9, 2.5, 99]) == pytest.approx([1 / 3, 5 / 12, 2 / 3])
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("rows", [10, 40, 3000])
-def test_a_higher_score_never_has_a_lower_probability(rows, seed):
+def test_a_higher_score_never_has_a_lower_probability():
     """Fails if ranking by probability differs from ranking by score, with ties, few rows or scores that mislead."""
-    rng = np.random.default_rng(seed)
-    scores, labels = rng.normal(size=rows).round(1), (rng.random(rows) < 0.3).astype(float)
-    labels[:2] = 0, 1
-    for fit in (fit_platt, fit_isotonic, fit_calibration):
-        everywhere = fit(scores, labels).probabilities(np.linspace(-5, 5, 1001))
-        assert (np.diff(everywhere) >= 0).all() and everywhere[0] > 0 and everywhere[-1] < 1
-        assert len(set(fit(scores, labels).probabilities(np.full(3, scores[0])))) == 1
+    for rows, seed in itertools.product((10, 40, 3000), range(5)):
+        rng = np.random.default_rng(seed)
+        scores, labels = rng.normal(size=rows).round(1), (rng.random(rows) < 0.3).astype(float)
+        labels[:2] = 0, 1
+        for fit in (fit_platt, fit_isotonic, fit_calibration):
+            everywhere = fit(scores, labels).probabilities(np.linspace(-5, 5, 1001))
+            assert (np.diff(everywhere) >= 0).all() and everywhere[0] > 0 and everywhere[-1] < 1
+            assert len(set(fit(scores, labels).probabilities(np.full(3, scores[0])))) == 1
 
 
 @pytest.mark.parametrize("scores", [np.full(100, 0.9), np.arange(100.0)], ids=["equal", "reversed"])
@@ -131,7 +131,7 @@ def test_few_pairs_get_the_simpler_map():
 @pytest.mark.parametrize("labels", [np.ones(30), np.zeros(30), np.linspace(0, 5, 30)], ids=["1", "0", "graded"])
 def test_labels_of_one_kind_have_no_map(labels):
     """Fails if every score gets the same probability, and nothing says why."""
-    with pytest.raises(ValueError, match="labels of 0 and 1, both of them"):
+    with pytest.raises(ValueError, match="0 and 1"):
         fit_calibration(np.arange(30.0), labels)
 
 
@@ -175,7 +175,7 @@ def test_the_calibration_error_by_hand():
 )
 def test_what_is_no_probability_is_refused(p, y):
     """Fails if the Brier score of a cosine below 0, or of a grade, is printed."""
-    with pytest.raises(ValueError, match="Expected probabilities"):
+    with pytest.raises(ValueError, match="probabilities"):
         probability_metrics(np.array(p), np.array(y))
 
 

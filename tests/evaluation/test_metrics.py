@@ -1,15 +1,16 @@
 """Metrics against scipy, scikit-learn, brute force and small cases derived on paper."""
 
 import ast
+import itertools
 import json
 import math
-import multiprocessing
 import warnings
 from pathlib import Path
 
 import evaluate
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
@@ -21,7 +22,7 @@ from cosent.evaluation.metrics import (
     find_threshold,
     threshold_metrics,
 )
-from cosent.evaluation.similarity import alignment, uniformity
+from cosent.evaluation.similarity import pair_cosines, spread, uniformity
 
 
 def random_rows(rows: int, seed: int, ties: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -91,11 +92,6 @@ def test_without_positives_nothing_divides_by_zero():
     assert threshold_metrics([0.1, 0.2], [0, 0], 0.5) == {"accuracy": 1, "precision": 0, "recall": 0, "f1": 0}
 
 
-def load_and_compute(folder: str, seed: int) -> dict:
-    scores, labels = random_rows(200, seed)
-    return evaluate.load(folder).compute(predictions=scores, references=labels)
-
-
 def test_loads_by_path_and_leaves_no_file(tmp_path, monkeypatch):
     """If this fails, `evaluate.load` of our file needs the Hub, or two evaluations at once read each other's rows."""
     monkeypatch.chdir(tmp_path)
@@ -111,26 +107,16 @@ def test_loads_by_path_and_leaves_no_file(tmp_path, monkeypatch):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-@pytest.mark.slow
-def test_processes_at_once_do_not_disturb_each_other():
-    """Fails if evaluations that run at once overwrite each other's rows."""
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        results = pool.starmap(load_and_compute, [(cosent.evaluation.metrics.__file__, seed) for seed in range(4)])
-    for seed, result in enumerate(results):
-        assert result["spearman"] == pytest.approx(stats.spearmanr(*random_rows(200, seed)).statistic)
-
-
-@pytest.mark.parametrize("objective", ["accuracy", "f1"])
-@pytest.mark.parametrize("seed", range(25))
-def test_threshold_equals_brute_force(objective, seed):
+def test_threshold_equals_brute_force():
     """Fails if the accuracy that we report is not the best one on validation, or not that of its threshold."""
-    scores, labels = random_rows(2 + seed, seed, ties=seed % 2 == 0)
-    labels = 1 - labels if seed % 5 == 0 else labels  # also where the best cut is at an end
-    threshold, value = find_threshold(scores, labels, objective)
-    tried = np.concatenate((scores, [scores.max() + 1]))
-    best = max(threshold_metrics(scores, labels, candidate)[objective] for candidate in tried)
-    assert value == pytest.approx(best, abs=1e-12)
-    assert threshold_metrics(scores, labels, threshold)[objective] == pytest.approx(value, abs=1e-12)
+    for objective, seed in itertools.product(("accuracy", "f1"), range(25)):
+        scores, labels = random_rows(2 + seed, seed, ties=seed % 2 == 0)
+        labels = 1 - labels if seed % 5 == 0 else labels  # also where the best cut is at an end
+        threshold, value = find_threshold(scores, labels, objective)
+        tried = np.concatenate((scores, [scores.max() + 1]))
+        best = max(threshold_metrics(scores, labels, candidate)[objective] for candidate in tried)
+        assert value == pytest.approx(best, abs=1e-12)
+        assert threshold_metrics(scores, labels, threshold)[objective] == pytest.approx(value, abs=1e-12)
 
 
 def test_threshold_on_paper():
@@ -168,50 +154,59 @@ def test_threshold_on_the_grid():
         assert find_threshold(scores, labels, objective, grid=0.01) == (int(np.argmax(values)) / 100, max(values))
 
 
-def test_alignment_and_uniformity_on_paper():
-    """(1, 0) and (0, 1) lie at squared distance 2, (1, 0) and (-1, 0) at 4; lengths do not count. Uniformity of these
-    three with t = 2: log of the mean of e^-4, e^-4, e^-8. If this fails, the collapse monitor is wrong."""
-    vectors = np.array([[1.0, 0.0], [0.0, 5.0], [-2.0, 0.0]])
-    assert alignment(vectors[:2], vectors[[0, 0]]) == pytest.approx(1.0)
-    assert uniformity(vectors) == pytest.approx(math.log((2 * math.exp(-4) + math.exp(-8)) / 3))
-    assert uniformity(np.ones((600, 4))) == pytest.approx(0, abs=1e-12)
-
-
-def test_uniformity_counts_every_pair_once_over_blocks():
-    """Fails if pairs between blocks of 512 rows are lost or doubled."""
-    vectors = np.random.default_rng(0).normal(size=(1100, 8))
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+def test_uniformity():
+    """(1, 0), (0, 1) and (-1, 0) lie at squared distances 2, 2 and 4: with t = 2, log of the mean of e^-4, e^-4, e^-8.
+    Fails if this is off, or pairs between blocks of 512 rows are lost or doubled."""
+    vectors = np.array([[1.0, 0.0], [0.0, 5.0], [-2.0, 0.0]])  # lengths do not count
+    assert spread(vectors)["uniformity"] == pytest.approx(math.log((2 * math.exp(-4) + math.exp(-8)) / 3))
+    assert spread(np.ones((600, 4)))["uniformity"] == pytest.approx(0, abs=1e-12)
+    units = np.random.default_rng(0).normal(size=(1100, 8))
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
     distances = ((units[:, None] - units[None]) ** 2).sum(-1)[np.triu_indices(1100, k=1)]
-    assert uniformity(vectors, t=3) == pytest.approx(np.log(np.exp(-3 * distances).mean()))
+    assert uniformity(units) == pytest.approx(np.log(np.exp(-2 * distances).mean()))
 
 
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (lambda: correlations([0.1, 0.2], [1]), r"got \(2,\) and \(1,\)"),
-        (lambda: SimilarityMetrics().compute(predictions=[0.1, 0.2], references=[1]), r"got \(2,\) and \(1,\)"),
-        (
-            lambda: SimilarityMetrics().compute(predictions=[0.1, math.nan], references=[1, 0]),
-            "scores, got nan in row 1",
-        ),
-        (lambda: correlations([0.1, 0.2], [math.inf, 0]), "finite labels, got inf in row 0"),
-        (lambda: correlations([], []), "at least one pair"),
-        (lambda: correlations([[0.1], [0.2]], [[1], [0]]), r"shape \(pairs,\)"),
-        (lambda: threshold_metrics([0.1, 0.2], [3, 0], 0.5), "labels of 0 and 1, got 3"),
-        (lambda: SimilarityMetrics().compute(predictions=[0.1, 0.2], references=[3, 0], threshold=0.5), "got 3"),
-        (lambda: find_threshold([0.1, 0.2], [0.5, 0]), "got 0.5"),
-        (lambda: find_threshold([0.1, 0.2], [1, 0], "recall"), "accuracy or f1 .* got 'recall'"),
-        (lambda: find_threshold([0.1, 0.2], [1, 0], grid=0.3), "divides 1"),
-        (lambda: find_threshold([0.1, 0.2], [1, 0], grid=0.0), "divides 1"),
-        (lambda: alignment(np.ones((2, 3)), np.ones((1, 3))), r"\(2, 3\) and \(1, 3\)"),
-        (lambda: uniformity(np.ones((1, 3))), "at least two"),
-        (lambda: uniformity(np.zeros((2, 3))), "none of them zero"),
-    ],
-)
-def test_bad_input_is_refused(call, words):
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+def test_equal_vectors_tie_and_other_cosines_are_exact(library):
+    """Fails if pairs of equal sentences are ranked by rounding, or a cosine is off by more than float32 rounds."""
+    vectors = np.random.default_rng(0).normal(size=(2, 500, 256))
+    vectors[1, :100] = vectors[0, :100]
+    vectors[1, 100:200] = -vectors[0, 100:200]
+    vectors[:, -1] = 0  # a sentence without tokens
+    exact = (vectors[0] * vectors[1]).sum(-1)[:-1] / np.linalg.norm(vectors[:, :-1], axis=-1).prod(0)
+    lengths = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    one, other = (vectors / lengths).astype(np.float32)
+    assert len(set((one * other).sum(-1)[:100].tolist())) > 1, "a plain product would do"
+    cosines = np.asarray(pair_cosines(library(one), library(other)))
+    assert cosines.dtype == np.float32 and set(cosines[:100].tolist()) == {1.0} and cosines[-1] == 0
+    np.testing.assert_allclose(cosines[:-1], exact, atol=3e-7)
+    assert pair_cosines(library(one[:1]), library(np.zeros_like(one[:1]))).tolist() == [0.0]
+
+
+def test_bad_input_is_refused():
     """Fails if a mistake gives a plausible number."""
-    with pytest.raises(ValueError, match=words):
-        call()
+
+    def compute(scores, labels, **options):
+        return SimilarityMetrics().compute(predictions=scores, references=labels, **options)
+
+    for call, words in (
+        (lambda: correlations([0.1, 0.2], [1]), r"\(2,\) and \(1,\)"),
+        (lambda: compute([0.1, 0.2], [1]), r"\(2,\) and \(1,\)"),
+        (lambda: compute([0.1, math.nan], [1, 0]), "scores, got nan in row 1"),
+        (lambda: correlations([0.1, 0.2], [math.inf, 0]), "labels, got inf in row 0"),
+        (lambda: correlations([], []), r"\(0,\)"),
+        (lambda: correlations([[0.1], [0.2]], [[1], [0]]), r"\(2, 1\)"),
+        (lambda: threshold_metrics([0.1, 0.2], [3, 0], 0.5), "got 3"),
+        (lambda: compute([0.1, 0.2], [3, 0], threshold=0.5), "got 3"),
+        (lambda: find_threshold([0.1, 0.2], [0.5, 0]), "got 0.5"),
+        (lambda: find_threshold([0.1, 0.2], [1, 0], "recall"), "got 'recall'"),
+        (lambda: find_threshold([0.1, 0.2], [1, 0], grid=0.3), "0.3"),
+        (lambda: find_threshold([0.1, 0.2], [1, 0], grid=0.0), "0.0"),
+        (lambda: spread(np.ones((1, 3))), r"\(1, 3\)"),
+        (lambda: spread(np.zeros((2, 3))), r"\(2, 3\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 def test_a_failed_computation_leaves_the_metric_usable():

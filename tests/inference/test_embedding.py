@@ -1,7 +1,8 @@
-"""`SentenceEncoder.encode`: the same vectors as one sentence at a time, whatever is done for speed."""
+"""Vectors and scores of many sentences: the same as one at a time, whatever is done for speed; and wrong input."""
 
 import copy
 import logging
+from typing import get_overloads, get_type_hints
 
 import numpy as np
 import pytest
@@ -11,15 +12,24 @@ from tokenizers.processors import TemplateProcessing
 from torch import nn
 
 from cosent.compute import onednn
-from cosent.inference.embedding import embed, quantized, tokenize
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.errors import InputError
+from cosent.inference.embedding import batch_bounds, embed, quantized, tokenize
+from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.cross_encoder import CrossEncoder
 
+FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
+SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
 SENTENCES = ["怎么还款", "我喜欢北京", "好", "", "怎么还款", "推荐一辆红车给我的朋友", "今天天气很好" * 9, "好"]
 
 
 @pytest.fixture(scope="module")
 def encoder(tiny_model) -> SentenceEncoder:
     return SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean", max_length=32)
+
+
+@pytest.fixture
+def cross(tiny_model) -> CrossEncoder:
+    return CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
 
 
 def test_rows_come_back_in_the_order_given(encoder):
@@ -45,9 +55,7 @@ def test_cut_sentences_are_counted_once_per_row(encoder, caplog):
     """Fails if a user does not learn that the ends of long sentences were never read."""
     with caplog.at_level(logging.WARNING):
         encoder.encode([*SENTENCES, SENTENCES[6]], batch_size=1)
-    assert [r.getMessage() for r in caplog.records if "longer" in r.getMessage()] == [
-        "2 of 9 sentences are longer than 32 tokens and are truncated."
-    ]
+    assert len(caplog.records) == 1 and "2 of 9 sentences are longer than 32 tokens" in caplog.text
     assert tokenize(encoder, SENTENCES).lengths.max() == 32
 
 
@@ -105,3 +113,67 @@ def test_a_sentence_without_a_token_has_zeros(encoder, sentences, normalize):
         assert (np.abs(vector).sum() == 0) == (sentence == "")
         np.testing.assert_allclose(bare.encode([sentence], normalize=normalize)[0], vector, atol=1e-6)
     assert bare.similarity([""], ["好"]) == 0
+
+
+def test_scores_do_not_depend_on_the_batch(cross):
+    """Fails if pairs come back in another order, or a pair sees the others of its batch."""
+    together = cross.similarity(FIRST, SECOND)
+    np.testing.assert_allclose(together, cross.similarity(FIRST, SECOND, batch_size=2), atol=1e-6)
+    alone = [cross.similarity(a, b) for a, b in zip(FIRST, SECOND, strict=True)]
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    cross.packing = False
+    np.testing.assert_allclose(together, cross.similarity(FIRST, SECOND), atol=1e-6)
+    assert cross.training and len(set(together.tolist())) == 6
+    assert cross.similarity([], []).shape == (0,)
+
+
+def test_too_long_pairs_are_reported(cross, caplog):
+    """Fails if the end of a pair is not read and nobody is told."""
+    cross.max_length = 12
+    with caplog.at_level(logging.WARNING):
+        cross.similarity(["好" * 9, "好"], ["坏", "坏"])
+    assert "1 of 2 pairs are longer than 12 tokens" in caplog.text
+
+
+def test_what_is_not_a_sentence_or_a_pair_is_named(encoder, cross):
+    """Fails if NaN from a table is encoded as the word nan, a string by characters, or a set in any order."""
+    for sentences, message in (
+        ("我喜欢北京", "got str"), (["好", None], "None .* position 1"), ([3.5], "3.5 .* position 0"),
+        (None, "NoneType"), (3, "int"), ((text for text in "好坏"), "generator"), ({"好", "坏"}, "set"),
+        ({"好": 1}, "dict"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            encoder.encode(sentences)
+    for first, second, message in (
+        ("好", None, "str and NoneType"), ("好", ["坏"], "str and list"), (["好"], "坏", "list and str"),
+        (None, None, "None"), ("", "", "''"), ("好", "", "'好' and ''"), (["好"], ["好", "坏"], "1 and 2"),
+        (["好"], {"坏"}, "set"),
+    ):  # fmt: skip
+        for model in (encoder, cross):
+            with pytest.raises(InputError, match=message):
+                model.similarity(first, second)
+    for size in (0, -1):
+        with pytest.raises(InputError, match=f"batch_size .* {size}"):
+            encoder.encode(["好"], batch_size=size)
+        with pytest.raises(InputError, match=f"batch_size .* {size}"):
+            cross.similarity(["好"], ["坏"], batch_size=size)
+
+
+def test_any_column_of_text_is_taken(encoder, cross):
+    """Fails if arrays and columns of tables, which are no lists, are refused."""
+    expected = encoder.encode(["好", "坏"])
+    for column in (("好", "坏"), np.array(["好", "坏"]), {1: "好", 2: "坏"}.values()):
+        np.testing.assert_array_equal(encoder.encode(column), expected)
+        assert cross.similarity(column, column).shape == (2,)
+
+
+def test_the_type_of_a_similarity():
+    """Fails if a type checker does not know that two strings have a float, and two lists an array."""
+    types = [get_type_hints(one) for one in get_overloads(TextModel.similarity)]
+    assert [(hints["sentences1"], hints["return"]) for hints in types] == [(str, float), (list[str], np.ndarray)]
+
+
+def test_batches_keep_both_bounds():
+    """Fails if a batch of long sentences outgrows the memory, or a sentence is left out."""
+    lengths = np.array([50, 9, 9, 8, 3, 3, 3, 3])
+    assert batch_bounds(lengths, batch_size=3, tokens=20) == [(0, 1), (1, 3), (3, 5), (5, 8)]

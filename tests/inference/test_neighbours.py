@@ -1,11 +1,14 @@
-"""Exact nearest neighbours in blocks: the same as sorting the whole matrix of dot products."""
+"""Nearest neighbours: exact ones as by sorting the whole matrix of dot products, and nearly all of them by faiss."""
+
+import logging
+import sys
 
 import numpy as np
 import pytest
 
 from cosent.errors import InputError
 from cosent.inference import neighbours
-from cosent.inference.neighbours import nearest, pairs_above
+from cosent.inference.neighbours import approximate, nearest, pairs_above
 from cosent.inference.vectors import VectorManifest, VectorSet
 
 
@@ -61,8 +64,8 @@ def test_memory_maps(tmp_path, small_blocks):
 def test_shards_are_searched_as_one(small_blocks):
     """Fails if a row of a second file of vectors gets the number of another, or is lost at the border of two files."""
     whole = integers(50, 6, seed=3)
-    about = VectorManifest("mini", "", "", len(whole), 6, "", "", "")
-    parts = VectorSet([], [about], [whole[:13], whole[13:14], whole[14:14], whole[14:]])
+    manifest = VectorManifest("mini", "", 6, input="", input_sha256="")
+    parts = VectorSet([], [manifest], [whole[:13], whole[13:14], whole[14:14], whole[14:]])
     for found, expected in zip(nearest(whole[:20], parts, 7), nearest(whole[:20], whole, 7), strict=True):
         np.testing.assert_array_equal(found, expected)
     for found, expected in zip(pairs_above(parts, 5.0), pairs_above(whole, 5.0), strict=True):
@@ -102,9 +105,63 @@ def test_vectors_that_are_not_finite_hide_no_others(small_blocks, number, row):
 
 def test_refusals():
     """Fails if vectors of two models are compared, or more neighbours are promised than there are."""
-    with pytest.raises(InputError, match=r"equal width, got shapes \(1, 3\) and \(2, 4\)"):
+    with pytest.raises(InputError, match=r"\(1, 3\) and \(2, 4\)"):
         nearest(np.zeros((1, 3), np.float32), np.zeros((2, 4), np.float32), 1)
-    with pytest.raises(InputError, match="1 to 1 neighbours, as many as there are, got 2"):
+    with pytest.raises(InputError, match="1 to 1 .* 2"):
         nearest(np.zeros((1, 3), np.float32), np.zeros((2, 3), np.float32), 2, exclude=np.array([0]))
     rows, scores = nearest(np.zeros((0, 3), np.float32), np.zeros((2, 3), np.float32), 2)
     assert rows.shape == scores.shape == (0, 2)
+
+
+@pytest.fixture
+def vectors():
+    pytest.importorskip("faiss")
+    found = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+def test_nearly_the_exact_neighbours(vectors, tmp_path, kind, caplog, monkeypatch):
+    """Fails if an index misses most neighbours, gives other scores, or is built again at every search."""
+    monkeypatch.setattr(neighbours, "READ_SHARE", 2)  # of random vectors, the nearest ones lie in any list
+    caplog.set_level(logging.INFO, "cosent")
+    found = approximate(vectors, kind, tmp_path, "0123456789abcdef0")
+    rows, scores = found.nearest(vectors[:50], 5)
+    expected, exact = nearest(vectors[:50], vectors, 5)
+    np.testing.assert_array_equal(rows[:, 0], np.arange(50))
+    assert (rows == expected).mean() > 0.8
+    np.testing.assert_allclose(scores[rows == expected], exact[rows == expected], atol=1e-5)
+    monkeypatch.setattr(neighbours, "build", None)
+    again = approximate(vectors, kind, tmp_path, "0123456789abcdef0")
+    np.testing.assert_array_equal(again.nearest(vectors[:50], 5)[0], rows)
+    assert caplog.text.count("recall@10") == 1 and caplog.text.count(f"faiss {kind} of 3,000 vectors") == 2
+
+
+def test_the_excluded_row_is_no_neighbour(vectors):
+    """Fails if a sentence becomes its own hard negative, or loses a neighbour because it was not found itself."""
+    found = approximate(vectors, "auto", None)
+    rows, _ = found.nearest(vectors[:50], 5, exclude=np.where(np.arange(50) % 2, -1, np.arange(50)))
+    expected, _ = nearest(vectors[:50], vectors, 5, exclude=np.where(np.arange(50) % 2, -1, np.arange(50)))
+    assert rows.shape == (50, 5) and (rows == expected).mean() > 0.9
+    assert not (rows[::2] == np.arange(50)[::2, None]).any() and (rows[1::2, 0] == np.arange(50)[1::2]).all()
+
+
+def test_fewer_found_than_asked_for(vectors, monkeypatch):
+    """Fails if a list of IVF that has too few rows gives a row -1 with a score that looks like one."""
+    monkeypatch.setattr(neighbours, "READ_SHARE", 1000)  # one list
+    rows, scores = approximate(vectors, "ivf", None).nearest(vectors[:20], 500)
+    assert (rows < 0).any() and np.isinf(scores[rows < 0]).all() and not np.isinf(scores[rows >= 0]).any()
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+def test_one_row_and_an_index_of_another_number(vectors, tmp_path, kind):
+    """Fails if a single sentence is a traceback, or an index that is not of these vectors gives their rows."""
+    assert approximate(vectors[:1], kind, tmp_path, "4").nearest(vectors[:1], 1)[0].tolist() == [[0]]
+    assert approximate(vectors[:9], kind, tmp_path, "4").index.ntotal == 9
+
+
+def test_faiss_that_is_not_installed(vectors, monkeypatch):
+    """Fails if a missing package is a traceback."""
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(InputError, match=r"\[faiss\]"):
+        approximate(vectors, "hnsw", None)

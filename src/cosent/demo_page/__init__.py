@@ -1,1 +1,1 @@
-"""The page of `cosent demo`: what it answers, as HTML, and its layout in Gradio."""
+"""The page of `cosent demo`: answers as HTML, and their layout in Gradio."""

@@ -1,23 +1,31 @@
-"""The layout of the page, in Gradio: tabs, what is typed, and where its answer appears.
+"""Layout of the page in Gradio, and its server, which listens on this machine only.
 
-Nothing of a user is kept here: what they typed comes with each question, and its answer goes back. Labels are in both
-languages, so that there is no choice to make or to remember.
+Nothing of a user is kept: what somebody typed comes with each question, and the answer goes back.
 """
 
+import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from time import sleep
 
-import gradio as gr
-from gradio.events import Dependency
-
-from cosent.demo_page import pair_table, rendering
-from cosent.demo_page.models import Models
-from cosent.demo_page.reports import frame
-from cosent.demo_page.sentences import sentence
+from cosent.demo_page import answers
+from cosent.demo_page.answers import Models
 from cosent.errors import InputError
 
-AT_ONCE = 2  # answers that are computed at a time; others wait in the queue
+HOST = "127.0.0.1"
+# Before gradio is imported. A proxy of the user is not asked for the page of this machine.
+os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}
+os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), HOST, "localhost"]))
+
+import gradio as gr  # noqa: E402
+from starlette.middleware import Middleware  # noqa: E402
+from starlette.middleware.trustedhost import TrustedHostMiddleware  # noqa: E402
+
+AT_ONCE, QUEUE = 2, 32  # answers computed at a time, and questions that wait
+LARGEST_FILE = 2 * 2**20  # bytes
+FILE_TYPES = [".tsv", ".csv", ".txt", ".jsonl", ".json"]
 EMPTY_ROWS = [["", "", "", ""] for _ in range(3)]  # to write into
 EXAMPLES = [["怎么还款", "如何还款"], ["我喜欢北京", "我不喜欢北京"], ["他借给我钱", "我借给他钱"]]
 LABEL_HELP = (
@@ -29,23 +37,27 @@ FOLLOW = "html => document.createRange().createContextualFragment(html).querySel
 COLUMN_LABELS = ["句子一 sentence1", "句子二 sentence2", "标签 label", "分数 score"]
 
 
-def build(models: Models, reports: dict[str, Path]) -> gr.Blocks:
-    """The page, which `serving.serve` opens."""
+def build(models: Models) -> gr.Blocks:
+    """The page, which `serve` opens."""
     with gr.Blocks(title="cosent", analytics_enabled=False, delete_cache=(600, 3600)) as page:
-        loaded = " · ".join(map(rendering.heading, models.judges))
+        loaded = " · ".join(judge.heading for judge in models.judges)
         gr.HTML(f"<h1>句子相似度 Sentence similarity</h1><p>{loaded}</p>", elem_classes="cosent-title")
         with gr.Tabs():
-            with gr.Tab("比较 Compare", id="compare"):
+            with gr.Tab("比较 Compare"):
                 compare_tab(models)
-            with gr.Tab("搜索 Search", id="search"):
-                search_tab(models)
-            with gr.Tab("改写 Paraphrase", id="paraphrase"):
-                paraphrase_tab(models)
-            with gr.Tab("标注 Label", id="label"):
+            with gr.Tab("搜索 Search"):
+                if models.index is None:
+                    missing("搜索需要句子文件。Search needs a file of sentences.", "--text FILE", "--index VECTORS")
+                else:
+                    button = f"在 {len(models.index):,} 句中搜索 Search"
+                    question_tab("query", "要找什么 What to look for", button, partial(answers.hits, models))
+            with gr.Tab("改写 Paraphrase"):
+                if models.student is None:
+                    missing("改写需要学生模型。Paraphrases need a student.", "--student FOLDER")
+                else:
+                    question_tab("text", "句子 Sentence", "改写 Paraphrase", partial(answers.paraphrases, models))
+            with gr.Tab("标注 Label"):
                 label_tab(models)
-            if reports:
-                with gr.Tab("报告 Reports", id="reports"):
-                    reports_tab(reports)
     return page
 
 
@@ -53,99 +65,60 @@ def compare_tab(models: Models) -> None:
     one = gr.Textbox(label="句子一 Sentence 1", elem_id="one")
     other = gr.Textbox(label="句子二 Sentence 2", elem_id="other")
     button = gr.Button("比较 Compare", variant="primary")
-    with gr.Row(elem_id="examples"):
+    with gr.Row():
         examples = [gr.Button(f"例 e.g. {' / '.join(pair)}", size="sm") for pair in EXAMPLES]
     shown = answer("comparison")
-
-    def compare(first: object, second: object) -> str:
-        pair = sentence(first, "句子一 Sentence 1"), sentence(second, "句子二 Sentence 2")
-        return rendering.comparison(models.judges, *pair)
-
     filled = [example.click(partial(list, pair), None, [one, other], api_visibility="private").then
               for example, pair in zip(examples, EXAMPLES, strict=True)]  # fmt: skip
-    ask([button.click, one.submit, other.submit, *filled], told(compare), [one, other], [shown])
+    ask([button.click, one.submit, other.submit, *filled], partial(answers.comparison, models.judges), [one, other],
+        [shown])  # fmt: skip
 
 
-def search_tab(models: Models) -> None:
-    if models.index is None:
-        missing("搜索需要句子文件。Search needs a file of sentences.", "--text sentences.txt", "--index vectors.npy")
-        return
-    query = gr.Textbox(label="要找什么 What to look for", placeholder="例如 e.g. 怎么还款", elem_id="query")
-    button = gr.Button(f"在 {len(models.index):,} 句中搜索 Search", variant="primary")
-    shown = answer("hits")
-
-    def find(text: object) -> str:
-        return rendering.hits(models.find(sentence(text, "要找的 The query")))
-
-    ask([button.click, query.submit], told(find), [query], [shown])
-
-
-def paraphrase_tab(models: Models) -> None:
-    if models.student is None:
-        missing("改写需要学生模型。Paraphrases need a student.", "--student runs/student")
-        return
-    text = gr.Textbox(label="句子 Sentence", placeholder="例如 e.g. 微信和支付宝哪个好", elem_id="text")
-    button = gr.Button("改写 Paraphrase", variant="primary")
-    shown = answer("paraphrases")
-
-    def write(given: object) -> str:
-        return rendering.paraphrases(models.write(sentence(given, "句子 Sentence")), models.judges[0])
-
-    ask([button.click, text.submit], told(write), [text], [shown])
+def question_tab(name: str, label: str, words: str, function: Callable) -> None:
+    """A tab of one field, a button and an answer."""
+    field = gr.Textbox(label=label, elem_id=name)
+    button = gr.Button(words, variant="primary")
+    ask([button.click, field.submit], function, [field], [answer(f"{name}-answer")])
 
 
 def label_tab(models: Models) -> None:
-    judge = models.judges[0]
     gr.HTML(LABEL_HELP, elem_classes="cosent-answer")
     table = gr.Dataframe(
         EMPTY_ROWS, headers=COLUMN_LABELS, datatype="str", type="array", column_count=4, static_columns=[3], wrap=True,
         interactive=True, buttons=[], label="句子对 Pairs", elem_id="pairs", column_widths=[300, 300, 120, 150],
     )  # fmt: skip
     with gr.Row():
-        opened = gr.UploadButton("打开文件 Open", file_types=[*pair_table.FILE_TYPES], min_width=90)
+        opened = gr.UploadButton("打开文件 Open", file_types=FILE_TYPES, min_width=90)
         score = gr.Button("打分 Score", min_width=90)
         export = gr.Button("导出 Export", variant="primary", min_width=90)
     shown = answer("export")
 
     def read(path: str) -> tuple[object, str]:
-        rows, more = pair_table.read_pairs(path)
-        note = f"只显示前 {len(rows)} 行。Only the first {len(rows)} rows are shown." if more else ""
-        return [*rows, *EMPTY_ROWS], rendering.message(note) if note else ""
+        rows, more = answers.read_pairs(path)
+        note = f"只显示前 {len(rows)} 行。Only the first {len(rows)} rows are shown."
+        return [*rows, *EMPTY_ROWS], answers.message(note) if more else ""
 
     def add_scores(rows: list) -> tuple[object, str]:
-        return [*pair_table.scored(judge, rows), *EMPTY_ROWS], ""
+        return [*answers.scored(models.judges[0], rows), *EMPTY_ROWS], ""
 
-    def export_pairs(rows: list) -> str:
-        text = pair_table.as_tsv(rows)
-        labels = [line.rpartition("\t")[2] for line in text.splitlines()[1:]]
-        return rendering.download(pair_table.data_address(text), labels)
-
-    ask([opened.upload], told(read, EMPTY_ROWS), [opened], [table, shown])
-    ask([score.click], told(add_scores, gr.skip()), [table], [table, shown])
-    ask([export.click], told(export_pairs), [table], [shown]).then(None, [shown], js=FOLLOW)
-
-
-def reports_tab(reports: dict[str, Path]) -> None:
-    names = list(reports)
-    choice = gr.Dropdown(names, value=names[0], label="报告 Report", elem_id="report")
-    shown = answer("report-page")
-    shown.value = frame(reports[names[0]])
-    ask([choice.change], told(lambda name: frame(reports[name])), [choice], [shown])
+    ask([opened.upload], read, [opened], [table, shown], EMPTY_ROWS)  # older rows are not taken for an unreadable file
+    ask([score.click], add_scores, [table], [table, shown], gr.skip())
+    exported = ask([export.click], lambda rows: answers.download(answers.as_tsv(rows)), [table], [shown])
+    exported.then(None, [shown], js=FOLLOW)
 
 
 def missing(what: str, *flags: str) -> None:
-    """Says what a tab needs, and which flag brings it."""
+    """Names the flag that brings what a tab needs."""
     words = " 或 or ".join(f"<code>{flag}</code>" for flag in flags)
     gr.HTML(f"<p>{what} 启动时加上 Start with: <code>cosent demo …</code> {words}</p>", elem_classes="cosent-answer")
 
 
 def answer(name: str) -> gr.HTML:
-    """Where an answer appears; told to those who hear the page."""
     return gr.HTML("", elem_id=name, elem_classes="cosent-answer")
 
 
-def told(function: Callable, *before: object) -> Callable:
-    """The same function, which answers what a user did wrong with a message.
+def ask(triggers: list, function: Callable, inputs: list, outputs: list, *before: object):
+    """Calls a function on any of the triggers, `AT_ONCE` at a time over all users, and shows an `InputError`.
 
     Args:
         before: values of the outputs before the message, then.
@@ -155,15 +128,39 @@ def told(function: Callable, *before: object) -> Callable:
         try:
             return function(*given)
         except InputError as error:
-            message = rendering.message(error)
-            return (*before, message) if before else message
+            return (*before, answers.message(error)) if before else answers.message(error)
 
-    return call
-
-
-def ask(triggers: list, function: Callable, inputs: list, outputs: list) -> Dependency:
-    """Calls a function on any of the triggers, `AT_ONCE` at a time over all users and tabs."""
     for trigger in triggers:  # `gr.on` takes no `then`
-        event = trigger(function, inputs, outputs, api_visibility="private", concurrency_limit=AT_ONCE,
+        event = trigger(call, inputs, outputs, api_visibility="private", concurrency_limit=AT_ONCE,
                         concurrency_id="models", show_progress="minimal")  # fmt: skip
     return event
+
+
+def serve(models: Models, port: int | None = None, share: bool = False) -> None:
+    """Opens the page and waits until the process is stopped.
+
+    Raises:
+        InputError: the port is taken.
+    """
+    page = build(models)
+    page.queue(max_size=QUEUE, api_open=False)
+    # Without --share, a page of another site cannot pretend to be this host and read the answers.
+    hosts = [] if share else [Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])]
+    theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    try:
+        _, address, public = page.launch(
+            server_name=HOST, server_port=port, share=share, prevent_thread_lock=True, quiet=True, inbrowser=False,
+            max_file_size=LARGEST_FILE, ssr_mode=False, run_history=False, footer_links=[], theme=theme,
+            css_paths=Path(__file__).with_name("page.css"), app_kwargs={"middleware": hosts},
+        )  # fmt: skip
+    except (OSError, OverflowError) as error:
+        raise InputError(f"No page can be opened at port {port or '7860 to 7959'} ({error}). Pass another "
+                         "--port.") from error  # fmt: skip
+    try:
+        print(f"{address}  (Ctrl-C ends)", file=sys.stderr, flush=True)
+        if share:
+            print(public or "no public link: gradio.live was not reached", file=sys.stderr, flush=True)
+        while True:  # one endless wait would not hear Ctrl-C on Windows, nor a signal that another thread got
+            sleep(1)
+    finally:
+        page.close(verbose=False)

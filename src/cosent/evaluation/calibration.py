@@ -1,17 +1,12 @@
-"""Monotone maps from a similarity score to the probability that a pair is similar.
+"""Calibration: thresholds, monotone maps from scores to probabilities, and metrics of these probabilities.
 
-Training fits one on the validation split of every binary corpus (`calibration_fit`), and `run.json` keeps it next to
-the threshold. Here it is read and applied, without scikit-learn.
+Training fits a map on the validation split of every binary corpus: Platt's or an isotonic one, whichever has the lower
+log loss cross-validated over `FOLDS` folds of the split (on the pairs it was fitted on, the isotonic map nearly always
+wins). `run.json` keeps it next to the threshold. Reading and applying one needs no scikit-learn.
 
 A probability holds for pairs like those of that split, with its share of similar ones. It lies within `1 / (n + 2)` and
-`1 - 1 / (n + 2)` for a map that was fitted on n pairs: no number of them that agree proves certainty, and the log loss
-stays finite.
-
-Fit a map from scores to probabilities: Platt's or isotonic, whichever has the lower cross-validated log loss.
-
-On the pairs that it was fitted on, the isotonic map has the lower log loss nearly always, as it may follow them step
-by step. So the two compete on pairs that they have not seen: `FOLDS` folds of the validation split, each with the same
-share of similar pairs, drawn with a fixed seed. The winner is then fitted on all pairs.
+`1 - 1 / (n + 2)` for a map fitted on n pairs: no number of pairs that agree proves certainty, and the log loss stays
+finite.
 """
 
 from dataclasses import dataclass, field
@@ -20,6 +15,10 @@ import numpy as np
 
 BINS = 15
 LEAST = 1e-7  # of float32, in which models compute: a probability of 0 or 1 counts as this far from it
+FOLDS = 5
+SCARCE = 2 * FOLDS  # pairs of a label; with fewer, folds decide nothing, and Platt scaling is used
+
+Numbers = np.ndarray | list[float]
 
 
 def probability_metrics(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -68,18 +67,15 @@ def _check(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, n
     p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     if p.ndim != 1 or p.shape != y.shape or not len(p):
         raise ValueError(
-            f"Expected probabilities and labels of one shape (pairs,), got {p.shape} and {y.shape}. They would be "
-            "compared with the labels of other pairs. Pass one of each per pair, and at least one pair."
+            f"Expected probabilities and labels of one shape (pairs,), got {p.shape} and {y.shape}. Pass one of each "
+            "per pair, and at least one pair."
         )
     if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
         raise ValueError(
-            "Expected probabilities within 0..1 and labels of 0 and 1, got others. The Brier score and the log loss "
-            "of such rows mean nothing. Pass calibrated scores, not raw ones, and no graded labels."
+            "Expected probabilities within 0..1 and labels of 0 and 1, got others. Pass calibrated scores, not raw "
+            "ones, and no graded labels."
         )
     return p, y
-
-
-Numbers = np.ndarray | list[float]
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:
@@ -162,6 +158,31 @@ def uncalibrated(scores: Numbers, tower: str) -> np.ndarray:
     return np.clip(scores, 0, 1) if tower == "bi_encoder" else sigmoid(scores)
 
 
+@dataclass(frozen=True)
+class DecisionRule:
+    """Threshold and map that training found on the validation split of a corpus.
+
+    A pair just above the threshold may have a probability below 0.5: the threshold is where most verdicts were right on
+    validation, the probability is the share of similar pairs around a score.
+
+    Args:
+        prompts: texts in front of the first and the second sentence of the pairs that were scored.
+    """
+
+    corpus: str
+    threshold: float
+    calibration: Calibration
+    prompts: tuple[str, str] = ("", "")
+
+    def probabilities(self, scores: Numbers) -> np.ndarray:
+        """Probability in float64 that each pair is similar, among pairs like those of `corpus`; shape of `scores`."""
+        return self.calibration.probabilities(scores)
+
+    def similar(self, scores: Numbers) -> np.ndarray:
+        """Whether each score reaches the threshold: bool, shape of `scores`."""
+        return np.asarray(scores, dtype=np.float64) >= self.threshold
+
+
 def calibration_metrics(
     calibration: Calibration | None, scores: np.ndarray, labels: np.ndarray, tower: str
 ) -> dict[str, float]:
@@ -171,10 +192,6 @@ def calibration_metrics(
     if calibration is None:
         return metrics
     return metrics | probability_metrics(calibration.probabilities(scores), labels)
-
-
-FOLDS = 5
-SCARCE = 2 * FOLDS  # pairs of a label; with fewer, folds decide nothing, and Platt's two numbers are taken
 
 
 def fit_calibration(scores: np.ndarray, labels: np.ndarray) -> Calibration:
@@ -193,8 +210,7 @@ def fit_calibration(scores: np.ndarray, labels: np.ndarray) -> Calibration:
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     if not np.array_equal(np.unique(labels), (0, 1)):
         raise ValueError(
-            f"Expected labels of 0 and 1, both of them, got {np.unique(labels)[:5]}. Every pair would get the same "
-            "probability, whatever its score. Fit on a split with both."
+            f"Expected labels of 0 and 1, both of them, got {np.unique(labels)[:5]}. Fit on a split with both."
         )
     if np.bincount(labels.astype(int)).min() < SCARCE:
         return FITS["platt"](scores, labels)

@@ -62,7 +62,7 @@ def correlations(scores, labels) -> dict[str, float]:
     if constant:
         warnings.warn(
             f"All {len(scores)} {' and '.join(constant)} are equal: spearman, pearson and kendall are NaN. Equal "
-            "scores mean that the model has collapsed; equal labels mean that this split cannot be ranked.",
+            "scores mean that the model has collapsed.",
             stacklevel=2,
         )
         return dict.fromkeys(("spearman", "pearson", "kendall"), float("nan"))
@@ -125,7 +125,7 @@ def find_threshold(scores, labels, objective: str = "accuracy", grid: float | No
     if objective not in _OBJECTIVES or (grid is not None and abs(steps * grid - 1) > 1e-9):
         raise ValueError(
             f"Expected objective {' or '.join(_OBJECTIVES)} and a grid step that divides 1, or none, got {objective!r} "
-            f"and {grid}. The threshold would be best for something other than its name says. Choose one of those."
+            f"and {grid}. Choose one of those."
         )
     scores, labels = _check(scores, labels, binary=True)
     distinct, hits, predicted = _cuts(scores, labels)  # descending; cut k calls the k highest distinct scores positive
@@ -171,20 +171,20 @@ def _check(scores, labels, binary: bool = False) -> tuple[np.ndarray, np.ndarray
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     if scores.ndim != 1 or scores.shape != labels.shape or not len(scores):
         raise ValueError(
-            f"Expected scores and labels of one shape (pairs,), got {scores.shape} and {labels.shape}. Scores would be "
-            "compared with the labels of other pairs. Pass one score and one label per pair, and at least one pair."
+            f"Expected scores and labels of one shape (pairs,), got {scores.shape} and {labels.shape}. Pass one "
+            "score and one label per pair, and at least one pair."
         )
     for name, values in (("scores", scores), ("labels", labels)):
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             raise ValueError(
                 f"Expected finite {name}, got {values[bad[0]]} in row {bad[0]} ({len(bad)} of {len(values)} are not). "
-                "NaN sorts above every number, so they would count as the best. Look at training: it probably diverged."
+                "Look at training: it probably diverged."
             )
     if binary and not np.isin(labels, (0, 1)).all():
         raise ValueError(
-            f"Expected labels of 0 and 1, got {labels[~np.isin(labels, (0, 1))][0]:g}. Accuracy at a threshold has no "
-            "meaning for graded labels. Use spearman, or make the labels binary first."
+            f"Expected labels of 0 and 1, got {labels[~np.isin(labels, (0, 1))][0]:g}. Use spearman, or make them "
+            "binary first."
         )
     return scores, labels
 

@@ -1,4 +1,4 @@
-"""Cosines of pairs of vectors, rounded so that equal vectors tie."""
+"""Similarity of pairs: cosines, character overlap, and how the vectors of a model spread."""
 
 from collections import Counter
 
@@ -32,67 +32,25 @@ def overlap_spearman(sentences1: list[str], sentences2: list[str], labels: np.nd
     return spearman(np.array(overlaps), labels)
 
 
-def alignment(u: np.ndarray, v: np.ndarray) -> float:
-    """Alignment, `mean of |u / |u| - v / |v||^2` over positive pairs: 0 = the same direction, 4 = opposite.
-
-    Args:
-        u, v: embeddings of shape `(pairs, hidden)`; row i of u and row i of v mean the same.
-
-    Source: https://arxiv.org/abs/2005.10242, section 4.1, alpha = 2.
-    """
-    u, v = _unit(u), _unit(v)
-    if u.shape != v.shape:
-        raise ValueError(
-            f"Expected u and v of one shape (pairs, hidden), got {u.shape} and {v.shape}. Broadcasting would compare "
-            "sentences of different pairs. Pass one row per pair in both."
-        )
-    return float(np.mean(np.sum((u - v) ** 2, axis=1)))
-
-
-def uniformity(embeddings: np.ndarray, t: float = 2.0) -> float:
-    """Uniformity, `log of the mean over i < j of exp(-t * |e_i / |e_i| - e_j / |e_j||^2)`.
-
-    0 = collapsed, lower = more spread out.
-    Blocks of rows keep memory at 512 x sentences numbers. Needs two sentences.
-
-    Args:
-        embeddings: shape `(sentences, hidden)`.
-        t: sharpness of the Gaussian kernel.
-
-    Source: https://arxiv.org/abs/2005.10242, section 4.1.
-    """
-    units = _unit(embeddings)
-    count = len(units)
-    if count < 2:
-        raise ValueError(f"Expected at least two embeddings, got {count}. A mean of nothing would be NaN. Pass more.")
-    total = 0.0
-    for start in range(0, count, 512):
-        block = units[start : start + 512] @ units[start:].T  # (<= 512, rest); |a - b|^2 = 2 - 2 a.b
-        kernel = np.exp(2 * t * (np.minimum(block, 1) - 1))
-        total += np.triu(kernel, k=1).sum()
-    return float(np.log(total / (count * (count - 1) / 2)))
-
-
-def _unit(embeddings: np.ndarray) -> np.ndarray:
-    embeddings = np.asarray(embeddings, dtype=np.float64)
-    norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
-    if embeddings.ndim != 2 or not (np.isfinite(norms) & (norms > 0)).all():
-        raise ValueError(
-            f"Expected embeddings (sentences, hidden), finite and none of them zero, got shape {embeddings.shape}. A "
-            "zero or NaN vector has no direction and would make the result NaN. Look at those rows."
-        )
-    return embeddings / norms
-
-
 def spread(embeddings: np.ndarray) -> dict[str, float]:
-    """Mean cosine, uniformity and effective rank of sentence embeddings `(sentences, hidden)`.
+    """Mean cosine, uniformity and effective rank of sentence embeddings `(sentences, hidden)`, at least two.
 
     The effective rank is the exponential of the entropy of the singular values, scaled to sum to 1.
 
+    Raises:
+        ValueError: a single embedding, or one that is zero or not finite and has no direction.
+
     Source: https://arxiv.org/abs/2005.10242 (uniformity); https://ieeexplore.ieee.org/document/7098875 (rank).
     """
-    units = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
-    count = len(units)
+    embeddings = np.asarray(embeddings, dtype=np.float64)
+    norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
+    count = len(embeddings)
+    if embeddings.ndim != 2 or count < 2 or not (np.isfinite(norms) & (norms > 0)).all():
+        raise ValueError(
+            f"Expected two or more embeddings (sentences, hidden), finite and none of them zero, got shape "
+            f"{embeddings.shape}. Look at those rows."
+        )
+    units = embeddings / norms
     total = np.square(units.sum(axis=0)).sum()  # sum of all cosines, including those of a sentence with itself
     shares = np.linalg.svd(units, compute_uv=False)
     shares = shares[shares > 0] / shares.sum()
@@ -101,3 +59,21 @@ def spread(embeddings: np.ndarray) -> dict[str, float]:
         "uniformity": uniformity(units),
         "effective_rank": float(np.exp(-(shares * np.log(shares)).sum())),
     }
+
+
+def uniformity(units: np.ndarray) -> float:
+    """`log of the mean over i < j of exp(-2 |e_i - e_j|^2)` of unit vectors: 0 = collapsed, lower = more spread out.
+
+    Blocks of rows keep memory at 512 x sentences numbers. Source: https://arxiv.org/abs/2005.10242, section 4.1, t = 2.
+    """
+    count, total = len(units), 0.0
+    for start in range(0, count, 512):
+        block = units[start : start + 512] @ units[start:].T  # (<= 512, rest); |a - b|^2 = 2 - 2 a.b
+        total += np.triu(np.exp(4 * (np.minimum(block, 1) - 1)), k=1).sum()
+    return float(np.log(total / (count * (count - 1) / 2)))
+
+
+def split_by(labels: np.ndarray, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """Values of dissimilar and of similar pairs: labels up to the middle of their range, and above it."""
+    similar = labels > (labels.min() + labels.max()) / 2
+    return [("dissimilar", values[~similar]), ("similar", values[similar])]

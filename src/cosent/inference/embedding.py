@@ -1,10 +1,16 @@
 """Bulk embedding of sentences, for `Embedder.encode`, the encode job and distillation."""
 
+import multiprocessing
+import os
 import warnings
-from collections.abc import Callable, Collection, Mapping, Set
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 import torch
@@ -13,6 +19,7 @@ from torch.nn.functional import normalize as scale_to_length_1
 
 from cosent.compute.distributed import evaluating, gather_object, rank, world_size
 from cosent.compute.onednn import onednn_linears, run_tokenizer
+from cosent.compute.processes import end_with_parent
 from cosent.data.pairs import NO_PREFIX, NO_PREFIXES, JoinedPairCollator, Prefix, Prefixes, tokenize_joined
 from cosent.errors import InputError
 
@@ -22,76 +29,42 @@ REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for o
 
 
 def check_sentences(sentences: Collection[str]) -> None:
-    """Refuses anything but a list of strings.
-
-    Raises:
-        InputError: one string instead of a list of them, what has no order or no length, or an item that is not a
-            string.
-    """
-    if isinstance(sentences, str):
-        raise InputError(
-            "Expected a list of sentences, got one string: its characters would be encoded one by one. Pass [sentence]."
-        )
-    if not isinstance(sentences, Collection) or isinstance(sentences, Set | Mapping):
-        raise InputError(
-            f"Expected a list of sentences, got {type(sentences).__name__}. Pass a list, whose order is that of the "
-            "results; for a generator, list(sentences)."
-        )
+    """Refuses anything but strings in an order; a single string is none, whose characters would be encoded."""
+    if isinstance(sentences, str | Set | Mapping) or not isinstance(sentences, Collection):
+        raise InputError(f"Expected a list of sentences, got {type(sentences).__name__}. Pass a list.")
     for position, sentence in enumerate(sentences):
         if not isinstance(sentence, str):
-            raise InputError(
-                f"Expected sentences as strings, got {sentence!r} ({type(sentence).__name__}) at position {position}. "
-                "Drop it, or convert it to text."
-            )
+            raise InputError(f"Expected sentences as strings, got {sentence!r} ({type(sentence).__name__}) at position "
+                             f"{position}. Drop it, or convert it to text.")  # fmt: skip
 
 
 def check_pairs(sentences1: Collection[str], sentences2: Collection[str]) -> None:
-    """Refuses anything but two lists of strings of equal length.
-
-    Raises:
-        InputError: as for `check_sentences`, a string next to something else, or lists of different lengths.
-    """
+    """Refuses anything but two strings, or two lists of them of equal length."""
     if isinstance(sentences1, str) != isinstance(sentences2, str):
-        kinds = f"{type(sentences1).__name__} and {type(sentences2).__name__}"
-        raise InputError(f"similarity compares two strings, or two lists row by row, got {kinds}. Pass the same kind.")
+        raise InputError(f"Expected two strings or two lists, got {type(sentences1).__name__} and "
+                         f"{type(sentences2).__name__}. Pass the same kind.")  # fmt: skip
     check_sentences(sentences1)
     check_sentences(sentences2)
     if len(sentences1) != len(sentences2):
-        raise InputError(
-            f"similarity compares row by row, got {len(sentences1)} and {len(sentences2)} sentences. Pass two lists of "
-            "equal length."
-        )
+        raise InputError(f"Expected two lists of equal length, got {len(sentences1)} and {len(sentences2)} sentences.")
 
 
 def check_finite(values: np.ndarray, first: int, of: str) -> None:
-    """Refuses vectors or scores that nothing can be compared with.
+    """Refuses NaN and infinite numbers in vectors or scores.
 
     Args:
         values: shape `(rows, ...)`.
         first: number of the first row.
         of: what has the rows, for the message.
-
-    Raises:
-        InputError: NaN or an infinite number in a row.
     """
     wrong = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
     if len(wrong):
-        row = first + int(wrong[0])
-        raise InputError(
-            f"{of}: expected finite numbers from the model, got nan or inf for text {row + 1}. Compute in float32, "
-            "leave the text out, or train the model again."
-        )
+        raise InputError(f"{of}: the model returns nan or inf for text {first + int(wrong[0]) + 1}. Compute in "
+                         "float32, or leave the text out.")  # fmt: skip
 
 
-def device_batches(lengths: np.ndarray, batch_size: int, device: torch.device) -> list[tuple[int, int]]:
-    """`batch_bounds` with the token limit of a device.
-
-    Raises:
-        InputError: a `batch_size` below 1.
-    """
-    if batch_size < 1:
-        raise InputError(f"batch_size must be at least 1, got {batch_size}.")
-    return batch_bounds(lengths, batch_size, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"]))
+def batch_tokens(device: torch.device) -> int:
+    return BATCH_TOKENS["cpu" if device.type == "cpu" else "cuda"]
 
 
 def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tuple[int, int]]:
@@ -101,7 +74,12 @@ def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tupl
 
     Args:
         lengths: shape `(sequences,)`, tokens of each, descending.
+
+    Raises:
+        InputError: a `batch_size` below 1.
     """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     bounds, start = [], 0
     while start < len(lengths):
         stop = min(len(lengths), start + max(1, min(batch_size, tokens // int(lengths[start]))))
@@ -202,7 +180,7 @@ def embed_tokens(
     vectors = torch.zeros((len(lengths), encoder.embedding_dimension), device=device)
     ends = lengths.cumsum()
     with onednn_linears(encoder, reorder=len(tokenized.ids) >= REORDER_TOKENS):
-        for start, stop in device_batches(lengths[:some], batch_size, device):
+        for start, stop in batch_bounds(lengths[:some], batch_size, batch_tokens(device)):
             mask = np.arange(lengths[start]) < lengths[start:stop, None]  # (sentences, longest)
             ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)
             ids[mask] = tokenized.ids[ends[start] - lengths[start] : ends[stop - 1]]
@@ -263,10 +241,7 @@ def score_pairs(
             pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length, prefixes)
             empty = [row for row, ids in enumerate(pairs["input_ids"], start) if not ids]
             if empty:
-                raise InputError(
-                    f"Expected a token in every pair, got none in the one at position {empty[0]}: both sentences are "
-                    "empty, and this tokenizer has no [CLS]. It would have no score. Drop it."
-                )
+                raise InputError(f"Expected a token in every pair, got none at position {empty[0]}. Drop it.")
             scores[chunk] = score_tokens(encoder, pairs, batch_size, progress)
             truncated += sum(pairs["truncated"])
     return scores, truncated
@@ -283,7 +258,7 @@ def score_tokens(
     scores = torch.empty(len(ids), device=device)
     collate = JoinedPairCollator.from_tokenizer(encoder.tokenizer)
     with onednn_linears(encoder, reorder=lengths.sum() >= REORDER_TOKENS):
-        for start, stop in device_batches(lengths[order], batch_size, device):
+        for start, stop in batch_bounds(lengths[order], batch_size, batch_tokens(device)):
             batch = collate([(ids[row], first_tokens[row], 0.0) for row in order[start:stop]])
             del batch["labels"]
             scores[start:stop] = encoder(**{name: tensor.to(device) for name, tensor in batch.items()})["scores"]
@@ -292,6 +267,70 @@ def score_tokens(
     restored = np.empty(len(ids), dtype=np.float32)
     restored[order] = scores.cpu().numpy()  # the only synchronisation with the device
     return restored
+
+
+ChunkEmbedder = Callable[..., Iterator[tuple[np.ndarray, int]]]  # chunks, options of `embed` -> what it returns of each
+
+
+@contextmanager
+def chunk_embedder(
+    encoder: nn.Module, load: Callable[[], nn.Module], workers: int = 1, progress: Callable[[int], None] | None = None
+) -> Iterator[ChunkEmbedder]:
+    """Yields a function that embeds lists of sentences one after the other, in this process or in several.
+
+    Args:
+        encoder: an `Embedder`, for this process.
+        load: picklable, returns the same encoder; called in each worker if there are several.
+        workers: processes, which live until the block ends; each takes the next list, with its share of the threads.
+        progress: called with the number of further sentences that are embedded.
+
+    Raises:
+        InputError: a worker died.
+    """
+    if workers == 1:
+        yield lambda chunks, **options: (embed(encoder, chunk, progress=progress, **options) for chunk in chunks)
+        return
+
+    def in_workers(chunks: Iterable[list[str]], **options) -> Iterator[tuple[np.ndarray, int]]:
+        waiting: deque[Future] = deque()
+        for chunk in chain(chunks, repeat(None, 2 * workers)):  # so many wait or run
+            if chunk is not None:
+                waiting.append(pool.submit(embed_in_worker, chunk, options))
+            if waiting and (chunk is None or len(waiting) == 2 * workers):
+                vectors, truncated = waiting.popleft().result()
+                if progress is not None:
+                    progress(len(vectors))
+                yield vectors, truncated
+
+    context = multiprocessing.get_context("spawn")  # a forked process would have one thread, see `survive_forks`
+    others = set(multiprocessing.active_children())
+    start = load, max(1, torch.get_num_threads() // workers), os.getpid()
+    with ProcessPoolExecutor(workers, context, start_worker, start) as pool:
+        try:
+            yield in_workers
+        except BrokenProcessPool as error:
+            raise InputError(
+                f"One of {workers} workers died, most likely for lack of memory: each holds the complete model. Use "
+                "fewer --workers or a smaller --batch_size."
+            ) from error
+        except BaseException:  # Ctrl-C, or a failed chunk: do not wait for the running ones
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
+
+
+worker_encoder: nn.Module  # of this process, where it is a worker
+
+
+def start_worker(load: Callable[[], nn.Module], threads: int, parent: int) -> None:
+    global worker_encoder
+    end_with_parent(parent)
+    torch.set_num_threads(threads)
+    worker_encoder = load()
+
+
+def embed_in_worker(sentences: list[str], options: dict) -> tuple[np.ndarray, int]:
+    return embed(worker_encoder, sentences, **options)
 
 
 def score(model, rows, batch_size: int, prompts: tuple[str, str]) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""Unlabelled pairs: neighbours of certain ranks, and random ones."""
+"""Mining of training pairs: neighbours of a sentence, random pairs, and labels by teachers.
+
+Neighbours are chosen as `mine_hard_negatives` of sentence-transformers chooses them, of every sentence of a pool, on
+several processes and without a pair that is labelled already.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -23,380 +27,14 @@ from cosent.inference.neighbours import nearest
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import Embedder
 from cosent.models.teacher import fingerprint, sentence_vectors, teacher_scores
-from cosent.run import read_record
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Distinct sentences, and the labelled pairs of a train split by their places.
-
-    Args:
-        texts: distinct sentences. Pairs are made of the first `size`; the others belong to labelled pairs, but a
-            held-out split has them too.
-        size: see `texts`.
-        forms: int64 of shape `(texts,)`, equal for sentences that differ only in punctuation, spaces and case.
-        first, second: int64 of shape `(labelled pairs,)`, places of the two different sentences of each pair, which is
-            there once, in whatever order.
-        labels: float32 of shape `(labelled pairs,)`.
-        left_out: reason -> number of sentences or labelled pairs.
-    """
-
-    texts: list[str]
-    size: int
-    forms: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
-    labels: np.ndarray
-    left_out: Counter
-
-    def keys(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """A number for each unordered pair; shape of `first`."""
-        return np.minimum(first, second) * len(self.texts) + np.maximum(first, second)
-
-    def known(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Whether the corpus labels a pair, or its sentences are the same but for their form; shape of `first`."""
-        return (self.forms[first] == self.forms[second]) | among(self.keys(first, second), self.labelled)
-
-    @cached_property
-    def labelled(self) -> np.ndarray:
-        """Sorted keys of the labelled pairs."""
-        return np.sort(self.keys(self.first, self.second))
-
-    def most_known(self) -> int:
-        """Upper bound of the sentences of the pool that form a known pair with the same sentence."""
-        inside = (self.first < self.size) & (self.second < self.size)
-        partners = np.bincount(np.r_[self.first[inside], self.second[inside]], minlength=self.size)
-        _, form, copies = np.unique(self.forms[: self.size], return_inverse=True, return_counts=True)
-        return int((partners + copies[form] - 1).max())
-
-
-def read_pool(corpus: Corpus, lines: Iterable[str]) -> Pool:
-    """The sentences of a corpus' train split and of plain text, without those of its other splits.
-
-    Raises:
-        InputError: fewer than two sentences are left.
-    """
-    rows = corpus.split("train")
-    columns = [rows[name][:] for name in ("sentence1", "sentence2")]
-    others = (corpus.splits[name] for name in corpus.splits if name != "train")
-    held_out = {form_of(text) for part in others for name in ("sentence1", "sentence2") for text in part[name][:]}
-    own = dict.fromkeys(text for pair in zip(*columns, strict=True) for text in pair)
-    every = own | dict.fromkeys(lines)
-    texts = [text for text in every if form_of(text) not in held_out]
-    left_out = Counter({"sentence of a held-out split": len(every) - len(texts)})
-    size = len(texts)
-    if size < 2:
-        raise InputError(
-            f"{corpus.folder} train has {len(own)} sentences, and all but {size} are in its other splits too: no pair "
-            "can be made without them. Add sentences with --text."
-        )
-    texts += [text for text in own if form_of(text) in held_out]
-    place = {text: index for index, text in enumerate(texts)}
-    numbers: dict[str, int] = {}
-    forms = np.array([numbers.setdefault(form_of(text), len(numbers)) for text in texts])
-    first, second = (np.array([place[text] for text in column], np.int64) for column in columns)
-    different = first != second
-    _, once = np.unique(np.minimum(first, second) * len(texts) + np.maximum(first, second), return_index=True)
-    once = np.sort(once[different[once]])
-    left_out["labelled pair of one sentence"] = int((~different).sum())
-    left_out["labelled pair repeated"] = int(different.sum()) - len(once)
-    return Pool(texts, size, forms, first[once], second[once], corpus.labels("train")[once], left_out)
-
-
-def form_of(text: str) -> str:
-    """The sentence without punctuation, spaces and case; as it is where nothing would be left."""
-    return normalized_text(text) or text
-
-
-def among(values: np.ndarray, sorted_values: np.ndarray) -> np.ndarray:
-    """Whether each value is one of the sorted ones; shape of `values`."""
-    if not len(sorted_values):
-        return np.zeros(np.shape(values), bool)
-    places = np.searchsorted(sorted_values, values).clip(max=len(sorted_values) - 1)
-    return sorted_values[places] == values
-
 
 QUERIES = 8192  # whose neighbours are in memory at a time
 PAIRS = 65536  # whose vectors are in memory at a time
 DRAWS = 100  # rounds of drawing random pairs, before they are said to be too many
-
-Pairs = tuple[np.ndarray, np.ndarray]  # places of the first and second sentences, int64 of shape (pairs,) each
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Which neighbours of a sentence form a pair with it; the parameters of `mine_hard_negatives` with other words.
-
-    Ranks are counted among the neighbours that remain after all others were left out.
-
-    Args:
-        range_min: how many of the nearest are skipped.
-        range_max: how many of the nearest are looked at.
-        per_sentence: how many are taken, nearest first.
-        margin: least distance of their cosine below that of the least similar sentence that is labelled similar.
-        max_score: their highest cosine.
-    """
-
-    range_min: int
-    range_max: int
-    per_sentence: int
-    margin: float | None = None
-    max_score: float | None = None
-
-
-def check_ranks(ranks: Ranks, pool: Pool) -> None:
-    """Refuses ranks that do not exist, before anything is embedded.
-
-    Raises:
-        InputError: more neighbours than there are other sentences.
-    """
-    if ranks.range_max > pool.size - 1:
-        raise InputError(
-            f"--range_max {ranks.range_max}: each of the {pool.size} sentences has {pool.size - 1} others, so ranks "
-            "up to there do not exist. Lower it, or add sentences with --text."
-        )
-
-
-def neighbour_pairs(
-    pool: Pool,
-    vectors: np.ndarray,
-    ranks: Ranks,
-    similar: np.ndarray,
-    left_out: Counter,
-    find: Callable[[np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
-) -> Pairs:
-    """Pairs of a sentence with its neighbours, none that is known, each once.
-
-    Processes that were launched together share out the sentences.
-
-    Args:
-        vectors: unit vectors of the pool, float32 of shape `(pool.size, width)`.
-        similar: bool of shape `(labelled pairs,)`, which of them are similar.
-        left_out: reason -> number of neighbours, to count in.
-        find: queries, k and rows to exclude -> rows and scores, as `nearest`; default: the exact search.
-    """
-    limits = None if ranks.margin is None else lowest_similar(pool, vectors, similar) - ranks.margin
-    k = min(ranks.range_max + pool.most_known(), pool.size - 1)
-    starts = range(0, pool.size, QUERIES)[rank() :: world_size()]
-    counted, found = Counter(), {}
-    for start in tqdm(starts, desc="Neighbours", unit="block", disable=rank() > 0):
-        queries = np.arange(start, min(start + QUERIES, pool.size))
-        found_by = partial(nearest, vectors[queries], vectors) if find is None else partial(find, vectors[queries])
-        rows, scores = found_by(k, exclude=queries)
-        kept = (rows >= 0) & remaining(pool, queries[:, None], rows, scores, ranks, limits, counted)
-        place = kept.cumsum(axis=1) - 1
-        kept &= (place >= ranks.range_min) & (place < min(ranks.range_max, ranks.range_min + ranks.per_sentence))
-        query, column = kept.nonzero()
-        found[start] = (queries[query], rows[query, column])
-    blocks: dict[int, Pairs] = {}
-    for part, some in gather_object((found, counted)):
-        blocks |= part
-        left_out.update(some)
-    ordered = [blocks[start] for start in sorted(blocks)]
-    first, second = np.concatenate([one for one, _ in ordered]), np.concatenate([other for _, other in ordered])
-    once = np.sort(np.unique(pool.keys(first, second), return_index=True)[1])
-    left_out["neighbour found from both sentences"] += len(first) - len(once)
-    return first[once], second[once]
-
-
-def remaining(
-    pool: Pool,
-    queries: np.ndarray,
-    rows: np.ndarray,
-    scores: np.ndarray,
-    ranks: Ranks,
-    limits: np.ndarray | None,
-    left_out: Counter,
-) -> np.ndarray:
-    """Which neighbours remain: bool of shape `(queries, k)`.
-
-    Args:
-        queries: places of shape `(queries, 1)`.
-        rows, scores: result of `nearest`.
-        limits: highest cosine by sentence, of shape `(pool.size,)`.
-    """
-    kept = ~pool.known(np.broadcast_to(queries, rows.shape), rows)
-    left_out["neighbour that is labelled or the same sentence"] += int((~kept).sum())
-    checks = {"neighbour within the margin": None if limits is None else limits[queries],
-              "neighbour above the highest cosine": ranks.max_score}  # fmt: skip
-    for reason, limit in checks.items():
-        if limit is not None:
-            too_high = kept & (scores > limit)
-            left_out[reason] += int(too_high.sum())
-            kept &= ~too_high
-    return kept
-
-
-def lowest_similar(pool: Pool, vectors: np.ndarray, similar: np.ndarray) -> np.ndarray:
-    """Cosine of each sentence of the pool with the least similar one that is labelled similar: float32 `(size,)`.
-
-    -inf for a sentence without one, so that all neighbours are above it.
-    """
-    inside = similar & (pool.first < pool.size) & (pool.second < pool.size)
-    first, second = pool.first[inside], pool.second[inside]
-    lowest = np.full(pool.size, np.inf, np.float32)
-    scores = cosines(vectors, first, second)
-    np.minimum.at(lowest, first, scores)
-    np.minimum.at(lowest, second, scores)
-    lowest[np.isinf(lowest)] = -np.inf
-    return lowest
-
-
-def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Cosines of pairs of rows of unit vectors, float32 of shape `(pairs,)`."""
-    scores = np.empty(len(first), np.float32)
-    for start in range(0, len(first), PAIRS):
-        part = slice(start, start + PAIRS)
-        scores[part] = np.einsum("pw,pw->p", vectors[first[part]], vectors[second[part]])
-    return scores
-
-
-def random_pairs(pool: Pool, count: int, taken: Pairs, rng: np.random.Generator) -> Pairs:
-    """`count` random pairs of the pool, each once, none that is known or taken.
-
-    Raises:
-        InputError: there are too few such pairs.
-    """
-    used = np.sort(pool.keys(*taken))
-    first, second = np.empty(0, np.int64), np.empty(0, np.int64)
-    for _ in range(DRAWS):
-        if len(first) >= count:
-            break
-        new = rng.integers(pool.size, size=(2, 2 * (count - len(first)) + 16))
-        new = new[:, ~(pool.known(*new) | among(pool.keys(*new), used))]
-        first, second = np.r_[first, new[0]], np.r_[second, new[1]]
-        once = np.sort(np.unique(pool.keys(first, second), return_index=True)[1])
-        first, second = first[once], second[once]
-    if len(first) < count:
-        raise InputError(
-            f"--random {count}: only {len(first)} such pairs were found among {pool.size} sentences that are neither "
-            "labelled nor taken. Lower it, or add sentences with --text."
-        )
-    return first[:count], second[:count]
-
-
-def some_of(pairs: np.ndarray, count: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Sorted places of `count` random pairs; of all for None or a higher number."""
-    if count is None or count >= len(pairs):
-        return np.arange(len(pairs))
-    return np.sort(rng.choice(len(pairs), count, replace=False))
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Scores of pairs by one model.
-
-    Args:
-        scores: cosines or logits, float32 of shape `(pairs,)`.
-        is_cosine: which of the two.
-        model: what the manifest says of it.
-    """
-
-    scores: np.ndarray
-    is_cosine: bool
-    model: dict[str, str]
-
-
-@dataclass(frozen=True)
-class TeacherLabels:
-    """Labels by one or several teachers, and the lowest and highest that there can be.
-
-    Args:
-        labels: float32 of shape `(pairs,)`.
-        how: what a label is, in words.
-        teachers: what the manifest says of each.
-    """
-
-    labels: np.ndarray
-    low: float
-    high: float
-    how: str
-    teachers: list[dict[str, str]]
-
-
-def judge(path: str, texts: list[str], first: np.ndarray, second: np.ndarray, device: str, cache: Path) -> Judged:
-    """Scores of pairs by a model of either tower, from the cache if it has read them before."""
-    model = load_model(path).to(device)
-    about = {"model": path, "sha256": fingerprint(model, [])}
-    if isinstance(model, Embedder):
-        places, rows = np.unique(np.r_[first, second], return_inverse=True)
-        if 2 * len(places) > len(texts):  # then it has read all of them, or may soon
-            vectors, rows = sentence_vectors(model, texts, cache), np.r_[first, second]
-        else:
-            vectors = sentence_vectors(model, [texts[place] for place in places], cache)
-        return Judged(cosines(vectors, rows[: len(first)], rows[len(first) :]).clip(-1, 1), True, about)
-    pairs = ([texts[place] for place in side] for side in (first, second))
-    return Judged(np.array(teacher_scores(model, *pairs, cache)), False, about)
-
-
-def teacher_labels(judgements: list[Judged]) -> TeacherLabels:
-    """One label per pair: the score of one teacher, the mean of the cosines of several bi-encoders, or else of ranks.
-
-    Ranks are scaled to 0..1. Those of a cross-encoder next to others count as much as theirs, whatever its scale.
-    """
-    scores, about = np.stack([one.scores for one in judgements]), [one.model for one in judgements]
-    if all(one.is_cosine for one in judgements):
-        how = "cosine" if len(scores) == 1 else f"mean of the cosines of {len(scores)} teachers"
-        return TeacherLabels(scores.mean(axis=0, dtype=np.float64).astype(np.float32), -1.0, 1.0, how, about)
-    if len(scores) == 1:
-        return TeacherLabels(scores[0], float(scores.min()), float(scores.max()), "logit", about)
-    ranks = (mean_of_ranks(scores) - 1) / max(1, scores.shape[1] - 1)
-    how = f"mean of the ranks of {len(scores)} teachers, scaled to 0..1"
-    return TeacherLabels(ranks.astype(np.float32), 0.0, 1.0, how, about)
-
-
-def threshold_of(model: str, corpus: str, given: float | None) -> float:
-    """The lowest score of a similar pair: as given, or as training found it for this corpus, or for the only one.
-
-    Raises:
-        InputError: the model has none, or one for each of several other corpora.
-    """
-    if given is not None:
-        return given
-    record = read_record(model)
-    thresholds = {} if record is None else record.thresholds
-    if corpus in thresholds:
-        return thresholds[corpus]
-    if len(thresholds) != 1:
-        raise InputError(
-            f"--cross {model} has a threshold for {', '.join(thresholds) or 'no corpus'} and none for {corpus}: which "
-            "pairs it finds similar is not known. Give --cross_threshold, or a model trained on labels of 0 and 1."
-        )
-    return next(iter(thresholds.values()))
-
-
 BINS = 10  # of a histogram of more different labels than that
 
-
-def write_corpus(
-    folder: Path, manifest: Manifest, texts: list[str], splits: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
-) -> None:
-    """Writes a prepared corpus whose folder is complete or absent.
-
-    Args:
-        manifest: its `splits` are completed by what is known of every prepared split.
-        splits: by name: places of the first and second sentences in `texts`, and labels.
-    """
-    with writing(folder), complete_folder(folder) as partial:
-        for name, (first, second, labels) in splits.items():
-            file = partial / f"{name}.parquet"
-            columns = [[texts[place] for place in first], [texts[place] for place in second], labels.astype(np.float32)]
-            parquet.write_table(pyarrow.table(dict(zip(COLUMNS, columns, strict=True))), file)
-            facts = {"rows": len(labels), "sha256": sha256_of_file(file), "label_histogram": histogram(labels)}
-            manifest.splits[name] = facts | manifest.splits.get(name, {})
-        manifest.absent_splits = [split for split in SPLITS if split not in splits]
-        manifest.builder_version = f"cosent {__version__}"
-        manifest.save(partial)
-
-
-def histogram(labels: np.ndarray) -> dict[str, int]:
-    """Number of pairs by label, or by range of labels."""
-    values, counts = np.unique(labels, return_counts=True)
-    if len(values) <= BINS:
-        return {f"{value:g}": int(count) for value, count in zip(values, counts, strict=True)}
-    counts, edges = np.histogram(labels, BINS)
-    ranges = zip(edges[:-1], edges[1:], strict=True)
-    return {f"{low:.3g} to {high:.3g}": int(count) for (low, high), count in zip(ranges, counts, strict=True)}
+Pairs = tuple[np.ndarray, np.ndarray]  # places of the first and second sentences, int64 of shape (pairs,) each
+Search = Callable[..., tuple[np.ndarray, np.ndarray]]  # queries, k and exclude -> rows and scores, as `nearest`
 
 
 @dataclass(kw_only=True)
@@ -429,9 +67,298 @@ def check_pairs(args: PairArguments) -> None:
     refuse_below_1(args, "range_max", "per_sentence")
     for name in ("range_min", "neighbours", "random", "own"):
         if (getattr(args, name) or 0) < 0:
-            raise InputError(f"--{name} counts, got {getattr(args, name)}. 0 is the least.")
-    if args.range_min + args.per_sentence > args.range_max:
+            raise InputError(f"--{name} must be at least 0, got {getattr(args, name)}.")
+    least = args.range_min + args.per_sentence
+    if least > args.range_max:
         raise InputError(
             f"--range_min {args.range_min} and --per_sentence {args.per_sentence} need a --range_max of at least "
-            f"{args.range_min + args.per_sentence}, got {args.range_max}: fewer neighbours than that are looked at."
+            f"{least}, got {args.range_max}."
         )
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Distinct sentences, and the labelled pairs of a train split by their places.
+
+    Args:
+        texts: distinct sentences. Pairs are made of the first `size`; the others belong to labelled pairs, but a
+            validation or test split has them too.
+        size: see `texts`.
+        forms: int64 of shape `(texts,)`, equal for sentences that differ only in punctuation, spaces and case.
+        first, second: int64 of shape `(labelled pairs,)`, places of the two different sentences of each pair, once.
+        labels: float32 of shape `(labelled pairs,)`.
+        left_out: reason -> number of sentences or labelled pairs.
+    """
+
+    texts: list[str]
+    size: int
+    forms: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    labels: np.ndarray
+    left_out: Counter
+
+    def keys(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """A number for each unordered pair; shape of `first`."""
+        return np.minimum(first, second) * len(self.texts) + np.maximum(first, second)
+
+    def known(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Whether the corpus labels a pair, or its sentences are the same but for their form; shape of `first`."""
+        return (self.forms[first] == self.forms[second]) | np.isin(self.keys(first, second), self.labelled)
+
+    @cached_property
+    def labelled(self) -> np.ndarray:
+        """Keys of the labelled pairs."""
+        return self.keys(self.first, self.second)
+
+    def most_known(self) -> int:
+        """Upper bound of the sentences of the pool that form a known pair with the same sentence."""
+        inside = self.inside()
+        partners = np.bincount(np.r_[self.first[inside], self.second[inside]], minlength=self.size)
+        _, form, copies = np.unique(self.forms[: self.size], return_inverse=True, return_counts=True)
+        return int((partners + copies[form] - 1).max())
+
+    def inside(self) -> np.ndarray:
+        """Which labelled pairs have both sentences among the first `size`: bool."""
+        return (self.first < self.size) & (self.second < self.size)
+
+
+def read_pool(corpus: Corpus, lines: Iterable[str]) -> Pool:
+    """The sentences of a corpus' train split and of plain text, without those of its other splits.
+
+    Raises:
+        InputError: fewer than two sentences are left.
+    """
+
+    def columns(split: str) -> list[list[str]]:
+        return [corpus.split(split)[name][:] for name in ("sentence1", "sentence2")]
+
+    pairs, others = columns("train"), [name for name in corpus.splits if name != "train"]
+    held_out = {form_of(text) for split in others for column in columns(split) for text in column}
+    own = dict.fromkeys(text for pair in zip(*pairs, strict=True) for text in pair)
+    every = own | dict.fromkeys(lines)
+    texts = [text for text in every if form_of(text) not in held_out]
+    size = len(texts)
+    if size < 2:
+        raise InputError(
+            f"{corpus.folder} train has {len(own)} sentences, and all but {size} are in its other splits too. Add "
+            "sentences with --text."
+        )
+    texts += [text for text in own if form_of(text) in held_out]
+    place = {text: index for index, text in enumerate(texts)}
+    numbers: dict[str, int] = {}
+    forms = np.array([numbers.setdefault(form_of(text), len(numbers)) for text in texts])
+    first, second = (np.array([place[text] for text in column], np.int64) for column in pairs)
+    different = first != second
+    _, once = np.unique(np.minimum(first, second) * len(texts) + np.maximum(first, second), return_index=True)
+    once = np.sort(once[different[once]])
+    left_out = Counter({
+        "sentence of a held-out split": len(every) - size,
+        "labelled pair of one sentence": int((~different).sum()),
+        "labelled pair repeated": int(different.sum()) - len(once),
+    })  # fmt: skip
+    return Pool(texts, size, forms, first[once], second[once], corpus.labels("train")[once], left_out)
+
+
+def form_of(text: str) -> str:
+    """The sentence without punctuation, spaces and case; as it is where nothing would be left."""
+    return normalized_text(text) or text
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which neighbours of a sentence form a pair with it; the parameters of `mine_hard_negatives` with other words.
+
+    Ranks are counted among the neighbours that remain after all others were left out.
+
+    Args:
+        range_min: how many of the nearest are skipped.
+        range_max: how many of the nearest are looked at.
+        per_sentence: how many are taken, nearest first.
+        margin: least distance of their cosine below that of the least similar sentence that is labelled similar.
+        max_score: their highest cosine.
+    """
+
+    range_min: int
+    range_max: int
+    per_sentence: int
+    margin: float | None = None
+    max_score: float | None = None
+
+
+def neighbour_pairs(
+    pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.ndarray, left_out: Counter, find: Search | None = None
+) -> Pairs:
+    """Pairs of a sentence with its neighbours, none that is known, each once.
+
+    Processes that were launched together share out the sentences.
+
+    Args:
+        vectors: unit vectors of the pool, float32 of shape `(pool.size, width)`.
+        similar: bool of shape `(labelled pairs,)`, which of them are similar.
+        left_out: reason -> number of neighbours, to count in.
+        find: search; default: the exact one.
+    """
+    find = find or partial(nearest, vectors=vectors)
+    limits = None if ranks.margin is None else lowest_similar(pool, vectors, similar) - ranks.margin
+    k, last = min(ranks.range_max + pool.most_known(), pool.size - 1), ranks.range_min + ranks.per_sentence
+    counted, blocks = Counter(), {}
+    for start in tqdm(range(0, pool.size, QUERIES)[rank() :: world_size()], desc="Neighbours", disable=rank() > 0):
+        queries = np.arange(start, min(start + QUERIES, pool.size))
+        rows, scores = find(vectors[queries], k=k, exclude=queries)
+        kept = rows >= 0  # (queries, k)
+        leave_out = {
+            "neighbour that is labelled or the same sentence": pool.known(
+                np.broadcast_to(queries[:, None], rows.shape), rows
+            ),
+            "neighbour within the margin": False if limits is None else scores > limits[queries, None],
+            "neighbour above the highest cosine": False if ranks.max_score is None else scores > ranks.max_score,
+        }
+        for reason, those in leave_out.items():
+            counted[reason] += int((kept & those).sum())
+            kept &= ~np.asarray(those)
+        place = kept.cumsum(axis=1) - 1
+        kept &= (place >= ranks.range_min) & (place < min(ranks.range_max, last))
+        query, column = kept.nonzero()
+        blocks[start] = (queries[query], rows[query, column])
+    found: dict[int, Pairs] = {}
+    for part, some in gather_object((blocks, counted)):
+        found |= part
+        left_out.update(some)
+    first, second = (np.concatenate([found[start][side] for start in sorted(found)]) for side in (0, 1))
+    once = np.sort(np.unique(pool.keys(first, second), return_index=True)[1])
+    left_out["neighbour found from both sentences"] += len(first) - len(once)
+    return first[once], second[once]
+
+
+def lowest_similar(pool: Pool, vectors: np.ndarray, similar: np.ndarray) -> np.ndarray:
+    """Cosine of each sentence of the pool with the least similar one that is labelled similar: float32 `(size,)`.
+
+    -inf for a sentence without one, so that all neighbours are above it.
+    """
+    first, second = (side[similar & pool.inside()] for side in (pool.first, pool.second))
+    lowest = np.full(pool.size, np.inf, np.float32)
+    scores = cosines(vectors, first, second)
+    np.minimum.at(lowest, first, scores)
+    np.minimum.at(lowest, second, scores)
+    lowest[np.isinf(lowest)] = -np.inf
+    return lowest
+
+
+def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Cosines of pairs of rows of unit vectors, float32 of shape `(pairs,)`."""
+    scores = np.empty(len(first), np.float32)
+    for start in range(0, len(first), PAIRS):
+        part = slice(start, start + PAIRS)
+        scores[part] = np.einsum("pw,pw->p", vectors[first[part]], vectors[second[part]])
+    return scores
+
+
+def random_pairs(pool: Pool, count: int, taken: Pairs, rng: np.random.Generator) -> Pairs:
+    """`count` random pairs of the pool, each once, none that is known or taken.
+
+    Raises:
+        InputError: there are too few such pairs.
+    """
+    used = pool.keys(*taken)
+    first, second = np.empty(0, np.int64), np.empty(0, np.int64)
+    for _ in range(DRAWS):
+        if len(first) >= count:
+            break
+        new = rng.integers(pool.size, size=(2, 2 * (count - len(first)) + 16))
+        new = new[:, ~(pool.known(*new) | np.isin(pool.keys(*new), used))]
+        first, second = np.r_[first, new[0]], np.r_[second, new[1]]
+        once = np.sort(np.unique(pool.keys(first, second), return_index=True)[1])
+        first, second = first[once], second[once]
+    if len(first) < count:
+        raise InputError(
+            f"--random {count}: only {len(first)} such pairs were found among {pool.size} sentences that are neither "
+            "labelled nor taken. Lower it, or add sentences with --text."
+        )
+    return first[:count], second[:count]
+
+
+def some_of(pairs: Pairs, count: int | None, rng: np.random.Generator) -> np.ndarray:
+    """Sorted places of `count` random pairs; of all for None or a higher number."""
+    if count is None or count >= len(pairs[0]):
+        return np.arange(len(pairs[0]))
+    return np.sort(rng.choice(len(pairs[0]), count, replace=False))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Scores of pairs by one model.
+
+    Args:
+        scores: cosines or logits, float32 of shape `(pairs,)`.
+        is_cosine: which of the two.
+        model: its name and hash, for the manifest.
+    """
+
+    scores: np.ndarray
+    is_cosine: bool
+    model: dict[str, str]
+
+
+def judge(path: str, texts: list[str], first: np.ndarray, second: np.ndarray, device: str, cache: Path) -> Judged:
+    """Scores of pairs by a model of either tower, from the cache if it has read them before."""
+    model = load_model(path).to(device)
+    about = {"model": path, "sha256": fingerprint(model, [])}
+    if isinstance(model, Embedder):
+        places, rows = np.unique(np.r_[first, second], return_inverse=True)
+        if 2 * len(places) > len(texts):  # then it has read all of them, or may soon
+            vectors, rows = sentence_vectors(model, texts, cache), np.r_[first, second]
+        else:
+            vectors = sentence_vectors(model, [texts[place] for place in places], cache)
+        return Judged(cosines(vectors, rows[: len(first)], rows[len(first) :]).clip(-1, 1), True, about)
+    pairs = ([texts[place] for place in side] for side in (first, second))
+    return Judged(np.array(teacher_scores(model, *pairs, cache)), False, about)
+
+
+def teacher_labels(judged: list[Judged]) -> tuple[np.ndarray, float, float, str]:
+    """One label per pair: the score of one teacher, the mean of the cosines of several bi-encoders, or else of ranks.
+
+    Ranks are scaled to 0..1. A cross-encoder's count as much as those of the others, whatever its scale.
+
+    Returns:
+        Labels, float32 of shape `(pairs,)`; the lowest and the highest that there can be; and what a label is.
+    """
+    scores = np.stack([one.scores for one in judged])
+    if all(one.is_cosine for one in judged):
+        how = "cosine" if len(scores) == 1 else f"mean of the cosines of {len(scores)} teachers"
+        return scores.mean(axis=0, dtype=np.float64).astype(np.float32), -1.0, 1.0, how
+    if len(scores) == 1:
+        return scores[0], float(scores.min()), float(scores.max()), "logit"
+    ranks = (mean_of_ranks(scores) - 1) / max(1, scores.shape[1] - 1)
+    return ranks.astype(np.float32), 0.0, 1.0, f"mean of the ranks of {len(scores)} teachers, scaled to 0..1"
+
+
+def write_corpus(
+    folder: Path, manifest: Manifest, texts: list[str], splits: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
+) -> None:
+    """Writes a prepared corpus whose folder is complete or absent.
+
+    Args:
+        manifest: its `splits` are completed by what is known of every prepared split.
+        splits: by name: places of the first and second sentences in `texts`, and labels.
+    """
+    with writing(folder), complete_folder(folder) as partial_folder:
+        for name, (first, second, labels) in splits.items():
+            file = partial_folder / f"{name}.parquet"
+            columns = [[texts[place] for place in first], [texts[place] for place in second], labels.astype(np.float32)]
+            parquet.write_table(pyarrow.table(dict(zip(COLUMNS, columns, strict=True))), file)
+            facts = {"rows": len(labels), "sha256": sha256_of_file(file), "label_histogram": histogram(labels)}
+            manifest.splits[name] = facts | manifest.splits.get(name, {})
+        manifest.absent_splits = [split for split in SPLITS if split not in splits]
+        manifest.builder_version = f"cosent {__version__}"
+        manifest.save(partial_folder)
+
+
+def histogram(labels: np.ndarray) -> dict[str, int]:
+    """Number of pairs by label, or by range of labels."""
+    values, counts = np.unique(labels, return_counts=True)
+    if len(values) <= BINS:
+        return {f"{value:g}": int(count) for value, count in zip(values, counts, strict=True)}
+    counts, edges = np.histogram(labels, BINS)
+    ranges = zip(edges[:-1], edges[1:], strict=True)
+    return {f"{low:.3g} to {high:.3g}": int(count) for (low, high), count in zip(ranges, counts, strict=True)}

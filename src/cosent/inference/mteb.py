@@ -20,7 +20,13 @@ from cosent.inference.embedding import shared
 from cosent.models.bi_encoder import Embedder
 from cosent.run import RECORD_NAME, read_record
 
+logger = logging.getLogger(__name__)
+
 TASKS = ("ATEC", "BQ", "LCQMC", "PAWSX", "STSB", "AFQMC", "QBQTC")
+BENCHMARK = "MTEB(cmn, v1)"  # C-MTEB: which splits its tasks read
+SHARE_PAIRS = {"ATEC": "AFQMC", "AFQMC": "ATEC"}  # thousands of the same pairs: Ant Financial published both
+STRIPPED = 0.001  # of the characters: prepared sentences lack the spaces around them, which a few published ones have
+MODEL_FILES = (".safetensors", ".bin", ".json", ".txt", ".model")  # weights, settings, vocabularies
 
 
 @dataclass
@@ -49,17 +55,55 @@ class MtebArguments:
         self.mteb = list(dict.fromkeys(name.upper() for name in self.mteb))
         unknown = [name for name in self.mteb if name not in (*TASKS, "STS")]
         if unknown or ("STS" in self.mteb and len(self.mteb) > 1):
-            raise InputError(
-                f"--mteb takes sts, or some of {' '.join(TASKS)}, got {' '.join(self.mteb)}. Other tasks of mteb are "
-                "not for pairs in Chinese. Correct the names."
-            )
+            raise InputError(f"--mteb takes sts, or some of {' '.join(TASKS)}, got {' '.join(self.mteb)}.")
         if self.mteb_name is not None and self.mteb_name.strip("/").count("/") != 1:
-            raise InputError(
-                f"--mteb_name {self.mteb_name}: expected OWNER/NAME, which mteb names folders after. Nothing was run."
-            )
+            raise InputError(f"--mteb_name {self.mteb_name}: expected OWNER/NAME.")
 
 
-MODEL_FILES = (".safetensors", ".bin", ".json", ".txt", ".model")  # weights, settings, vocabularies
+def evaluate_tasks(model, args, mteb_args: MtebArguments, prompts: tuple[str, str]) -> dict:
+    """Runs the tasks and writes mteb's result files; returns what was found, by task.
+
+    Args:
+        model: any model; those that do not embed single sentences are refused.
+        args: the `EvaluateArguments`.
+        prompts: texts in front of the first and the second sentence.
+
+    Raises:
+        InputError: mteb is missing, the model is a cross-encoder, the prompts differ, or there are no rows.
+    """
+    if not isinstance(model, Embedder):
+        raise InputError(
+            f"{args.model} is a cross-encoder, and --mteb embeds each sentence alone. Name a bi-encoder; --corpus NAME "
+            "gives its Spearman on the same rows."
+        )
+    if prompts[0] != prompts[1]:
+        raise InputError(
+            f"--mteb takes one prompt, got {prompts[0]!r} and {prompts[1]!r}: its tasks do not say which sentence of a "
+            "pair is which. Give one, or use --corpus NAME."
+        )
+    mteb = import_mteb()
+    tasks = chosen_tasks(mteb, mteb_args, args.data_dir)
+    experiment = ({"int8": True} if args.int8 else {}) | (
+        {"prompt": prompts[0]} if prompts[0] != model.prompts.text() else {}
+    )
+    meta = model_meta(model, args.model, mteb_args.mteb_name, mteb_args.mteb_revision, experiment)
+    encoder = MtebEncoder(model, prompts[0], meta)
+    cache = mteb.ResultCache(mteb_args.mteb_output) if rank() == 0 else None
+    found = {}
+    for task in tasks:
+        rows = with_rows(task, args.data_dir, mteb_args.mteb_data)
+        with redirect_stdout(sys.stderr):
+            result = mteb.evaluate(
+                encoder, task, cache=cache, overwrite_strategy="always", co2_tracker=False, show_progress_bar=False,
+                encode_kwargs={"batch_size": args.batch_size},
+            )  # fmt: skip
+        found[task.metadata.name] = figures(task, result.task_results[0]) | {"rows": rows}
+        task.unload_data()
+    for name in found:
+        if (other := SHARE_PAIRS.get(name)) in (trained_tasks(args.model) or []):
+            logger.warning("%s shares thousands of pairs with %s, which the model was trained on.", name, other)
+    folder = None if cache is None else str(cache.get_task_result_path("", meta).parent)
+    return {"mteb": mteb.__version__, "name": meta.name, "revision": meta.revision, "results": folder, "tasks": found}
 
 
 def import_mteb():
@@ -72,10 +116,73 @@ def import_mteb():
         import mteb
     except ImportError as error:
         raise InputError(
-            f"--mteb runs the tasks of the package mteb, which is not installed ({error}). Run pip install "
-            "-e '.[mteb]'; --corpus NAME gives the same Spearman without it."
+            f"--mteb runs the package mteb, which is not installed ({error}). Run pip install -e '.[mteb]'."
         ) from error
     return mteb
+
+
+def chosen_tasks(mteb, args: MtebArguments, data_dir: str) -> list:
+    """The tasks with the splits of the leaderboard; of `sts`, those whose corpora are prepared."""
+    names = list(TASKS) if args.mteb == ["STS"] else args.mteb or []
+    if args.mteb == ["STS"] and args.mteb_data == "prepared":
+        missing = [name for name in names if not Path(data_dir, name.lower(), MANIFEST_NAME).is_file()]
+        names = [name for name in names if name not in missing]
+        if not names:
+            raise InputError(
+                f"--mteb sts: none of {', '.join(map(str.lower, TASKS))} is prepared under {data_dir}. Run python -m "
+                "data_scripts.prepare NAME --source RAW, or read them from the Hub: --mteb_data hub."
+            )
+        if missing:
+            logger.warning("--mteb sts without %s: not prepared under %s.", ", ".join(missing), data_dir)
+    known = {task.metadata.name: task for task in mteb.get_benchmark(BENCHMARK).tasks}
+    return [known[name] for name in names]
+
+
+def with_rows(task, data_dir: str, source: str = "prepared") -> str:
+    """Loads the rows of a task, and compares them with the statistics of the published rows, which come with mteb.
+
+    Prepared rows that are not the published ones get a revision of their own in mteb's result file.
+
+    Returns:
+        `published`, or what differs.
+    """
+    if source == "hub":
+        try:
+            task.load_data()
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{task.metadata.name}: {task.metadata.dataset['path']} could not be read from the Hub ({error}). "
+                "Check the network and HF_ENDPOINT, or leave --mteb_data out."
+            ) from error
+        return compare_rows(task)
+    corpus = load_corpus(task.metadata.name.lower(), data_dir)
+    task.dataset = {split: corpus.split(split).rename_column("label", "score") for split in task.eval_splits}
+    task.data_loaded = True
+    compared = compare_rows(task)
+    if compared != "published":
+        revision = "-".join(["prepared", *(corpus.manifest.splits[split]["sha256"][:12] for split in task.eval_splits)])
+        dataset = {"path": str(corpus.folder), "revision": revision}
+        task.metadata = task.metadata.model_copy(update={"dataset": dataset})
+        logger.warning("%s: these are not the rows of the leaderboard (%s). Do not submit the result.",
+                       task.metadata.name, compared)  # fmt: skip
+    return compared
+
+
+def compare_rows(task) -> str:
+    for split in task.eval_splits:
+        theirs, rows = task.metadata.descriptive_stats[split], task.dataset[split]
+        facts = [
+            ("rows", len(rows), theirs["num_samples"], 0),
+            ("mean label", sum(rows["score"][:]) / len(rows), theirs["label_statistics"]["avg_score"], 1e-6),
+        ]
+        for name, stated in (("sentence1", theirs["text1_statistics"]), ("sentence2", theirs["text2_statistics"])):
+            texts, total = rows[name][:], stated["total_text_length"]
+            facts.append((f"distinct {name}", len(set(texts)), stated["unique_texts"], 0))
+            facts.append((f"characters of {name}", sum(map(len, texts)), total, STRIPPED * total))
+        for what, ours, published, tolerance in facts:
+            if abs(ours - published) > tolerance:
+                return f"{split}: {what} {ours:g}, published {published:g}"
+    return "published"
 
 
 class MtebEncoder:
@@ -83,10 +190,6 @@ class MtebEncoder:
 
     It reads sentences as `cosent evaluate` does: with the same prompt and maximum length, each distinct one once,
     shared out over the processes of the job.
-
-    Args:
-        prompt: text in front of every sentence.
-        meta: mteb's `ModelMeta`.
     """
 
     def __init__(self, model, prompt: str, meta):
@@ -118,27 +221,20 @@ def model_meta(model, name_or_path: str, name: str | None, revision: str | None,
             their own.
     """
     from mteb.models import ModelMeta
+    from mteb.models.model_meta import ScoringFunction
 
-    path = resolve(name_or_path)
-    trained_on = trained_tasks(name_or_path)
-    known = {
+    path, trained_on = resolve(name_or_path), trained_tasks(name_or_path)
+    return ModelMeta.create_empty({
         "name": name or default_name(name_or_path, path),
         "revision": revision or default_revision(path),
         "n_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "max_tokens": model.max_length,
         "embed_dim": model.embedding_dimension,
-        "similarity_fn_name": "cosine",
+        "similarity_fn_name": ScoringFunction.COSINE,
         "framework": ["PyTorch"],
         "training_datasets": None if trained_on is None else set(trained_on),
         "experiment_kwargs": experiment or None,
-    }
-    return ModelMeta(**(dict.fromkeys(ModelMeta.model_fields) | defaults(ModelMeta) | known))
-
-
-def defaults(cls) -> dict:
-    """The defaults of a pydantic model's fields that have one."""
-    return {name: field.get_default(call_default_factory=True) for name, field in cls.model_fields.items()
-            if not field.is_required()}  # fmt: skip
+    })  # fmt: skip
 
 
 def default_name(name_or_path: str, path: str) -> str:
@@ -150,8 +246,7 @@ def default_name(name_or_path: str, path: str) -> str:
 def default_revision(path: str) -> str:
     """The commit of a Hub id; of a folder the SHA-256 of its weights, settings and vocabularies, by their names."""
     if not Path(path).is_dir():
-        config = try_to_load_from_cache(path, "config.json")
-        return Path(str(config)).parent.name  # .../snapshots/COMMIT/config.json
+        return Path(str(try_to_load_from_cache(path, "config.json"))).parent.name  # .../snapshots/COMMIT/config.json
     digest = hashlib.sha256()
     for file in sorted(Path(path).rglob("*")):
         inner = file.relative_to(path)
@@ -171,132 +266,6 @@ def trained_tasks(model: str) -> list[str] | None:
     return [task for task in TASKS if task in names]
 
 
-logger = logging.getLogger(__name__)
-BENCHMARK = "MTEB(cmn, v1)"  # C-MTEB: which splits its tasks read
-SHARE_PAIRS = {"ATEC": "AFQMC", "AFQMC": "ATEC"}  # thousands of the same pairs: Ant Financial published both
-STRIPPED = 0.001  # of the characters: prepared sentences lack the spaces around them, which a few published ones have
-
-
-def evaluate_tasks(model, args, mteb_args: MtebArguments, prompts: tuple[str, str]) -> dict:
-    """Runs the tasks and writes mteb's result files; returns what was found, by task.
-
-    Args:
-        model: any model; those that do not embed single sentences are refused.
-        args: the `EvaluateArguments`.
-        prompts: texts in front of the first and the second sentence.
-
-    Raises:
-        InputError: mteb is missing, the model is a cross-encoder, the prompts differ, or there are no rows.
-    """
-    check(model, args.model, prompts)
-    mteb = import_mteb()
-    tasks = chosen_tasks(mteb, mteb_args, args.data_dir)
-    experiment = {"int8": True} if args.int8 else {}
-    if prompts[0] != model.prompts.text():
-        experiment["prompt"] = prompts[0]
-    meta = model_meta(model, args.model, mteb_args.mteb_name, mteb_args.mteb_revision, experiment)
-    encoder = MtebEncoder(model, prompts[0], meta)
-    cache = mteb.ResultCache(mteb_args.mteb_output) if rank() == 0 else None
-    found = {}
-    for task in tasks:
-        load = with_prepared_rows if mteb_args.mteb_data == "prepared" else with_rows_of_the_hub
-        rows = load(task, args.data_dir)
-        with redirect_stdout(sys.stderr):
-            result = mteb.evaluate(
-                encoder, task, cache=cache, overwrite_strategy="always", co2_tracker=False, show_progress_bar=False,
-                encode_kwargs={"batch_size": args.batch_size},
-            )  # fmt: skip
-        found[task.metadata.name] = figures(task, result.task_results[0]) | {"rows": rows}
-        task.unload_data()
-    warn_of_leaks(trained_tasks(args.model) or [], list(found))
-    folder = None if cache is None else str(cache.get_task_result_path("", meta).parent)
-    return {"mteb": mteb.__version__, "name": meta.name, "revision": meta.revision, "results": folder, "tasks": found}
-
-
-def check(model, name: str, prompts: tuple[str, str]) -> None:
-    if not isinstance(model, Embedder):
-        raise InputError(
-            f"{name} is a cross-encoder. mteb's STS tasks embed each sentence alone and compare cosines, which it "
-            "cannot: it reads both at once. --corpus NAME gives its Spearman on the same rows; for --mteb, name a "
-            "bi-encoder."
-        )
-    if prompts[0] != prompts[1]:
-        raise InputError(
-            f"--mteb: expected one prompt, got {prompts[0]!r} and {prompts[1]!r}. mteb's STS tasks do not say which "
-            "sentence of a pair is which, so both would get the same one. Give one, or use --corpus NAME."
-        )
-
-
-def chosen_tasks(mteb, args: MtebArguments, data_dir: str) -> list:
-    """The tasks with the splits of the leaderboard; of `sts`, those whose corpora are prepared."""
-    names = list(TASKS) if args.mteb == ["STS"] else args.mteb or []
-    if args.mteb == ["STS"] and args.mteb_data == "prepared":
-        missing = [name for name in names if not Path(data_dir, name.lower(), MANIFEST_NAME).is_file()]
-        names = [name for name in names if name not in missing]
-        if not names:
-            raise InputError(
-                f"--mteb sts: none of {', '.join(map(str.lower, TASKS))} is prepared under {data_dir}. Run python -m "
-                "data_scripts.prepare NAME --source RAW, or read them from the Hub: --mteb_data hub."
-            )
-        if missing:
-            logger.warning("--mteb sts without %s: not prepared under %s.", ", ".join(missing), data_dir)
-    known = {task.metadata.name: task for task in mteb.get_benchmark(BENCHMARK).tasks}
-    return [known[name] for name in names]
-
-
-def with_prepared_rows(task, data_dir: str) -> str:
-    """Gives a task the rows of a prepared corpus; returns how they compare with the published ones.
-
-    Rows that are not the published ones get a revision of their own in mteb's result file.
-    """
-    corpus = load_corpus(task.metadata.name.lower(), data_dir)
-    task.dataset = {split: corpus.split(split).rename_column("label", "score") for split in task.eval_splits}
-    task.data_loaded = True
-    compared = compare_rows(task)
-    if compared != "published":
-        revision = "-".join(["prepared", *(corpus.manifest.splits[split]["sha256"][:12] for split in task.eval_splits)])
-        dataset = {"path": str(corpus.folder), "revision": revision}
-        task.metadata = task.metadata.model_copy(update={"dataset": dataset})
-        logger.warning(
-            "%s: these are not the rows of the leaderboard (%s). Do not submit the result.",
-            task.metadata.name,
-            compared,
-        )
-    return compared
-
-
-def with_rows_of_the_hub(task, data_dir: str) -> str:
-    """Loads the rows as mteb does; returns how they compare with the published ones."""
-    try:
-        task.load_data()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{task.metadata.name}: {task.metadata.dataset['path']} could not be read from the Hub ({error}). Check "
-            "the network and HF_ENDPOINT, or prepare the corpus and leave --mteb_data hub out."
-        ) from error
-    return compare_rows(task)
-
-
-def compare_rows(task) -> str:
-    """`published`, or what differs from the statistics of the published rows, which come with mteb."""
-    for split in task.eval_splits:
-        theirs, rows = task.metadata.descriptive_stats[split], task.dataset[split]
-        sides = {name: rows[name][:] for name in ("sentence1", "sentence2")}
-        pairs = [
-            ("rows", len(rows), theirs["num_samples"], 0),
-            ("mean label", sum(rows["score"][:]) / len(rows), theirs["label_statistics"]["avg_score"], 1e-6),
-        ]
-        for number, (name, texts) in enumerate(sides.items(), start=1):
-            stated = theirs[f"text{number}_statistics"]
-            total = stated["total_text_length"]
-            pairs.append((f"distinct {name}", len(set(texts)), stated["unique_texts"], 0))
-            pairs.append((f"characters of {name}", sum(map(len, texts)), total, STRIPPED * total))
-        for what, ours, published, tolerance in pairs:
-            if abs(ours - published) > tolerance:
-                return f"{split}: {what} {ours:g}, published {published:g}"
-    return "published"
-
-
 def figures(task, result) -> dict:
     """The main figures of mteb's result; of the only split that the leaderboard reads."""
     (split,) = task.eval_splits
@@ -305,20 +274,9 @@ def figures(task, result) -> dict:
     return {"split": split, "pairs": len(task.dataset[split])} | {name: scores[name] for name in names}
 
 
-def warn_of_leaks(trained: list[str], measured: list[str]) -> None:
-    for task in measured:
-        if (other := SHARE_PAIRS.get(task)) in trained:
-            logger.warning(
-                "%s shares thousands of pairs with %s, which the model was trained on: its figure says little.",
-                task,
-                other,
-            )
-
-
 def table_lines(result: dict) -> list[str]:
     """The table of a result."""
-    head = f"{result['name']} by mteb {result['mteb']}"
     rows = [f"  {name:<8}{one['split']:<12}{one['pairs']:>7,} pairs  {100 * one['cosine_spearman']:6.2f}"
             for name, one in result["tasks"].items()]  # fmt: skip
     mean = sum(one["cosine_spearman"] for one in result["tasks"].values()) / len(result["tasks"])
-    return [f"{head}, cosine Spearman x100", *rows, f"  mean{100 * mean:35.2f}"]
+    return [f"{result['name']} by mteb {result['mteb']}, cosine Spearman x100", *rows, f"  mean{100 * mean:35.2f}"]

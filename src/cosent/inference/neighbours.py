@@ -1,4 +1,4 @@
-"""Exact nearest neighbours by dot product, which is the cosine for vectors of length 1.
+"""Nearest neighbours by dot product, which is the cosine for vectors of length 1: exact, or approximate by faiss.
 
 Vectors are read in blocks, so that they may be a memory map larger than memory. Nearly all scores of a block are only
 compared, a group at a time, with the worst neighbour found so far, and dropped: the time goes into the matrix product,
@@ -7,11 +7,9 @@ processors of AMD ([docs/search.md](../docs/search.md)).
 """
 
 import glob
-import json
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,21 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from cosent.errors import InputError, partial_file, write_atomically, writing
+from cosent.errors import InputError, partial_file, writing
 from cosent.evaluation.retrieval import DEPTH, Relevance, retrieval_metrics
 from cosent.inference.vectors import VectorSet
+
+logger = logging.getLogger(__name__)
 
 QUERIES, ROWS = 1024, 2048  # of a block of scores: 8 MB, which stay in the cache until they have been looked at
 LARGEST = 524288  # rows of a block for few queries
 GROUP = 64  # scores whose highest is compared first; divides ROWS and LARGEST
+
+KINDS = ("auto", "hnsw", "ivf")  # of approximate search
+LARGE = 1_000_000  # rows above which `auto` takes ivf, which is built in a fraction of the time
+PER_LIST, READ_SHARE = 40, 32  # of IVF: training rows of a list; one list in so many is read
+ROWS_ADDED = 65536  # to an index of faiss at a time
+SAMPLE, RECALL_AT = 200, 10  # queries and neighbours that recall is measured with
 
 Vectors = np.ndarray | VectorSet
 
@@ -49,7 +55,12 @@ def nearest(
     Raises:
         InputError: widths that differ, or `k` greater than the number of rows to choose from.
     """
-    check(queries, vectors, k, excluded=exclude is not None)
+    if queries.ndim != 2 or queries.shape[1] != vectors.shape[1]:
+        raise InputError(f"Expected queries and vectors of equal width, got shapes {queries.shape} and "
+                         f"{vectors.shape}. Encode both with the same model.")  # fmt: skip
+    available = len(vectors) - (exclude is not None)
+    if not 1 <= k <= available:
+        raise InputError(f"Expected 1 to {available} neighbours, as many as there are, got {k}. Lower it.")
     rows, scores = np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32)
     for start in range(0, len(queries), QUERIES):
         part = slice(start, start + QUERIES)
@@ -170,65 +181,15 @@ def blocks(vectors: Vectors, rows: int, first: int = 0) -> Iterator[tuple[int, n
         yield start, np.asarray(vectors[start : start + rows])
 
 
-def check(queries: np.ndarray, vectors: Vectors, k: int, excluded: bool) -> None:
-    if len(queries.shape) != 2 or len(vectors.shape) != 2 or queries.shape[1] != vectors.shape[1]:
-        raise InputError(
-            f"Expected queries and vectors of equal width, got shapes {queries.shape} and {vectors.shape}. Encode both "
-            "with the same model."
-        )
-    available = len(vectors) - excluded
-    if not 1 <= k <= available:
-        raise InputError(f"Expected 1 to {available} neighbours, as many as there are, got {k}. Lower it.")
-
-
-logger = logging.getLogger(__name__)
-
-KINDS = ("auto", "hnsw", "ivf")
-LARGE = 1_000_000  # rows above which `auto` takes ivf, which is built in a fraction of the time
-LINKS, BREADTH, EXPLORED = (
-    32,
-    200,
-    128,
-)  # of HNSW: links of a row; candidates while it is built, and when it is searched
-PER_LIST, READ_SHARE = 40, 32  # of IVF: training rows of a list; one list in so many is read
-ROWS_ADDED = 65536  # added at a time
-SAMPLE, RECALL_AT = 200, 10  # queries and neighbours that recall is measured with
-
-
-@dataclass(frozen=True)
-class Built:
-    """What is known of an index of faiss: stored next to it.
-
-    Args:
-        kind: `hnsw` or `ivf`.
-        recall: share of the 10 nearest neighbours of a sample of rows that the index finds.
-        seconds: of building it.
-    """
-
-    kind: str
-    rows: int
-    recall: float
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"faiss {self.kind} of {self.rows:,} vectors: recall@{RECALL_AT} {self.recall:.3f} of the exact search"
-
-
 class Approximate:
     """An index of faiss that answers as `nearest` does."""
 
-    def __init__(self, index: Any, kind: str):
-        self.index, self.kind = index, kind
+    def __init__(self, index: Any):
+        self.index = index
 
     def nearest(self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """As `nearest` of the exact search; row -1 and score -inf where fewer than `k` neighbours were found."""
-        faiss = import_faiss()
-        wanted = k + (exclude is not None)
-        if self.kind == "hnsw":
-            options = faiss.SearchParametersHNSW(efSearch=max(EXPLORED, 2 * wanted))
-        else:
-            options = faiss.SearchParametersIVF(nprobe=max(1, self.index.nlist // READ_SHARE))
-        scores, rows = self.index.search(np.ascontiguousarray(queries), wanted, params=options)
+        scores, rows = self.index.search(np.ascontiguousarray(queries), k + (exclude is not None))
         scores[rows < 0] = -np.inf
         if exclude is None:
             return rows, scores
@@ -236,52 +197,57 @@ class Approximate:
         return np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
-def approximate(vectors: Vectors, kind: str, folder: Path, key: str, name: str | None = None) -> Approximate:
-    """An index of faiss, read from a folder, or built and stored there; logs its recall.
+def approximate(
+    vectors: Vectors, kind: str, folder: Path | None, key: str = "", name: str | None = None
+) -> Approximate:
+    """An index of faiss, read from a folder, or built, and stored there; logs the recall of a new one.
 
     Args:
         vectors: unit vectors, float32 of shape `(rows, width)`.
         kind: one of `KINDS`.
+        folder: None keeps the index in memory.
         key: hash of all that the vectors depend on.
         name: what the vectors are called; earlier indexes of that name, with another key, are removed.
 
     Raises:
         InputError: faiss is not installed, or the index cannot be written.
     """
-    faiss = import_faiss()
+    try:
+        import faiss
+    except ImportError as error:
+        raise InputError("--faiss needs faiss, which is not installed. Run pip install -e '.[faiss]', or leave the "
+                         "flag out: the exact search needs nothing.") from error  # fmt: skip
     kind = kind if kind != "auto" else "hnsw" if len(vectors) <= LARGE else "ivf"
-    file = folder / (f"{key}.{kind}.faiss" if name is None else f"{name}.{key}.{kind}.faiss")
-    about = file.with_suffix(".json")
-    if file.is_file() and about.is_file():
+    about = f"faiss {kind} of {len(vectors):,} vectors"
+    file = None if folder is None else folder / f"{f'{name}.' if name else ''}{key}.{kind}.faiss"
+    if file is not None and file.is_file():
         index = faiss.read_index(str(file))
         if (index.ntotal, index.d) == vectors.shape:
-            built = Built(**json.loads(about.read_text(encoding="utf-8")))
-            logger.info("%s; read from %s", built, file)
-            return Approximate(index, kind)
+            logger.info("%s, read from %s", about, file)
+            return Approximate(index)
     start = time.perf_counter()
-    found = Approximate(build(faiss, vectors, kind), kind)
-    seconds = time.perf_counter() - start
-    built = Built(kind, len(vectors), recall(found, vectors), round(seconds, 1))
-    with writing(file), partial_file(file) as partial:
-        faiss.write_index(found.index, str(partial))
-    write_atomically(about, json.dumps(asdict(built)) + "\n")
-    if name is not None:
-        for old in set(folder.glob(f"{glob.escape(name)}.*.{kind}.faiss")) - {file}:
+    found = Approximate(build(vectors, kind))
+    logger.info("%s, built in %.0f s: recall@%d %.3f of the exact search", about, time.perf_counter() - start,
+                RECALL_AT, recall(found, vectors))  # fmt: skip
+    if file is not None:
+        with writing(file), partial_file(file) as partial:
+            faiss.write_index(found.index, str(partial))
+        for old in set(file.parent.glob(f"{glob.escape(name)}.*.{kind}.faiss")) - {file} if name else ():
             old.unlink(missing_ok=True)
-            old.with_suffix(".json").unlink(missing_ok=True)
-    logger.info("%s; built in %.0f s, stored in %s", built, seconds, file)
     return found
 
 
-def build(faiss, vectors: Vectors, kind: str):
+def build(vectors: Vectors, kind: str) -> Any:
     """A new index of all vectors."""
-    width = vectors.shape[1]
+    import faiss
+
+    lists = int(max(1, min(4 * len(vectors) ** 0.5, len(vectors) // PER_LIST)))
+    factory = "HNSW32" if kind == "hnsw" else f"IVF{lists},Flat"
+    index: Any = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
     if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(width, LINKS, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = BREADTH
+        index.hnsw.efConstruction, index.hnsw.efSearch = 200, 128  # the defaults miss neighbours
     else:
-        lists = int(max(1, min(4 * len(vectors) ** 0.5, len(vectors) // PER_LIST)))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
+        index.nprobe = max(1, lists // READ_SHARE)
         rows = np.random.default_rng(0).permutation(len(vectors))[: lists * PER_LIST]
         index.train(vectors[np.sort(rows)])
     with tqdm(total=len(vectors), desc=f"faiss {kind}", unit="row") as progress:
@@ -299,23 +265,7 @@ def recall(found: Approximate, vectors: Vectors) -> float:
         return 1.0
     exact, _ = nearest(queries, vectors, depth, rows)
     close, _ = found.nearest(queries, depth, rows)
-    return round(float((exact[:, :, None] == close[:, None, :]).any(axis=2).mean()), 4)
-
-
-def import_faiss():
-    """The module.
-
-    Raises:
-        InputError: it is not installed.
-    """
-    try:
-        import faiss
-    except ImportError as error:
-        raise InputError(
-            "--faiss takes faiss, which is not installed. Run pip install -e '.[faiss]', or leave the flag out: the "
-            "exact search finds the same or better neighbours, in more time."
-        ) from error
-    return faiss
+    return float((exact[:, :, None] == close[:, None, :]).any(axis=2).mean())
 
 
 def found_by_vectors(queries: np.ndarray, documents: np.ndarray, relevance: Relevance) -> dict[str, np.ndarray]:

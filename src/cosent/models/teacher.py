@@ -1,6 +1,5 @@
 """Embeddings and scores of a model, a teacher for one, computed once and cached on disk by model and texts."""
 
-import hashlib
 import logging
 import math
 import os
@@ -16,7 +15,7 @@ from cosent.compute.distributed import gather_object, local_rank, local_world_si
 from cosent.data.pairs import Prefix
 from cosent.errors import partial_file
 from cosent.inference.embedding import check_finite, quantized
-from cosent.inference.vectors import ShardSettings
+from cosent.inference.vectors import ShardSettings, fingerprint
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import Embedder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
@@ -171,18 +170,6 @@ def in_key(prefix: Prefix, text: str) -> str:
     return f"{prefix.text}\0{prefix.skip}\0{text}" if prefix.text else text
 
 
-def fingerprint(teacher: TextModel, texts: list[str]) -> str:
-    """Key of the cache: a teacher's weights, modules, tokenizer and maximum length, and the texts."""
-    digest = hashlib.sha256()
-    for name, value in sorted(teacher.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    digest.update(teacher.rules.encode())
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    return digest.hexdigest()[:40]
-
-
 def load_encoder(model: str, dtype: str = "float32", int8: bool = False, device: str = "cpu") -> SentenceEncoder:
     return placed(load_bi_encoder(model), dtype, int8, device)
 
@@ -209,7 +196,7 @@ def load_with_settings(
         settings: other fields of `ShardSettings`.
     """
     encoder = load_bi_encoder(str(model))
-    sha256 = fingerprint(encoder, [])  # before it gets another type
+    sha256 = fingerprint(encoder)  # before it gets another type
     encoder = placed(encoder, dtype, int8, device)
     prefix = encoder.prefix(encoder.prompts.text(prompt, prompt_name))
     settings |= {"prefix": prefix, "dtype": dtype, "int8": int8}

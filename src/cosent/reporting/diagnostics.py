@@ -3,7 +3,7 @@
 import numpy as np
 
 from cosent.evaluation.calibration import BINS, reliability, uncalibrated
-from cosent.evaluation.score_groups import split_by
+from cosent.evaluation.similarity import split_by
 from cosent.reporting import figures
 from cosent.reporting.document import Cell, Figure, Figures, Number, Section, Table, mean_of, measured, times_100
 from cosent.results import Result, Study

@@ -15,7 +15,7 @@ from transformers.integrations.integration_utils import default_logdir
 
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.evaluation.score_groups import split_by
+from cosent.evaluation.similarity import split_by
 from cosent.run import Metrics, Scores
 
 logger = logging.getLogger(__name__)

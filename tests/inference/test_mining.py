@@ -1,4 +1,4 @@
-"""Which neighbours form pairs: the same as sentence-transformers', and none that is known."""
+"""Mining: the same neighbours as sentence-transformers, and no pair that is labelled."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
 from cosent.data.corpus import load_corpus
-from cosent.inference import mining as candidates
+from cosent.inference import mining
 from cosent.inference.mining import Ranks, cosines, neighbour_pairs, random_pairs, read_pool
 from cosent.inference.neighbours import approximate
 from cosent.models.bi_encoder import SentenceEncoder
@@ -53,38 +53,35 @@ def by_sentence_transformers(folder: str, pool, ranks: Ranks) -> set[frozenset]:
     return {frozenset((row["anchor"], row["positive"])) for row in mined if not row["label"]}
 
 
-@pytest.mark.parametrize(
-    "ranks",
-    [
+def test_the_same_neighbours_as_sentence_transformers(pool, saved, monkeypatch):
+    """Fails if a rank, a margin or a highest score means something else than in `mine_hard_negatives`."""
+    monkeypatch.setattr(mining, "QUERIES", 7)  # several blocks
+    vectors = SentenceEncoder.from_pretrained(saved).encode(pool.texts, normalize=True)
+    for ranks in (
         Ranks(0, 5, 2),
         Ranks(3, 12, 4),
         Ranks(0, 10, 3, max_score=0.97),
         Ranks(2, 10, 3, margin=0.001),
         Ranks(1, 20, 5, margin=-0.01, max_score=0.95),
-    ],
-    ids=["nearest", "range", "max_score", "margin", "all"],
-)
-def test_the_same_neighbours_as_sentence_transformers(pool, saved, ranks, monkeypatch):
-    """Fails if a rank, a margin or a highest score means something else than in `mine_hard_negatives`."""
-    monkeypatch.setattr(candidates, "QUERIES", 7)  # several blocks
-    vectors, left_out = SentenceEncoder.from_pretrained(saved).encode(pool.texts, normalize=True), Counter()
-    first, second = neighbour_pairs(pool, vectors, ranks, pool.labels == 1, left_out)
-    ours = {frozenset((pool.texts[a], pool.texts[b])) for a, b in zip(first, second, strict=True)}
-    assert len(ours) == len(first) > 5
-    assert ours == by_sentence_transformers(saved, pool, ranks)
-    for value, reason in ((ranks.margin, "within the margin"), (ranks.max_score, "above the highest cosine")):
-        assert (left_out[f"neighbour {reason}"] > 0) == (value is not None)
+    ):
+        left_out = Counter()
+        first, second = neighbour_pairs(pool, vectors, ranks, pool.labels == 1, left_out)
+        ours = {frozenset((pool.texts[a], pool.texts[b])) for a, b in zip(first, second, strict=True)}
+        assert len(ours) == len(first) > 5
+        assert ours == by_sentence_transformers(saved, pool, ranks), ranks
+        for value, reason in ((ranks.margin, "within the margin"), (ranks.max_score, "above the highest cosine")):
+            assert (left_out[f"neighbour {reason}"] > 0) == (value is not None)
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
-def test_faiss_finds_nearly_the_same_pairs(pool, saved, tmp_path, kind):
+def test_faiss_finds_nearly_the_same_pairs(pool, saved, tmp_path):
     """Fails if --faiss pairs a sentence with itself, or with a row that faiss did not find."""
     pytest.importorskip("faiss")
     vectors = SentenceEncoder.from_pretrained(saved).encode(pool.texts, normalize=True)
-    find = approximate(vectors, kind, tmp_path, "0" * 16).nearest
-    both = [neighbour_pairs(pool, vectors, Ranks(0, 5, 2), pool.labels == 1, Counter(), by) for by in (None, find)]
-    exact, found = (set(zip(first.tolist(), second.tolist(), strict=True)) for first, second in both)
-    assert len(exact & found) > 0.9 * len(exact) and all(0 <= a != b >= 0 for a, b in found)
+    for kind in ("hnsw", "ivf"):
+        find = approximate(vectors, kind, tmp_path, "0" * 16).nearest
+        both = [neighbour_pairs(pool, vectors, Ranks(0, 5, 2), pool.labels == 1, Counter(), by) for by in (None, find)]
+        exact, found = (set(zip(first.tolist(), second.tolist(), strict=True)) for first, second in both)
+        assert len(exact & found) > 0.9 * len(exact) and all(0 <= a != b >= 0 for a, b in found)
 
 
 def test_nothing_known_is_made(make_corpus):
@@ -111,7 +108,7 @@ def test_nothing_known_is_made(make_corpus):
 
 def test_cosines_in_blocks(monkeypatch):
     """Fails if a block of pairs gets the cosines of another."""
-    monkeypatch.setattr(candidates, "PAIRS", 3)
+    monkeypatch.setattr(mining, "PAIRS", 3)
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(9, 4)).astype(np.float32)
     first, second = rng.integers(9, size=(2, 20))

@@ -1,0 +1,280 @@
+"""Answers of the page as HTML, in Chinese and English; whatever a user or a model wrote is escaped."""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from cosent.data.files import LABEL_NAMES, PAIR, is_label, open_table, value_of
+from cosent.errors import InputError
+from cosent.evaluation.calibration import DecisionRule
+from cosent.inference.index import Hit, Index
+from cosent.models.bi_encoder import Embedder, TextModel
+from cosent.models.student import Student
+from cosent.run import decision_rules
+
+TOP, CANDIDATES = 10, 50  # sentences shown, and read again by the cross-encoder
+SAMPLES, KEPT = 60, 20  # paraphrases drawn, and shown
+LONGEST, LONGEST_SHOWN = 1000, 300  # characters of a sentence that is typed, and of one in a table
+MOST_PIECES = 48  # coloured per sentence: a pair takes at most 97 scores
+MOST_ROWS = 200  # pairs to label
+CJK = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+JOINED = "(?:\u200d\\S|[\u0300-\u036f\ufe0f\U0001f3fb-\U0001f3ff])*"  # an emoji of several code points stays whole
+PIECE = re.compile(f"(?:(?![{CJK}])\\w)+|\\S{JOINED}")
+NAMES = {True: "双塔 bi-encoder", False: "交互式 cross-encoder"}
+SCORES = {True: "余弦 cosine", False: "分数 score"}
+LEGEND = (
+    '<p class="legend"><span class="more">蓝 +</span> 使分数升高 raises the score · <span class="less">橙 −</span> '
+    "使分数降低 lowers it: 分数减去删掉该字词后的分数，各项之和不等于总分 the score minus the score without it; "
+    "these need not add up to the score</p>"
+)
+NO_RULE = (
+    '<p class="note">没有判定阈值和概率 No threshold and no probabilities: 该模型不是在这里用 0/1 标签训练的 '
+    "this model was not trained here on labels of 0 and 1 with these prompts</p>"
+)
+
+Score = Callable[[list[str], list[str]], np.ndarray]  # scores of pairs
+Parts = list[tuple[str, float]]  # pieces of a sentence and the contribution of each
+Row = Sequence[object]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A model that scores pairs, its decision rules, and its name on the page."""
+
+    model: TextModel
+    rules: Sequence[DecisionRule]
+    name: str
+
+    @classmethod
+    def of(cls, folder: str, model: TextModel) -> "Judge":
+        """A judge with the rules of its folder that were found with the prompts it reads here."""
+        prompts = model.prompts.sides()
+        rules = [rule for rule in decision_rules(folder).values() if rule.prompts == prompts]
+        return cls(model, rules, "/".join(Path(folder).parts[-2:]))
+
+    @property
+    def is_cosine(self) -> bool:
+        return isinstance(self.model, Embedder)
+
+    @property
+    def heading(self) -> str:
+        return f"{NAMES[self.is_cosine]} <code>{escape(self.name)}</code>"
+
+    def scores(self, first: list[str], second: list[str]) -> np.ndarray:
+        return np.asarray(self.model.similarity(first, second))
+
+
+@dataclass(frozen=True)
+class Models:
+    """The loaded models, shared by all users of the page; None without the flag that brings one.
+
+    Args:
+        judges: `--model`, then `--cross`.
+    """
+
+    judges: Sequence[Judge]
+    index: Index | None = None
+    student: Student | None = None
+
+
+def sentence(text: object, name: str) -> str:
+    """What somebody typed, as one line without lone surrogates, which no tokenizer or file takes.
+
+    Raises:
+        InputError: nothing, or more than `LONGEST` characters.
+    """
+    line = " ".join(str(text or "").encode("utf-8", "replace").decode().replace("\0", " ").split())
+    if not line:
+        raise InputError(f"{name}：空的，请先填写。It is empty: write something.")
+    if len(line) > LONGEST:
+        raise InputError(
+            f"{name}：{len(line):,} 个字符，最多 {LONGEST:,} 个，请缩短。"
+            f"It has {len(line):,} characters, at most {LONGEST:,} are read: shorten it."
+        )
+    return line
+
+
+def pieces(text: str) -> list[tuple[int, int]]:
+    """Spans of single Chinese characters, words of other scripts and marks, grouped in a long sentence."""
+    spans = [match.span() for match in PIECE.finditer(text)]
+    size = -(-len(spans) // MOST_PIECES) or 1
+    groups = [spans[start : start + size] for start in range(0, len(spans), size)]
+    return [(group[0][0], group[-1][1]) for group in groups]
+
+
+def contributions(score: Score, one: str, other: str) -> tuple[float, Parts, Parts]:
+    """The score of a pair, and the score minus that without each piece of either sentence; one call of `score`."""
+    spans = pieces(one), pieces(other)
+    first = [one, *(one[:start] + one[stop:] for start, stop in spans[0]), *[one] * len(spans[1])]
+    second = [other, *[other] * len(spans[0]), *(other[:start] + other[stop:] for start, stop in spans[1])]
+    total, *without = (float(value) for value in score(first, second))
+    rest = iter(without)
+    parts = [[(text[start:stop], total - next(rest)) for start, stop in some]
+             for text, some in zip((one, other), spans, strict=True)]  # fmt: skip
+    return total, parts[0], parts[1]
+
+
+def comparison(judges: Sequence[Judge], first: object, second: object) -> str:
+    """Score, verdicts and contributions of a pair by each model."""
+    pair = sentence(first, "句子一 Sentence 1"), sentence(second, "句子二 Sentence 2")
+    return "".join(judgement(judge, *pair) for judge in judges) + LEGEND
+
+
+def judgement(judge: Judge, one: str, other: str) -> str:
+    score, *parts = contributions(judge.scores, one, other)
+    rules = "".join(verdict(rule, score) for rule in judge.rules) or NO_RULE
+    strongest = max((abs(added) for some in parts for _, added in some), default=0.0)
+    return (
+        f'<section class="judge"><h3>{judge.heading}</h3><p class="score">{score:.4f} '
+        f"<small>{SCORES[judge.is_cosine]}</small></p>{rules}"
+        f"{''.join(coloured(some, strongest) for some in parts)}</section>"
+    )
+
+
+def verdict(rule: DecisionRule, score: float) -> str:
+    similar, probability = bool(rule.similar([score])[0]), float(rule.probabilities([score])[0])
+    kind, words = ("similar", "相似 similar") if similar else ("different", "不相似 not similar")
+    return (
+        f'<p class="verdict {kind}"><strong>{words}</strong> · 阈值 threshold {rule.threshold:.4f} · 概率 probability '
+        f"{probability:.4f} ({escape(rule.corpus)})</p>"
+    )
+
+
+def coloured(parts: Parts, strongest: float) -> str:
+    """The pieces of a sentence, each above its contribution; the largest of the pair has the deepest colour."""
+    spans = []
+    for text, added in parts:
+        kind = "" if abs(added) < 0.005 else "more" if added > 0 else "less"
+        depth = 0.75 * abs(added) / strongest if strongest else 0.0
+        number = f"{added:+.2f}" if kind else "0.00"
+        spans.append(f'<span class="piece {kind}" style="--depth:{depth:.2f}">{escape(text)}'
+                     f"<small>{number}</small></span>")  # fmt: skip
+    return f'<p class="pieces">{"".join(spans)}</p>'
+
+
+def hits(models: Models, query: object) -> str:
+    """The sentences nearest to a query, in the order of the cross-encoder if there is one."""
+    assert models.index is not None
+    reranker = models.judges[1].model if len(models.judges) > 1 else None
+    top, candidates = (min(number, len(models.index)) for number in (TOP, CANDIDATES))
+    text = sentence(query, "要找的 The query")
+    return table_of_hits(models.index.search([text], top, reranker=reranker, candidates=candidates)[0])
+
+
+def table_of_hits(nearest: Sequence[Hit]) -> str:
+    reranked = any(hit.rerank is not None for hit in nearest)
+    header = ["", "句子 sentence", *([NAMES[False]] if reranked else []), NAMES[True], "行 row"]
+    rows = []
+    for rank, hit in enumerate(nearest, start=1):
+        judged = [] if hit.rerank is None else [f"{hit.rerank:.4f}"]
+        rows.append([str(rank), hit.sentence, *judged, f"{hit.cosine:.4f}", str(hit.row)])
+    return table("最近的句子 Nearest sentences", header, rows)
+
+
+def paraphrases(models: Models, text: object) -> str:
+    """Paraphrases with the student's cosines and the scores of `--model`, which is harder to please."""
+    assert models.student is not None
+    source, judge = sentence(text, "句子 Sentence"), models.judges[0]
+    written = models.student.similar_sentences([source], num_samples=SAMPLES, keep=KEPT)[0]
+    if not written:
+        return message("没有写完的句子，请换一句。No sentence was finished: try another one.")
+    scores = judge.scores([source] * len(written), [one for one, _ in written])
+    rows = [[str(rank), one, f"{cosine:.4f}", f"{score:.4f}"]
+            for rank, ((one, cosine), score) in enumerate(zip(written, scores, strict=True), start=1)]  # fmt: skip
+    return table("改写 Paraphrases", ["", "句子 sentence", "学生 student", NAMES[judge.is_cosine]], rows)
+
+
+def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls in its own box, which the keyboard can reach; the second column is text."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    cells = [[cell if len(cell) <= LONGEST_SHOWN else f"{cell[:LONGEST_SHOWN]}…" for cell in row] for row in rows]
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
+    name = escape(caption)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{name}"><table class="found">'
+        f"<caption>{name}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def message(text: object) -> str:
+    """What is wrong, for the user."""
+    return f'<p class="message" role="alert">{escape(str(text))}</p>'
+
+
+def read_pairs(path: str) -> tuple[list[list[str]], bool]:
+    """The first rows of a file of pairs with an empty score each, and whether it has more.
+
+    Raises:
+        InputError: a file without two columns of sentences.
+    """
+    name = Path(path).name
+    try:
+        file = open_table(path, None, PAIR, "sentence1, sentence2", name)
+        label = next((one for one in LABEL_NAMES if one in file.names), None)
+        rows = list(islice(file.rows(), MOST_ROWS + 1))
+    except InputError as error:
+        needed = "读不了：需要 UTF-8 编码、有两列句子的文件，表格已清空"
+        raise InputError(f"{needed}。The file cannot be read. {error}".replace(path, name)) from error
+    pairs = [[*(row[one] for one in file.sentences), label_text(row.get(label)), ""] for row in rows]
+    return pairs[:MOST_ROWS], len(rows) > MOST_ROWS
+
+
+def label_text(label: object) -> str:
+    """A label as a number where it is one of the words for 0 and 1, e.g. 是; other text as it is."""
+    return "" if label is None else str(value_of(label, None)).strip()
+
+
+def filled(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    """Name, sentences and label of each row that holds anything besides a score.
+
+    Raises:
+        InputError: no row, too many, or a sentence that is missing or too long.
+    """
+    pairs = []
+    for number, (one, other, label, *_) in enumerate(rows, start=1):
+        if any(str(cell or "").strip() for cell in (one, other, label)):
+            name = f"第 {number} 行 row {number}"
+            texts = [sentence(one, f"{name}, sentence1"), sentence(other, f"{name}, sentence2")]
+            pairs.append((name, [*texts, label_text(label)]))
+    if not 0 < len(pairs) <= MOST_ROWS:
+        raise InputError(f"请填 1 至 {MOST_ROWS} 行。Expected 1 to {MOST_ROWS} rows, got {len(pairs)}.")
+    return pairs
+
+
+def scored(judge: Judge, rows: Sequence[Row]) -> list[list[str]]:
+    """The rows that are filled, with the judge's score of each."""
+    pairs = [row for _, row in filled(rows)]
+    scores = judge.scores([row[0] for row in pairs], [row[1] for row in pairs])
+    return [[*row, f"{score:.4f}"] for row, score in zip(pairs, scores, strict=True)]
+
+
+def as_tsv(rows: Sequence[Row]) -> str:
+    """The pairs as TSV with a header, without quotes, as `data_scripts.prepare` reads it.
+
+    Raises:
+        InputError: a label that is not a number.
+    """
+    lines = [["sentence1", "sentence2", "label"]]
+    for name, row in filled(rows):
+        if not is_label(row[2]):
+            raise InputError(f"{name}：标签 {row[2]!r} 不是数字，请改正。The label is no number: correct it.")
+        lines.append(row)
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def download(text: str) -> str:
+    """A link that holds the exported pairs, and the command that reads them."""
+    labels = [line.rpartition("\t")[2] for line in text.splitlines()[1:]]
+    kind = "binary" if {*map(float, labels)} <= {0, 1} else "scores"
+    address = f"data:text/tab-separated-values;charset=utf-8;base64,{b64encode(text.encode()).decode()}"
+    return (
+        f'<p class="done" role="status">已导出 Exported: <a class="download" download="pairs.tsv" href="{address}">'
+        f"pairs.tsv</a> ({len(labels)} 对 pairs)</p>"
+        f"<p><code>python -m data_scripts.prepare my_pairs --source pairs.tsv --label_kind {kind}</code></p>"
+    )

@@ -1,0 +1,167 @@
+"""Answers of the page: numbers, verdicts, pairs that are exported, and nothing of a user that a browser would run."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+
+from cosent.cli import parse
+from cosent.data.manifest import Manifest
+from cosent.demo_page import answers
+from cosent.demo_page.answers import LONGEST, MOST_PIECES, MOST_ROWS, Judge, Models
+from cosent.errors import InputError
+from cosent.evaluation.calibration import DecisionRule, Platt
+from cosent.inference.index import Hit
+from data_scripts import prepare
+
+SCRIPT = "<img src=x onerror=alert(1)>"
+RULE = DecisionRule("lcqmc", 0.8, Platt(pairs=100, slope=2.0, intercept=0.0))
+EMPTY = ["", None, "", ""]
+
+
+class Characters:
+    """Scores a pair by its shared characters, and writes one sentence or none."""
+
+    def similarity(self, first, second):
+        return np.array([len(set(one) & set(two)) / 10 for one, two in zip(first, second, strict=True)])
+
+    def similar_sentences(self, texts, num_samples, keep):
+        return [[(SCRIPT, 0.5)] if text == "写" else [] for text in texts]
+
+
+JUDGE = Judge(Characters(), [RULE], "runs/<img>")
+
+
+def text_of(html):
+    return re.sub(r"<[^>]*>", " ", html)
+
+
+def test_pieces():
+    """Fails if a word or an emoji falls apart, a Chinese word is one piece, or a long sentence costs many scores."""
+    for sentence, expected in (
+        ("我爱北京", ["我", "爱", "北", "京"]),
+        ("iPhone 13怎么样？", ["iPhone", "13", "怎", "么", "样", "？"]),
+        ("好👩‍👩‍👧!👍🏽", ["好", "👩‍👩‍👧", "!", "👍🏽"]),
+        ("", []),
+    ):
+        assert [sentence[start:stop] for start, stop in answers.pieces(sentence)] == expected
+    spans = answers.pieces("北" * 1000)
+    assert len(spans) <= MOST_PIECES and [start for start, _ in spans[1:]] == [stop for _, stop in spans[:-1]]
+
+
+def test_contributions_are_what_is_lost():
+    """Fails if a piece is blamed for another one's score: here the score counts marked characters."""
+    calls = []
+
+    def score(first, second):
+        calls.append(len(first))
+        return np.array([one.count("好") + 10 * other.count("坏") for one, other in zip(first, second, strict=True)])
+
+    total, first, second = answers.contributions(score, "好的好", "不坏")
+    assert total == 12 and calls == [6]  # one batch: the pair, 3 and 2 without a piece
+    assert first == [("好", 1), ("的", 0), ("好", 1)]
+    assert second == [("不", 0), ("坏", 10)]
+
+
+def test_a_comparison_shows_all():
+    """Fails if a score, a verdict or a contribution is missing or wrong."""
+    shown = answers.comparison([JUDGE], "北京好", "北京")
+    assert "0.2000" in shown and "不相似" in shown and "交互式 cross-encoder" in shown
+    assert re.findall(r'piece (\w*)" style="--depth:([\d.]+)">(.)<', shown) == [
+        *[("more", "0.75", "北"), ("more", "0.75", "京"), ("", "0.00", "好")],
+        *[("more", "0.75", "北"), ("more", "0.75", "京")],
+    ]
+    small = answers.coloured([("甲", 0.0049), ("乙", -0.0049), ("丙", -0.0051)], 0.0051)
+    assert re.findall(r'piece (\w*)"[^>]*>\w<small>([^<]*)<', small) == [("", "0.00"), ("", "0.00"), ("less", "-0.01")]
+    above, below = (text_of(answers.verdict(RULE, score)) for score in (0.8, 0.79))
+    assert "相似 similar" in above and "不相似" not in above and "0.8000" in above and "不相似" in below
+    assert f"{1 / (1 + np.exp(-1.6)):.4f}" in above and "lcqmc" in above
+    assert "No threshold" in answers.judgement(Judge(Characters(), [], "m"), "好", "好")
+
+
+def test_tables_keep_order_and_scores():
+    """Fails if columns are mixed up, with or without a cross-encoder, or a student without a sentence says nothing."""
+    shown = text_of(answers.table_of_hits([Hit(7, "甲", 0.5, 2.0), Hit(3, "乙", 0.75, -1.0)])).split()
+    assert shown[-10:] == ["1", "甲", "2.0000", "0.5000", "7", "2", "乙", "-1.0000", "0.7500", "3"]
+    plain = text_of(answers.table_of_hits([Hit(7, "甲", 0.5)]))
+    assert "cross" not in plain and plain.split()[-4:] == ["1", "甲", "0.5000", "7"]
+    assert "长" * 301 not in answers.table_of_hits([Hit(0, "长" * 5000, 0.5)])
+    assert "No sentence" in answers.paraphrases(Models([JUDGE], student=Characters()), "别写")
+
+
+def test_what_users_write_is_text():
+    """Fails if a sentence, a row of the searched file or an error message can run a script in somebody's browser."""
+    for shown in (
+        answers.comparison([JUDGE], SCRIPT, SCRIPT),
+        answers.table_of_hits([Hit(0, SCRIPT, 0.5)]),
+        answers.paraphrases(Models([JUDGE], student=Characters()), "写"),
+        answers.message(f"bad {SCRIPT}"),
+    ):
+        assert "<img" not in shown and "&lt;" in shown
+
+
+def test_what_is_typed_becomes_one_line():
+    """Fails if a line break splits an exported row, a lone surrogate reaches a tokenizer, or nothing is scored."""
+    assert answers.sentence(" 我\t喜欢\r\n北京\x00。\u2028 ", "x") == "我 喜欢 北京 。"
+    assert answers.sentence("好\ud83d😀", "x") == "好?😀"
+    assert len(answers.sentence("长" * LONGEST, "x")) == LONGEST
+    for text, message in (("", "句子一"), (None, "句子一"), (" \n\x00", "句子一"), ("长" * 10_000, "10,000")):
+        with pytest.raises(InputError, match=message):
+            answers.sentence(text, "句子一")
+
+
+def test_files_are_read(tmp_path):
+    """Fails if a file that `cosent similarity --pairs` takes cannot be opened, or is cut without a word."""
+    for name, content, expected in (
+        ("p.tsv", "sentence1\tsentence2\tlabel\n甲\t乙\t1\n", ["甲", "乙", "1", ""]),
+        ("p.csv", 'text1,text2,score\n"甲,",乙,0.5\n', ["甲,", "乙", "0.5", ""]),
+        ("p.jsonl", '{"sentence1": "甲", "sentence2": "乙"}\n', ["甲", "乙", "", ""]),
+        ("p.txt", "甲\t乙\n", ["甲", "乙", "", ""]),
+    ):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        assert answers.read_pairs(str(tmp_path / name)) == ([expected], False)
+    (tmp_path / "p.tsv").write_text("甲\t乙\n" * (MOST_ROWS + 1), encoding="utf-8")
+    rows, more = answers.read_pairs(str(tmp_path / "p.tsv"))
+    assert len(rows) == MOST_ROWS and more
+    (tmp_path / "p.tsv").write_text("a\tb\tc\td\n", encoding="utf-8")
+    with pytest.raises(InputError, match="p.tsv: ") as error:
+        answers.read_pairs(str(tmp_path / "p.tsv"))
+    assert str(tmp_path) not in str(error.value), "the place of an upload is shown"
+
+
+def test_what_is_exported_can_be_prepared(tmp_path):
+    """Fails if corrected labels cannot be trained on, because a quote, tab or empty row broke the file."""
+    rows = [["我喜欢\t北京", '"我爱北京', "1", "0.9"], EMPTY, ["今天\n好", "明天好", "0", ""], ["a", "b", 1.0, ""]]
+    link = answers.download(answers.as_tsv(rows))
+    content = base64.b64decode(re.search('base64,([^"]+)', link)[1])
+    (tmp_path / "pairs.tsv").write_bytes(content)
+    assert "--label_kind binary" in link and content.decode().splitlines()[1] == '我喜欢 北京\t"我爱北京\t1'
+    words = ["mine", "--source", str(tmp_path / "pairs.tsv"), "--label_kind", "binary", "--output", str(tmp_path / "o")]
+    prepare.main(*parse(words, *prepare.ARGUMENTS))
+    assert Manifest.load(tmp_path / "o").splits["train"]["rows"] == 3
+
+
+def test_rows_are_checked():
+    """Fails if half a pair, no pair, a flood of them or a label that is no number is scored or exported."""
+    for rows, message in (
+        ([EMPTY], "1 to 200"),
+        ([["甲", "乙", "1", ""]] * 201, "201"),
+        ([EMPTY, ["甲", " ", "1", ""]], "row 2, sentence2"),
+        *(([EMPTY, ["甲", "乙", label, ""]], "row 2") for label in ("", "similar", "nan", "1e999")),
+    ):
+        with pytest.raises(InputError, match=message):
+            answers.as_tsv(rows)
+    found = answers.scored(JUDGE, [["甲", "甲", "1", "old"], EMPTY, ["甲乙", "乙甲", "", ""]])
+    assert found == [["甲", "甲", "1", "0.1000"], ["甲乙", "乙甲", "", "0.2000"]]
+
+
+def test_what_is_loaded_and_what_is_missing_are_named():
+    """Fails if a user does not read on the page which models are loaded, or how to get what is missing."""
+    pytest.importorskip("gradio", reason="the page needs gradio: pip install -r requirements-dev.txt")
+    from cosent.demo_page.layout import build
+
+    page = json.dumps(build(Models([Judge(None, [], "runs/faq")])).get_config_file(), ensure_ascii=False)
+    for words in ("runs/faq", "--text", "--student", "句子文件", "学生模型"):
+        assert words in page, words
