@@ -72,7 +72,7 @@ def search_part(
     queries: np.ndarray, vectors: Vectors, rows: np.ndarray, scores: np.ndarray, exclude: np.ndarray | None
 ) -> None:
     """As `nearest`, for at most `QUERIES` queries, into the views `rows` and `scores`, which hold no neighbours yet."""
-    k, length = rows.shape[1], groups_of(min(LARGEST, ROWS * QUERIES // len(queries)))
+    k, length = rows.shape[1], min(LARGEST, ROWS * QUERIES // len(queries)) // GROUP * GROUP
     products = np.empty((len(queries), length), np.float32)
     for start, block in blocks(vectors, length):
         highest = multiply(queries, block, products)
@@ -158,21 +158,15 @@ def pairs_above(vectors: Vectors, threshold: float) -> Iterator[tuple[np.ndarray
         First and second row, int64, with first < second, and scores, float32, each of shape `(pairs,)`.
     """
     bound = np.nextafter(np.float32(threshold), np.float32(-np.inf))
-    length = groups_of(ROWS)
     for start in range(0, len(vectors), QUERIES):
         queries = np.ascontiguousarray(vectors[start : start + QUERIES])
-        products, bounds = np.empty((len(queries), length), np.float32), np.full(len(queries), bound)
-        for offset, block in blocks(vectors, length, start):
+        products, bounds = np.empty((len(queries), ROWS), np.float32), np.full(len(queries), bound)
+        for offset, block in blocks(vectors, ROWS, start):
             highest = multiply(queries, block, products)
             first, second, values = above(products, highest, bounds)
             later = second + offset > first + start
             if later.any():
                 yield first[later] + start, second[later] + offset, values[later]
-
-
-def groups_of(rows: int) -> int:
-    """The next multiple of `GROUP`."""
-    return -(-rows // GROUP) * GROUP
 
 
 def blocks(vectors: Vectors, rows: int, first: int = 0) -> Iterator[tuple[int, np.ndarray]]:
