@@ -67,7 +67,7 @@ def test_positives_and_negatives_train_every_pair_loss(prepared, train):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_labels_that_teach_nothing_are_refused_by_the_name_of_the_loss(loss):
-    """Positives alone are enough for the losses that compare them with strangers, and for no other."""
+    """Positives alone are enough for the losses with in-batch negatives, and for no other."""
     manifest = Manifest("mine", "binary", 0.0, 1.0, {"bi_encoder": 32}, {})
     positives, negatives = np.ones(8, dtype=np.float32), np.zeros(8, dtype=np.float32)
     if LOSSES[loss].compares_sentences:

@@ -144,7 +144,7 @@ def test_gradient_checkpointing_changes_no_weight(train, corpus):
 def test_cached_batches_train_as_large_ones_do(train, corpus, chosen):
     """Fails if --cached_batch_size compares within its parts, counts rows twice, or scales the gradient.
 
-    Or if strangers in other parts are overlooked, or groups meet the sentences of others.
+    Or if negatives in other parts are overlooked, or groups meet the sentences of others.
     """
     flags = ("--optim", "sgd", "--dropout", "0", "--learning_rate", "3e-3", "--max_grad_norm", "0", *chosen)
     curves = []

@@ -48,7 +48,7 @@ def test_the_loss_learns_which_sentences_are_similar(corpus, tiny_model):
 
 
 def test_simcse_reads_each_sentence_twice(corpus, tiny_model):
-    """Fails if labels reach a training that is called unsupervised, or a sentence is its own stranger."""
+    """Fails if labels reach a training that is called unsupervised, or a sentence is its own negative."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     data = training_set(
         [load_corpus(str(corpus))], PairDataset, encoder, NO_PREFIXES, "simcse", DataArguments(corpus=[str(corpus)])
@@ -123,10 +123,10 @@ def test_without_dropout_simcse_says_what_it_cannot_learn(train, corpus, caplog)
 
 
 def test_a_weight_of_0_is_refused(train, corpus):
-    with pytest.raises(InputError, match="--stranger_weight must be above 0, got 0: .* use --loss cosent"):
-        train(corpus, "--loss", "cosent_in_batch", "--stranger_weight", "0")
-    with pytest.raises(InputError, match="--stranger_weight does nothing for --loss infonce, which has scale"):
-        train(corpus, "--loss", "infonce", "--stranger_weight", "1")
+    with pytest.raises(InputError, match="--negative_weight must be above 0, got 0: .* use --loss cosent"):
+        train(corpus, "--loss", "cosent_in_batch", "--negative_weight", "0")
+    with pytest.raises(InputError, match="--negative_weight does nothing for --loss infonce, which has scale"):
+        train(corpus, "--loss", "infonce", "--negative_weight", "1")
 
 
 def chained(count: int) -> list[tuple[str, str, float]]:
@@ -135,7 +135,7 @@ def chained(count: int) -> list[tuple[str, str, float]]:
     return [(a, b, 1.0) for part in parts for a, b in zip(part, part[1:], strict=False)]
 
 
-def test_a_corpus_without_strangers_is_refused(make_corpus, tiny_model, caplog):
+def test_a_corpus_without_negatives_is_refused(make_corpus, tiny_model, caplog):
     """Fails if a run whose pairs connect all sentences trains for hours on nothing, or on little without a word."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
 

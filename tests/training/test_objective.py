@@ -34,7 +34,7 @@ def test_labels_of_any_range_are_scaled_into_0_to_1(make_corpus):
     [(0, 1), (0, 5), (1, 5), (0, 10), (1, 6), (0, 3), (0, 100), (-1, 1), (0, 4), (1, 7), (0, 7), (0, 0.3), (2, 9)],
 )
 def test_loss_groups_and_retrieval_agree_on_what_is_similar(low, high):
-    """Fails if a pair is no stranger, but no positive either, or is not to be found, at labels around any threshold."""
+    """Fails if a pair is no negative, but no positive either, or is not to be found, at labels around any threshold."""
     shares = np.arange(0.05, 1.0, 0.05)
     thresholds = [round(low + share * (high - low), 9) for share in shares]
     near = np.float32(thresholds)

@@ -93,8 +93,8 @@ class LossArguments:
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
     cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines next to it.")
     contrastive_weight: float | None = option(None, "cosent_infonce: weight of InfoNCE next to CoSENT.")
-    stranger_weight: float | None = option(
-        None, "cosent_in_batch: weight of all pairs of strangers, relative to the pairs of the batch."
+    negative_weight: float | None = option(
+        None, "cosent_in_batch: weight of all in-batch negatives, relative to the pairs of the batch."
     )
     features: list[str] | None = option(
         None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."

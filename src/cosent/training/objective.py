@@ -64,8 +64,8 @@ ONLY_KIND = {
 }
 ABOVE_0 = {
     "scale": "scores would be ignored or reversed",
-    "stranger_weight": "strangers would be ignored or drawn together, use --loss cosent instead",
-    "contrastive_weight": "strangers would be ignored or drawn together, use --loss cosent instead",
+    "negative_weight": "negatives would be ignored or drawn together, use --loss cosent instead",
+    "contrastive_weight": "negatives would be ignored or drawn together, use --loss cosent instead",
 }
 WHY_NOT = {
     "bi_encoder": "a bi-encoder computes a cosine for a pair, not a logit",
@@ -189,7 +189,7 @@ def scaled(labels: np.ndarray, manifest: Manifest) -> np.ndarray:
     """Labels scaled to 0..1, float32 of shape `(pairs,)`: at least `SIMILAR` where they are at least `similar_from`."""
     low, high = manifest.label_min, manifest.label_max
     shares = ((labels.astype(np.float64) - low) / (high - low)).astype(np.float32)
-    # Rounding could carry a label over an end of its range, or over the boundary that losses with strangers read.
+    # Rounding could carry a label over an end of its range, or over the boundary that losses with in-batch negatives read.
     boundary = np.float32(SIMILAR)
     is_similar = similar(labels, manifest.similar_from)
     return np.where(is_similar, shares.clip(boundary, 1), shares.clip(0, np.nextafter(boundary, np.float32(0))))
