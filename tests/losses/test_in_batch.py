@@ -1,4 +1,4 @@
-"""Losses with in-batch negatives against values on paper, loops over all pairs of sentences, and sentence-transformers."""
+"""Losses with in-batch negatives against values on paper, naive loops, and sentence-transformers."""
 
 import math
 

@@ -3,8 +3,8 @@
 `embeddings` (`torch.Tensor` of shape `(batch, 2, hidden)`) are those of B pairs, `labels` (shape `(batch,)`) lie in
 0..1 and rise with similarity, `groups` (int64 of shape `(batch, 2)`) say which sentences are known to be similar: equal
 numbers, equal or similar sentences, see `data.groups`. The first sentence of a pair and the second one of another pair
-are an in-batch negative if their groups differ. Half precision is computed in float32; without negatives, or without the
-pairs that a loss compares with them, the loss and its gradient are exactly 0. Time and memory are O(batch^2).
+are an in-batch negative if their groups differ. Half precision is computed in float32; without negatives, or without
+the pairs that a loss compares with them, the loss and its gradient are exactly 0. Time and memory are O(batch^2).
 """
 
 import math
@@ -86,7 +86,7 @@ def cosent_infonce_loss(
 
 
 def compared(embeddings: Tensor, labels: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Checks a batch; returns cosines `[i, j] = cos(u[i], v[j])`, labels, and whether i and j are known to be similar."""
+    """Checks a batch; returns cosines `[i, j] = cos(u[i], v[j])`, labels, and whether i and j are in one group."""
     check_embeddings(embeddings)
     check_groups(groups, embeddings)
     u, v = F.normalize(at_least_float32(embeddings), dim=-1).unbind(1)  # (batch, hidden) each
