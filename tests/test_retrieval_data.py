@@ -72,12 +72,12 @@ def test_labels_that_teach_nothing_are_refused_by_the_name_of_the_loss(loss):
     positives, negatives = np.ones(8, dtype=np.float32), np.zeros(8, dtype=np.float32)
     if LOSSES[loss].compares_sentences:
         assert loss_targets(loss, positives, manifest).tolist() == [1.0] * 8
-        with pytest.raises(InputError, match=f"No label .* of mine is at least 0.8.* --loss {loss} would have nothing"):
+        with pytest.raises(InputError, match=f"--loss {loss} .*mine .*0.8"):
             loss_targets(loss, negatives, manifest)
         return
-    with pytest.raises(InputError, match=f"have the label 1. --loss {loss} learns nothing .* with --loss infonce"):
+    with pytest.raises(InputError, match=f"have the label 1, .*--loss {loss} .*--loss infonce"):
         loss_targets(loss, positives, manifest)
-    with pytest.raises(InputError, match="have the label 0. .*Add pairs of another label.$"):
+    with pytest.raises(InputError, match="have the label 0, .*another label.$"):
         loss_targets(loss, negatives, manifest)
 
 
@@ -86,7 +86,7 @@ def test_positives_alone_train(prepared, train):
     folder = prepared([{key: row[key] for key in ("query", "pos")} for row in scored(32)])
     manifest = Manifest.load(folder)
     assert any("every train label is 1" in warning and "--loss infonce" in warning for warning in manifest.warnings)
-    with pytest.raises(InputError, match="--loss cosent learns nothing from one label"):
+    with pytest.raises(InputError, match="--loss cosent .*--loss infonce"):
         train(folder)
     record = read_record(train(folder, "--loss", "infonce", "--per_device_train_batch_size", "8"))
     losses = [entry["loss"] for entry in record.history if "loss" in entry]
