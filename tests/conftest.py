@@ -5,7 +5,8 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import datasets
@@ -102,25 +103,69 @@ def uneven_corpus(pairs, tmp_path_factory) -> Path:
     return prepare(tmp_path_factory.mktemp("corpora") / "made_up", splits, "graded", 3.0)
 
 
-@pytest.fixture
-def train(tiny_model, tmp_path):
-    """Returns a function that trains the tiny model on a prepared folder and gives back the output folder."""
-
+def run_train(model: Path, corpora, folder: Path, *flags: str) -> Path:
+    """Trains a model on prepared folders and gives back the output folder."""
     from cosent.cli import parse  # not every test trains
     from cosent.train import main
     from cosent.training.arguments import TRAIN_ARGUMENTS
 
-    def run(corpora, *flags, output="run"):
-        corpora = map(str, corpora if isinstance(corpora, tuple) else (corpora,))
-        arguments = [
-            *("--model_name_or_path", str(tiny_model), "--corpus", *corpora, "--output_dir", str(tmp_path / output)),
-            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
-            *("--learning_rate", "1e-3", "--num_train_epochs", "2", "--logging_steps", "1", *flags),
-        ]
-        main(*parse(later_wins(arguments), *TRAIN_ARGUMENTS))
-        return tmp_path / output
+    corpora = map(str, corpora if isinstance(corpora, tuple) else (corpora,))
+    arguments = [
+        *("--model_name_or_path", str(model), "--corpus", *corpora, "--output_dir", str(folder)),
+        *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "16"),
+        *("--learning_rate", "1e-3", "--num_train_epochs", "2", "--logging_steps", "1", *flags),
+    ]
+    main(*parse(later_wins(arguments), *TRAIN_ARGUMENTS))
+    return folder
 
-    return run
+
+@pytest.fixture
+def train(tiny_model, tmp_path):
+    """Returns a function that trains the tiny model on a prepared folder and gives back the output folder."""
+    return lambda corpora, *flags, output="run": run_train(tiny_model, corpora, tmp_path / output, *flags)
+
+
+@pytest.fixture(scope="session")
+def made_up(pairs, tmp_path_factory) -> Path:
+    """A corpus of 64 training pairs, of which 32 are those of validation and 32 those of test."""
+    splits = {"train": pairs, "validation": pairs[:32], "test": pairs[32:]}
+    return prepare(tmp_path_factory.mktemp("corpora") / "made_up", splits, "binary", 1.0)
+
+
+class FinishedRun:
+    """A finished training that tests only read: its folder, its record and what it printed."""
+
+    def __init__(self, model: Path, corpus: Path, folder: Path, *flags: str):
+        from cosent.run import read_record
+
+        with redirect_stdout(StringIO()) as stdout:
+            self.folder = run_train(model, corpus, folder, *flags)
+        self.record, self.printed = read_record(folder), stdout.getvalue()
+
+
+@pytest.fixture(scope="session")
+def bi_run(tiny_model, made_up, tmp_path_factory) -> FinishedRun:
+    """A bi-encoder after 8 epochs of 4 steps, with curves for TensorBoard."""
+    flags = ("--pooling", "mean", "--num_train_epochs", "8", "--report_to", "tensorboard")
+    return FinishedRun(tiny_model, made_up, tmp_path_factory.mktemp("bi") / "run", *flags)
+
+
+@pytest.fixture(scope="session")
+def cross_run(tiny_model, made_up, tmp_path_factory) -> FinishedRun:
+    """A cross-encoder after 16 epochs, without segment ids."""
+    flags = ("--tower", "cross_encoder", "--num_train_epochs", "16", "--segment_ids", "zero")
+    return FinishedRun(tiny_model, made_up, tmp_path_factory.mktemp("cross") / "run", *flags)
+
+
+@pytest.fixture(scope="session")
+def lora_run(tiny_model, made_up, tmp_path_factory) -> FinishedRun:
+    """A bi-encoder with an adapter, written while others of the group may read."""
+    flags = ("--use_peft", "true", "--lora_target_modules", "query", "value", "--learning_rate", "3e-2")
+    umask = os.umask(0o027)
+    try:
+        return FinishedRun(tiny_model, made_up, tmp_path_factory.mktemp("lora") / "run", *flags)
+    finally:
+        os.umask(umask)
 
 
 @pytest.fixture(scope="session")

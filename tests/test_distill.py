@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from cosent.models.folder import save_modules
 from cosent.models.modules import Dense, Normalize
 from cosent.models.pooling import Pooling
 from cosent.models.student import Student
-from cosent.run import read_record
+from cosent.run import read_record, read_scores
 from cosent.training.student import perplexity
-from tests.launching import later_wins
+from tests.conftest import prepare
+from tests.launching import history, later_wins
 
 SENTENCES = [
     "怎么还款",
@@ -39,55 +41,54 @@ SENTENCES = [
 TO_THE_END = ("--load_best_model_at_end", "false", "--dropout", "0.0", "--corruption_share", "0.0")
 
 
-@pytest.fixture
-def corpus(make_corpus):
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
     """Nine sentences of three meanings, all pairs: synonyms share a meaning."""
     rows = [(a, b, float(i // 3 == j // 3)) for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES) if i != j]
-    return make_corpus({"train": rows, "validation": rows, "test": rows[:30]})
+    splits = {"train": rows, "validation": rows, "test": rows[:30]}
+    return prepare(tmp_path_factory.mktemp("corpora") / "made_up", splits, "binary", 1.0)
 
 
-@pytest.fixture
-def teacher(tmp_path):
-    """A teacher of another architecture, vocabulary, width and pool."""
-    folder = tmp_path / "teacher"
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory) -> Path:
+    """A teacher of another architecture, vocabulary, width and pooling."""
+    folder = tmp_path_factory.mktemp("teacher")
     characters = sorted(set("".join(SENTENCES)))
     vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters])}
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=24,
-        initializer_range=0.5,
-    )
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     with torch.random.fork_rng():
         torch.manual_seed(3)
+        config = BertConfig(vocab_size=len(vocabulary), initializer_range=0.5, **sizes)
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     BertTokenizer(vocab=vocabulary, model_max_length=64).save_pretrained(folder)
     save_modules(folder, 2, Pooling("mean", 24))
     return folder
 
 
+def run_distill(model: Path, corpus: Path, folder: Path, *flags: str) -> Path:
+    arguments = [
+        *("--model_name_or_path", str(model), "--corpus", str(corpus), "--output_dir", str(folder)),
+        *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "6"),
+        *("--learning_rate", "3e-3", "--num_train_epochs", "1", "--logging_steps", "1"),
+        *("--teacher_cache", str(folder.parent / "cache"), "--generation_sources", "1", *flags),
+    ]
+    main(*parse(later_wins(arguments), *ARGUMENTS))
+    return folder
+
+
 @pytest.fixture
 def distill(tiny_student, tmp_path):
     """Returns a function that trains a tiny student and gives back the output folder."""
-
-    def run(corpus, *flags, model=tiny_student, output="run"):
-        arguments = [
-            *("--model_name_or_path", str(model), "--corpus", str(corpus), "--output_dir", str(tmp_path / output)),
-            *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "6"),
-            *("--learning_rate", "3e-3", "--num_train_epochs", "1", "--logging_steps", "1"),
-            *("--teacher_cache", str(tmp_path / "cache"), "--generation_sources", "2", "--generation_samples", "3"),
-            *flags,
-        ]
-        main(*parse(later_wins(arguments), *ARGUMENTS))
-        return tmp_path / output
-
-    return run
+    return lambda corpus, *flags, model=tiny_student, output="run": run_distill(
+        model, corpus, tmp_path / output, *flags
+    )
 
 
-def losses(folder, name: str) -> list[float]:
-    return [entry[name] for entry in read_record(folder).history if name in entry]
+@pytest.fixture(scope="module")
+def taught(tiny_student, corpus, teacher, tmp_path_factory) -> Path:
+    """The folder of a student after six epochs with the teacher."""
+    flags = ("--teacher", str(teacher), "--num_train_epochs", "6", *TO_THE_END)
+    return run_distill(tiny_student, corpus, tmp_path_factory.mktemp("taught") / "run", *flags)
 
 
 @pytest.mark.parametrize("generation", ["true", "false"])
@@ -96,7 +97,7 @@ def test_a_student_keeps_its_modules(distill, corpus, teacher, tiny_student, tmp
     start = Student.from_pretrained(str(tiny_student))
     start.tail.extend([Dense(32, 12), Normalize()])
     start.save_pretrained(tmp_path / "start")
-    flags = ("--teacher", str(teacher), "--generation", generation)
+    flags = ("--teacher", str(teacher), "--generation", generation, "--generation_sources", "0")
     folder = distill(corpus, *flags, model=tmp_path / "start")
     trained = SentenceEncoder.from_pretrained(str(folder))
     assert trained.modules_after_backbone == start.modules_after_backbone and trained.embedding_dimension == 12
@@ -107,9 +108,8 @@ def test_a_student_keeps_its_modules(distill, corpus, teacher, tiny_student, tmp
     served = SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(served.encode(SENTENCES), vectors, rtol=0, atol=1e-6)
     served.save(str(tmp_path / "again"))
-    np.testing.assert_allclose(
-        SentenceEncoder.from_pretrained(str(tmp_path / "again")).encode(SENTENCES), vectors, rtol=0, atol=1e-6
-    )
+    again = SentenceEncoder.from_pretrained(str(tmp_path / "again"))
+    np.testing.assert_allclose(again.encode(SENTENCES), vectors, rtol=0, atol=1e-6)
 
 
 def test_stage_1(distill, corpus):
@@ -117,12 +117,13 @@ def test_stage_1(distill, corpus):
     folder = distill(corpus, "--num_train_epochs", "12", "--lr_scheduler_type", "constant", *TO_THE_END)
     record = read_record(folder)
     assert record.train_pairs == record.synonyms == 18  # 72 pairs, 3 meanings of 3 sentences
-    assert len(losses(folder, "similarity_loss")) == 36
+    assert len(history(folder, "similarity_loss")) == 36
     before, after = (moment["made_up"]["validation"]["spearman"] for moment in (record.before, record.after))
     assert after > before + 0.1
     assert record.written_after.perplexity < record.written_before.perplexity / 2
     assert record.proof.reloaded == 0 and record.proof.moved > 1e-2
     assert set(record.after["made_up"]) == {"validation", "test"}
+    assert len(read_scores(folder / "scores.npz")["made_up"]["test"]["after"]) == 30
     assert record.footprint.parameters == sum(p.numel() for p in Student.from_pretrained(str(folder)).parameters())
     assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)
     assert Student.from_pretrained(str(folder)).similar_sentences(["怎么还款"], num_samples=4) is not None
@@ -139,43 +140,48 @@ def test_half_precision_measures_what_is_saved(distill, corpus):
     assert {weight.dtype for weight in student.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    "flags, words",
-    [
-        (("--metric_for_best_model", "pearson"), "selected by spearman"),
-        (("--local_comparisons", "true"), "--local_comparisons does nothing"),
-        (("--eval_strategy", "no", "--early_stopping_patience", "1"), "--early_stopping_patience needs"),
-    ],
-)
-def test_flags_that_students_do_not_have(distill, corpus, flags, words):
-    """Fails if a flag is ignored, or an allowed choice ends in a stack trace after an epoch."""
-    with pytest.raises(InputError, match=words):
-        distill(corpus, *flags)
+def test_what_is_refused(distill, make_corpus, corpus, caplog, tmp_path):
+    """Fails if a flag is ignored, or a corpus that cannot teach ends in a stack trace after an epoch."""
+    flags = {
+        ("--metric_for_best_model", "pearson"): "--metric_for_best_model pearson",
+        ("--local_comparisons", "true"): "--local_comparisons",
+        ("--eval_strategy", "no", "--early_stopping_patience", "1"): "--early_stopping_patience",
+        ("--text", str(tmp_path / "more.txt")): "--text .*--teacher",
+        ("--teacher_prompt", "一："): "--teacher_prompt .*--teacher",
+    }
+    for given, words in flags.items():
+        with pytest.raises(InputError, match=words):
+            distill(corpus, *given)
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(corpus, copy)
+    with pytest.raises(InputError, match="--eval_corpora names made_up more than once"):
+        distill(corpus, "--eval_corpora", str(copy))
+    rows = [(a, b, 0.0) for a in SENTENCES for b in SENTENCES]
+    with pytest.raises(InputError, match="no synonyms in train"):
+        distill(make_corpus({"train": rows}, name="different"))
+    only = make_corpus({"train": [("怎么还款", "如何还款", 1.0)] * 12}, name="only")
+    with caplog.at_level(logging.WARNING):
+        assert (distill(only, output="only") / "model.safetensors").is_file()
+    assert "the last epoch is kept" in caplog.text
+    with pytest.raises(InputError, match="12 pairs .* 16"):
+        distill(only, "--per_device_train_batch_size", "16", output="large")
 
 
-def test_early_stopping(distill, corpus):
-    """Fails if --early_stopping_patience is ignored: at a learning rate of 0 no epoch after the first is better."""
-    flags = ("--num_train_epochs", "9", "--early_stopping_patience", "2", "--learning_rate", "0.0")
-    assert len(losses(distill(corpus, *flags, "--generation_sources", "0"), "eval_spearman")) == 3
-
-
-def test_stage_2_learns_the_teachers_cosines(distill, corpus, teacher):
-    """Fails if a teacher with other tokens, width and pool is not matched, or generation is forgotten on the way."""
-    folder = distill(corpus, "--teacher", str(teacher), "--num_train_epochs", "6", *TO_THE_END)
-    record = read_record(folder)
+def test_stage_2_learns_the_teachers_cosines(taught, teacher):
+    """Fails if a teacher with other tokens, width and pooling is not matched, or generation is forgotten on the way."""
+    record = read_record(taught)
     assert record.train_pairs == 72 and record.synonyms == 18
-    model = SentenceEncoder.from_pretrained(str(teacher))
     matrices = []
-    for path in (folder, record.recipe["model_name_or_path"]):
+    for path in (taught, record.recipe["model_name_or_path"]):
         vectors = Student.from_pretrained(str(path)).encode(SENTENCES, normalize=True)
         matrices.append(vectors @ vectors.T)
-    vectors = model.encode(SENTENCES, normalize=True)
+    vectors = SentenceEncoder.from_pretrained(str(teacher)).encode(SENTENCES, normalize=True)
     after, before = (np.square(matrix - vectors @ vectors.T).mean() for matrix in matrices)
     assert after < before / 3
-    assert losses(folder, "similarity_loss")[0] == pytest.approx(100 * before, rel=0.6)  # of one batch, with noise
+    assert history(taught, "similarity_loss")[0] == pytest.approx(100 * before, rel=0.6)  # of one batch, with noise
     assert record.written_after.perplexity < record.written_before.perplexity
     assert set(record.written_after.samples) == {"ended", "distinct", "similar", "overlap", "judged", "wordless"}
-    assert len(list((folder.parent / "cache").iterdir())) == 1
+    assert len(list((taught.parent / "cache").iterdir())) == 1
 
 
 def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model, tmp_path):
@@ -197,12 +203,11 @@ def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model,
 
 def test_a_retrieval_model_alone(distill, corpus, teacher, tiny_model):
     """Fails if users who want no generation need a RoFormer, or get a folder that does not load."""
-    folder = distill(
-        corpus, "--teacher", str(teacher), "--generation", "false", "--student_layers", "1", model=tiny_model
-    )
-    record = read_record(folder)
-    assert record.written_after is None and not losses(folder, "generation_loss")
-    assert np.mean(losses(folder, "similarity_loss")[-3:]) < np.mean(losses(folder, "similarity_loss")[:3])
+    flags = ("--teacher", str(teacher), "--generation", "false", "--student_layers", "1")
+    folder = distill(corpus, *flags, model=tiny_model)
+    assert read_record(folder).written_after is None and not history(folder, "generation_loss")
+    losses = history(folder, "similarity_loss")
+    assert np.mean(losses[-3:]) < np.mean(losses[:3])
     encoder = SentenceEncoder.from_pretrained(str(folder))
     assert encoder.backbone.config.num_hidden_layers == 1 and encoder.encode(["好"]).shape == (1, 32)
 
@@ -211,56 +216,28 @@ def test_text_without_labels(distill, corpus, teacher, tmp_path):
     """Fails if unlabelled text is left out of the similarity term, or written from one another."""
     text = tmp_path / "more.txt"
     text.write_text("\n".join(f"第{number}句话" for number in range(11)), encoding="utf-8")
-    folder = distill(corpus, "--teacher", str(teacher), "--text", str(text), "--synonyms_only", "true")
-    record = read_record(folder)
-    assert record.train_pairs == 18 + 5 and record.synonyms == 18  # the eleventh line has no neighbour
-    with pytest.raises(InputError, match="--text has no labels"):
-        distill(corpus, "--text", str(text), output="other")
+    record = read_record(distill(corpus, "--teacher", str(teacher), "--text", str(text)))
+    assert record.train_pairs == 72 + 5 and record.synonyms == 18  # the eleventh line has no neighbour
 
 
 def test_resuming_ends_where_the_whole_run_does(distill, corpus, teacher):
     """Fails if noise, dropout or data start over after an interruption."""
     flags = ("--teacher", str(teacher), "--num_train_epochs", "2", "--save_total_limit", "3")
     whole = distill(corpus, *flags, output="whole")
-    checkpoint = min(whole.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    checkpoint, last = sorted(whole.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     resumed = distill(corpus, *flags, "--resume_from_checkpoint", str(checkpoint), output="resumed")
-    last = max(path.name for path in whole.glob("checkpoint-*"))
     for name in ("model.safetensors", "2_Dense/model.safetensors"):
-        assert (whole / last / name).read_bytes() == (resumed / last / name).read_bytes()
-
-
-def test_corpora_that_cannot_teach(distill, make_corpus, corpus, caplog):
-    """Fails if a corpus without synonyms, or without a validation split, ends in a stack trace."""
-    rows = [(a, b, 0.0) for a in SENTENCES for b in SENTENCES]
-    with pytest.raises(InputError, match="no synonyms in train"):
-        distill(make_corpus({"train": rows}, name="different"))
-    only = make_corpus({"train": [("怎么还款", "如何还款", 1.0)] * 12}, name="only")
-    with caplog.at_level(logging.WARNING):
-        assert (distill(only, output="only") / "model.safetensors").is_file()
-    assert "the last epoch is kept" in caplog.text
-    with pytest.raises(InputError, match="12 pairs do not fill a batch of 16"):
-        distill(only, "--per_device_train_batch_size", "16", output="large")
-
-
-def test_corpora_of_one_name_are_refused_as_in_training(distill, make_corpus, corpus, tmp_path):
-    """Fails if two folders of one name both count, and the figures of one replace those of the other in silence."""
-    copy = tmp_path / "elsewhere"
-    shutil.copytree(corpus, copy)
-    with pytest.raises(InputError, match="--eval_corpora names made_up more than once"):
-        distill(corpus, "--eval_corpora", str(copy))
-    with pytest.raises(InputError, match="has no train split"):
-        distill(make_corpus({"test": [("甲", "乙", 1.0)]}, name="held_out"))
+        assert (last / name).read_bytes() == (resumed / last.name / name).read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["teacher", "synonyms", "retrieval"])
 def test_cached_batches_teach_as_large_ones_do(distill, corpus, teacher, kind):
     """Fails if parts of a cached batch are compared apart, or lose what is generated or what the teacher says."""
     flags = {"teacher": ("--teacher", str(teacher)), "synonyms": (), "retrieval": ("--generation", "false")}[kind]
-    flags += ("--optim", "sgd", "--learning_rate", "1e-3", "--max_grad_norm", "0", "--num_train_epochs", "1")
+    flags += ("--optim", "sgd", "--learning_rate", "1e-3", "--max_grad_norm", "0", "--generation_sources", "0")
     curves = []
     for name, batch in {"large": ("18",), "cached": ("6", "--cached_batch_size", "18")}.items():
-        sizes = ("--per_device_train_batch_size", *batch, "--logging_steps", "1", "--generation_sources", "0")
-        folder = distill(corpus, *TO_THE_END, *flags, *sizes, output=name)
-        curves.append([losses(folder, "loss"), losses(folder, "grad_norm")])
+        folder = distill(corpus, *TO_THE_END, *flags, "--per_device_train_batch_size", *batch, output=name)
+        curves.append([history(folder, "loss"), history(folder, "grad_norm")])
     assert len(curves[0][0]) >= 1 and min(curves[0][1]) > 1e-3
     np.testing.assert_allclose(curves[1], curves[0], rtol=2e-4)

@@ -22,8 +22,7 @@ from cosent.models.loading import load_tokenizer
 from cosent.models.pooling import Pooling
 from cosent.run import PretrainingRecord, RunRecord
 from cosent.training.arguments import refuse_sharding_flags, use_one_gpu
-from cosent.training.callbacks import check_reporters
-from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
+from cosent.training.checkpoints import claim_output_folder, run_settings
 from cosent.training.pretraining import (
     CONFIGS,
     Pretraining,
@@ -34,7 +33,7 @@ from cosent.training.pretraining import (
 )
 from cosent.training.pretraining_batches import ComparedBatches, NeighbourBatches, Texts, learn_tokenizer
 from cosent.training.proof import COMPARED, HALF, FolderProof
-from cosent.training.record import environment, finish, footprint, recipe
+from cosent.training.record import begin, finish, footprint, recipe
 
 logger = logging.getLogger("cosent.pretrain")
 
@@ -73,7 +72,6 @@ class PretrainingArguments(TrainingArguments):
     output_dir: str | None = option(None, "Folder for the encoder, run.json and the checkpoints.")
     max_minutes: float | None = option(None, "Wall-clock budget in minutes; the learning rate reaches 0 at its end.")
     batch_tokens: int = option(8192, "Tokens per device and step.")
-    mask_ratio: float = option(0.3, "Share of the tokens to predict.")
     neighbour_weight: float = option(0.3, "Weight of finding neighbouring lines.")
     compare_weight: float = option(
         0.0, "Weight of comparing lines that are joined to one input, for cross-encoders; 0: single lines only."
@@ -89,11 +87,8 @@ class PretrainingArguments(TrainingArguments):
         refuse_below_1(self, "gradient_accumulation_steps")
         refuse_negative(self, "learning_rate", "weight_decay")
         refuse_sharding_flags(self)
-        check_reporters(self.report_to)
         if self.max_steps < 0 and self.max_minutes is None:
             raise InputError("Text is streamed endlessly: give --max_minutes or --max_steps.")
-        if not 0 < self.mask_ratio < 1:
-            raise InputError(f"--mask_ratio is a share between 0 and 1, got {self.mask_ratio}.")
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
         super().__post_init__()
         use_one_gpu(self)
@@ -102,11 +97,10 @@ class PretrainingArguments(TrainingArguments):
 
 
 def main(text_args: TextArguments, encoder_args: EncoderArguments, args: PretrainingArguments):
-    start = time.time()
-    if has_finished(args):
+    start = begin(args)
+    if start is None:
         return
-    checkpoint, here = find_checkpoint(args), environment()
-    untrained = args.max_steps == 0
+    checkpoint, untrained = start.checkpoint, args.max_steps == 0
     if args.max_steps <= 0:
         args.max_steps = WITHOUT_LIMIT
     set_seed(args.seed)
@@ -147,13 +141,13 @@ def main(text_args: TextArguments, encoder_args: EncoderArguments, args: Pretrai
         )
         record = RunRecord(
             recipe=recipe(args, text_args, encoder_args),
-            environment=here,
+            environment=start.environment,
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
             pretraining=done,
             history=trainer.state.log_history,
             train_seconds=60 * done.minutes,
-            seconds=time.time() - start,
+            seconds=time.time() - start.time,
             proof=proven,
         )
         finish(trainer, record)
@@ -195,7 +189,6 @@ def packed_batches(
         tokenizer,
         piece_length,
         args.batch_tokens,
-        args.mask_ratio,
         positions=POSITIONS[model_type] != "relative",
         seed=args.seed,
         rank=args.process_index,

@@ -1,4 +1,4 @@
-"""Which sentences are known to be similar; if these fail, synonyms are pushed apart as strangers."""
+"""Which sentences are known to be similar; if these fail, synonyms are pushed apart as negatives."""
 
 from cosent.data.corpus import load_corpus
 from cosent.data.groups import sentence_groups

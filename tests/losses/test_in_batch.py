@@ -1,4 +1,4 @@
-"""Losses with strangers against values on paper, loops over all pairs of sentences, and sentence-transformers."""
+"""Losses with in-batch negatives against values on paper, naive loops, and sentence-transformers."""
 
 import math
 
@@ -35,23 +35,23 @@ def naive_infonce(embeddings, labels, groups, scale=20.0) -> float:
     for i in range(len(labels)):
         for side in (0, 1) if labels[i] >= 0.8 else ():
             own = scale * cosine(embeddings[i, 0], embeddings[i, 1])
-            strangers = [
+            negatives = [
                 scale * cosine(embeddings[i, side], embeddings[j, 1 - side])
                 for j in range(len(labels))
                 if j != i and groups[i, side] != groups[j, 1 - side]
             ]
-            losses.append(math.log(sum(map(math.exp, [own, *strangers]))) - own)
+            losses.append(math.log(sum(map(math.exp, [own, *negatives]))) - own)
     return sum(losses) / len(losses)
 
 
-def naive_in_batch(embeddings, labels, groups, scale=20.0, stranger_weight=0.1) -> float:
-    """The definition: CoSENT over the pairs and, one grade below, the strangers with ln(w) in their exponents."""
+def naive_in_batch(embeddings, labels, groups, scale=20.0, negative_weight=0.1) -> float:
+    """The definition: CoSENT over the pairs and, one grade below, the negatives with ln(w) in their exponents."""
     size = len(labels)
-    strangers = [(i, j) for i in range(size) for j in range(size) if i != j and groups[i, 0] != groups[j, 1]]
-    offset = math.log(stranger_weight * size / len(strangers)) / scale
+    negatives = [(i, j) for i in range(size) for j in range(size) if i != j and groups[i, 0] != groups[j, 1]]
+    offset = math.log(negative_weight * size / len(negatives)) / scale
     scores = [cosine(*pair) for pair in embeddings]
-    scores += [cosine(embeddings[i, 0], embeddings[j, 1]) + offset for i, j in strangers]
-    grades = [*labels.tolist(), *[-1.0] * len(strangers)]
+    scores += [cosine(embeddings[i, 0], embeddings[j, 1]) + offset for i, j in negatives]
+    grades = [*labels.tolist(), *[-1.0] * len(negatives)]
     return float(cosent_loss(torch.tensor(scores, dtype=torch.float64), torch.tensor(grades), scale))
 
 
@@ -64,25 +64,25 @@ def test_infonce_on_paper():
 
 
 def test_in_batch_cosent_on_paper():
-    """Pairs (e1, e1) with label 1 and (e2, e1) with label 0, scale 1: scores 1 and 0, and of the strangers, e1 and e1
-    score 1, e2 and e1 score 0. With a weight of 3 / 2 * 2 pairs / 2 strangers = 1.5: 1 + e^(0 - 1) from the labels,
-    1.5 (e + 1) (e^-1 + 1) from the strangers. The first pair's own sentences are similar, so its groups are equal."""
+    """Pairs (e1, e1) with label 1 and (e2, e1) with label 0, scale 1: scores 1 and 0, and of the negatives, e1 and e1
+    score 1, e2 and e1 score 0. With a weight of 3 / 2 * 2 pairs / 2 negatives = 1.5: 1 + e^(0 - 1) from the labels,
+    1.5 (e + 1) (e^-1 + 1) from the negatives. The first pair's own sentences are similar, so its groups are equal."""
     batch, labels = torch.tensor([[E1, E1], [E2, E1]]), torch.tensor([1.0, 0.0])
     groups = torch.tensor([[0, 0], [1, 2]])
     expected = math.log(1 + math.exp(-1) + 1.5 * (math.e + 1) * (math.exp(-1) + 1))
-    loss = cosent_in_batch_loss(batch, labels, groups, scale=1.0, stranger_weight=1.5)
+    loss = cosent_in_batch_loss(batch, labels, groups, scale=1.0, negative_weight=1.5)
     assert loss.item() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("sentences", [10**6, 12, 4], ids=["all strangers", "some repeated", "many repeated"])
+@pytest.mark.parametrize("sentences", [10**6, 12, 4], ids=["all different", "some repeated", "many repeated"])
 def test_equal_to_loops_over_all_sentences(sentences):
-    """Fails if a known synonym is pushed away, a stranger is overlooked, or a pair's own sentences become strangers."""
+    """Fails if a known synonym is pushed away, a negative is overlooked, or a pair's own sentences become negatives."""
     batch = make_batch(16, sentences=sentences)
     known = (batch[2][:, :1] == batch[2][:, 1]).sum() - (batch[2][:, 0] == batch[2][:, 1]).sum()
     assert (known > 0) == (sentences < 100)
     assert infonce_loss(*batch).item() == pytest.approx(naive_infonce(*batch), rel=1e-9)
     assert cosent_in_batch_loss(*batch).item() == pytest.approx(naive_in_batch(*batch), rel=1e-9)
-    weight = {"scale": 5.0, "stranger_weight": 3.0}
+    weight = {"scale": 5.0, "negative_weight": 3.0}
     assert cosent_in_batch_loss(*batch, **weight).item() == pytest.approx(naive_in_batch(*batch, **weight), rel=1e-9)
     ranking = cosent_loss(F.cosine_similarity(*batch[0].unbind(1)), batch[1])
     mixture = cosent_infonce_loss(*batch, contrastive_weight=0.3)
@@ -127,7 +127,7 @@ def test_hard_negatives_are_columns():
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradients_are_those_of_the_formulas(loss):
-    """Fails if backward disagrees with forward (finite differences in float64), or masked strangers leave NaN."""
+    """Fails if backward disagrees with forward (finite differences in float64), or masked negatives leave NaN."""
     for sentences in (10**6, 3):
         embeddings, labels, groups = make_batch(6, sentences=sentences)
         assert gradcheck(lambda e, y=labels, g=groups: loss(e, y, g), embeddings.requires_grad_())
@@ -135,7 +135,7 @@ def test_gradients_are_those_of_the_formulas(loss):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("pairs, groups", [(1, [[0, 1]]), (3, [[0, 0]] * 3), (0, [])], ids=["one", "one group", "none"])
-def test_a_batch_without_strangers_teaches_nothing(loss, pairs, groups):
+def test_a_batch_without_negatives_teaches_nothing(loss, pairs, groups):
     """Fails if such a batch moves the weights, or turns them into NaN."""
     embeddings = torch.randn(pairs, 2, 4, generator=torch.Generator().manual_seed(0))
     groups = torch.tensor(groups, dtype=torch.long).reshape(pairs, 2)
@@ -164,14 +164,14 @@ def test_nan_and_half_precision(loss):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_does_not_fit_is_refused(loss):
     embeddings, labels, groups = make_batch(4)
-    with pytest.raises(ValueError, match="groups .batch, 2. .* pushed apart as strangers"):
+    with pytest.raises(ValueError, match="groups .batch, 2. .* pushed apart as negatives"):
         loss(embeddings, labels, groups[:, 0])
     with pytest.raises(ValueError, match="labels within 0..1"):
         loss(embeddings, labels * 5, groups)
 
 
 def test_a_thousand_pairs_stay_small():
-    """Fails if the million strangers of a large batch take more than a few matrices of their cosines (4 MB each)."""
+    """Fails if the million negatives of a large batch take more than a few matrices of their cosines (4 MB each)."""
     embeddings, labels, groups = (part.float() if part.is_floating_point() else part for part in make_batch(1024))
     for loss in LOSSES:
         saved: list[int] = []

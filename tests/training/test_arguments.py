@@ -35,9 +35,9 @@ def test_several_gpus_are_never_used_by_accident(kind, flags, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("flag", "value", "words"),
     [
-        ("gradient_accumulation_steps", 0, "--gradient_accumulation_steps must be at least 1, got 0"),
-        ("deepspeed", "x.json", "--deepspeed would shard with settings that are not checked here"),
-        ("fsdp", "full_shard", "--fsdp would shard with settings that are not checked here"),
+        ("gradient_accumulation_steps", 0, "--gradient_accumulation_steps .* 0"),
+        ("deepspeed", "x.json", "--deepspeed .*deepspeed_zero2.yaml"),
+        ("fsdp", "full_shard", "--fsdp .*fsdp.yaml"),
     ],
 )
 def test_refused_before_trainer_sees_it(kind, flag, value, words, tmp_path):

@@ -1,9 +1,6 @@
 """Parts of cached batches: a size of their own, and the largest one that fits into memory."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,8 +10,9 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import BiEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record
-from cosent.training.caching import sizes
-from tests.launching import ROOT, history, launch
+from cosent.training.arguments import PairTrainingArguments
+from cosent.training.caching import CachedParts, sizes
+from tests.launching import history, launch
 
 TOWERS = {"bi_encoder": BiEncoder, "cross_encoder": CrossEncoder}
 AUTO = ("--cached_part_size", "auto")
@@ -121,7 +119,7 @@ def test_a_batch_counts_once_however_often_it_is_tried(train, make_corpus, pairs
 def test_not_even_one_pair_fits(train, corpus, memory):
     """Fails if the search goes on for ever, or ends in a traceback that helps nobody."""
     memory("bi_encoder", 0)
-    with pytest.raises(InputError, match="Out of memory with a single pair at a time.*--max_length"):
+    with pytest.raises(InputError, match="--cached_part_size auto .*--max_length"):
         train(corpus, *AUTO)
 
 
@@ -139,100 +137,41 @@ def test_other_errors_are_no_lack_of_memory(train, corpus, monkeypatch):
         raise MemoryError
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--cached_part_size", "0"), "must be auto or a number of pairs from 1, got '0'"),
-        (("--cached_part_size", "many"), "must be auto or a number of pairs from 1, got 'many'"),
-        ((*AUTO, "--gradient_accumulation_steps", "2"), "auto with --gradient_accumulation_steps 2: .*Leave"),
-    ],
-)
-def test_sizes_that_make_no_sense(train, corpus, flags, words):
-    with pytest.raises(InputError, match=words):
-        train(corpus, *flags)
-
-
 @pytest.mark.parametrize("strategy", ["fsdp", "deepspeed"])
 def test_auto_under_sharding_is_refused(tmp_path, monkeypatch, strategy):
     """Fails if one process runs out of memory within a part, and the others wait for its shards for ever."""
-    from cosent.training.arguments import PairTrainingArguments
-    from cosent.training.caching import CachedParts
-
     args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, cached_part_size="auto", eval_strategy="no")
     monkeypatch.setenv(f"ACCELERATE_USE_{strategy.upper()}", "true")
-    with pytest.raises(InputError, match=f"auto under {strategy}: .*Name a size"):
+    with pytest.raises(InputError, match=f"--cached_part_size auto .*{strategy}.*--cached_part_size 16"):
         CachedParts(args)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"per_device_train_batch_size": 24, "cached_part_size": "7"}, (24, 7)),
-        ({"per_device_train_batch_size": 24, "cached_part_size": "auto"}, (24, 24)),
-        ({"per_device_train_batch_size": 8, "cached_batch_size": 64}, (64, 8)),
-        ({"per_device_train_batch_size": 7, "cached_batch_size": 64, "cached_part_size": "auto"}, (64, 64)),
-        ({"per_device_train_batch_size": 7, "cached_batch_size": 64, "cached_part_size": "999"}, (64, 64)),
-    ],
-)
-def test_how_the_three_flags_go_together(tmp_path, given, expected):
-    """Fails if a part is larger than its batch, or the number of pairs that are compared depends on it."""
-    from cosent.training.arguments import PairTrainingArguments
+def test_how_the_three_flags_go_together(tmp_path):
+    """Fails if a part is larger than its batch, the pairs that are compared depend on it, or nonsense is accepted."""
 
-    assert sizes(PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", **given)) == expected
+    def args(**flags):
+        return PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", **flags)
 
-
-LIMITED = """
-import json, re, resource, sys
-from functools import partial
-from pathlib import Path
-from transformers import TrainerCallback
-from cosent import train
-from cosent.cli import parse
-from cosent.training.trainer import PairTrainer
-
-class Limit(TrainerCallback):  # 40 MiB of activations
-    def on_train_begin(self, args, state, control, **kwargs):
-        used = int(re.findall(r"VmData:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[0])
-        self.set(used * 1024 + 40 * 2**20)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        self.set(resource.RLIM_INFINITY)
-
-    def set(self, limit):
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
-
-train.PairTrainer = partial(PairTrainer, callbacks=[Limit()])
-for job in json.loads(sys.argv[1]):
-    train.main(*parse(job, *train.ARGUMENTS))
-"""
+    sized = [
+        ((24, None, "7"), (24, 7)),
+        ((24, None, "auto"), (24, 24)),
+        ((8, 64, None), (64, 8)),
+        ((7, 64, "auto"), (64, 64)),
+        ((7, 64, "999"), (64, 64)),
+    ]
+    for (rows, batch, part), expected in sized:
+        found = sizes(args(per_device_train_batch_size=rows, cached_batch_size=batch, cached_part_size=part))
+        assert found == expected
+    for part in ("0", "many"):
+        with pytest.raises(InputError, match=f"--cached_part_size .*'{part}'"):
+            args(cached_part_size=part)
+    with pytest.raises(InputError, match="--cached_part_size auto .*--gradient_accumulation_steps 2"):
+        args(cached_part_size="auto", gradient_accumulation_steps=2)
 
 
 def arguments(model, corpus, output, *flags):
     given = ["--model_name_or_path", str(model), "--corpus", str(corpus), "--output_dir", str(output), *flags]
     return [*given, "--num_train_epochs", "1", "--logging_steps", "1", "--use_cpu", "true", "--disable_tqdm", "true"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
-def test_memory_that_really_is_limited(tiny_model, make_corpus, tmp_path):
-    """Fails if what PyTorch raises on a CPU is not recognised, or the memory of what failed is not given back.
-
-    MALLOC_MMAP_THRESHOLD_ keeps glibc from holding back freed blocks of up to 32 MiB, of which this batch consists.
-    """
-    rows = [("今天天气很好" * 5, "红色的苹果" * 6, float(number % 2)) for number in range(1024)]
-    corpus = make_corpus({"train": rows, "validation": rows[:8]})
-    (tmp_path / "limited.py").write_text(LIMITED)
-    jobs = [
-        arguments(tiny_model, corpus, tmp_path / tower, "--per_device_train_batch_size", "512", *AUTO, "--tower", tower)
-        for tower in TOWERS
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/src", "MALLOC_MMAP_THRESHOLD_": "65536"}
-    command = [sys.executable, str(tmp_path / "limited.py"), json.dumps(jobs)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr[-3000:]
-    for tower in TOWERS:
-        found = history(tmp_path / tower, "cached_part_size")
-        assert len(history(tmp_path / tower, "loss")) == 2 and 8 <= found[-1] < 512, (tower, found)
 
 
 PATCHED = """

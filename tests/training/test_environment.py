@@ -5,8 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 import cosent
-from cosent import train as job
-from cosent.training import record as environment
+from cosent.training import record
 
 
 def test_a_source_tree_has_a_version(monkeypatch):
@@ -17,20 +16,19 @@ def test_a_source_tree_has_a_version(monkeypatch):
             raise PackageNotFoundError(name)
         return version(name)
 
-    monkeypatch.setattr(environment, "version", installed)
-    here = environment.environment()
+    monkeypatch.setattr(record, "version", installed)
+    here = record.environment()
     assert here.versions["cosent"] == cosent.__version__ and here.versions["torch"] == version("torch")
     assert here.device and here.threads >= 1
 
 
-def test_the_environment_is_gathered_before_training(monkeypatch, train, make_corpus, pairs, tmp_path):
+def test_the_environment_is_gathered_before_training(monkeypatch, train, made_up, tmp_path):
     """Fails if a run finds out after a night that it cannot write its record."""
 
     def broken():
         raise PackageNotFoundError("peft")
 
-    monkeypatch.setattr(job, "environment", broken)
-    corpus = make_corpus({"train": pairs})
+    monkeypatch.setattr(record, "environment", broken)
     with pytest.raises(PackageNotFoundError):
-        train(corpus)
+        train(made_up)
     assert not (tmp_path / "run").exists()

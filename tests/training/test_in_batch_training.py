@@ -1,6 +1,5 @@
 """Training with sentences of different pairs: from corpora and lines of text to the batches that the loss gets."""
 
-import json
 import logging
 from pathlib import Path
 
@@ -15,23 +14,20 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record
 from cosent.train import main
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
-from cosent.training.load import load_mixture, training_set
+from cosent.training.load import corpora_of_run, training_set
 from tests.conftest import SENTENCES
+from tests.launching import history
 
 
 @pytest.fixture
-def corpus(make_corpus, pairs):
-    return make_corpus({"train": pairs, "validation": pairs[:32], "test": pairs[32:]})
+def corpus(made_up):
+    return made_up
 
 
 @pytest.fixture
 def lines(tmp_path):
     (tmp_path / "lines.txt").write_text("".join(f"{s}{n}\n" for n in range(5) for s in SENTENCES), encoding="utf-8")
     return str(tmp_path / "lines.txt")
-
-
-def losses(folder) -> list[float]:
-    return [entry["loss"] for entry in json.loads((folder / "run.json").read_text())["history"] if "loss" in entry]
 
 
 def test_the_loss_learns_which_sentences_are_similar(corpus, tiny_model):
@@ -48,7 +44,7 @@ def test_the_loss_learns_which_sentences_are_similar(corpus, tiny_model):
 
 
 def test_simcse_reads_each_sentence_twice(corpus, tiny_model):
-    """Fails if labels reach a training that is called unsupervised, or a sentence is its own stranger."""
+    """Fails if labels reach a training that is called unsupervised, or a sentence is its own negative."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     data = training_set(
         [load_corpus(str(corpus))], PairDataset, encoder, NO_PREFIXES, "simcse", DataArguments(corpus=[str(corpus)])
@@ -69,7 +65,8 @@ def test_text_alone_trains(corpus, lines, tiny_model, tmp_path):
     main(*parse(flags, *TRAIN_ARGUMENTS))
     record = read_record(tmp_path / "run")
     assert record.train_pairs == 40 and set(record.after) == {"made_up"}
-    assert np.mean(losses(tmp_path / "run")[-4:]) < np.mean(losses(tmp_path / "run")[:4])
+    losses = history(tmp_path / "run", "loss")
+    assert np.mean(losses[-4:]) < np.mean(losses[:4])
     assert "on 40 pairs of lines.txt with the loss `simcse`" in (tmp_path / "run" / "README.md").read_text("utf-8")
     checkpoint = max((tmp_path / "run").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     Path(lines).write_text("别的\n句子\n", encoding="utf-8")
@@ -79,12 +76,11 @@ def test_text_alone_trains(corpus, lines, tiny_model, tmp_path):
 
 def test_text_fills_batches_of_its_own(train, corpus, lines):
     """Fails if lines without labels are ranked against labelled pairs, or are not read at all."""
-    folder = train(
-        corpus, "--loss", "cosent_infonce", "--text", lines, "--limit_text", "32", "--corpus_weights", "2", "1"
-    )
+    Path(lines).write_text("\n".join(f"第{number}句" for number in range(32)), encoding="utf-8")
+    folder = train(corpus, "--loss", "cosent_infonce", "--text", lines, "--corpus_weights", "2", "1")
     assert read_record(folder).train_pairs == 64 + 32
     # An epoch is two rounds of labels, labels, text, since four batches of pairs are two of their share.
-    assert len(losses(folder)) == 2 * 6
+    assert len(history(folder, "loss")) == 2 * 6
 
 
 def test_batches_without_a_similar_pair_are_reported(train, make_corpus, pairs, caplog):
@@ -95,38 +91,26 @@ def test_batches_without_a_similar_pair_are_reported(train, make_corpus, pairs, 
     assert any("batches held" in message and "infonce: no similar ones" in message for message in caplog.messages)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "loss", "message"),
-    [
+def test_what_teaches_nothing_is_refused(train, corpus, tmp_path, caplog):
+    """Fails if a run without similar sentences to compare trains, or --negative_weight 0 is taken for CoSENT."""
+    cases = [
         ({}, "cosent", "--corpus is missing"),
-        ({"text": ["x.txt"]}, "simcse", "no labels to measure by: name --eval_corpora"),
-        ({"text": ["x.txt"], "corpus": ["a"]}, "cosent", "--loss cosent learns from labels only.*cosent_in_batch"),
-        ({"corpus": ["a"], "limit_text": 5}, "simcse", "--limit_text does nothing without --text"),
-        ({"corpus": ["a"], "text": ["x.txt"], "limit_text": 0}, "simcse", "at least 1 line"),
-    ],
-)
-def test_text_that_teaches_nothing_is_refused(arguments, loss, message):
-    with pytest.raises(InputError, match=message):
-        load_mixture(DataArguments(**arguments), loss)
-
-
-def test_a_file_without_lines_is_refused(train, corpus, tmp_path):
+        ({"text": ["x.txt"]}, "simcse", "--text .*--eval_corpora"),
+        ({"text": ["x.txt"], "corpus": ["a"]}, "cosent", "--text .*--loss cosent.*cosent_in_batch"),
+    ]
+    for arguments, loss, message in cases:
+        with pytest.raises(InputError, match=message):
+            corpora_of_run(DataArguments(**arguments), loss)
     (tmp_path / "empty.txt").write_text("\n一样\n\n一样\n", encoding="utf-8")
-    with pytest.raises(InputError, match="empty.txt has 1 different lines"):
+    with pytest.raises(InputError, match="empty.txt has 1 "):
         train(corpus, "--loss", "simcse", "--text", str(tmp_path / "empty.txt"))
-
-
-def test_without_dropout_simcse_says_what_it_cannot_learn(train, corpus, caplog):
+    with pytest.raises(InputError, match="--negative_weight must be above 0, got 0"):
+        train(corpus, "--loss", "cosent_in_batch", "--negative_weight", "0")
+    with pytest.raises(InputError, match="--negative_weight .*--loss infonce, which has scale"):
+        train(corpus, "--loss", "infonce", "--negative_weight", "1")
     with caplog.at_level(logging.WARNING):
         train(corpus, "--loss", "simcse", "--dropout", "0", "--max_steps", "1")
-    assert any("has no dropout" in message for message in caplog.messages)
-
-
-def test_a_weight_of_0_is_refused(train, corpus):
-    with pytest.raises(InputError, match="--stranger_weight must be above 0, got 0: .* use --loss cosent"):
-        train(corpus, "--loss", "cosent_in_batch", "--stranger_weight", "0")
-    with pytest.raises(InputError, match="--stranger_weight does nothing for --loss infonce, which has scale"):
-        train(corpus, "--loss", "infonce", "--stranger_weight", "1")
+    assert "--dropout 0.1" in caplog.text
 
 
 def chained(count: int) -> list[tuple[str, str, float]]:
@@ -135,7 +119,7 @@ def chained(count: int) -> list[tuple[str, str, float]]:
     return [(a, b, 1.0) for part in parts for a, b in zip(part, part[1:], strict=False)]
 
 
-def test_a_corpus_without_strangers_is_refused(make_corpus, tiny_model, caplog):
+def test_a_corpus_without_negatives_is_refused(make_corpus, tiny_model, caplog):
     """Fails if a run whose pairs connect all sentences trains for hours on nothing, or on little without a word."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
 

@@ -124,7 +124,7 @@ def test_overlap_by_hand():
 
 
 def test_the_near_line_is_the_one_with_the_same_tokens():
-    """Fails if strangers are easy: near ones must share more than random ones, and never be the line's own pair."""
+    """Fails if negatives are easy: near ones must share more than random ones, and never be the line's own pair."""
     generator = np.random.default_rng(0)
     first = [generator.integers(1000, size=12) for _ in range(40)]
     second = [np.concatenate([first[(i + 1) % 40][:9], generator.integers(1000, size=3)]) for i in range(40)]

@@ -11,7 +11,6 @@ from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer
 
 from cosent.errors import InputError
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.training.arguments import PairTrainingArguments
 from cosent.training.sharding import FSDP_CONFIG, check_strategy, launched_with, layer_classes, load_state, whole_state
 from tests.launching import ROOT
 
@@ -76,13 +75,6 @@ def test_the_recipe_has_the_settings_that_are_checked():
     """Fails if the shipped configuration is refused."""
     recipe = yaml.safe_load((ROOT / "recipes/accelerate/fsdp.yaml").read_text(encoding="utf-8"))["fsdp_config"]
     assert {key: recipe[key] for key in FSDP_CONFIG} == {key: value for key, (value, _) in FSDP_CONFIG.items()}
-
-
-@pytest.mark.parametrize("flag", ["fsdp", "deepspeed"])
-def test_strategies_come_from_accelerate(flag, tmp_path):
-    """Fails if Trainer's own flags shard with settings that were never checked."""
-    with pytest.raises(InputError, match=f"--{flag} would shard with settings"):
-        PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **{flag: "full_shard"})
 
 
 @pytest.mark.parametrize(

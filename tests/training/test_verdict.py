@@ -1,13 +1,11 @@
 """What a run says that was in vain."""
 
-import json
 import re
 
 import numpy as np
 import pytest
 
 from cosent.data.corpus import load_corpus
-from cosent.evaluation.significance import spearman
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.run import Environment, Proof, RunRecord, Shortfall, in_words, read_record
 from cosent.training import evaluation as verdict
@@ -68,10 +66,10 @@ def test_what_counts_as_no_better():
 @pytest.mark.parametrize(
     ("metric", "before", "after", "interval", "words"),
     [
-        ("recall_at_10", 0.586, 0.19, (0.157, 0.223), "Finds less .* 0.5860 -> 0.1900 .0.1570, 0.2230"),
-        ("recall_at_10", 0.9, 0.8604, (0.8189, 0.9019), "interval .*Recall@10 on made_up test 0.9000 -> 0.8604"),
-        ("spearman", 0.69, 0.70, (0.68, 0.72), "interval .*Spearman on made_up test 0.6900 -> 0.7000"),
-        ("spearman", 0.69, 0.60, (0.58, 0.62), "Ranks worse .* 0.6900 -> 0.6000"),
+        ("recall_at_10", 0.586, 0.19, (0.157, 0.223), "Finds less.* 0.5860 -> 0.1900 .0.1570, 0.2230"),
+        ("recall_at_10", 0.9, 0.8604, (0.8189, 0.9019), "interval.*Recall@10 on made_up test 0.9000 -> 0.8604"),
+        ("spearman", 0.69, 0.70, (0.68, 0.72), "interval.*Spearman on made_up test 0.6900 -> 0.7000"),
+        ("spearman", 0.69, 0.60, (0.58, 0.62), "Ranks worse.* 0.6900 -> 0.6000"),
         ("spearman", 0.60, 0.69, (0.67, 0.71), None),
     ],
 )
@@ -142,25 +140,11 @@ def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
     shown = [kept.before["made_up"]["validation"]["spearman"], kept.after["made_up"]["validation"]["spearman"], floor]
     assert [float(word) for word in line.split()[2:5]] == pytest.approx(shown, abs=1e-4)
 
-    folder = train(make_corpus({"train": pairs, "validation": pairs[:32]}), "--num_train_epochs", "8", output="good")
+
+def test_a_run_that_helped_is_not_warned_about(train, make_corpus, pairs, capsys):
+    """Fails if the verdict cries wolf."""
+    folder = train(make_corpus({"train": pairs, "validation": pairs[:32]}), "--num_train_epochs", "8")
     assert read_record(folder).shortfalls == [] and "Likeliest" not in capsys.readouterr().out
-
-
-def test_records_of_earlier_versions_have_no_verdict(tmp_path):
-    """Fails if a finished run of last month can no longer be read."""
-    written = record()
-    written.proof = Proof(0.0, 0.3, 32, "vectors")
-    shortfall = Shortfall("a", "test", "spearman", 0.1, "before training", 0.2, 0.05, 0.15)
-    written.shortfalls, written.remedies = [shortfall], ["x"]
-    written.save(tmp_path)
-    assert read_record(tmp_path) == written
-    raw = json.loads((tmp_path / "run.json").read_text())
-    for name in ("proof", "shortfalls", "remedies", "cached_part_size"):
-        del raw[name]
-    (tmp_path / "run.json").write_text(json.dumps(raw))
-    older = read_record(tmp_path)
-    assert older.proof is None and older.shortfalls == [] and older.remedies == []
-    assert spearman(np.arange(3), np.arange(3)) == 1
 
 
 def test_a_run_that_finds_less_says_so(train, make_corpus, capsys):

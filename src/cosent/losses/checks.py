@@ -72,5 +72,5 @@ def check_groups(groups: Tensor, embeddings: Tensor) -> None:
     if groups.shape != embeddings.shape[:2] or groups.is_floating_point():
         raise ValueError(
             f"Expected whole numbers as groups (batch, 2) for embeddings {tuple(embeddings.shape)}, got {groups.dtype} "
-            f"{tuple(groups.shape)}. Similar sentences would be pushed apart as strangers. Pass a number per sentence."
+            f"{tuple(groups.shape)}. Similar sentences would be pushed apart as negatives. Pass a number per sentence."
         )

@@ -1,10 +1,10 @@
-"""Losses that also compare sentences of different pairs: a batch of B pairs holds B (B - 1) pairs of strangers.
+"""Losses that also compare sentences of different pairs: a batch of B pairs holds B (B - 1) in-batch negatives.
 
 `embeddings` (`torch.Tensor` of shape `(batch, 2, hidden)`) are those of B pairs, `labels` (shape `(batch,)`) lie in
 0..1 and rise with similarity, `groups` (int64 of shape `(batch, 2)`) say which sentences are known to be similar: equal
 numbers, equal or similar sentences, see `data.groups`. The first sentence of a pair and the second one of another pair
-are strangers if their groups differ. Half precision is computed in float32; without strangers, or without the pairs
-that a loss compares with them, the loss and its gradient are exactly 0. Time and memory are O(batch^2).
+are an in-batch negative if their groups differ. Half precision is computed in float32; without negatives, or without
+the pairs that a loss compares with them, the loss and its gradient are exactly 0. Time and memory are O(batch^2).
 """
 
 import math
@@ -23,7 +23,7 @@ def infonce_loss(embeddings: Tensor, labels: Tensor, groups: Tensor, scale: floa
     """Mean cross entropy of finding each sentence of a similar pair by the other one, among those of all pairs.
 
     `mean over similar i of (log(sum over j of exp(scale * cos(u[i], v[j]))) + log(sum over j of exp(scale * cos(u[j],
-    v[i])))) / 2 - scale * cos(u[i], v[i])`, where j runs over i and its strangers. Pairs that are not similar add
+    v[i])))) / 2 - scale * cos(u[i], v[i])`, where j runs over i and its negatives. Pairs that are not similar add
     columns: those of a hard negative `(u[i], n, 0)` have n.
 
     Args:
@@ -44,26 +44,26 @@ def infonce_loss(embeddings: Tensor, labels: Tensor, groups: Tensor, scale: floa
 
 
 def cosent_in_batch_loss(
-    embeddings: Tensor, labels: Tensor, groups: Tensor, scale: float = COSINE_SCALE, stranger_weight: float = 0.1
+    embeddings: Tensor, labels: Tensor, groups: Tensor, scale: float = COSINE_SCALE, negative_weight: float = 0.1
 ) -> Tensor:
-    """CoSENT with strangers as a grade below all labels: every pair of the batch should score higher than strangers.
+    """CoSENT with in-batch negatives as a grade below all labels: every pair of the batch should score higher.
 
-    `log(1 + sum over labels[i] > labels[j] of exp(scale * (s[j] - s[i])) + w * sum over all i and strangers k, l of
-    exp(scale * (cos(u[k], v[l]) - s[i])))` with s[i] = cos(u[i], v[i]) and w = stranger_weight * batch / number of
-    strangers: all strangers together count as much as `stranger_weight` times the pairs of the batch. That is
-    `cosent_loss` of all these cosines, with `log(w) / scale` added to those of strangers.
+    `log(1 + sum over labels[i] > labels[j] of exp(scale * (s[j] - s[i])) + w * sum over all i and negatives k, l of
+    exp(scale * (cos(u[k], v[l]) - s[i])))` with s[i] = cos(u[i], v[i]) and w = negative_weight * batch / number of
+    negatives: all negatives together count as much as `negative_weight` times the pairs of the batch. That is
+    `cosent_loss` of all these cosines, with `log(w) / scale` added to those of negatives.
 
     Args:
         scale: inverse temperature.
-        stranger_weight: greater than 0.
+        negative_weight: greater than 0.
 
     Raises:
         ValueError: shapes that do not fit, labels outside 0..1.
     """
     cosines, labels, known = compared(embeddings, labels, groups)
-    scores, strangers = cosines.diagonal(), cosines[~known]
-    weight = stranger_weight * max(1, len(scores)) / max(1, len(strangers))
-    below = (scale * strangers).logsumexp(0) + math.log(weight)
+    scores, negatives = cosines.diagonal(), cosines[~known]
+    weight = negative_weight * max(1, len(scores)) / max(1, len(negatives))
+    below = (scale * negatives).logsumexp(0) + math.log(weight)
     return torch.logaddexp(cosent_loss(scores, labels, scale), below + (-scale * scores).logsumexp(0))
 
 
@@ -86,7 +86,7 @@ def cosent_infonce_loss(
 
 
 def compared(embeddings: Tensor, labels: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Checks a batch; returns cosines `[i, j] = cos(u[i], v[j])`, labels, and whether i and j are no strangers."""
+    """Checks a batch; returns cosines `[i, j] = cos(u[i], v[j])`, labels, and whether i and j are in one group."""
     check_embeddings(embeddings)
     check_groups(groups, embeddings)
     u, v = F.normalize(at_least_float32(embeddings), dim=-1).unbind(1)  # (batch, hidden) each

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from transformers import TrainingArguments
 
-from cosent.cli import HIDDEN, option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.cli import HIDDEN, option, refuse_below_1, refuse_negative
 from cosent.data.retrieval import RetrievalArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -13,7 +13,6 @@ from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.models.pooling import CHOICES
 from cosent.models.prompts import SavedPromptArguments
-from cosent.training.callbacks import check_reporters
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +74,6 @@ class DataArguments:
         "infonce, simcse, cosent_infonce, cosent_in_batch: files of sentences without labels, a line each (.txt, "
         ".jsonl, also .gz). They fill batches of their own, each sentence twice with two dropouts (SimCSE).",
     )
-    limit_text: int | None = option(None, "Read this many lines of --text; default: all.")
 
 
 @dataclass
@@ -93,8 +91,8 @@ class LossArguments:
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
     cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines next to it.")
     contrastive_weight: float | None = option(None, "cosent_infonce: weight of InfoNCE next to CoSENT.")
-    stranger_weight: float | None = option(
-        None, "cosent_in_batch: weight of all pairs of strangers, relative to the pairs of the batch."
+    negative_weight: float | None = option(
+        None, "cosent_in_batch: weight of all in-batch negatives, relative to the pairs of the batch."
     )
     features: list[str] | None = option(
         None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
@@ -110,9 +108,8 @@ class PairTrainingArguments(TrainingArguments):
     """`TrainingArguments` with the defaults of this project and flags of its own.
 
     Changed defaults: `eval_strategy` and `save_strategy` epoch, `load_best_model_at_end` true by `spearman`,
-    `learning_rate` by the encoder,
-    `save_total_limit` 2, `logging_steps` 50, `per_device_eval_batch_size` 128, `report_to` none,
-    `logging_nan_inf_filter` false (a diverged run stops), `data_seed` as `seed`,
+    `learning_rate` by the encoder, `save_total_limit` 2, `logging_steps` 50, `per_device_eval_batch_size` 128,
+    `report_to` none, `logging_nan_inf_filter` false (a diverged run stops), `data_seed` as `seed`,
     `restore_callback_states_from_checkpoint` true, `ddp_find_unused_parameters` and `ddp_broadcast_buffers` false,
     `remove_unused_columns` false and `label_names` [labels] (pairs are not a model's own columns).
     """
@@ -135,7 +132,7 @@ class PairTrainingArguments(TrainingArguments):
     logging_steps: float = option(50, "Steps between two lines of the log.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
     logging_nan_inf_filter: bool = option(False, HIDDEN)  # a loss that is not finite stops the run
-    report_to: str = option("none", "Where else to log: tensorboard, for curves and score distributions.")
+    report_to: str = option("none", "Where else to log: tensorboard, for curves.")
     remove_unused_columns: bool = option(False, HIDDEN)  # pairs are not a model's own columns
     label_names: list[str] = option(["labels"], HIDDEN)
     data_seed: int | None = option(None, "Seed of the order of the pairs; default: --seed.")
@@ -157,10 +154,8 @@ class PairTrainingArguments(TrainingArguments):
     on_collapse: str | None = option(
         None,
         "Action when the scores collapse on validation; default: warn for a cross_encoder, else off.",
-        ("off", "warn", "stop", "rollback"),
+        ("off", "warn", "stop"),
     )
-    collapse_drop: float = option(0.1, "on_collapse: drop of validation Spearman that counts as a collapse.")
-    rollback_factor: float = option(0.5, "on_collapse rollback: factor of the learning rate after each rollback.")
     early_stopping_patience: int | None = option(None, "Stop after this many evaluations without a better one.")
     overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
     dry_run: bool = option(False, "Say what the run would do, without training or saving anything.")
@@ -171,22 +166,15 @@ class PairTrainingArguments(TrainingArguments):
         if self.num_train_epochs <= 0 and self.max_steps <= 0:
             raise InputError(f"--num_train_epochs must be greater than 0, got {self.num_train_epochs:g}.")
         self.check_part_size()
-        if self.on_collapse in (None, "off"):
-            refuse_changed(self, ("collapse_drop", "rollback_factor"), "--on_collapse warn, stop or rollback")
         for flag in ("bf16_full_eval", "fp16_full_eval"):
             if getattr(self, flag):
                 raise InputError(f"--{flag} would convert the trained weights to half precision. Leave it out.")
         if self.label_smoothing_factor:
-            raise InputError(
-                "--label_smoothing_factor does nothing here: most of these losses rank or measure scores and have no "
-                "classes to smooth. Leave it out."
-            )
+            raise InputError("--label_smoothing_factor does nothing here. Leave it out.")
         refuse_sharding_flags(self)
-        check_reporters(self.report_to)
         if self.train_sampling_strategy == "group_by_length":
             raise InputError(
-                "--train_sampling_strategy group_by_length is for padded batches: these are packed, and only pairs of "
-                "similar length would be compared. Leave it out."
+                "--train_sampling_strategy group_by_length would compare only pairs of similar length. Leave it out."
             )
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
@@ -204,12 +192,8 @@ class PairTrainingArguments(TrainingArguments):
         if self.learning_rate is None:
             rates = (SMALL_LORA_RATE, BASE_LORA_RATE) if lora else (SMALL_RATE, BASE_RATE)
             self.learning_rate = rates[width > SMALL]
-            logger.info(
-                "--learning_rate %g: the default for an encoder %d wide%s",
-                self.learning_rate,
-                width,
-                " with LoRA" * lora,
-            )
+            adapted = " with LoRA" if lora else ""
+            logger.info("--learning_rate %g: the default for an encoder %d wide%s", self.learning_rate, width, adapted)
 
     def check_part_size(self) -> None:
         size = self.cached_part_size
@@ -217,9 +201,9 @@ class PairTrainingArguments(TrainingArguments):
             raise InputError(f"--cached_part_size must be auto or a number of pairs from 1, got {size!r}.")
         if size == "auto" and self.gradient_accumulation_steps > 1:
             raise InputError(
-                f"--cached_part_size auto with --gradient_accumulation_steps {self.gradient_accumulation_steps}: a "
-                "batch that does not fit is repeated, which would lose the gradients accumulated before it. A larger "
-                "--cached_batch_size takes no more memory, and compares all of its pairs. Leave the accumulation out."
+                f"--cached_part_size auto does not go with --gradient_accumulation_steps "
+                f"{self.gradient_accumulation_steps}. Leave the accumulation out, and raise --cached_batch_size: it "
+                "takes no more memory, and compares all of its pairs."
             )
 
 
@@ -228,8 +212,8 @@ def refuse_sharding_flags(args: TrainingArguments) -> None:
     for flag in ("fsdp", "deepspeed"):
         if getattr(args, flag):
             raise InputError(
-                f"--{flag} would shard with settings that are not checked here. Leave it out, and launch with "
-                "accelerate launch --config_file recipes/accelerate/fsdp.yaml or deepspeed_zero2.yaml."
+                f"--{flag} is not supported. Leave it out, and launch with accelerate launch --config_file "
+                "recipes/accelerate/fsdp.yaml or deepspeed_zero2.yaml."
             )
 
 

@@ -37,9 +37,8 @@ class CachedParts(TrainerCallback):
         self.auto = args.cached_part_size == "auto"
         if self.auto and launched_with() is not None:
             raise InputError(
-                f"--cached_part_size auto under {launched_with()}: expected one device, or several with ddp.yaml. "
-                "Processes exchange shards within every part, so one that runs out of memory would leave the others "
-                "waiting for ever. Name a size, e.g. --cached_part_size 16."
+                f"--cached_part_size auto does not work under {launched_with()}. Name a size, e.g. "
+                "--cached_part_size 16."
             )
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -64,8 +63,8 @@ class CachedParts(TrainerCallback):
             tried = min(self.pairs, pairs)
             if tried == 1:
                 raise InputError(
-                    f"Out of memory with a single pair at a time, to which --cached_part_size auto went ({reason}). "
-                    "Lower --max_length, add --gradient_checkpointing true or --use_peft true, or take a smaller model."
+                    f"--cached_part_size auto: out of memory with a single pair at a time ({reason}). Lower "
+                    "--max_length, add --gradient_checkpointing true or --use_peft true, or take a smaller model."
                 )
             self.pairs = (tried + 1) // 2
             forget()
@@ -87,10 +86,9 @@ def sizes(args: PairTrainingArguments) -> tuple[int, int]:
     else:
         step = args.world_size * (part if args.cached_part_size is None else 1)
         if args.cached_batch_size < 1 or args.cached_batch_size % step:
-            made_of = "" if args.cached_part_size is not None else f"--per_device_train_batch_size {part} x "
             raise InputError(
-                f"--cached_batch_size counts the pairs of one loss over all devices and is made of parts: a multiple "
-                f"of {step} ({made_of}{args.world_size} processes), got {args.cached_batch_size}."
+                "--cached_batch_size must be a multiple of the pairs of a part over all processes, here "
+                f"{step}, got {args.cached_batch_size}."
             )
         batch = args.cached_batch_size // args.world_size
     if args.cached_part_size not in (None, "auto"):

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 from cosent.compute.distributed import decided_by_main, rank
 from cosent.errors import InputError, write_atomically
 from cosent.models.lora import ADAPTER
-from cosent.run import RECORD_NAME, SCORES_NAME, UNFINISHED
+from cosent.run import QUERIES_NAME, RECORD_NAME, SCORES_NAME, UNFINISHED
 from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)
@@ -23,21 +23,23 @@ logger = logging.getLogger(__name__)
 SEAL = "whole.json"
 STATE = "trainer_state.json"
 SETTINGS = "settings.json"  # settings of the run, in each of its checkpoints
-# A resumed run must have the settings of the stopped one, except these, which do not affect training: paths, logging,
-# intervals of evaluation and saving, and how batches are fetched.
+# The arguments of Trainer that change what is learnt; a resumed run must have those that it was started with.
+TRAINER_SETTINGS = {
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "learning_rate"),
+    *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args", "optim_target_modules"),
+    *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "neftune_noise_alpha", "bf16"),
+    *("fp16", "tf32", "seed", "data_seed", "dataloader_drop_last", "train_sampling_strategy"),
+    *("metric_for_best_model", "greater_is_better", "ignore_data_skip", "full_determinism"),
+}
+# Our own arguments that do not.
 MAY_DIFFER = {
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "data_dir", "teacher_cache"),
-    *("logging_strategy", "logging_steps", "logging_first_step", "log_level", "log_level_replica", "log_on_each_node"),
-    *("report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-    *("disable_tqdm", "debug", "skip_memory_metrics", "include_num_input_tokens_seen", "logging_nan_inf_filter"),
-    *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "eval_accumulation_steps", "do_eval"),
-    *("per_device_eval_batch_size", "generation_sources", "generation_samples", "judge"),
-    *("save_strategy", "save_steps", "save_total_limit", "save_on_each_node", "save_dtype"),
-    *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
-    *("hub_revision", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
-    *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "use_cpu", "local_rank"),
-    *("ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "gradient_checkpointing", "gradient_checkpointing_kwargs"),
-    *("torch_empty_cache_steps", "dry_run"),
+    "overwrite_output_dir",
+    "dry_run",
+    "data_dir",
+    "teacher_cache",
+    "judge",
+    "generation_sources",
+    "save_dtype",
 }
 # Settings that name corpora, whose content is compared by its hashes, and models or files: `./m/` is the same as `m`.
 CORPORA = {"corpus", "eval_corpora", "exclude"}
@@ -56,9 +58,8 @@ def has_finished(args: TrainingArguments) -> bool:
 def find_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint to continue from: none, the named one, or with `auto` the newest complete one of the folder.
 
-    Modifies nothing yet: a run that starts from the beginning claims its folder when all else is ready, see
-    `claim_output_folder`. Files of a run that was killed before its first complete checkpoint are replaced by `auto`
-    and kept otherwise.
+    Modifies nothing. Files of a run that was killed before its first complete checkpoint are replaced by `auto`, in
+    `claim_output_folder`, and kept otherwise.
 
     Raises:
         InputError: the named checkpoint is missing or incomplete, or a run would replace another's model.
@@ -72,8 +73,8 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
     if wanted not in (None, "auto"):
         if not is_whole(Path(wanted)):
             raise InputError(
-                f"--resume_from_checkpoint {wanted} is not a checkpoint, or not a complete one. Pass a folder "
-                f"checkpoint-<step> of an earlier run that has a {SEAL}, or `auto` for the newest one in --output_dir."
+                f"--resume_from_checkpoint {wanted} is not a checkpoint, or not a complete one (with a {SEAL}). Name "
+                "another, or `auto` for the newest one in --output_dir."
             )
         if is_of(wanted, output_dir):
             return wanted
@@ -105,13 +106,15 @@ def is_of(checkpoint: str, output_dir: str) -> bool:
 
 
 def run_settings(args: TrainingArguments, *others, data: dict[str, str] | None = None) -> dict:
-    """Every setting that affects training: all arguments except `MAY_DIFFER`, those of the launcher, and the data.
+    """Every setting that affects training: `TRAINER_SETTINGS`, our own arguments, the launcher's, and the data.
 
     Args:
         others: the other argument dataclasses of the job.
         data: a hash of everything that is read, by name.
     """
-    settings = args.to_dict() | {"processes": args.world_size}
+    inherited = {field.name for field in fields(TrainingArguments)} - TRAINER_SETTINGS
+    settings = {name: value for name, value in args.to_dict().items() if name not in inherited}
+    settings |= {"processes": args.world_size}
     settings |= {f"data of {Path(name).name}": sha256[:12] for name, sha256 in (data or {}).items()}
     settings |= {"mixed_precision": args.mixed_precision, "sharded_by": launched_with()}
     for arguments in others:
@@ -120,10 +123,7 @@ def run_settings(args: TrainingArguments, *others, data: dict[str, str] | None =
 
 
 def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict) -> None:
-    """Prepares the folder of a run.
-
-    A run that starts there, from the beginning or from another run's checkpoint, removes an earlier run's record,
-    adapter and checkpoints. A run that resumes must have the settings that it was started with.
+    """Prepares the folder of a run: one that starts there removes an earlier run's record, adapter and checkpoints.
 
     Args:
         checkpoint: result of `find_checkpoint`.
@@ -146,16 +146,15 @@ def check_settings(checkpoint: Path, settings: dict) -> None:
     file = checkpoint / SETTINGS
     if not file.is_file():
         raise InputError(
-            f"{checkpoint} does not store the settings of its run: an earlier version wrote it. Start again with "
-            "--overwrite_output_dir, or finish the run with the version that started it."
+            f"{checkpoint} has no {SETTINGS}, so it cannot be resumed. Start again with --overwrite_output_dir."
         )
     started = json.loads(file.read_text(encoding="utf-8"))
     differing = [f"{name} {started[name]}, not {value}" for name, value in settings.items()
                  if name in started and comparable(name, value) != comparable(name, started[name])]  # fmt: skip
     if differing:
         raise InputError(
-            f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. The result would match "
-            "neither. Repeat the command that it was started with, or start a new run in another --output_dir."
+            f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. Repeat the command that "
+            "it was started with, or start a new run in another --output_dir."
         )
 
 
@@ -182,14 +181,13 @@ def best_checkpoint(resumed: str | Path) -> str | None:
         if is_whole(place):
             return str(place)
     raise InputError(
-        f"The best checkpoint so far of the run in {Path(resumed).parent} is {Path(recorded).name}, expected next to "
-        f"{Path(resumed).name} or at {recorded}, and is in neither place. The run might end with a worse model. Copy "
-        "it there, or pass --load_best_model_at_end false to end with the last weights."
+        f"The best checkpoint so far, {Path(recorded).name}, is neither next to {resumed} nor at {recorded}. Copy it "
+        "there, or pass --load_best_model_at_end false to end with the last weights."
     )
 
 
 def start_in(folder: Path, settings: dict) -> None:
-    for name in (RECORD_NAME, SCORES_NAME):
+    for name in (RECORD_NAME, SCORES_NAME, QUERIES_NAME):
         (folder / name).unlink(missing_ok=True)
     for outdated in (*folder.glob(ADAPTER), *folder.glob("checkpoint-*")):
         shutil.rmtree(outdated)
@@ -200,7 +198,7 @@ def start_in(folder: Path, settings: dict) -> None:
 def seal(folder: Path) -> None:
     """Marks a checkpoint as complete: lists its files and their sizes in a file that is written atomically.
 
-    The files are on the disk by then: after a power failure, one of the right size may be full of zeros otherwise.
+    The files are flushed first: after a power failure, one of the right size may be full of zeros otherwise.
     """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     for path in files:
@@ -236,7 +234,6 @@ def clear_disk_errors(folder: str | Path) -> Iterator[None]:
         place = next(parent for parent in (Path(folder), *Path(folder).parents) if parent.exists())
         free = shutil.disk_usage(place).free / 2**20
         raise InputError(
-            f"{folder} could not be written ({str(error).splitlines()[0]}); {free:.0f} MiB are free there. Earlier "
-            "complete checkpoints are untouched: make room, then repeat the same command with "
-            "--resume_from_checkpoint auto."
+            f"{folder} could not be written ({str(error).splitlines()[0]}); {free:.0f} MiB are free there. Make room, "
+            "then repeat the command with --resume_from_checkpoint auto: complete checkpoints are untouched."
         ) from error

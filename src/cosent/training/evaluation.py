@@ -1,9 +1,10 @@
-"""Evaluate on the validation and test splits: metrics, thresholds, calibrations, and the table of them."""
+"""Evaluation on validation and test: metrics, thresholds, calibrations, retrieval, the final table and its verdict."""
 
 import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -22,6 +23,8 @@ from cosent.models.bi_encoder import TextModel
 from cosent.run import (
     BEFORE,
     OVERLAP,
+    QUERIES_NAME,
+    SCORES_NAME,
     Intervals,
     Metrics,
     Queries,
@@ -29,7 +32,10 @@ from cosent.run import (
     RunRecord,
     Scores,
     Shortfall,
+    Written,
     in_words,
+    save_queries,
+    save_scores,
 )
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.trainer import PairTrainer
@@ -37,97 +43,92 @@ from cosent.training.trainer import PairTrainer
 logger = logging.getLogger(__name__)
 
 RESAMPLES = 500  # of the pairs for an interval of Spearman
-HeldOut = dict[str, dict[str, PairDataset]]  # by corpus and split
+EvaluationSets = dict[str, dict[str, PairDataset]]  # by corpus and split
 
 
 @dataclass
 class Evaluation:
-    """Metrics by corpus and split, and after training the intervals of Spearman and the retrieval metrics.
+    """Results of one moment, by corpus and, but for the decisions, by split.
 
-    Thresholds and maps to probabilities by corpus, found on validation.
+    Args:
+        intervals: of Spearman and the retrieval metrics.
+        thresholds, calibrations: decisions found on validation.
+        scores: labels and scores of the pairs; of a bi-encoder's test pairs also the distances |u - v|, by which
+            kexue.fm 8847 explains why Sentence-BERT's head works.
+        queries: digest of a retrieval task, and its metrics by query.
+        written: how a student writes.
     """
 
     metrics: Metrics = field(default_factory=dict)
     intervals: Intervals = field(default_factory=dict)
     thresholds: dict[str, float] = field(default_factory=dict)
     calibrations: dict[str, Calibration] = field(default_factory=dict)
-
-
-def validation_sets(
-    held: HeldOut, names: list[str], metric: str | None = "spearman"
-) -> PairDataset | dict[str, PairDataset] | None:
-    """Evaluation sets of Trainer: one set, or a dict whose mean metric selects the best epoch.
-
-    Args:
-        names: corpora for selection; those whose validation split cannot select are left out.
-        metric: the metric that selects, see `can_select`.
-    """
-    sets = {name: held[name]["validation"] for name in names if "validation" in held[name]}
-    sets = {name: data for name, data in sets.items() if can_select(data.labels, metric)}
-    return next(iter(sets.values()), None) if len(sets) < 2 else sets
-
-
-def metric_prefixes(sets: PairDataset | dict[str, PairDataset] | None, held: HeldOut) -> dict[str, str]:
-    """Corpora by the prefix of their metrics in Trainer's log: `eval` alone, or `eval_CORPUS` each.
-
-    Args:
-        sets: result of `validation_sets`.
-    """
-    if isinstance(sets, dict):
-        return {f"eval_{name}": name for name in sets}
-    names = [name for name, splits in held.items() if sets is not None and splits.get("validation") is sets]
-    return dict(zip(["eval"], names, strict=False))
-
-
-def can_select(labels: np.ndarray, metric: str | None) -> bool:
-    """Whether a metric can tell epochs apart: retrieval also on similar pairs alone, others need two labels."""
-    return metric in METRICS or can_rank(labels)
+    scores: Scores = field(default_factory=dict)
+    queries: dict[str, dict[str, tuple[str, dict[str, np.ndarray]]]] = field(default_factory=dict)
+    written: Written | None = None
 
 
 def evaluate_splits(
-    trainer: PairTrainer, held: HeldOut, tower: str, binary: list[str], kept: Scores, queries: Queries, moment: str
+    trainer: PairTrainer, sets: EvaluationSets, tower: str, binary: list[str], final: bool
 ) -> Evaluation:
-    """Evaluates every split, and finds thresholds and calibrations on validation for the corpora in `binary`.
+    """Evaluates every split; `final`, with intervals, and thresholds and calibrations of the corpora in `binary`.
 
     Accuracy and F1 of both splits use the threshold that is most accurate on validation. For comparison with projects
     that choose it on test, the test split also has `oracle_threshold` and `oracle_accuracy`, which no deployed model
-    could reach; and, as validation would flatter the map that was fitted on it, only the test split has
-    `calibration_metrics`. Labels are added to `kept`, scores to it and retrieval metrics of queries to `queries` by the
-    name of `moment`; before training also the distances |u - v| of the test pairs of a bi-encoder: kexue.fm 8847
-    explains with them why Sentence-BERT's head works.
+    could reach. Validation would flatter the calibration fitted on it, so only the test split has its metrics.
     """
-    found = Evaluation()
-    for name, splits in held.items():
+    result = Evaluation()
+    for name, splits in sets.items():
         predicted = {split: trainer.predict(data) for split, data in splits.items()}
         scored = {split: (output.predictions["scores"], output.label_ids) for split, output in predicted.items()}
-        rankable = [split for split, (_, labels) in scored.items() if name in binary and can_rank(labels)]
+        rankable = [split for split, (_, labels) in scored.items() if final and name in binary and can_rank(labels)]
         if "validation" in rankable:
-            found.thresholds[name] = find_threshold(*scored["validation"])[0]
-            found.calibrations[name] = fit_calibration(*scored["validation"])
-        threshold = found.thresholds.get(name)
-        found.metrics[name] = {
-            split: SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
-            for split, (scores, labels) in scored.items()
-        }
-        for split, data in splits.items():
-            if data.retrieval is not None:
-                task, values = data.retrieval.task, predicted[split].predictions["queries"]
-                queries.setdefault(name, {}).setdefault(split, QueryMetrics(task.digest)).moments[moment] = values
-                found.metrics[name][split] |= {key: float(np.mean(value)) for key, value in values.items()} | task.size
-                if moment == "after":
-                    found.intervals.setdefault(name, {})[split] = mean_intervals(values)
+            result.thresholds[name] = find_threshold(*scored["validation"])[0]
+            result.calibrations[name] = fit_calibration(*scored["validation"])
+        metrics = result.metrics.setdefault(name, {})
         for split, (scores, labels) in scored.items():
-            if moment == "after" and (interval := spearman_interval(scores, labels)):
-                found.intervals.setdefault(name, {}).setdefault(split, {})["spearman"] = interval
-            kept.setdefault(name, {}).setdefault(split, {"labels": labels})[moment] = scores
-        if moment == "before" and "test" in predicted and "distances" in predicted["test"].predictions:
-            kept[name]["test"]["distances"] = predicted["test"].predictions["distances"]
+            metrics[split] = SimilarityMetrics().compute(
+                predictions=scores, references=labels, threshold=result.thresholds.get(name)
+            )
+            intervals = {}
+            if final and (interval := spearman_interval(scores, labels)):
+                intervals["spearman"] = interval
+            result.scores.setdefault(name, {})[split] = {"labels": labels, "scores": scores}
+            if (retrieval := splits[split].retrieval) is not None:
+                values = predicted[split].predictions["queries"]
+                result.queries.setdefault(name, {})[split] = (retrieval.task.digest, values)
+                metrics[split] |= {key: float(np.mean(value)) for key, value in values.items()} | retrieval.task.size
+                intervals |= mean_intervals(values) if final else {}
+            if intervals:
+                result.intervals.setdefault(name, {})[split] = intervals
+        if "test" in predicted and "distances" in predicted["test"].predictions:
+            result.scores[name]["test"]["distances"] = predicted["test"].predictions["distances"]
         if "test" in rankable:
             oracle = find_threshold(*scored["test"])
-            found.metrics[name]["test"] |= {"oracle_threshold": oracle[0], "oracle_accuracy": oracle[1]}
-        if name in found.calibrations and "test" in scored:
-            found.metrics[name]["test"] |= calibration_metrics(found.calibrations[name], *scored["test"], tower)
-    return found
+            metrics["test"] |= {"oracle_threshold": oracle[0], "oracle_accuracy": oracle[1]}
+        if name in result.calibrations and "test" in scored:
+            metrics["test"] |= calibration_metrics(result.calibrations[name], *scored["test"], tower)
+    return result
+
+
+def save_evaluations(folder: str, before: Evaluation, after: Evaluation) -> None:
+    """Writes the scores of all pairs and the retrieval metrics of all queries, before and after training."""
+    scores: Scores = {}
+    for corpus, splits in before.scores.items():
+        for split, start in splits.items():
+            moments = {"before": start["scores"], "after": after.scores[corpus][split]["scores"]}
+            others = {name: start[name] for name in ("labels", "distances") if name in start}
+            scores.setdefault(corpus, {})[split] = others | moments
+    queries: Queries = {
+        corpus: {
+            split: QueryMetrics(task, {"before": values, "after": after.queries[corpus][split][1]})
+            for split, (task, values) in splits.items()
+        }
+        for corpus, splits in before.queries.items()
+    }
+    save_scores(Path(folder, SCORES_NAME), scores)
+    if queries:
+        save_queries(Path(folder, QUERIES_NAME), queries)
 
 
 def spearman_interval(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float] | None:
@@ -138,64 +139,74 @@ def spearman_interval(scores: np.ndarray, labels: np.ndarray) -> tuple[float, fl
     return float(low), float(high)
 
 
-def table(floor: Metrics, before: Metrics, found: Evaluation) -> str:
-    """Spearman before and after training, and its floor; accuracy and calibration as found on validation."""
+def final_table(record: RunRecord, floor: Metrics) -> list[str]:
+    """Lines of the metrics before and after training, the floor of Spearman, and the verdict."""
     lines = [f"{'Spearman':<24}{'before':>8}{'after':>8}{'floor':>8}   (floor: characters in common, without a model)"]
-    for name, splits in found.metrics.items():
-        threshold = found.thresholds.get(name)
+    retrieval, calibrated = [], []
+    for name, splits in record.after.items():
+        threshold, calibration = record.thresholds.get(name), record.calibrations.get(name)
         for split, values in splits.items():
-            lowest = floor.get(name, {}).get(split, {}).get("spearman", float("nan"))
-            line = f"{name + ' ' + split:<24}{before[name][split]['spearman']:8.4f}"
-            line += f"{values['spearman']:8.4f}{lowest:8.4f}"
+            title, before = f"{name + ' ' + split:<24}", record.before[name][split]
+            lowest = floor.get(name, {}).get(split, {}).get("spearman", math.nan)
+            line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{lowest:8.4f}"
             if threshold is not None:
                 line += (
                     f"   accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {threshold:.4f} (from validation)"
                 )
             lines.append(line)
-    for name, calibration in found.calibrations.items():
-        if "test" in found.metrics[name]:
-            values = found.metrics[name]["test"]
-            errors = (f"{what} {values[f'uncalibrated_{key}']:.4f} -> {values[key]:.4f}"
-                      for what, key in (("Brier", "brier"), ("calibration error", "calibration_error")))  # fmt: skip
-            lines.append(f"{name} test, scores -> probabilities ({calibration.method}): {', '.join(errors)}")
-    return "\n".join(lines)
-
-
-def retrieval_table(before: Metrics, found: Evaluation) -> list[str]:
-    """Recall@1 and Recall@10 before and after training, a line per split with queries; none without any."""
-    lines = []
-    for name, splits in found.intervals.items():
-        for split, intervals in splits.items():
-            if "recall_at_10" not in intervals:
-                continue
-            was, now = before[name][split], found.metrics[name][split]
-            line = f"{name + ' ' + split:<24}{now['queries']:8.0f}{now['pool']:8.0f}"
-            for metric in ("recall_at_1", "recall_at_10"):
-                low, high = intervals[metric]
-                line += f"  {was[metric]:.4f} -> {now[metric]:.4f} [{low:.4f}, {high:.4f}]"
-            lines.append(line)
-    if lines:
+            intervals = record.intervals.get(name, {}).get(split, {})
+            if "recall_at_10" in intervals:
+                changes = (
+                    f"  {before[key]:.4f} -> {values[key]:.4f} [{intervals[key][0]:.4f}, {intervals[key][1]:.4f}]"
+                    for key in ("recall_at_1", "recall_at_10")
+                )
+                retrieval.append(f"{title}{values['queries']:8.0f}{values['pool']:8.0f}{''.join(changes)}")
+        if calibration is not None and "test" in splits:
+            changes = (
+                f"{what} {splits['test'][f'uncalibrated_{key}']:.4f} -> {splits['test'][key]:.4f}"
+                for what, key in (("Brier", "brier"), ("calibration error", "calibration_error"))
+            )
+            calibrated.append(f"{name} test, scores -> probabilities ({calibration.method}): {', '.join(changes)}")
+    if retrieval:
         heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
-        lines.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
-    return lines
+        retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
+    lines += calibrated + retrieval
+    if record.written_before is not None and record.written_after is not None:
+        before, after = record.written_before, record.written_after
+        lines.append(f"{'perplexity':<24}{before.perplexity:8.2f}{after.perplexity:8.2f}")
+        for name, value in (after.samples or {}).items():
+            lines.append(f"{f'samples: {name}':<24}{before.samples[name]:8.4f}{value:8.4f}")
+    advice = [f"Likeliest remedies: {'; or '.join(record.remedies)}."] if record.remedies else []
+    return lines + in_words(record.shortfalls) + advice
 
 
-def check_metric(held: HeldOut, names: list[str], args: PairTrainingArguments) -> None:
-    """Checks that a retrieval metric that is to select the best epoch is measured.
+def validation_sets(
+    sets: EvaluationSets, names: list[str], metric: str | None = "spearman"
+) -> PairDataset | dict[str, PairDataset] | None:
+    """Evaluation sets of Trainer: one set, or a dict whose mean metric selects the best epoch.
 
     Args:
-        names: corpora for selection.
-
-    Raises:
-        InputError: none of their validation splits has a retrieval task.
+        names: corpora for selection; those whose validation split cannot select are left out.
+        metric: the metric that selects, see `can_select`.
     """
-    splits = [held[name]["validation"] for name in names if "validation" in held[name]]
+    usable = {name: sets[name]["validation"] for name in names if "validation" in sets[name]}
+    usable = {name: data for name, data in usable.items() if can_select(data.labels, metric)}
+    return next(iter(usable.values()), None) if len(usable) < 2 else usable
+
+
+def can_select(labels: np.ndarray, metric: str | None) -> bool:
+    """Whether a metric can tell epochs apart: retrieval also on similar pairs alone, others need two labels."""
+    return metric in METRICS or can_rank(labels)
+
+
+def check_metric(sets: EvaluationSets, names: list[str], args: PairTrainingArguments) -> None:
+    """Checks that a retrieval metric that is to select the best epoch is measured on one of the corpora in `names`."""
+    splits = [sets[name]["validation"] for name in names if "validation" in sets[name]]
     if args.metric_for_best_model in METRICS and all(data.retrieval is None for data in splits):
         raise InputError(
             f"--metric_for_best_model {args.metric_for_best_model} needs queries, and the validation split of "
-            f"{', '.join(names)} has none here: retrieval is measured on bi-encoders, with --retrieval true, where "
-            "pairs of different sentences are labelled similar. No epoch could be told from another. Select by "
-            "spearman, or name --eval_corpora with similar pairs."
+            f"{', '.join(names)} has none: they come from bi-encoders, --retrieval true and similar pairs of different "
+            "sentences. Select by spearman, or name other --eval_corpora."
         )
 
 
@@ -204,8 +215,8 @@ def corpora_that_rank(corpora: list[Corpus]) -> list[Corpus]:
     return [c for c in corpora if "validation" in c.splits and can_rank(c.labels("validation"))]
 
 
-def select_on_validation(corpora: list[Corpus], args: PairTrainingArguments) -> None:
-    """Keeps the best epoch if validation can select it, else the last one; warns about corpora that cannot select."""
+def set_selection(args: PairTrainingArguments, corpora: list[Corpus]) -> None:
+    """Sets `args` to keep the last epoch if no validation split can select the best one; warns about idle corpora."""
     metric = args.metric_for_best_model
     usable = [c for c in corpora if "validation" in c.splits and can_select(c.labels("validation"), metric)]
     idle = ", ".join(str(corpus.folder) for corpus in corpora if corpus not in usable)
@@ -226,16 +237,9 @@ FEW_STEPS = 200
 FIND_MORE = "if you search with this model, --loss cosent_in_batch or a lower --learning_rate"
 
 
-def judge(record: RunRecord, measured: Iterable[Corpus], training: list[Corpus]) -> Metrics:
-    """Adds shortfalls and remedies to a record.
-
-    Args:
-        measured: the corpora of the record's metrics.
-
-    Returns:
-        Spearman of character overlap, see `floors`.
-    """
-    floor = floors(measured)
+def judge(record: RunRecord, evaluated: Iterable[Corpus], training: list[Corpus]) -> Metrics:
+    """Adds shortfalls and remedies to a record; returns Spearman of character overlap, see `floors`."""
+    floor = floors(evaluated)
     record.shortfalls = shortfalls(record, floor)
     if any(one.metric == "spearman" and not one.value > one.reference for one in record.shortfalls):
         record.remedies = remedies(record, inverted(training, floor))
@@ -318,12 +322,6 @@ def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
     return list(found.values())[:2] or [either_way]
 
 
-def lines(record: RunRecord) -> list[str]:
-    """The shortfalls and remedies of a run, as lines."""
-    advice = [f"Likeliest remedies: {'; or '.join(record.remedies)}."] if record.remedies else []
-    return in_words(record.shortfalls) + advice
-
-
 @dataclass(frozen=True)
 class RetrievalSet:
     """A retrieval task whose sentences are embedded with the pairs of a split, which are evaluated anyway.
@@ -373,14 +371,14 @@ class RetrievalSet:
 
 
 def add_retrieval(
-    held: dict[str, dict[str, PairDataset]],
+    sets: EvaluationSets,
     corpora: dict[str, Corpus],
     args: RetrievalArguments,
     encoder: TextModel,
     prefixes: Prefixes,
 ) -> None:
-    """Gives every split of held-out pairs in which something is to be found its retrieval task."""
-    for name, splits in held.items():
+    """Adds the retrieval task to every split that has one."""
+    for name, splits in sets.items():
         for split, pairs in splits.items():
             task = retrieval_task(corpora[name], split, args)
             if task is not None:

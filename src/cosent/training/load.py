@@ -1,13 +1,10 @@
-"""Load, check and tokenise the corpora of a run, with the targets of the loss.
-
-The two towers: datasets and batches of each, and construction of its model.
+"""Load the corpora of a run, tokenise them with the targets of its loss, and build its model.
 
 A bi-encoder (双塔) embeds each sentence of a pair by itself, a cross-encoder (单塔) reads both in one sequence.
 """
 
 import logging
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +14,6 @@ from torch.utils.data import ConcatDataset
 from cosent.cli import refuse_changed
 from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset
 from cosent.data.groups import sentence_groups, share_without_strangers
-from cosent.data.manifest import Manifest
 from cosent.data.pairs import (
     JoinedPairCollator,
     JoinedPairDataset,
@@ -37,7 +33,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
 from cosent.models.prompts import SavedPromptArguments
 from cosent.training.arguments import DataArguments, ModelArguments
-from cosent.training.evaluation import HeldOut
+from cosent.training.evaluation import EvaluationSets
 from cosent.training.objective import Objective, loss_targets
 
 logger = logging.getLogger(__name__)
@@ -45,36 +41,33 @@ logger = logging.getLogger(__name__)
 MANY = 0.5  # of the pairs of sentences
 
 
+class Tower(NamedTuple):
+    """Dataset and collator of a tower; its model's `forward` does the scoring."""
+
+    dataset: type[PairDataset]
+    collator: type[PairCollator] | type[JoinedPairCollator]
+
+
+TOWERS = {
+    "bi_encoder": Tower(PairDataset, PairCollator),
+    "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator),
+}
+
+
 @dataclass(frozen=True)
-class TokenisedMixture:
-    """Tokenised corpora of a run.
-
-    Args:
-        train: training pairs with the targets of the loss; several corpora are drawn from in turn.
-        held_out: validation and test pairs, by corpus and split.
-    """
-
-    train: PairDataset | ConcatDataset
-    held_out: HeldOut
-
-
-@dataclass(frozen=True)
-class Mixture:
+class RunCorpora:
     """The corpora of a run.
 
     Args:
         training: corpora to train on.
         selecting: corpora for selection of the best epoch, which are tested too.
-        weights: share of the batches of each training corpus; None for equal shares.
     """
 
     training: list[Corpus]
     selecting: list[Corpus]
-    weights: list[float] | None
 
     @property
-    def corpora(self) -> dict[str, Corpus]:
-        """All of them by name."""
+    def by_name(self) -> dict[str, Corpus]:
         return {corpus.manifest.name: corpus for corpus in [*self.training, *self.selecting]}
 
     @property
@@ -82,37 +75,27 @@ class Mixture:
         return [corpus.manifest.name for corpus in self.selecting]
 
     @property
-    def training_manifests(self) -> list[Manifest]:
-        return [corpus.manifest for corpus in self.training]
-
-    @property
     def binary(self) -> list[str]:
         """Names of the corpora with labels of 0 and 1, for which a threshold is defined."""
-        return [name for name, corpus in self.corpora.items() if corpus.manifest.label_kind == "binary"]
+        return [name for name, corpus in self.by_name.items() if corpus.manifest.label_kind == "binary"]
 
     def max_length(self, tower: str) -> int:
         """Maximum length in tokens of the corpus with the longest texts."""
-        return max(corpus.manifest.max_length[tower] for corpus in self.corpora.values())
+        return max(corpus.manifest.max_length[tower] for corpus in self.by_name.values())
 
-    def tokenise(
-        self, dataset: type[PairDataset], encoder: TextModel, prefixes: Prefixes, loss: str, args: DataArguments
-    ) -> TokenisedMixture:
-        """Tokenises every split through the cache on disk; warns about truncated text."""
-        if args.text or loss == "simcse":
-            warn_without_dropout(encoder.backbone.config)
-        train = training_set(self.training, dataset, encoder, prefixes, loss, args)
-        held_out = {
+    def evaluation_sets(self, tower: str, encoder: TextModel, prefixes: Prefixes) -> EvaluationSets:
+        """The tokenised validation and test splits of all corpora."""
+        return {
             name: {
-                split: tokenised(f"{name} {split}", rows, dataset, encoder, prefixes)
+                split: tokenised(f"{name} {split}", rows, TOWERS[tower].dataset, encoder, prefixes)
                 for split, rows in corpus.splits.items()
                 if split != "train"
             }
-            for name, corpus in self.corpora.items()
+            for name, corpus in self.by_name.items()
         }
-        return TokenisedMixture(train, held_out)
 
 
-def load_mixture(args: DataArguments, loss: str) -> Mixture:
+def corpora_of_run(args: DataArguments, loss: str) -> RunCorpora:
     """Loads the corpora that the arguments name.
 
     Raises:
@@ -123,21 +106,20 @@ def load_mixture(args: DataArguments, loss: str) -> Mixture:
     check_corpus_weights(args.corpus_weights, len(training) + bool(args.text), loss)
     for corpus in (*training, *selecting):
         corpus.splits = measured_splits(corpus.splits, args.limit_validation, args.skip_test)
-    return Mixture(training, selecting, args.corpus_weights)
+    return RunCorpora(training, selecting)
 
 
 def load_corpora(names: list[str], eval_names: list[str] | None, data_dir: str) -> tuple[list[Corpus], list[Corpus]]:
     """Loads the corpora to train on, and those for selection and test, by default the same.
 
     Raises:
-        InputError: a training corpus without training pairs, or two corpora of one name, whose results would overwrite
-            each other.
+        InputError: a training corpus without training pairs, or two corpora of one name.
     """
     training, selecting = ([load_corpus(name, data_dir) for name in some] for some in (names, eval_names or names))
     for corpus in training:
         if "train" not in corpus.splits:
             raise InputError(
-                f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}: nothing to train on. "
+                f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}. "
                 "Train on another corpus and use this one with `cosent evaluate`."
             )
     for flag, corpora in (("--corpus", training), ("--eval_corpora", selecting)):
@@ -160,6 +142,8 @@ def training_set(
     Several corpora are drawn from in turn, and text as one more of them, each line paired with itself; `sbert_joint`
     draws from all similarity pairs and all NLI pairs in turn. Of corpora, `simcse` pairs each sentence with itself.
     """
+    if args.text or loss == "simcse":
+        warn_without_dropout(encoder.backbone.config)
     parts: dict[str | bool, list] = {}
     for corpus in corpora:
         rows, manifest = random_subset(corpus.splits["train"], args.limit_train), corpus.manifest
@@ -169,12 +153,12 @@ def training_set(
         groups = None
         if LOSSES[loss].compares_sentences:
             groups = sentence_groups(rows, manifest.similar_from)
-            check_strangers(manifest.name, loss, groups)
+            check_in_batch_negatives(manifest.name, loss, groups)
         data = tokenised(f"{manifest.name} train", rows, dataset, encoder, prefixes, targets, groups)
         group = manifest.label_kind == "nli" if loss == "sbert_joint" else manifest.name
         parts.setdefault(group, []).append(data)
     if args.text:
-        rows = twice(islice(read_texts(args.text), args.limit_text))
+        rows = twice(read_texts(args.text))
         if len(rows) < 2:
             raise InputError(
                 f"--text {' '.join(args.text)} has {len(rows)} different lines, and each is compared with the others. "
@@ -185,25 +169,25 @@ def training_set(
     return groups[0] if len(groups) == 1 else ConcatDataset(groups)
 
 
-def check_strangers(name: str, loss: str, groups: np.ndarray) -> None:
-    """Warns if a loss finds few strangers in a corpus, whose pairs labelled similar connect most sentences.
+def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:
+    """Warns if similar pairs connect most sentences of a corpus, so that a loss finds few in-batch negatives.
 
     Raises:
         InputError: they connect all sentences.
     """
-    known = share_without_strangers(groups)
-    if known == 1:
+    connected = share_without_strangers(groups)
+    if connected == 1:
         raise InputError(
             f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
-            "of its sentences (a with b, b with c, ...): no two of them would be compared, and nothing learnt from it. "
-            "Train on more pairs, look for labels that are too generous, or take a loss of labels, as --loss cosent."
+            "of its sentences (a with b, b with c, ...). Train on more pairs, look for labels that are too generous, "
+            "or take a loss of labels, as --loss cosent."
         )
-    if known > MANY:
+    if connected > MANY:
         logger.warning(
             "%s train: chains of similar pairs connect most sentences, so %.0f%% of what --loss %s could compare is "
             "taken for similar and left out. Labels that are too generous make such chains.",
             name,
-            100 * known,
+            100 * connected,
             loss,
         )
 
@@ -211,7 +195,7 @@ def check_strangers(name: str, loss: str, groups: np.ndarray) -> None:
 def tokenised(
     where: str, rows, dataset: type[PairDataset], encoder, prefixes: Prefixes, labels=None, groups=None
 ) -> PairDataset:
-    """Tokenises pairs and warns about truncated text."""
+    """Tokenises pairs through the cache on disk, and warns about truncated text."""
     data = dataset(rows, encoder.tokenizer, encoder.max_length, labels, prefixes, groups)
     warn_truncated(data.truncated, data.sequences, data.unit, encoder.max_length, where, "--max_length")
     return data
@@ -221,21 +205,15 @@ def warn_without_dropout(config) -> None:
     """Warns if both readings of a sentence would be the same."""
     if not any(getattr(config, name, 0.0) for name in DROPOUTS):
         logger.warning(
-            "This %s has no dropout, so a sentence read twice has twice the same vector: its pair with itself teaches "
-            "nothing but distance to others. Add --dropout 0.1 (or, with --use_peft, --lora_dropout 0.1).",
+            "This %s has no dropout, so a sentence read twice has the same vector twice, and SimCSE learns only to "
+            "push others away. Add --dropout 0.1 (or, with --use_peft, --lora_dropout 0.1).",
             config.model_type,
         )
 
 
 def check_text(args: DataArguments, loss: str) -> None:
-    """Checks `--text`, which has no labels, and that there is something to train on and to measure.
-
-    Raises:
-        InputError: no corpus where one is needed, or a loss that learns nothing without labels.
-    """
+    """Refuses text that a loss cannot learn from, and a run with nothing to train on or to measure."""
     if not args.text:
-        if args.limit_text is not None:
-            raise InputError("--limit_text does nothing without --text. Leave it out.")
         if not args.corpus:
             raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
     elif not LOSSES[loss].compares_sentences:
@@ -245,38 +223,19 @@ def check_text(args: DataArguments, loss: str) -> None:
         )
     elif not args.corpus and not args.eval_corpora:
         raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
-    if args.limit_text is not None and args.limit_text < 1:
-        raise InputError(f"--limit_text must be at least 1 line, got {args.limit_text}. Leave it out to read all.")
 
 
-def check_corpus_weights(given: list[float] | None, corpora: int, loss: str) -> None:
-    """Checks `--corpus_weights`, the share of the batches of each corpus.
-
-    Raises:
-        InputError: not one positive number per corpus (and text), or a loss that sets its own shares.
-    """
-    if given is None:
+def check_corpus_weights(weights: list[float] | None, corpora: int, loss: str) -> None:
+    """Refuses `--corpus_weights` that are not one positive number per corpus (and text)."""
+    if weights is None:
         return
     if loss == "sbert_joint":
         raise InputError("--loss sbert_joint draws similarity pairs and NLI pairs 1:1. Leave --corpus_weights out.")
-    if len(given) != corpora or corpora < 2 or not all(0 < value < float("inf") for value in given):
+    if len(weights) != corpora or corpora < 2 or not all(0 < value < float("inf") for value in weights):
         raise InputError(
-            f"--corpus_weights takes a positive number for each of several corpora, as 2 1; got {given} for {corpora}."
+            f"--corpus_weights takes a positive number for each of several corpora, as 2 1; got {weights} for "
+            f"{corpora}."
         )
-
-
-class Tower(NamedTuple):
-    """Dataset and collator of a tower, and its default of `--on_collapse`; its model's `forward` does the scoring."""
-
-    dataset: type[PairDataset]
-    collator: type[PairCollator] | type[JoinedPairCollator]
-    on_collapse: str
-
-
-TOWERS = {
-    "bi_encoder": Tower(PairDataset, PairCollator, "off"),
-    "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator, "warn"),
-}
 
 
 def build_model(
@@ -334,8 +293,7 @@ def adapter(args: ModelArguments, model: nn.Module, seed: int) -> lora.Adapter |
         InputError: settings of an adapter without --use_peft.
     """
     if not args.use_peft:
-        names = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
-        refuse_changed(args, names, "--use_peft true")
+        refuse_changed(args, ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"), "--use_peft true")
         return None
     inner = model.encoder.backbone if isinstance(model, BiEncoder) else model.model
     settings = (args.lora_r, args.lora_alpha, args.lora_dropout, args.lora_target_modules)

@@ -53,24 +53,9 @@ class Objective:
             raise InputError(f"--features {' '.join(names)}: {error}") from error
 
 
-# The one kind of label that a classifier of pairs can learn, and why it learns no other.
-ONLY_KIND = {
-    "ce": (
-        "binary",
-        "It makes one class of each label, and the grades of an ordered scale are not separate classes. "
-        "Use --loss cosent, bce or mse.",
-    ),
-    "ce3": ("nli", "It learns contradiction, neutral and entailment. Use --loss ce, bce or cosent."),
-}
-ABOVE_0 = {
-    "scale": "scores would be ignored or reversed",
-    "stranger_weight": "strangers would be ignored or drawn together, use --loss cosent instead",
-    "contrastive_weight": "strangers would be ignored or drawn together, use --loss cosent instead",
-}
-WHY_NOT = {
-    "bi_encoder": "a bi-encoder computes a cosine for a pair, not a logit",
-    "cross_encoder": "a cross-encoder computes a logit for a pair, neither a cosine nor two embeddings",
-}
+# The one kind of label that a classifier of pairs can learn, and the losses for other kinds.
+ONLY_KIND = {"ce": ("binary", "cosent, bce or mse"), "ce3": ("nli", "ce, bce or cosent")}
+ABOVE_0 = ("scale", "negative_weight", "contrastive_weight")
 
 
 def build_objective(
@@ -106,7 +91,7 @@ def check_tower(name: str, tower: str) -> None:
     if tower not in towers:
         fitting = ", ".join(other for other, loss in LOSSES.items() if tower in loss.towers)
         raise InputError(
-            f"--loss {name} is for the {towers[0]}: {WHY_NOT[tower]}. Choose one of {fitting}, or --tower {towers[0]}."
+            f"--loss {name} is for --tower {towers[0]}, not {tower}. Choose it, or one of the losses {fitting}."
         )
 
 
@@ -118,20 +103,21 @@ def check_parameters(name: str, given: dict[str, float]) -> None:
         if key not in accepted:
             raise InputError(
                 f"--{key} does nothing for --loss {name}, which has {', '.join(accepted) or 'no parameters'}. "
-                "Leave it out, or choose the loss it belongs to."
+                "Leave it out."
             )
-    for key, why in ABOVE_0.items():
+    for key in ABOVE_0:
         if given.get(key, 1.0) <= 0:
-            raise InputError(f"--{key} must be above 0, got {given[key]:g}: {why}.")
+            raise InputError(f"--{key} must be above 0, got {given[key]:g}.")
 
 
 def check_labels(name: str, manifests: list[Manifest]) -> None:
     """Refuses corpora that a loss cannot learn from, separately or together."""
     for manifest in manifests:
-        kind, why = ONLY_KIND.get(name, (manifest.label_kind, ""))
+        kind, others = ONLY_KIND.get(name, (manifest.label_kind, ""))
         if manifest.label_kind != kind:
             raise InputError(
-                f"--loss {name} needs {kind} labels, and {manifest.name} has {manifest.label_kind} labels. {why}"
+                f"--loss {name} needs {kind} labels, and {manifest.name} has {manifest.label_kind} labels. "
+                f"Use --loss {others}."
             )
     kinds = [manifest.label_kind for manifest in manifests]
     if name == "sbert_joint" and not ("nli" in kinds and set(kinds) > {"nli"}):
@@ -161,15 +147,15 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarra
     if LOSSES[name].compares_sentences:
         if not any_similar:
             raise InputError(
-                f"No label of the {len(labels)} training pairs of {manifest.name} is at least "
-                f"{manifest.similar_from:g}, from where on sentences are similar. --loss {name} would have nothing to "
-                "draw together, and only push sentences apart. Add such pairs, or use --loss cosent."
+                f"--loss {name} learns from similar pairs, and none of the {len(labels)} training pairs of "
+                f"{manifest.name} has a label of at least {manifest.similar_from:g}. Add such pairs, or use "
+                "--loss cosent."
             )
     elif len(distinct) < 2:
         raise InputError(
-            f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}. --loss {name} learns "
-            "nothing from one label: it would push all scores one way, or none. Add pairs of another label"
-            + (", or teach a bi-encoder by positives alone with --loss infonce." if any_similar else ".")
+            f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}, from which --loss "
+            f"{name} learns nothing. Add pairs of another label"
+            + (", or train a bi-encoder on positives alone with --loss infonce." if any_similar else ".")
         )
     low, high = manifest.label_min, manifest.label_max
     if name == "sbert_joint":
@@ -189,7 +175,7 @@ def scaled(labels: np.ndarray, manifest: Manifest) -> np.ndarray:
     """Labels scaled to 0..1, float32 of shape `(pairs,)`: at least `SIMILAR` where they are at least `similar_from`."""
     low, high = manifest.label_min, manifest.label_max
     shares = ((labels.astype(np.float64) - low) / (high - low)).astype(np.float32)
-    # Rounding could carry a label over an end of its range, or over the boundary that losses with strangers read.
+    # Rounding could carry a label over an end of its range, or over the boundary that in-batch losses read.
     boundary = np.float32(SIMILAR)
     is_similar = similar(labels, manifest.similar_from)
     return np.where(is_similar, shares.clip(boundary, 1), shares.clip(0, np.nextafter(boundary, np.float32(0))))

@@ -95,7 +95,7 @@ class NeighbourBatches(IterableDataset):
     tokenizer: PreTrainedTokenizerBase
     max_length: int
     batch_tokens: int
-    mask_ratio: float
+    mask_ratio: float = 0.3
     positions: bool = True
     seed: int = 42
     rank: int = 0

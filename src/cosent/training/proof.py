@@ -14,7 +14,7 @@ from cosent.compute.distributed import decided_by_main, rank
 from cosent.data.corpus import Corpus
 from cosent.errors import InputError
 from cosent.models.auto import load_model
-from cosent.models.bi_encoder import BiEncoder, Embedder, TextModel
+from cosent.models.bi_encoder import BiEncoder, Embedder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.ensemble import ScoreEnsemble
 from cosent.run import Proof
@@ -38,7 +38,7 @@ class FolderProof:
     the gathered weights.
 
     Args:
-        model: the module in training, or a view of it that embeds; not yet wrapped.
+        model: the module in training, not yet wrapped.
         pairs: pairs of sentences to compare, see `sample_pairs`.
         tolerance: largest difference between the folder and the model in memory that is not an error.
     """
@@ -49,10 +49,15 @@ class FolderProof:
         self.copy = deepcopy(model) if launched_with() == "fsdp" and rank() == 0 else None
         self.start: np.ndarray | None = None
 
+    @property
+    def encoder(self) -> Embedder | CrossEncoder:
+        model = self.copy or self.model
+        return model.encoder if isinstance(model, BiEncoder) else model
+
     def begin(self) -> None:
-        """Keeps what the starting model says; call it before the first step."""
+        """Keeps the answers of the starting model; call it before the first step."""
         if rank() == 0:
-            self.start = answers(encoder_of(self.copy or self.model), self.pairs)
+            self.start = answers(self.encoder, self.pairs)
 
     def check(self, folder: str | Path) -> Proof:
         """Compares a saved folder; all processes must call it, and all raise.
@@ -67,19 +72,20 @@ class FolderProof:
         return decided_by_main(lambda: self.compare(str(folder)))
 
     def compare(self, folder: str) -> Proof:
-        trained = encoder_of(self.copy or self.model)
-        now, loaded = answers(trained, self.pairs), answers(reload(folder, trained), self.pairs)
-        difference = relative_difference(loaded, now)
-        what = "scores" if isinstance(trained, CrossEncoder) else "vectors"
+        trained = self.encoder
+        with without_warnings():
+            loaded = load_model(folder, attn_implementation=trained.backbone.config._attn_implementation)
+        loaded.packing = trained.packing
+        now = answers(trained, self.pairs)
+        difference = relative_difference(answers(loaded.to(trained.backbone.device), self.pairs), now)
         if not difference <= self.tolerance:
             raise InputError(
-                f"Expected {folder}, loaded from disk, to give the {what} of the model that was trained, got {what} "
-                f"that differ by {difference:.0e} of the largest (rounding is up to {self.tolerance:.0e}). Whoever "
-                "loads it would get another model. Train into an empty --output_dir; if that does not help, something "
-                "of this model is not saved: please report it with its config.json."
+                f"The model saved in {folder} does not match the trained one (largest relative difference "
+                f"{difference:.0e}, tolerance {self.tolerance:.0e}). Train into an empty --output_dir; if that does "
+                "not help, please report it with its config.json."
             )
         moved = None if self.start is None else distance(self.start, now)
-        proof = Proof(difference, moved, len(now), what)
+        proof = Proof(difference, moved, len(now), "scores" if isinstance(trained, CrossEncoder) else "vectors")
         logger.info("%s", proof)
         if moved is not None and moved < 1e-6:
             logger.warning("The model has not moved from the one it started from: training has changed nothing.")
@@ -89,18 +95,15 @@ class FolderProof:
 def answers(encoder: Embedder | CrossEncoder | ScoreEnsemble, pairs: list[tuple[str, str]]) -> np.ndarray:
     """Vectors `(COMPARED, hidden)` of the sentences of pairs, or a cross-encoder's scores `(COMPARED,)`, in float32."""
     firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
-    with without_autocast(encoder), without_warnings():
-        if isinstance(encoder, Embedder):
-            return encoder.encode([*firsts, *seconds][:COMPARED])
-        return encoder.similarity(firsts, seconds)
-
-
-def reload(folder: str, like: TextModel) -> TextModel:
-    """Loads a folder as serving does, on the device and with the attention and packing of another model."""
-    with without_warnings():
-        loaded = load_model(folder, attn_implementation=like.backbone.config._attn_implementation)
-    loaded.packing = like.packing
-    return loaded.to(like.backbone.device)
+    wrapped = vars(encoder).pop("forward", None)  # accelerate's autocast: a model is compared as it is saved
+    try:
+        with without_warnings():
+            if isinstance(encoder, Embedder):
+                return encoder.encode([*firsts, *seconds][:COMPARED])
+            return encoder.similarity(firsts, seconds)
+    finally:
+        if wrapped is not None:
+            encoder.forward = wrapped
 
 
 def relative_difference(loaded: np.ndarray, now: np.ndarray) -> float:
@@ -119,8 +122,7 @@ def distance(start: np.ndarray, now: np.ndarray) -> float:
 
 def rounding(model: nn.Module) -> float:
     """Largest difference to expect between a model in training and its saved folder."""
-    names = [name for name, _ in model.named_parameters()]
-    if not any(".lora_A." in name for name in names):
+    if not any(".lora_A." in name for name, _ in model.named_parameters()):
         return SAME_WEIGHTS
     if any(hasattr(weight, "quant_state") for weight in model.parameters()):
         return QUANTISED
@@ -135,26 +137,9 @@ def sample_pairs(corpora: list[Corpus]) -> list[tuple[str, str]]:
     return [pair for pair in pairs if all(sentence.strip() for sentence in pair)][:COMPARED]
 
 
-def encoder_of(model: nn.Module) -> Embedder | CrossEncoder:
-    encoder = model.encoder if isinstance(model, BiEncoder) else model
-    assert isinstance(encoder, Embedder | CrossEncoder)
-    return encoder
-
-
-@contextmanager
-def without_autocast(model: nn.Module) -> Iterator[None]:
-    """Runs a model as it is saved; to run it under autocast, accelerate sets `forward` on the module itself."""
-    wrapped = vars(model).pop("forward", None)
-    try:
-        yield
-    finally:
-        if wrapped is not None:
-            model.forward = wrapped
-
-
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Keeps what was said of this model and these sentences before from being said again."""
+    """Silences warnings about this model and these sentences, which were logged before."""
     ours = logging.getLogger("cosent")
     level = ours.level
     ours.setLevel(logging.ERROR)

@@ -1,21 +1,122 @@
-"""End of a run: its model card, its record, and the Hub if asked."""
+"""What the training jobs share: their start, the run itself, its record, its model card, and the Hub if asked."""
 
 import platform
 import shlex
 import subprocess
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
+from transformers import TrainingArguments
 
 import cosent
 from cosent.compute.processes import peak_memory_mib
+from cosent.data.corpus import Corpus, leaks
+from cosent.data.manifest import sha256_of_file
+from cosent.data.pairs import Prefixes
 from cosent.reporting.card import upload, write_card
-from cosent.run import Environment, Footprint, RunRecord
-from cosent.training.trainer import ResumableTrainer
+from cosent.run import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
+from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
+from cosent.training.evaluation import Evaluation, final_table, judge, save_evaluations
+from cosent.training.plan import show_plan
+from cosent.training.proof import FolderProof, sample_pairs
+from cosent.training.trainer import PairTrainer, ResumableTrainer
+
+
+@dataclass(frozen=True)
+class Start:
+    """When and where a job began, and the checkpoint that it continues from."""
+
+    time: float
+    checkpoint: str | None
+    environment: Environment
+
+
+def begin(args: TrainingArguments) -> Start | None:
+    """The start of a job; None if its run has finished already."""
+    now = time.time()
+    return None if has_finished(args) else Start(now, find_checkpoint(args), environment())
+
+
+def run_training(
+    start: Start,
+    trainer: PairTrainer,
+    model: nn.Module,
+    corpora: tuple[list[Corpus], list[Corpus]],
+    prefixes: Prefixes,
+    evaluate: Callable[[bool], Evaluation],
+    arguments: tuple,
+    text: Iterable[str] = (),
+    **facts,
+) -> None:
+    """Trains, evaluates, saves, proves and publishes a model; with --dry_run, prints the plan instead.
+
+    Args:
+        model: the module in training, not wrapped.
+        corpora: those to train on, and those to evaluate on.
+        evaluate: whether training has ended -> results; all processes call it.
+        arguments: argument dataclasses of the job, `TrainingArguments` first.
+        text: files of sentences that are trained on.
+        facts: further fields of the record.
+
+    Raises:
+        InputError: a checkpoint of a run with other settings, or a saved folder that is not the trained model.
+    """
+    args = trainer.args
+    training, evaluated = corpora
+    records = {corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in [*training, *evaluated]}
+    hashes = manifest_hashes(records) | {file: sha256_of_file(file) for file in text}
+    settings = run_settings(*arguments, data=hashes)
+    if args.dry_run:
+        return show_plan(trainer, model, training, evaluated, start.checkpoint, settings)
+    proof = FolderProof(model, sample_pairs([*evaluated, *training]))
+    claim_output_folder(args.output_dir, start.checkpoint, settings)
+
+    def at_start() -> Evaluation:
+        proof.begin()
+        return evaluate(False)
+
+    result = trainer.train(start.checkpoint, at_start=at_start)
+    before, after = trainer.before, evaluate(True)
+    trainer.save_model()
+    proven = proof.check(args.output_dir)
+    if not trainer.is_world_process_zero():
+        return
+    record = RunRecord(
+        recipe=recipe(*arguments),
+        environment=start.environment,
+        processes=args.world_size,
+        footprint=footprint(model, trainer.optimizer),
+        corpora=records,
+        cached_part_size=trainer.cached_parts and trainer.cached_parts.pairs,
+        train_pairs=len(trainer.train_dataset),
+        before=before.metrics,
+        after=after.metrics,
+        thresholds=after.thresholds,
+        calibrations=after.calibrations,
+        intervals=after.intervals,
+        prompts=(prefixes[0].text, prefixes[1].text),
+        written_before=before.written,
+        written_after=after.written,
+        history=trainer.state.log_history,
+        train_seconds=result.metrics["train_runtime"],
+        seconds=time.time() - start.time,
+        proof=proven,
+        leaks=leaks(training, evaluated),
+        **facts,
+    )
+    floor = judge(record, evaluated, training)
+    save_evaluations(args.output_dir, before, after)
+    finish(trainer, record)
+    print(*final_table(record, floor), record.footprint, sep="\n")
+    print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
+    print(f"next: cosent similarity --model {shlex.quote(str(args.output_dir))} 怎么还款 如何还款")
 
 
 def finish(trainer: ResumableTrainer, record: RunRecord) -> None:
@@ -32,17 +133,11 @@ def finish(trainer: ResumableTrainer, record: RunRecord) -> None:
         print(f"published: {address}")
 
 
-def model_line(folder: str, record: RunRecord) -> str:
-    """Where the model is, and the command to try it."""
-    trained = f"model in {folder} ({record.train_seconds:.0f} s of training)"
-    return f"{trained}\nnext: cosent similarity --model {shlex.quote(str(folder))} 怎么还款 如何还款"
-
-
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "peft")
 
 
 def environment() -> Environment:
-    """Versions, commit and device. Jobs call it before they train, so that a failure does not cost a night."""
+    """Versions, commit and device."""
     cuda = torch.cuda.is_available()
     return Environment(
         versions={"cosent": own_version(), **{name: version(name) for name in PACKAGES}}
@@ -87,12 +182,7 @@ def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
 
 
 def recipe(args, *others) -> dict:
-    """All settings, flags and defaults alike, in the form of a recipe.
-
-    Args:
-        args: `TrainingArguments`.
-        others: the other argument dataclasses of the job.
-    """
+    """All settings, flags and defaults alike, in the form of a recipe."""
     settings: dict[str, Any] = {}
     for arguments in others:
         settings |= asdict(arguments)

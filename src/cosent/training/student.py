@@ -19,8 +19,8 @@ from cosent.inference.embedding import batch_bounds
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.decoding import Sampling, rank_candidates, write_targets
 from cosent.models.student import Student
-from cosent.run import Intervals, Metrics, RunRecord, Written
-from cosent.training.evaluation import corpora_that_rank, spearman_interval
+from cosent.run import Written
+from cosent.training.evaluation import Evaluation, corpora_that_rank, spearman_interval
 from cosent.training.objective import Objective
 from cosent.training.sharding import whole_state
 from cosent.training.trainer import Outputs, PairTrainer
@@ -29,6 +29,7 @@ SIMILAR_FROM = 0.8  # cosine
 TOP = 5
 BATCH_TOKENS = 2048  # sources and targets of a batch
 HELD_OUT_SYNONYMS = 500  # pairs for the perplexity
+SAMPLES = 20  # for each source
 
 
 class StudentDataset(torch.utils.data.Dataset):
@@ -152,12 +153,11 @@ class StudentCollator:
 class StudentTrainer(PairTrainer):
     """Trains a `Student` (or, without generation, a `BiEncoder`) on batches of `StudentCollator`.
 
-    `loss = generation_weight * cross entropy per target token + similarity_loss(embeddings, teacher)`
+    `loss = cross entropy per target token + similarity_loss(embeddings, teacher)`
 
     Args:
         similarity_loss: `(embeddings, teacher) -> scalar`: embeddings of shape `(2 * pairs, hidden)`; `teacher` as
             collated, None without one.
-        generation_weight: weight of the generation loss.
         validate: state dict of the model -> validation metrics, `spearman` among them.
         kwargs: arguments of `transformers.Trainer`.
     """
@@ -168,12 +168,10 @@ class StudentTrainer(PairTrainer):
         self,
         *,
         similarity_loss: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor],
-        generation_weight: float = 1.0,
         validate: Callable[[dict[str, torch.Tensor]], dict[str, float]] = lambda weights: {},
         **kwargs,
     ):
         super().__init__(objective=Objective(similarity_loss, reads="embeddings", compares_pairs=False), **kwargs)
-        self.generation_weight = generation_weight
         self.validate = validate
         self.parts: dict[str, list[torch.Tensor]] = {}
 
@@ -189,7 +187,7 @@ class StudentTrainer(PairTrainer):
         parts = {"similarity_loss": self.objective.loss(embeddings, targets.get("teacher"))}
         if "target_losses" in read:
             tokens = read["target_tokens"].sum().clamp(min=1)
-            parts["generation_loss"] = self.generation_weight * read["target_losses"].sum() / tokens
+            parts["generation_loss"] = read["target_losses"].sum() / tokens
         self.batch_parts = {name: value.detach() for name, value in parts.items()}
         return sum(parts.values())
 
@@ -274,7 +272,7 @@ class StudentEvaluation:
         model: the model in training.
         generation: whether it generates, and therefore is a `Student`.
         judge: see `sample_report`; None to draw no samples.
-        sources: number of sources to draw samples for.
+        sources: number of sources to draw `SAMPLES` samples each for.
         prompts: texts in front of the first and the second sentence of every pair.
     """
 
@@ -285,10 +283,9 @@ class StudentEvaluation:
         generation: bool,
         judge: nn.Module | None,
         sources: int,
-        sampling: Sampling,
         prompts: tuple[str, str] = ("", ""),
     ):
-        self.corpora, self.judge, self.sampling, self.prompts = corpora, judge, sampling, prompts
+        self.corpora, self.judge, self.prompts = corpora, judge, prompts
         self.copy = deepcopy(model)
         self.encoder = self.copy.encoder if isinstance(self.copy, BiEncoder) else self.copy
         self.validation = corpora_that_rank(corpora)
@@ -317,23 +314,23 @@ class StudentEvaluation:
         rows = corpus.split(split)
         return self.encoder.similarity(rows["sentence1"][:], rows["sentence2"][:], prompt=self.prompts)
 
-    def report(self, weights: dict[str, torch.Tensor]) -> tuple[Metrics, Intervals, Written | None]:
-        """Spearman of every corpus and split, its intervals and, with generation, statistics of generated sentences."""
+    def report(self, weights: dict[str, torch.Tensor]) -> Evaluation:
+        """Scores and Spearman of every corpus and split and, with generation, statistics of generated sentences."""
         self.copy.load_state_dict(weights)
-        metrics: Metrics = {}
-        intervals: Intervals = {}
+        result = Evaluation()
         for corpus in self.corpora:
             name = corpus.manifest.name
-            for split in corpus.splits:
-                if split != "train":
-                    scores, labels = self.scores(corpus, split), corpus.labels(split)
-                    metrics.setdefault(name, {})[split] = {"spearman": spearman_of(scores, labels)}
-                    if interval := spearman_interval(scores, labels):
-                        intervals.setdefault(name, {})[split] = {"spearman": interval}
-        if not self.synonyms:
-            return metrics, intervals, None
-        samples = sample_report(self.encoder, self.judge, self.sources, self.sampling) if self.sources else None
-        return metrics, intervals, Written(self.perplexity(), samples)
+            for split in [name for name in corpus.splits if name != "train"]:
+                scores, labels = self.scores(corpus, split), corpus.labels(split)
+                result.scores.setdefault(name, {})[split] = {"labels": labels, "scores": scores}
+                result.metrics.setdefault(name, {})[split] = {"spearman": spearman_of(scores, labels)}
+                if interval := spearman_interval(scores, labels):
+                    result.intervals.setdefault(name, {})[split] = {"spearman": interval}
+        if self.synonyms:
+            sampling = Sampling(num_samples=SAMPLES)
+            samples = sample_report(self.encoder, self.judge, self.sources, sampling) if self.sources else None
+            result.written = Written(self.perplexity(), samples)
+        return result
 
     def perplexity(self) -> float:
         return perplexity(self.encoder, *map(list, zip(*self.synonyms, strict=True)))
@@ -341,19 +338,3 @@ class StudentEvaluation:
 
 def spearman_of(scores: np.ndarray, labels: np.ndarray) -> float:
     return SimilarityMetrics().compute(predictions=scores, references=labels)["spearman"]
-
-
-def summary(record: RunRecord, floor: Metrics) -> str:
-    """Table of a student's metrics before and after training, and the floor of Spearman."""
-    lines = [f"{'':<28}{'before':>9}{'after':>9}{'floor':>9}   (floor: characters in common, without a model)"]
-    for name, splits in record.after.items():
-        for split, metrics in splits.items():
-            value = record.before[name][split]["spearman"]
-            lowest = floor.get(name, {}).get(split, {}).get("spearman", math.nan)
-            lines.append(f"{f'{name} {split} Spearman':<28}{value:9.4f}{metrics['spearman']:9.4f}{lowest:9.4f}")
-    before, after = record.written_before, record.written_after
-    if before is not None and after is not None:
-        lines.append(f"{'perplexity':<28}{before.perplexity:9.2f}{after.perplexity:9.2f}")
-        for name, value in (after.samples or {}).items():
-            lines.append(f"{f'samples: {name}':<28}{before.samples[name]:9.4f}{value:9.4f}")
-    return "\n".join(lines)

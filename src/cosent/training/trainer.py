@@ -1,4 +1,4 @@
-"""`PairTrainer`: Trainer with an injected loss on the scores, embeddings or logits of the model's `forward`."""
+"""`PairTrainer`: resumable, evaluating Trainer with an injected loss on a model's scores, embeddings or logits."""
 
 import logging
 import math
@@ -25,23 +25,22 @@ from cosent.compute.onednn import trainable_onednn_linears
 from cosent.data.pairs import PairDataset
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError, apply_umask
+from cosent.evaluation.retrieval import METRICS
 from cosent.inference.neighbours import found_by_vectors
 from cosent.losses.cosent import has_ordered_pair
 from cosent.models.loading import quiet_transformers
 from cosent.models.lora import Adapter
 from cosent.run import UNFINISHED
 from cosent.training.caching import CachedParts
-from cosent.training.callbacks import (
-    CURVES,
-    DeadBatchReport,
-    EarlyStopping,
-    TensorBoard,
-    use_log_lines,
-    use_tensorboard,
-)
+from cosent.training.callbacks import DeadBatchReport, EarlyStopping, use_log_lines
 from cosent.training.checkpoints import SEAL, SETTINGS, best_checkpoint, clear_disk_errors, had_ended, seal
 from cosent.training.objective import Objective
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
+
+logger = logging.getLogger(__name__)
+
+CURVES = ("spearman", "pearson", "kendall", *METRICS)  # of which several evaluation sets have a mean
+Outputs = dict[str, Tensor]
 
 
 class ResumableTrainer(Trainer):
@@ -192,7 +191,6 @@ class EvaluatingTrainer(ResumableTrainer):
     """
 
     keeps_embeddings = False
-    board: TensorBoard | None = None  # gets the scores of every evaluation during training
 
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps, except under torch.compile, which would recompile at every step."""
@@ -224,9 +222,6 @@ class EvaluatingTrainer(ResumableTrainer):
             queries = decided_by_main(lambda: found_by_vectors(*retrieval.vectors(own, rest), retrieval.task.relevance))
             output.predictions["queries"] = queries
             output.metrics.update({f"{metric_key_prefix}_{name}": float(np.mean(v)) for name, v in queries.items()})
-        if self.board is not None and metric_key_prefix.startswith("eval"):
-            scores, labels = output.predictions["scores"], output.label_ids
-            self.board.add_scores(metric_key_prefix, scores, labels, self.state.global_step)
         return output
 
     def embeddings(self, pairs: PairDataset) -> np.ndarray:
@@ -270,11 +265,6 @@ class EvaluatingTrainer(ResumableTrainer):
             self.args.dataloader_drop_last = drop_last
 
 
-logger = logging.getLogger(__name__)
-
-Outputs = dict[str, torch.Tensor]
-
-
 class PairTrainer(EvaluatingTrainer):
     """Trains a model of pairs with an objective that reads the outputs of the model.
 
@@ -315,10 +305,9 @@ class PairTrainer(EvaluatingTrainer):
         if self.args.torch_compile and self.model.packing:
             raise InputError(
                 "--torch_compile compiles a model for each shape of its inputs, and packed batches have a new one at "
-                "every step. Add --packing false, or leave it out."
+                "every step. Add --packing false."
             )
         use_log_lines(self)
-        self.board = use_tensorboard(self)
         self.objective = objective
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
@@ -327,8 +316,8 @@ class PairTrainer(EvaluatingTrainer):
             self.add_callback(self.dead_batches)
             if self.args.gradient_accumulation_steps > 1:
                 logger.warning(
-                    "--gradient_accumulation_steps %d: this loss ranks the pairs of a batch, and those of different "
-                    "batches are never compared. --cached_batch_size compares all of a step in the same memory.",
+                    "--gradient_accumulation_steps %d: this loss never compares pairs of different batches. "
+                    "--cached_batch_size compares all of a step in the same memory.",
                     self.args.gradient_accumulation_steps,
                 )
         if self.args.early_stopping_patience is not None:
@@ -368,11 +357,11 @@ class PairTrainer(EvaluatingTrainer):
                 batches[-1]["real_pairs"] = real_pairs
         return batches, count
 
-    def pairs_in(self, inputs: dict[str, torch.Tensor]) -> int:
+    def pairs_in(self, inputs: dict[str, Tensor]) -> int:
         """Number of pairs in a batch; all its tensors have the same number of rows per pair."""
         return len(inputs["attention_mask"])
 
-    def pop_targets(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def pop_targets(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Takes from a batch what only the loss reads: tensors with the same number of rows per pair."""
         return {name: inputs.pop(name) for name in self.targets if name in inputs}
 
@@ -385,17 +374,17 @@ class PairTrainer(EvaluatingTrainer):
         self.count_batch()
         return loss
 
-    def cached_step(self, model: torch.nn.Module, inputs: dict, parts: CachedParts) -> torch.Tensor:
+    def cached_step(self, model: torch.nn.Module, inputs: dict, parts: CachedParts) -> Tensor:
         """Runs a batch in parts, with the gradient of the loss over all of it, see `grad_cache`."""
         model.train()
         targets, real_pairs = self.pop_targets(inputs), inputs.pop("real_pairs", None)
         pairs = self.pairs_in(inputs)
 
-        def forward(part: dict[str, torch.Tensor]) -> Outputs:
+        def forward(part: dict[str, Tensor]) -> Outputs:
             with self.compute_loss_context_manager():
                 return self.read(model(**part))
 
-        def loss(read: Outputs) -> torch.Tensor:
+        def loss(read: Outputs) -> Tensor:
             return self.global_loss(read, targets, pairs, real_pairs) / self.current_gradient_accumulation_steps
 
         # `loss` has divided by the accumulation steps; DeepSpeed would again
@@ -403,7 +392,7 @@ class PairTrainer(EvaluatingTrainer):
         backward = partial(self.accelerator.backward, **options)
         unsynchronised = partial(without_sync, self.accelerator, model)
 
-        def step(part: int) -> torch.Tensor:
+        def step(part: int) -> Tensor:
             split = split_batch(inputs, part * (len(inputs["attention_mask"]) // pairs))
             if not parts.auto:
                 return backward_in_parts(forward, split, loss, backward, unsynchronised)
@@ -421,9 +410,7 @@ class PairTrainer(EvaluatingTrainer):
         loss = self.global_loss(self.read(outputs), targets, pairs, real_pairs)
         return (loss, outputs) if return_outputs else loss
 
-    def global_loss(
-        self, read: Outputs, targets: dict[str, torch.Tensor], pairs: int, real_pairs: int | None
-    ) -> torch.Tensor:
+    def global_loss(self, read: Outputs, targets: dict[str, Tensor], pairs: int, real_pairs: int | None) -> Tensor:
         """The loss over all ranks: every rank computes it in full, see `distributed.gather`.
 
         Args:
@@ -443,7 +430,7 @@ class PairTrainer(EvaluatingTrainer):
         """The model's outputs that the loss reads: tensors with the same number of rows per pair."""
         return {self.objective.reads: outputs[self.objective.reads]}
 
-    def batch_loss(self, read: Outputs, targets: dict[str, torch.Tensor]) -> torch.Tensor:
+    def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
         """The loss of the complete batch, over all ranks and parts; computed again if the batch is repeated."""
         loss = self.objective.loss(read[self.objective.reads], *targets.values())
         if self.objective.compares_pairs:  # with groups, one label can teach, and what taught nothing is exactly 0
@@ -458,8 +445,8 @@ class PairTrainer(EvaluatingTrainer):
     def log(self, logs, *args, **kwargs):
         if not math.isfinite(logs.get("loss", 0.0)):
             raise InputError(
-                f"The training loss is {logs['loss']} at step {self.state.global_step}: the weights are lost. Start "
-                "again from the last checkpoint or from the beginning, with a lower --learning_rate."
+                f"Training diverged (loss is {logs['loss']} at step {self.state.global_step}). Restart with a lower "
+                "--learning_rate."
             )
         super().log(logs, *args, **kwargs)
 
@@ -490,5 +477,5 @@ class PairTrainer(EvaluatingTrainer):
             self.model.save_pretrained(output_dir, state_dict)
             apply_umask(output_dir)
 
-    def saved_state(self, checkpoint: str | Path) -> dict[str, torch.Tensor]:
+    def saved_state(self, checkpoint: str | Path) -> dict[str, Tensor]:
         return (self.model if self.adapter is None else self.adapter).saved_state(checkpoint)
