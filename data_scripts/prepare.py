@@ -1,4 +1,4 @@
-"""Prepare a corpus: raw files, the Hub or the demo grammar -> `{train,validation,test}.parquet` and MANIFEST.json.
+"""Prepare a corpus: raw files, the Hub or the demo corpus -> `{train,validation,test}.parquet` and MANIFEST.json.
 
     python -m data_scripts.prepare lcqmc --source raw/senteval_cn
     python -m data_scripts.prepare stsb --source hub
@@ -17,12 +17,14 @@ import re
 import shutil
 from pathlib import Path
 
-from cosent.data.files import ENCODINGS
+from cosent.data.files import ENCODINGS, FORMATS
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
 from cosent.errors import InputError, messages_for_users
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
 from data_scripts.description import describe, shared_rows, table
-from data_scripts.layouts import FORMAT_NAMES
+
+FORMAT_NAMES = tuple(dict.fromkeys(format for format in FORMATS.values() if format != "txt"))
+OF_EVERY_CORPUS = ("name", "source", "output", "overwrite", "on_bad_rows", "seed")  # other flags are of own pairs
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -55,8 +57,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     own.add_argument("--leave_out", nargs="+", choices=SPLITS, help="splits of the folder not to read")
     conflict_help = "pairs with two different labels: error (default), drop or keep them"
     own.add_argument("--on_conflict", choices=("error", "drop", "keep"), help=conflict_help)
-    own.add_argument("--validation_share", type=float, default=0.0, help="share of the pairs, for a lone train split")
-    own.add_argument("--test_share", type=float, default=0.0, help="likewise")
+    own.add_argument("--validation_share", type=float, help="share of the pairs, for a lone train split")
+    own.add_argument("--test_share", type=float, help="likewise")
     split_help = "pairs that never get into two splits: equal ones (default), or all that share sentences"
     own.add_argument("--split_by", choices=("pair", "sentence"), help=split_help)
     own.add_argument("--seed", type=int, default=42, help="seed of the shares")
@@ -75,7 +77,7 @@ def main(arguments: argparse.Namespace) -> Path:
     source = open_source(arguments)
     for decision in source.decisions:
         print(decision)
-    manifest = write(source, output, arguments.on_bad_rows)
+    manifest = write(source, output)
     print(table(manifest))
     if arguments.name in CORPORA:  # pairs of your own have a warning with these numbers
         for split, rows in shared_rows(output).items():
@@ -85,26 +87,22 @@ def main(arguments: argparse.Namespace) -> Path:
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    name, known = arguments.name, arguments.name in CORPORA
-    own = [f"{column}_column" for column in ("sentence1", "sentence2", "label")]
-    own += ["label_kind", "label_min", "label_max", "format", "header", "on_conflict"]
-    own += ["label_values", "sheet", "encoding", "leave_out", "split_by"]
-    given = [f"--{flag}" for flag in own if getattr(arguments, flag) is not None]
-    given += [f"--{flag}" for flag in ("validation_share", "test_share") if getattr(arguments, flag)]
-    if not known and not arguments.label_kind and not Path(arguments.source or "").exists():
-        raise unknown_name(name)
+    name, source = arguments.name, arguments.source
+    corpus = CORPORA.get(name)
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise InputError(f"NAME becomes a folder below data/: expected letters, digits, _ . -, got {name!r}.")
-    if known and given:
+    if corpus is None and not arguments.label_kind and not Path(source or "").exists():
+        raise unknown_name(name)
+    own = [flag for flag, value in vars(arguments).items() if flag not in OF_EVERY_CORPUS and value is not None]
+    if corpus is not None and own:
+        flags = ", ".join(f"--{flag}" for flag in own)
         raise InputError(
-            f"{name} is in the table, which already sets {', '.join(given)}. The two could disagree: drop these "
-            "flags, or give your own pairs another name."
+            f"{name} is in the table, which already sets {flags}. Drop it, or give your own pairs another name."
         )
-    generated = known and CORPORA[name].generated
-    if generated and arguments.source:
-        raise InputError(f"{name} is written by a grammar and reads no --source: drop that flag.")
-    if not generated and not arguments.source:
-        hub = ", or `hub`" if known and CORPORA[name].hub_repository else ""
+    if corpus is not None and corpus.generated and source:
+        raise InputError(f"{name} comes with this project and reads no --source: drop that flag.")
+    if not source and not (corpus is not None and corpus.generated):
+        hub = ", or `hub`" if corpus is not None and corpus.hub_repository else ""
         raise InputError(f"{name} needs --source: the folder with its raw files{hub}.")
 
 
@@ -115,27 +113,27 @@ def refuse_to_replace(output: Path, overwrite: bool) -> None:
     if not (ours and (output / MANIFEST_NAME).is_file()):
         raise InputError(f"{output} exists and is not a prepared corpus: it is not replaced. Choose another --output.")
     if not overwrite:
-        raise InputError(
-            f"{output} already holds a prepared corpus. Replacing it would change what earlier runs refer to: pass "
-            "--overwrite to do so, or choose another --output."
-        )
+        raise InputError(f"{output} holds a prepared corpus. Replace it with --overwrite, or choose another --output.")
 
 
 def open_source(arguments: argparse.Namespace):
     from data_scripts import sources
-    from data_scripts.own_pairs import from_own_pairs
+    from data_scripts.own import from_own_pairs
 
-    if arguments.name not in CORPORA:
-        return from_own_pairs(arguments.name, Path(arguments.source), arguments)
-    corpus = CORPORA[arguments.name]
-    if corpus.generated:
-        return sources.from_demo(corpus)
-    if arguments.source == "hub":
-        return sources.from_hub(corpus)
-    return sources.from_folder(corpus, Path(arguments.source))
+    corpus = CORPORA.get(arguments.name)
+    if corpus is None:
+        source = from_own_pairs(arguments.name, Path(arguments.source), arguments)
+    elif corpus.generated:
+        source = sources.from_demo(corpus)
+    elif arguments.source == "hub":
+        source = sources.from_hub(corpus)
+    else:
+        source = sources.from_folder(corpus, Path(arguments.source))
+    source.on_bad_rows = arguments.on_bad_rows
+    return source
 
 
-def write(source, output: Path, on_bad_rows: str) -> Manifest:
+def write(source, output: Path) -> Manifest:
     """Builds next to `output` and moves the result there at the end, so that a failure leaves nothing half written."""
     from data_scripts import builder
 
@@ -143,7 +141,7 @@ def write(source, output: Path, on_bad_rows: str) -> Manifest:
     staging = work / "staging"
     staging.mkdir(parents=True)
     try:
-        tallies = builder.build(staging, work, source.rows(on_bad_rows))
+        tallies = builder.build(staging, work, source)
         manifest = describe(source, staging, tallies, builder.VERSION)
         manifest.save(staging)
         if output.exists():

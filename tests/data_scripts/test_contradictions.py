@@ -4,7 +4,7 @@ import pytest
 
 from cosent.data.manifest import Manifest
 from cosent.errors import InputError
-from data_scripts.survey import Carve, find_repetitions
+from data_scripts.splits import Carve, find_repetitions
 
 BINARY = ("--label_kind", "binary")
 ROWS = "甲\t乙\t1\n丙\t丁\t0\n乙\t甲\t0\n甲\t乙\t1\n戊\t己\t1\n戊\t己\t1\n"
@@ -12,7 +12,7 @@ ROWS = "甲\t乙\t1\n丙\t丁\t0\n乙\t甲\t0\n甲\t乙\t1\n戊\t己\t1\n戊\t�
 
 def test_the_first_few_are_listed_with_file_and_line(bench):
     path = bench.write("pairs.tsv", ROWS)
-    with pytest.raises(InputError, match="with two different ones, 1 in all") as caught:
+    with pytest.raises(InputError, match="1 pairs of train") as caught:
         bench.prepare("mine", "--source", path, *BINARY)
     assert f"甲 | 乙: 1 in {path}, line 1; 0 in {path}, line 3; 1 in {path}, line 4" in str(caught.value)
     assert "--on_conflict drop" in str(caught.value) and "丙" not in str(caught.value)
@@ -21,7 +21,7 @@ def test_the_first_few_are_listed_with_file_and_line(bench):
 
 def test_no_more_than_three_are_listed(bench):
     path = bench.write("pairs.tsv", "".join(f"句{i}\t话{i}\t{label}\n" for i in range(9) for label in (0, 1)))
-    with pytest.raises(InputError, match="9 in all") as caught:
+    with pytest.raises(InputError, match="9 pairs of train") as caught:
         bench.prepare("mine", "--source", path, *BINARY)
     assert str(caught.value).count(" | ") == 3
 
@@ -64,7 +64,7 @@ def test_labels_are_compared_as_they_are_stored():
 
 def test_shares_that_leave_nothing_to_train_on_stop():
     with pytest.raises(InputError, match="--validation_share 0.5 of 10 different pairs"):
-        Carve(0.5, 0.49, 42).places((str(number), ("甲", "乙", 1.0)) for number in range(10))
+        Carve(0.5, 0.49, 42).held_out((str(number), ("甲", "乙", 1.0)) for number in range(10))
 
 
 def test_a_manifest_of_an_earlier_version_is_read(bench):

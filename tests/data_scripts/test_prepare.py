@@ -52,7 +52,7 @@ def test_a_prepared_folder_is_replaced_only_when_told(bench):
     path = bench.write("pairs.tsv", "甲\t乙\t1\n")
     bench.prepare("mine", "--source", path, *BINARY)
     path.write_text("丙\t丁\t0\n", encoding="utf-8")
-    with pytest.raises(InputError, match="already holds a prepared corpus.*--overwrite"):
+    with pytest.raises(InputError, match="out holds .*--overwrite"):
         bench.prepare("mine", "--source", path, *BINARY)
     assert bench.rows() == [("甲", "乙", 1.0)]
 
@@ -80,7 +80,7 @@ def test_a_missing_source_says_what_is_missing(bench):
         bench.prepare("stsb")
     with pytest.raises(InputError, match="demo_mine needs --source"):
         bench.prepare("demo_mine", *BINARY)
-    with pytest.raises(InputError, match="demo is written by a grammar and reads no --source"):
+    with pytest.raises(InputError, match="demo comes .*--source"):
         bench.prepare("demo", "--source", bench.folder)
     with pytest.raises(InputError, match="which is not a folder"):
         bench.prepare("stsb", "--source", bench.folder / "nowhere")

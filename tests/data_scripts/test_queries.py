@@ -195,10 +195,11 @@ def test_memory_does_not_grow_with_the_file(bench):
     """Fails if the texts of a file are held in memory: a hundred times the rows take little more than hashes."""
     import tracemalloc
 
-    from data_scripts.builder import RawFile, Rows
-    from data_scripts.checks import LabelRange
-    from data_scripts.layouts import find_shape
-    from data_scripts.survey import Carve
+    from cosent.data.files import AS_USUAL
+    from data_scripts.corpora import Corpus
+    from data_scripts.own import find_layout
+    from data_scripts.sources import RawFile, Source
+    from data_scripts.splits import Carve
 
     def peak(count: int) -> int:
         text = "很长的句子" * 100
@@ -206,14 +207,13 @@ def test_memory_does_not_grow_with_the_file(bench):
         path = bench.folder / "long.jsonl"
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(map(lines, rows))
-        shape, _ = find_shape(path, prepare.parse(["mine"]))
-        all_rows = Rows(
-            {"train": [RawFile(path, shape)]}, LabelRange("binary", 0, 1), on_conflict="drop", carve=Carve(0.1, 0, 42)
-        )
+        layout, _ = find_layout(path, prepare.parse(["mine"]), AS_USUAL)
+        files, carve = {"train": [RawFile(path, layout)]}, Carve(0.1, 0, 42)
+        source = Source(Corpus("mine", "binary"), files, "", on_conflict="drop", carve=carve)
         tracemalloc.start()
-        found = all_rows.repetitions("train")
-        places = all_rows.carve.places(all_rows.kept("train", found))
-        assert sum(places.split_of(*kept) == "validation" for kept in all_rows.kept("train", found)) == 2 * count // 10
+        found = source.repetitions("train")
+        held_out = carve.held_out(source.kept("train", found))
+        assert sum(carve.key(*kept) in held_out for kept in source.kept("train", found)) == 2 * count // 10
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return most

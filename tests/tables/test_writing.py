@@ -51,9 +51,9 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(tmp_path):
     there = tmp_path / "a.csv"
     there.write_text("text\n", encoding="utf-8")
     for path, source, message in (
-        (there, "b.csv", "exists, and nothing was written"),
+        (there, "b.csv", r"a.csv exists.*--overwrite"),
         (there, there, "is the input"),
-        (tmp_path / "a.txt", "b.csv", "a line of text has no columns"),
+        (tmp_path / "a.txt", "b.csv", r"a.txt: .*\.csv"),
         (tmp_path / "nowhere/a.csv", "b.csv", "does not exist"),
     ):
         with pytest.raises(InputError, match=message):
