@@ -6,20 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cosent.data import files as tables
-from cosent.data.files import (
-    KEYED,
-    SCORE_NAMES,
-    FileOptions,
-    RowError,
-    ending_of,
-    format_of,
-    label_values,
-    place,
-    read_records,
-    separator_hint,
-)
+from cosent.data import records
+from cosent.data.files import SCORE_NAMES, label_values, separator_hint
 from cosent.data.manifest import SPLITS
+from cosent.data.records import KEYED, FileOptions, RowError, ending_of, format_of, place, read_records
 from cosent.errors import InputError
 from data_scripts.corpora import Corpus, unknown_name
 from data_scripts.pairs import (
@@ -37,7 +27,7 @@ from data_scripts.pairs import (
 from data_scripts.sources import RawFile, Source
 from data_scripts.splits import Carve
 
-FORMATS = tables.FORMATS | {".txt": "tsv", ".data": "tsv"}  # a line of a corpus has tabs
+FORMATS = records.FORMATS | {".txt": "tsv", ".data": "tsv"}  # a line of a corpus has tabs
 SPLIT_WORDS = {
     "train": ("train", "training"),
     "validation": ("dev", "valid", "validation"),

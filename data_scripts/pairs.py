@@ -14,18 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.data.files import (
-    KEYED,
-    LABEL_NAMES,
-    SENTENCE1_NAMES,
-    SENTENCE2_NAMES,
-    Record,
-    RowError,
-    as_gb18030,
-    place,
-    value_of,
-)
+from cosent.data.files import LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES, value_of
 from cosent.data.manifest import NLI_CLASSES
+from cosent.data.records import KEYED, Record, RowError, as_gb18030, place
 from cosent.errors import InputError
 
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)

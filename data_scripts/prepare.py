@@ -17,8 +17,8 @@ import re
 import shutil
 from pathlib import Path
 
-from cosent.data.files import ENCODINGS, FORMATS
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
+from cosent.data.records import ENCODINGS, FORMATS
 from cosent.errors import InputError, messages_for_users
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
 from data_scripts.description import describe, shared_rows, table

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from cosent.data.files import AS_USUAL, FileOptions, Record, place, read_records
 from cosent.data.manifest import SPLITS, sha256_of_file
+from cosent.data.records import AS_USUAL, FileOptions, Record, place, read_records
 from cosent.errors import InputError
 from data_scripts.corpora import CORPORA, TEXT, Corpus
 from data_scripts.pairs import LabelRange, Layout, Pair, QueryLayout, Tally, read_pairs
