@@ -55,17 +55,19 @@ def test_scores_become_graded_labels_unchanged(bench, prepared, capsys):
         prepared(row, flags=("--label_kind", "graded", "--label_min", "-9", "--label_max", "5"))
 
 
-TRIPLES = {
-    "csv": ("t.csv", f"anchor,positive,negative_1,negative_2\n{Q},{A},{B},{C}\n"),
-    "tsv": ("t.tsv", f"query\tpos\tneg\tnegative_2\n{Q}\t{A}\t{B}\t{C}\n"),
-    "jsonl": ("t.jsonl", lines({"anchor": Q, "positive": A, "negative": B, "negative_2": C, "negative_3": None})),
-}
+TRIPLES = (
+    ("t.csv", f"anchor,positive,negative_1,negative_2\n{Q},{A},{B},{C}\n"),
+    ("t.tsv", f"query\tpos\tneg\tnegative_2\n{Q}\t{A}\t{B}\t{C}\n"),
+    ("t.jsonl", lines({"anchor": Q, "positive": A, "negative": B, "negative_2": C, "negative_3": None})),
+)
 
 
-@pytest.mark.parametrize(("name", "content"), TRIPLES.values(), ids=TRIPLES)
-def test_triples_of_any_format(bench, name, content):
-    bench.prepare("mine", "--source", bench.write(name, content))
-    assert bench.rows() == [(Q, A, 1), (Q, B, 0), (Q, C, 0)]
+def test_triples_of_any_format(bench):
+    for name, content in TRIPLES:
+        bench.prepare("mine", "--source", bench.write(name, content), "--overwrite")
+        assert bench.rows() == [(Q, A, 1), (Q, B, 0), (Q, C, 0)], name
+    path = bench.write("t.csv", f"anchor,positive,negative\n{Q},{A},{B}\n{Q},{A}\n")
+    bench.stops("t.csv, line 3: .*3 columns, got 2", "mine", "--source", path, "--overwrite")
 
 
 @pytest.mark.parametrize("lists", [True, False])
@@ -99,29 +101,26 @@ def test_scores_of_a_reranker_are_taken_before_the_label_next_to_them(bench, cap
 
 
 GOOD = {"query": Q, "pos": [A], "neg": [B], "pos_scores": [3], "neg_scores": [1]}
-BAD_ROWS = {
-    "no query": ({"pos": [A], "neg": [B]}, "expected the key query, got a row with the keys pos, neg"),
-    "query null": (GOOD | {"query": None}, "text in query, got None"),
-    "query empty": (GOOD | {"query": " "}, "a sentence in query, got an empty sentence"),
-    "pos not a list": (GOOD | {"pos": A}, "a list of texts in pos, got '如何还款'"),
-    "a text is empty": (GOOD | {"neg": [""]}, r"a sentence in neg\[0\], got an empty sentence"),
-    "a text is a number": (GOOD | {"neg": [4]}, r"text in neg\[0\], got 4"),
-    "no text": ({"query": Q, "pos": [], "neg": []}, "a text in pos or neg, got none"),
-    "too few scores": (GOOD | {"neg": [B, C]}, "a list of 2 scores in neg_scores, one for each text, got 1 scores"),
-    "no scores": ({"query": Q, "pos": [A]}, "a list of 1 scores in pos_scores, one for each text, got None"),
-    "scores without texts": (GOOD | {"neg": []}, "a list of 0 scores in neg_scores, one for each text, got 1 scores"),
-    "score NaN": (
-        GOOD | {"pos_scores": [float("nan")]},
-        r"a score in pos_scores\[0\] that is a finite number, got nan",
-    ),
-    "score infinite": (GOOD | {"pos_scores": [float("inf")]}, r"pos_scores\[0\] that is a finite number, got inf"),
-    "score beyond float32": (GOOD | {"neg_scores": [1e39]}, r"neg_scores\[0\] that is a finite number, got 1e\+39"),
-    "score not a number": (GOOD | {"neg_scores": ["高"]}, r"neg_scores\[0\] that is a finite number, got '高'"),
-    "prompt not text": (GOOD | {"prompt": 1}, "expected text in prompt, got 1"),
-}
+BAD_ROWS = [
+    ({"pos": [A], "neg": [B]}, "key query, .*pos, neg"),
+    (GOOD | {"query": None}, "query, got None"),
+    (GOOD | {"query": " "}, "query, got an empty"),
+    (GOOD | {"pos": A}, "pos, got '如何还款'"),
+    (GOOD | {"neg": [""]}, r"neg\[0\], got an empty"),
+    (GOOD | {"neg": [4]}, r"neg\[0\], got 4"),
+    ({"query": Q, "pos": [], "neg": []}, "pos or neg"),
+    (GOOD | {"neg": [B, C]}, "2 scores in neg_scores.*got 1 scores"),
+    ({"query": Q, "pos": [A]}, "1 scores in pos_scores.*got None"),
+    (GOOD | {"neg": []}, "0 scores in neg_scores.*got 1 scores"),
+    (GOOD | {"pos_scores": [float("nan")]}, r"pos_scores\[0\].*got nan"),
+    (GOOD | {"pos_scores": [float("inf")]}, r"pos_scores\[0\].*got inf"),
+    (GOOD | {"neg_scores": [1e39]}, r"neg_scores\[0\].*got 1e\+39"),
+    (GOOD | {"neg_scores": ["高"]}, r"neg_scores\[0\].*got '高'"),
+    (GOOD | {"prompt": 1}, "prompt, got 1"),
+]
 
 
-@pytest.mark.parametrize(("bad", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
+@pytest.mark.parametrize(("bad", "message"), BAD_ROWS)
 def test_a_bad_row_stops_with_line_and_field_or_is_skipped(bench, prepared, bad, message):
     with pytest.raises(InputError, match=f"bge.jsonl, line 2: .*{message}") as caught:
         prepared(GOOD, bad)
@@ -129,12 +128,6 @@ def test_a_bad_row_stops_with_line_and_field_or_is_skipped(bench, prepared, bad,
     manifest = prepared(GOOD, bad, flags=("--on_bad_rows", "skip"))
     assert bench.rows() == [(Q, A, 3), (Q, B, 1)]  # the whole row is left out: none of its pairs is half right
     assert manifest["splits"]["train"]["left_out"] == {"bad row": 1}
-
-
-def test_a_triple_with_too_few_columns_stops(bench):
-    path = bench.write("t.csv", f"anchor,positive,negative\n{Q},{A},{B}\n{Q},{A}\n")
-    with pytest.raises(InputError, match="t.csv, line 3: expected 3 columns, got 2"):
-        bench.prepare("mine", "--source", path)
 
 
 def test_labels_that_the_rows_cannot_have_stop(prepared):
@@ -146,14 +139,6 @@ def test_labels_that_the_rows_cannot_have_stop(prepared):
         prepared({"query": Q, "positive": A, "score": 0.3})
     with pytest.raises(InputError, match="--label_min and --label_max are for --label_kind graded"):
         prepared(GOOD, flags=("--label_min", "0", "--label_max", "9"))
-
-
-def test_pairs_still_need_their_kind_of_labels(bench):
-    path = bench.write("pairs.csv", "sentence1,sentence2,label\n甲,乙,1\n")
-    with pytest.raises(InputError, match="'lcqcm' is not in the table .*nearest: lcqmc"):
-        bench.prepare("lcqcm", "--source", path)
-    with pytest.raises(InputError, match="'lcqcm' is not in the table .*nearest: lcqmc"):
-        bench.prepare("lcqcm", "--source", bench.folder)
 
 
 def test_one_prompt_is_recorded_and_its_flag_printed(bench, prepared, capsys):

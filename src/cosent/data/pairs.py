@@ -252,7 +252,7 @@ FEATURES = datasets.Features(
 )
 
 
-def twice(sentences: Iterable[str], label: float = 1.0) -> datasets.Dataset:
+def simcse_pairs(sentences: Iterable[str], label: float = 1.0) -> datasets.Dataset:
     """Each distinct sentence as a pair with itself, in the order of their first occurrence.
 
     Args:

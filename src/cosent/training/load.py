@@ -26,7 +26,7 @@ from cosent.data.pairs import (
     Prefixes,
     random_negatives,
     read_texts,
-    twice,
+    simcse_pairs,
     warn_truncated,
 )
 from cosent.errors import InputError
@@ -164,7 +164,7 @@ def training_set(
     for corpus in corpora:
         rows, manifest = random_subset(corpus.splits["train"], args.limit_train), corpus.manifest
         rows = random_negatives(rows, manifest) if args.random_negatives else rows
-        rows = twice([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
+        rows = simcse_pairs([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
         targets = loss_targets(loss, labels_of(rows), manifest)
         groups = None
         if LOSSES[loss].compares_sentences:
@@ -174,7 +174,7 @@ def training_set(
         group = manifest.label_kind == "nli" if loss == "sbert_joint" else manifest.name
         parts.setdefault(group, []).append(data)
     if args.text:
-        rows = twice(islice(read_texts(args.text), args.limit_text))
+        rows = simcse_pairs(islice(read_texts(args.text), args.limit_text))
         if len(rows) < 2:
             raise InputError(
                 f"--text {' '.join(args.text)} has {len(rows)} different lines, and each is compared with the others. "
