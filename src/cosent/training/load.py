@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset
 
 from cosent.cli import refuse_changed
 from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset
-from cosent.data.groups import sentence_groups, share_without_strangers
+from cosent.data.groups import sentence_groups, share_of_known_similar
 from cosent.data.manifest import Manifest
 from cosent.data.pairs import (
     JoinedPairCollator,
@@ -191,7 +191,7 @@ def check_strangers(name: str, loss: str, groups: np.ndarray) -> None:
     Raises:
         InputError: they connect all sentences.
     """
-    known = share_without_strangers(groups)
+    known = share_of_known_similar(groups)
     if known == 1:
         raise InputError(
             f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
