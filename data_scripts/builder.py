@@ -68,9 +68,6 @@ def build(folder: Path, scratch: Path, source: Source) -> dict[str, Tally]:
 
     Returns:
         `dict[str, Tally]`: by split of the source files (a carved corpus has only `train`).
-
-    Raises:
-        InputError: a bad row, contradictory pairs, or a split without a single usable row.
     """
     repetitions = {split: source.repetitions(split) for split in source.files}
     held_out = source.carve.held_out(source.kept("train", repetitions["train"])) if source.carve else {}

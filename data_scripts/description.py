@@ -10,11 +10,7 @@ MOST_HISTOGRAM_KEYS = 20  # if there are more distinct labels, they are counted 
 
 
 def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
-    """The manifest of the splits in `folder`.
-
-    Raises:
-        InputError: scores that are all equal.
-    """
+    """The manifest of the splits in `folder`."""
     corpus, warnings, splits = source.corpus, list(source.warnings), {}
     labels = {split: read_columns(path, "label")["label"].to_numpy() for split, path in split_files(folder).items()}
     low, high = corpus.label_min, corpus.label_max

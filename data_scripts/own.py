@@ -38,11 +38,7 @@ MOST_PROMPTS = 100  # different ones that are told apart
 
 
 def from_own_pairs(name: str, path: Path, arguments) -> Source:
-    """Source of the user's own pairs, a file or a folder, with the flags of `prepare`.
-
-    Raises:
-        InputError: files, flags or columns that do not go together.
-    """
+    """Source of the user's own pairs, a file or a folder, with the flags of `prepare`."""
     try:
         paths, decisions = split_files(path, arguments.format, arguments.leave_out or [])
     except InputError as error:
@@ -141,11 +137,7 @@ def split_files(source: Path, format: str | None, left_out: list[str]) -> tuple[
 
 
 def find_layout(path: Path, arguments, options: FileOptions) -> tuple[Layout | QueryLayout, str]:
-    """The layout of a file, by the flags of `prepare` and the columns or keys of its first row; and in words.
-
-    Raises:
-        InputError: an unknown format, or columns that are not clear.
-    """
+    """The layout of a file, by the flags of `prepare` and the columns or keys of its first row; and in words."""
     format = arguments.format or format_of(path, FORMATS)
     if format is None:
         raise InputError(f"The format of {path} is not clear from its name. Pass --format.")

@@ -118,9 +118,6 @@ class Layout:
         Args:
             names: fields of the first row, or its keys.
             words: counts the labels that stand for another value, with that value.
-
-        Raises:
-            InputError: columns are missing from `names`.
         """
         columns, width = self.find_columns(names, path), self.width or len(names)
 
@@ -140,11 +137,7 @@ class Layout:
         return pairs
 
     def find_columns(self, names: list[str], path: Path) -> tuple[int | str, ...]:
-        """The three columns among `names`, by position or by key.
-
-        Raises:
-            InputError: a column is missing, or taken twice.
-        """
+        """The three columns among `names`, by position or by key."""
         found: list[int | str] = []
         for wanted in self.columns:
             present = [wanted] if isinstance(wanted, int) else [name for name in wanted if name in names]
@@ -281,9 +274,6 @@ def read_pairs(
     Args:
         name: the file, as errors and the manifest call it.
         on_bad_rows: `error` stops at the first bad row, `skip` counts and lists it.
-
-    Raises:
-        InputError: a bad row, with file, line, text, what was expected and what to do.
     """
     parse: Parser | None = None
     rows = 0

@@ -79,11 +79,7 @@ class Source:
                 yield file, line, pair
 
     def repetitions(self, split: str) -> Repetitions:
-        """Repeated and contradictory pairs of a split; nothing is found where nothing is looked for.
-
-        Raises:
-            InputError: a bad row, or contradictory pairs.
-        """
+        """Repeated and contradictory pairs of a split; nothing is found where nothing is looked for."""
         if self.on_conflict is None:
             return Repetitions()
         found = find_repetitions((pair for _, _, pair in self.lines(split)), self.corpus.label_kind == "nli")
@@ -104,11 +100,7 @@ class Source:
 
 
 def from_folder(corpus: Corpus, folder: Path) -> Source:
-    """The files of a corpus in the table, in the senteval_cn layout or its publisher's.
-
-    Raises:
-        InputError: no folder, no file of this corpus in it, or one that two of its parts would read.
-    """
+    """The files of a corpus in the table, in the senteval_cn layout or its publisher's."""
     if not folder.is_dir():
         raise InputError(
             f"--source must be the folder that holds the raw files of {corpus.name}, got {folder}, which is not a "
@@ -154,11 +146,7 @@ def _find(corpus: Corpus, split: str, source: Path) -> list[RawFile]:
 
 
 def from_hub(corpus: Corpus) -> Source:
-    """The pinned Hub revision of a corpus.
-
-    Raises:
-        InputError: the corpus has none, the Hub cannot be reached, or its columns are unexpected.
-    """
+    """The pinned Hub revision of a corpus."""
     if not corpus.hub_repository:
         names = ", ".join(name for name, other in CORPORA.items() if other.hub_repository)
         raise InputError(f"{corpus.name} has no pinned repository on the Hub ({names} have). Use --source FOLDER.")

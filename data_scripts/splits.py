@@ -102,9 +102,6 @@ class Carve:
 
         Args:
             pairs: each with the text that keeps it together with others: that of equal pairs, or of a query.
-
-        Raises:
-            InputError: a share of the groups rounds to none of them, or to all; or sentences join too many pairs.
         """
         if self.by_sentence:
             return self._held_out_components(pair for _, pair in pairs)

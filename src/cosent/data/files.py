@@ -82,11 +82,7 @@ def stem_of(path: str | Path) -> str:
 
 
 def known_format(path: str | Path, flag: str) -> str:
-    """As `format_of`, for the file of a flag.
-
-    Raises:
-        InputError: another ending.
-    """
+    """As `format_of`, for the file of a flag."""
     format = format_of(path)
     if format is None:
         raise InputError(
@@ -102,11 +98,7 @@ def separator_hint(fields: Sequence[object]) -> str:
 
 
 def label_values(words: Sequence[str] | None) -> dict[str, str] | None:
-    """The values of `--label_values 否=0 是=1` by their labels.
-
-    Raises:
-        InputError: a word without `=`.
-    """
+    """The values of `--label_values 否=0 是=1` by their labels."""
     if words is None:
         return None
     parts = [word.rpartition("=") for word in words]
@@ -144,11 +136,7 @@ class LabelColumn:
         self.path, self.name, self.values, self.logged = path, name, values, False
 
     def read(self, row: dict, number: int) -> float:
-        """The label of row `number`, from 1.
-
-        Raises:
-            InputError: it is not a number.
-        """
+        """The label of row `number`, from 1."""
         label = row.get(self.name)
         value = value_of(label, self.values)
         if not is_label(value):

@@ -113,9 +113,6 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
     """Lines numbered from 1, ended only by LF or CRLF: U+2028 or a form feed belongs to a sentence.
 
     Bytes of another encoding come back as lone surrogates, for `undecoded` to report with their line.
-
-    Raises:
-        InputError: a damaged gzip file, or one that is not UTF-16 where that was named.
     """
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     with opened(path, "rt", encoding=encoding, errors="surrogateescape", newline="\n") as file:  # type: ignore[operator]
@@ -171,11 +168,7 @@ def _read_json(path: Path, lines: Iterator[Line]) -> Iterator[Record]:
 
 
 def _read_json_array(path: Path, text: str) -> Iterator[Record]:
-    """The items of a JSON array, with the lines on which they begin.
-
-    Raises:
-        InputError: text that is not JSON, after which no item can be found.
-    """
+    """The items of a JSON array, with the lines on which they begin."""
     try:
         json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -256,11 +249,7 @@ def _fields(line: str) -> list[str]:
 
 
 def open_parquet(path: Path):
-    """A `pyarrow.parquet.ParquetFile`.
-
-    Raises:
-        InputError: the file is another one, or cut off.
-    """
+    """A `pyarrow.parquet.ParquetFile`."""
     import pyarrow
     import pyarrow.parquet
 
@@ -278,11 +267,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]
 
 
 def import_openpyxl(path: str | Path):
-    """The library for xlsx.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """The library for xlsx."""
     try:
         import openpyxl
     except ImportError as error:
