@@ -87,9 +87,7 @@ def test_booleans_of_json_and_sheets_are_labels(bench):
 def test_other_labels_are_named_by_a_flag(bench):
     path = bench.write("pairs.csv", lines([(*PAIRS[0][:2], "同义"), (*PAIRS[1][:2], "不同")]))
     flags = ("--source", path, *BINARY)
-    with pytest.raises(InputError, match="--label_values") as caught:
-        bench.prepare("mine", *flags)
-    assert "--on_bad_rows" not in str(caught.value)
+    assert "--on_bad_rows" not in bench.stops("--label_values", "mine", *flags)
     manifest = bench.prepare("mine", *flags, "--label_values", "不同=0", "同义=1")
     assert [row[2] for row in bench.rows()] == [1.0, 0.0]
     assert any("同义 as 1 (1 rows)" in one for one in manifest["warnings"])
@@ -98,8 +96,7 @@ def test_other_labels_are_named_by_a_flag(bench):
     with pytest.raises(InputError, match="不同.*--label_values.*got '2'"):
         path.write_text(path.read_text(encoding="utf-8") + "甲,乙,2\n", encoding="utf-8")
         bench.prepare("mine", *flags, "--label_values", "不同=0", "同义=1", "--overwrite")
-    with pytest.raises(InputError, match="--label_values takes LABEL=VALUE"):
-        bench.prepare("mine", *flags, "--label_values", "0", "--overwrite")
+    bench.stops("--label_values .*got 0", "mine", *flags, "--label_values", "0", "--overwrite")
 
 
 def test_nli_classes_are_named_by_a_flag_and_shown_by_name(bench, capsys):
@@ -113,9 +110,7 @@ def test_nli_classes_are_named_by_a_flag_and_shown_by_name(bench, capsys):
 def test_a_label_in_front_is_found(bench):
     """Fails if skipping is proposed for a file of which it would leave nothing."""
     path = bench.write("pairs.tsv", "1\t怎么还款\t如何还款\n0\t怎么还款\t怎么借款\n")
-    with pytest.raises(InputError, match="(?s)line 1: .*--label_column 0") as caught:
-        bench.prepare("mine", "--source", path, *BINARY)
-    assert "--on_bad_rows" not in str(caught.value)
+    assert "--on_bad_rows" not in bench.stops("line 1: .*--label_column 0", "mine", "--source", path, *BINARY)
     columns = ("--sentence1_column", "1", "--sentence2_column", "2", "--label_column", "0")
     bench.prepare("mine", "--source", path, *BINARY, *columns)
     assert bench.rows() == [(*row[:2], float(row[2])) for row in PAIRS]
@@ -129,15 +124,21 @@ def test_a_sheet_of_queries_is_read(bench):
 
 def test_a_sheet_is_named(bench):
     path = workbook(bench.folder / "a.xlsx", 说明=[("请勿改动",)], 数据=[("句子1", "句子2", "标签"), *PAIRS])
-    with pytest.raises(InputError, match=r"several sheets \(说明, 数据\).*--sheet"):
-        bench.prepare("mine", "--source", path, *BINARY)
-    with pytest.raises(InputError, match="--sheet 数: .*说明, 数据"):
-        bench.prepare("mine", "--source", path, *BINARY, "--sheet", "数")
+    bench.stops(r"several sheets \(说明, 数据\).*--sheet", "mine", "--source", path, *BINARY)
+    bench.stops("--sheet 数: .*说明, 数据", "mine", "--source", path, *BINARY, "--sheet", "数")
     bench.prepare("mine", "--source", path, *BINARY, "--sheet", "数据")
     assert len(bench.rows()) == 2
     assert len(list(open_table(path, None, PAIR, "", options=FileOptions(sheet="数据")).rows())) == 2
-    with pytest.raises(InputError, match="--sheet 数据.*is csv"):
-        bench.prepare("mine", "--source", bench.write("a.csv", lines(PAIRS)), *BINARY, "--sheet", "数据", "--overwrite")
+    bench.stops(
+        "--sheet 数据.*is csv",
+        "mine",
+        "--source",
+        bench.write("a.csv", lines(PAIRS)),
+        *BINARY,
+        "--sheet",
+        "数据",
+        "--overwrite",
+    )
 
 
 @pytest.mark.parametrize("header", [True, False])
@@ -154,20 +155,17 @@ def test_a_sheet_is_read_by_positions(bench, header):
 @pytest.mark.parametrize("encoding", ["gb18030", "utf-16"])
 def test_other_encodings_are_read(bench, encoding):
     path = bench.write("pairs.csv", lines([NAMES[0], *PAIRS, ("𠮷", "甲\u2028", "1")]).encode(encoding))
-    with pytest.raises(InputError, match=f"line 1: expected UTF-8.*--encoding {encoding}"):
-        bench.prepare("mine", "--source", path, *BINARY)
+    bench.stops(f"line 1: .*UTF-8.*--encoding {encoding}", "mine", "--source", path, *BINARY)
     bench.prepare("mine", "--source", path, *BINARY, "--encoding", encoding)
     assert bench.rows()[0][:2] == PAIRS[0][:2] and bench.rows()[2][0] == "𠮷"
     assert len(read_labelled(str(path), None, None, "mine", FileOptions(encoding=encoding)).split("test")) == 3
     bench.write("bad.csv", lines(PAIRS).encode(encoding) + b"\xff")
-    with pytest.raises(InputError, match="bad.csv"):
-        bench.prepare("mine", "--source", bench.folder / "bad.csv", *BINARY, "--encoding", encoding, "--overwrite")
+    bench.stops("bad.csv", "mine", "--source", bench.folder / "bad.csv", *BINARY, "--encoding", encoding, "--overwrite")
 
 
 def test_a_row_in_gb18030_is_readable_in_the_error(bench):
     path = bench.write("pairs.csv", lines(PAIRS).encode() + "甲乙,丙丁,1\n".encode("gb18030"))
-    with pytest.raises(InputError, match="(?s)line 3: expected UTF-8.*甲乙,丙丁.*甲乙,丙丁,1"):
-        bench.prepare("mine", "--source", path, *BINARY)
+    bench.stops("line 3: .*UTF-8.*甲乙,丙丁.*甲乙,丙丁,1", "mine", "--source", path, *BINARY)
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -177,8 +175,7 @@ def test_a_json_array_is_read(bench, indent):
     path = bench.write("pairs.json", "\ufeff\n" + text + "\n")
     assert len(same_in_every_job(bench, path)) == 2
     for broken in (text[:-1], text[:-1] + ",]", text + "x", text.replace(":", "", 1)):
-        with pytest.raises(InputError, match="pairs.json, line"):
-            bench.prepare("mine", "--source", bench.write("pairs.json", broken), *BINARY, "--overwrite")
+        bench.stops("pairs.json, line", "mine", "--source", bench.write("pairs.json", broken), *BINARY, "--overwrite")
     rows[1]["标签"] = 7
     bench.write("pairs.json", json.dumps([*rows, 3], ensure_ascii=False, indent=indent))
     found = bench.prepare("mine", "--source", path, *BINARY, "--overwrite", "--on_bad_rows", "skip")["splits"]["train"]

@@ -51,7 +51,7 @@ def test_scores_become_graded_labels_unchanged(bench, prepared, capsys):
     prepared(row, flags=("--label_kind", "binary"))
     assert [label for *_, label in bench.rows()] == [1, 0, 0]
     assert "pos_scores and neg_scores are not read" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"line 1: expected a score in pos_scores\[0\] that is a number from -9 to 5"):
+    with pytest.raises(InputError, match=r"line 1: .* pos_scores\[0\].*-9 to 5"):
         prepared(row, flags=("--label_kind", "graded", "--label_min", "-9", "--label_max", "5"))
 
 
@@ -85,8 +85,9 @@ def test_pairs_in_parquet_and_a_file_that_is_none(bench):
     graded = ("--label_kind", "graded", "--label_min", "0", "--label_max", "5")
     bench.prepare("mine", "--source", bench.folder / "pairs.parquet", *graded)
     assert bench.rows() == [(Q, A, 4), (Q, B, 0)]
-    with pytest.raises(InputError, match="broken.parquet is not a Parquet file"):
-        bench.prepare("mine", "--source", bench.write("broken.parquet", "甲,乙,1"), *graded, "--overwrite")
+    bench.stops(
+        "broken.parquet .*Parquet", "mine", "--source", bench.write("broken.parquet", "甲,乙,1"), *graded, "--overwrite"
+    )
 
 
 def test_scores_of_a_reranker_are_taken_before_the_label_next_to_them(bench, capsys):
@@ -96,8 +97,7 @@ def test_scores_of_a_reranker_are_taken_before_the_label_next_to_them(bench, cap
     assert (manifest["label_min"], manifest["label_max"]) == (-9, -3.5)
     assert "columns query, passage, score" in capsys.readouterr().out
     path = bench.write("equal.tsv", f"query\tpassage\tscore\n{Q}\t{A}\t2\n{Q}\t{C}\t2\n")
-    with pytest.raises(InputError, match="got 2 for every pair"):
-        bench.prepare("mine", "--source", path, "--label_kind", "scores", "--overwrite")
+    bench.stops("got 2", "mine", "--source", path, "--label_kind", "scores", "--overwrite")
 
 
 GOOD = {"query": Q, "pos": [A], "neg": [B], "pos_scores": [3], "neg_scores": [1]}
@@ -133,11 +133,11 @@ def test_a_bad_row_stops_with_line_and_field_or_is_skipped(bench, prepared, bad,
 def test_labels_that_the_rows_cannot_have_stop(prepared):
     row = {"query": Q, "pos": [A], "neg": [B]}
     for kind in (("nli",), ("scores",), ("graded", "--label_min", "0", "--label_max", "1")):
-        with pytest.raises(InputError, match=f"--label_kind {kind[0]} needs labels of that kind"):
+        with pytest.raises(InputError, match=f"--label_kind {kind[0]} .*pos_scores"):
             prepared(row, flags=("--label_kind", *kind))
-    with pytest.raises(InputError, match="could be pairs with a label"):
+    with pytest.raises(InputError, match="--sentence1_column"):
         prepared({"query": Q, "positive": A, "score": 0.3})
-    with pytest.raises(InputError, match="--label_min and --label_max are for --label_kind graded"):
+    with pytest.raises(InputError, match="--label_kind graded"):
         prepared(GOOD, flags=("--label_min", "0", "--label_max", "9"))
 
 
