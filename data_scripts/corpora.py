@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from cosent.data.manifest import LABEL_KINDS
 from cosent.errors import InputError
-from data_scripts.readers import COLUMN_NAMES, Layout
+from data_scripts.pairs import COLUMN_NAMES, Layout
 
 OWN_LABEL_KINDS = (*LABEL_KINDS, "scores")  # scores of a model: graded labels, whose range is that of the rows
 TEXT = Layout("tsv")
@@ -30,7 +30,7 @@ class Corpus:
         published_rows: by split, the number of rows stated by the publisher (or by the paper that made the split).
         bi_encoder_length, cross_encoder_length: tokens with special tokens, per sentence and per pair.
         hub_repository, hub_revision: pinned dataset on the Hugging Face Hub with columns sentence1, sentence2, score.
-        generated: written by the grammar of `data_scripts.demo`, without --source.
+        generated: the demo corpus of this project, read without --source.
         notes: remarks for readers of the manifest, stored as its warnings.
     """
 
@@ -50,150 +50,103 @@ class Corpus:
     notes: tuple[str, ...] = ()
 
 
-def _rows(train: int, validation: int, test: int) -> dict[str, int]:
-    return {"train": train, "validation": validation, "test": test}
-
-
-def _senteval_cn(name: str) -> dict[str, Files]:
-    return {
-        "train": ((f"{name}.train.data", TEXT),),
-        "validation": ((f"{name}.valid.data", TEXT),),
-        "test": ((f"{name}.test.data", TEXT),),
-    }
-
-
-def _nli(published: dict[str, str]) -> dict[str, Files]:
-    text = {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"}
-    return {
-        split: ((name, TEXT), *((pattern, JSON_LINES) for pattern in published[split].split()))
-        for split, name in text.items()
-    }
-
-
-PAWSX_FILES = {
-    split: (*files, (publisher, NAMED_TSV))
-    for (split, files), publisher in zip(
-        _senteval_cn("PAWSX").items(), ("translated_train.tsv", "dev_2k.tsv", "test_2k.tsv"), strict=True
+def _senteval_cn(folder: str, rows: tuple[int, int, int], hub: str, *others: str, **differences) -> Corpus:
+    """A corpus of the senteval_cn collection; `others` are further names of its folder."""
+    name = folder.replace("-", "").lower()
+    files = {"train": "train", "validation": "valid", "test": "test"}
+    repository, revision = hub.split("@")
+    return Corpus(
+        **{
+            "name": name,
+            "label_kind": "binary",
+            "folders": (folder, name, *others),
+            "files": {split: ((f"{folder}.{word}.data", TEXT),) for split, word in files.items()},
+            "published_rows": dict(zip(files, rows, strict=True)),
+            "hub_repository": repository,
+            "hub_revision": revision,
+        }
+        | differences
     )
-}
+
+
+def _nli(name: str, folders: tuple[str, ...], train: str, validation: str, test: str = "", **differences) -> Corpus:
+    """An NLI corpus, whose publisher's files have the given patterns, best first."""
+    patterns = {"train": ("train.txt", train), "validation": ("dev.txt", validation), "test": ("test.txt", test)}
+    files = {
+        split: ((text, TEXT), *((pattern, JSON_LINES) for pattern in published.split()))
+        for split, (text, published) in patterns.items()
+    }
+    return Corpus(name, "nli", label_max=2.0, folders=folders, files=files, **differences)
+
 
 # Row counts: kexue.fm 8847 and the corpora's own splits; OCNLI: its dataset card. Revisions: mteb 2.20, cmtebsts.py.
-# CNSD states its sizes only in thousands, so SNLI-zh and CMNLI have no published count here.
-CORPORA = {
-    corpus.name: corpus
-    for corpus in (
-        Corpus(
-            name="atec",
-            label_kind="binary",
-            folders=("ATEC", "atec"),
-            files=_senteval_cn("ATEC"),
-            published_rows=_rows(62_477, 20_000, 20_000),
-            hub_repository="C-MTEB/ATEC",
-            hub_revision="0f319b1142f28d00e055a6770f3f726ae9b7d865",
-        ),
-        Corpus(
-            name="bq",
-            label_kind="binary",
-            folders=("BQ", "bq"),
-            files=_senteval_cn("BQ"),
-            published_rows=_rows(100_000, 10_000, 10_000),
-            hub_repository="C-MTEB/BQ",
-            hub_revision="e3dda5e115e487b39ec7e618c0c6a29137052a55",
-        ),
-        Corpus(
-            name="lcqmc",
-            label_kind="binary",
-            folders=("LCQMC", "lcqmc"),
-            files=_senteval_cn("LCQMC"),
-            published_rows=_rows(238_766, 8_802, 12_500),
-            hub_repository="C-MTEB/LCQMC",
-            hub_revision="17f9b096f80380fce5ed12a9be8be7784b337daf",
-        ),
-        Corpus(
-            name="pawsx",
-            label_kind="binary",
-            folders=("PAWSX", "pawsx", "zh", "x-final/zh"),
-            files=PAWSX_FILES,
-            published_rows=_rows(49_401, 2_000, 2_000),
-            bi_encoder_length=128,
-            cross_encoder_length=256,
-            hub_repository="mteb/PAWSX",
-            hub_revision="bd129d4230ee0551b5469c566bced8da75abae0a",
-        ),
-        Corpus(
-            name="stsb",
-            label_kind="graded",
-            label_max=5.0,
-            folders=("STS-B", "stsb"),
-            files=_senteval_cn("STS-B"),
-            published_rows=_rows(5_231, 1_458, 1_361),
-            hub_repository="mteb/STSB",
-            hub_revision="e036defee8f190911de6fc825a944b928c8cda53",
-        ),
-        Corpus(
-            name="snli_zh",
-            label_kind="nli",
-            label_max=2.0,
-            folders=("snli_zh", "cnsd-snli", "cnsd_snli", "SNLI"),
-            files=_nli(
-                {
-                    "train": "cnsd_snli_v1.0.train.jsonl",
-                    "validation": "cnsd_snli_v1.0.dev.jsonl",
-                    "test": "cnsd_snli_v1.0.test.jsonl",
-                }
+# CNSD states its sizes only in thousands, so SNLI-zh and CMNLI have no published count here. The test files of CMNLI
+# and OCNLI were published without labels.
+_TABLE = (
+    _senteval_cn("ATEC", (62_477, 20_000, 20_000), "C-MTEB/ATEC@0f319b1142f28d00e055a6770f3f726ae9b7d865"),
+    _senteval_cn("BQ", (100_000, 10_000, 10_000), "C-MTEB/BQ@e3dda5e115e487b39ec7e618c0c6a29137052a55"),
+    _senteval_cn("LCQMC", (238_766, 8_802, 12_500), "C-MTEB/LCQMC@17f9b096f80380fce5ed12a9be8be7784b337daf"),
+    _senteval_cn(
+        "PAWSX",
+        (49_401, 2_000, 2_000),
+        "mteb/PAWSX@bd129d4230ee0551b5469c566bced8da75abae0a",
+        "zh",
+        "x-final/zh",
+        files={
+            "train": (("PAWSX.train.data", TEXT), ("translated_train.tsv", NAMED_TSV)),
+            "validation": (("PAWSX.valid.data", TEXT), ("dev_2k.tsv", NAMED_TSV)),
+            "test": (("PAWSX.test.data", TEXT), ("test_2k.tsv", NAMED_TSV)),
+        },
+        bi_encoder_length=128,
+        cross_encoder_length=256,
+    ),
+    _senteval_cn(
+        "STS-B",
+        (5_231, 1_458, 1_361),
+        "mteb/STSB@e036defee8f190911de6fc825a944b928c8cda53",
+        label_kind="graded",
+        label_max=5.0,
+    ),
+    _nli(
+        "snli_zh",
+        ("snli_zh", "cnsd-snli", "cnsd_snli", "SNLI"),
+        "cnsd_snli_v1.0.train.jsonl",
+        "cnsd_snli_v1.0.dev.jsonl",
+        "cnsd_snli_v1.0.test.jsonl",
+    ),
+    _nli(
+        "cmnli",
+        ("cmnli", "cnsd-mnli", "cnsd_mnli", "CMNLI"),
+        "cnsd_multil_train.jsonl train.json",
+        "cnsd_multil_dev_*.jsonl dev.json",
+    ),
+    _nli(
+        "ocnli",
+        ("ocnli", "OCNLI"),
+        "train.50k.json train.json train.30k.json train.10k.json train.3k.json",
+        "dev.json",
+        published_rows={"train": 50_437, "validation": 2_950},
+    ),
+    Corpus(
+        name="nli",
+        label_kind="nli",
+        label_max=2.0,
+        parts={
+            "train": (
+                *((name, "train") for name in ("snli_zh", "cmnli", "ocnli")),
+                *(("snli_zh", "validation"), ("snli_zh", "test"), ("cmnli", "validation")),
             ),
+            "validation": (("ocnli", "validation"),),
+        },
+        notes=(
+            "A split of this project, not a published one: SNLI-zh dev and test and CMNLI dev are training data here, "
+            "and OCNLI dev is the validation split.",
         ),
-        Corpus(
-            name="cmnli",
-            label_kind="nli",
-            label_max=2.0,
-            folders=("cmnli", "cnsd-mnli", "cnsd_mnli", "CMNLI"),
-            files=_nli(
-                {
-                    "train": "cnsd_multil_train.jsonl train.json",
-                    "validation": "cnsd_multil_dev_*.jsonl dev.json",
-                    "test": "",  # CLUE's test.json carries no labels
-                }
-            ),
-        ),
-        Corpus(
-            name="ocnli",
-            label_kind="nli",
-            label_max=2.0,
-            folders=("ocnli", "OCNLI"),
-            files=_nli(
-                {
-                    "train": "train.50k.json train.json train.30k.json train.10k.json train.3k.json",
-                    "validation": "dev.json",
-                    "test": "",  # published without labels
-                }
-            ),
-            published_rows={"train": 50_437, "validation": 2_950},
-        ),
-        Corpus(
-            name="nli",
-            label_kind="nli",
-            label_max=2.0,
-            parts={
-                "train": (
-                    ("snli_zh", "train"),
-                    ("cmnli", "train"),
-                    ("ocnli", "train"),
-                    ("snli_zh", "validation"),
-                    ("snli_zh", "test"),
-                    ("cmnli", "validation"),
-                ),
-                "validation": (("ocnli", "validation"),),
-            },
-            notes=(
-                "A split of this project, not a published one: SNLI-zh dev and test and CMNLI dev are training data "
-                "here, and OCNLI dev is the validation split.",
-            ),
-        ),
-        Corpus(name="demo", label_kind="graded", label_max=4.0, generated=True),
-        Corpus(name="demo_binary", label_kind="binary", generated=True),
-    )
-}
+    ),
+    Corpus("demo", "graded", label_max=4.0, generated=True),
+    Corpus("demo_binary", "binary", generated=True),
+)
+CORPORA = {corpus.name: corpus for corpus in _TABLE}
 
 
 def unknown_name(name: str) -> InputError:

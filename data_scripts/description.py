@@ -4,31 +4,32 @@ from pathlib import Path
 
 from cosent.data.manifest import NLI_CLASSES, SPLITS, Manifest, sha256_of_file
 from cosent.errors import InputError
-from data_scripts.checks import ANY_SCORE
-from data_scripts.readers import Tally
+from data_scripts.pairs import LARGEST, Tally
 
 MOST_HISTOGRAM_KEYS = 20  # if there are more distinct labels, they are counted in ten bins
 
 
 def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
-    """The manifest of the splits in `folder`.
-
-    Raises:
-        InputError: scores that are all equal.
-    """
-    corpus = source.corpus
-    labels = {split: read_labels(path) for split in SPLITS if (path := folder / f"{split}.parquet").exists()}
-    low, high = label_range(corpus, labels)
-    splits, warnings = {}, list(source.warnings)
-    for split, found in labels.items():
+    """The manifest of the splits in `folder`."""
+    corpus, warnings, splits = source.corpus, list(source.warnings), {}
+    labels = {split: read_columns(path, "label")["label"].to_numpy() for split, path in split_files(folder).items()}
+    low, high = corpus.label_min, corpus.label_max
+    if high == LARGEST:  # scores: their own range
+        low = min(float(some.min()) for some in labels.values())
+        high = max(float(some.max()) for some in labels.values())
+        if low == high:
+            raise InputError(
+                f"Expected scores that differ, got {low:g} for every pair. Check them, or leave them out with "
+                "--label_kind binary."
+            )
+    for split, some in labels.items():
         tally = tallies.get(split, Tally())  # a carved split was read, and is counted, with train
-        published = corpus.published_rows.get(split)
         splits[split] = {
-            "rows": len(found),
+            "rows": len(some),
             "sha256": sha256_of_file(folder / f"{split}.parquet"),
-            "label_histogram": histogram(found, low, high),
+            "label_histogram": histogram(some, low, high),
             "source_files": tally.files,
-            "published_rows": published,
+            "published_rows": corpus.published_rows.get(split),
             "left_out": dict(tally.left_out),
             "repeated_rows": tally.repeated,
             "contradictory_pairs": tally.contradictory,
@@ -59,19 +60,26 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
     )
 
 
-def shared_rows(folder: Path) -> dict[str, int]:
-    """By split, the rows that have a sentence of train; splits without any are left out."""
-    import pyarrow.compute as pc
+def split_files(folder: Path) -> dict[str, Path]:
+    return {split: path for split in SPLITS if (path := folder / f"{split}.parquet").exists()}
+
+
+def read_columns(path: Path, *names: str):
+    """A `pyarrow.Table` of some columns."""
     import pyarrow.parquet
 
-    tables = {
-        split: pyarrow.parquet.read_table(path, columns=["sentence1", "sentence2"])
-        for split in SPLITS
-        if (path := folder / f"{split}.parquet").exists()
-    }
-    if "train" not in tables:
+    return pyarrow.parquet.read_table(path, columns=list(names))
+
+
+def shared_rows(folder: Path) -> dict[str, int]:
+    """By split, the rows that have a sentence of train; splits without any are left out."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    tables = {split: read_columns(path, "sentence1", "sentence2") for split, path in split_files(folder).items()}
+    train = tables.pop("train", None)
+    if train is None:
         return {}
-    train = tables.pop("train")
     seen = pc.unique(pyarrow.chunked_array(train["sentence1"].chunks + train["sentence2"].chunks))
     counts = {
         split: pc.sum(pc.or_(*(pc.is_in(column, value_set=seen) for column in rows.columns))).as_py()
@@ -82,43 +90,23 @@ def shared_rows(folder: Path) -> dict[str, int]:
 
 def caveats(split: str, facts: dict, label_max: float) -> list[str]:
     """What users of the figures should know of a split."""
-    found = []
+    warnings = []
     if facts["published_rows"] not in (None, facts["rows"]):
-        found.append(f"{split} has {facts['rows']:,} rows, the published corpus has {facts['published_rows']:,}.")
+        warnings.append(f"{split} has {facts['rows']:,} rows, the published corpus has {facts['published_rows']:,}.")
     (label, *others) = facts["label_histogram"]
     if split == "train" and not others:
-        found.append(f"every train label is {label}: a loss that compares labels will learn nothing.")
-        if float(label) == label_max:
-            found[-1] += (
-                " Positives alone teach a bi-encoder with --loss infonce, which takes the other sentences of the batch "
-                "for negatives."
-            )
-    if facts["repeated_rows"]:
-        found.append(f"{split}: {facts['repeated_rows']:,} rows repeat an earlier pair with its label. They are kept.")
-    if facts["contradictory_pairs"] and "contradictory pair" not in facts["left_out"]:
-        found.append(f"{split}: {facts['contradictory_pairs']:,} pairs have two different labels. They are kept.")
-    return found + [f"{split}: {rows:,} left out, {reason}." for reason, rows in facts["left_out"].items()]
-
-
-def read_labels(path: Path):
-    """Labels of a split, float32 of shape `(pairs,)`."""
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_table(path, columns=["label"])["label"].to_numpy()
-
-
-def label_range(corpus, labels: dict) -> tuple[float, float]:
-    """Range of the labels: that of the corpus, or for scores that of all rows."""
-    if corpus.label_max != ANY_SCORE.high:
-        return corpus.label_min, corpus.label_max
-    low = min(float(found.min()) for found in labels.values())
-    high = max(float(found.max()) for found in labels.values())
-    if low == high:
-        raise InputError(
-            f"Expected scores that differ, got {low:g} for every pair: there is no order to learn. Check the scores, "
-            "or leave them out with --label_kind binary."
+        remedy = "Train a bi-encoder with --loss infonce, whose negatives are the other sentences of the batch."
+        warnings.append(
+            f"every train label is {label}: a loss that compares labels will learn nothing."
+            + (f" {remedy}" if float(label) == label_max else "")
         )
-    return low, high
+    if facts["repeated_rows"]:
+        warnings.append(
+            f"{split}: {facts['repeated_rows']:,} rows repeat an earlier pair with its label. They are kept."
+        )
+    if facts["contradictory_pairs"] and "contradictory pair" not in facts["left_out"]:
+        warnings.append(f"{split}: {facts['contradictory_pairs']:,} pairs have two different labels. They are kept.")
+    return warnings + [f"{split}: {rows:,} left out, {reason}." for reason, rows in facts["left_out"].items()]
 
 
 def histogram(labels, low: float, high: float) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Prepare a corpus: raw files, the Hub or the demo grammar -> `{train,validation,test}.parquet` and MANIFEST.json.
+"""Prepare a corpus: raw files, the Hub or the demo corpus -> `{train,validation,test}.parquet` and MANIFEST.json.
 
     cosent prepare lcqmc --source raw/senteval_cn
     cosent prepare stsb --source hub
@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosent.cli import REQUIRED, flags_of, option, run
-from cosent.data.files import ENCODINGS
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
+from cosent.data.records import ENCODINGS, FORMATS
 from cosent.errors import InputError
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
 from data_scripts.description import describe, shared_rows, table
-from data_scripts.layouts import FORMAT_NAMES
+
+FORMAT_NAMES = tuple(dict.fromkeys(format for format in FORMATS.values() if format != "txt"))
 
 COLUMN = "Name of the column, or its position from 0; of several names, a file's first."
 
@@ -83,7 +84,7 @@ def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
     source = open_source(arguments, own)
     for decision in source.decisions:
         print(decision)
-    manifest = write(source, output, arguments.on_bad_rows)
+    manifest = write(source, output)
     print(table(manifest))
     if arguments.name in CORPORA:  # pairs of your own have a warning with these numbers
         for split, rows in shared_rows(output).items():
@@ -91,27 +92,26 @@ def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
     print(f"wrote {output}")
     corpus = output.name if output.parent == Path("data") else output
     if "train" in manifest.splits:
-        print(f"next: cosent train --config cosent_mini --corpus {corpus} --output_dir runs/{output.name}")
+        print(f"next: cosent train --config cosent_in_batch_mini --corpus {corpus} --output_dir runs/{output.name}")
 
 
 def check_flags(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
-    name, known = arguments.name, arguments.name in CORPORA
-    flags = {flag: f"--{flag}" for flag in flags_of(OwnPairsArguments) if flag != "seed"}
-    given = [spelling for flag, spelling in flags.items() if getattr(own, flag) not in (None, 0.0)]
-    if not known and not own.label_kind and not Path(arguments.source or "").exists():
-        raise unknown_name(name)
+    name, source = arguments.name, arguments.source
+    corpus = CORPORA.get(name)
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise InputError(f"NAME becomes a folder below data/: expected letters, digits, _ . -, got {name!r}.")
-    if known and given:
+    if corpus is None and not own.label_kind and not Path(source or "").exists():
+        raise unknown_name(name)
+    given = [flag for flag in flags_of(OwnPairsArguments) if flag != "seed" and getattr(own, flag) not in (None, 0.0)]
+    if corpus is not None and given:
+        flags = ", ".join(f"--{flag}" for flag in given)
         raise InputError(
-            f"{name} is in the table, which already sets {', '.join(given)}. The two could disagree: drop these "
-            "flags, or give your own pairs another name."
+            f"{name} is in the table, which already sets {flags}. Drop it, or give your own pairs another name."
         )
-    generated = known and CORPORA[name].generated
-    if generated and arguments.source:
-        raise InputError(f"{name} is written by a grammar and reads no --source: drop that flag.")
-    if not generated and not arguments.source:
-        hub = ", or `hub`" if known and CORPORA[name].hub_repository else ""
+    if corpus is not None and corpus.generated and source:
+        raise InputError(f"{name} comes with this project and reads no --source: drop that flag.")
+    if not source and not (corpus is not None and corpus.generated):
+        hub = ", or `hub`" if corpus is not None and corpus.hub_repository else ""
         raise InputError(f"{name} needs --source: the folder with its raw files{hub}.")
 
 
@@ -122,27 +122,27 @@ def refuse_to_replace(output: Path, overwrite: bool) -> None:
     if not (ours and (output / MANIFEST_NAME).is_file()):
         raise InputError(f"{output} exists and is not a prepared corpus: it is not replaced. Choose another --output.")
     if not overwrite:
-        raise InputError(
-            f"{output} already holds a prepared corpus. Replacing it would change what earlier runs refer to: pass "
-            "--overwrite to do so, or choose another --output."
-        )
+        raise InputError(f"{output} holds a prepared corpus. Replace it with --overwrite, or choose another --output.")
 
 
 def open_source(arguments: PrepareArguments, own: OwnPairsArguments):
     from data_scripts import sources
-    from data_scripts.own_pairs import from_own_pairs
+    from data_scripts.own import from_own_pairs
 
-    if arguments.name not in CORPORA:
-        return from_own_pairs(arguments.name, Path(arguments.source), own)
-    corpus = CORPORA[arguments.name]
-    if corpus.generated:
-        return sources.from_demo(corpus)
-    if arguments.source == "hub":
-        return sources.from_hub(corpus)
-    return sources.from_folder(corpus, Path(arguments.source))
+    corpus = CORPORA.get(arguments.name)
+    if corpus is None:
+        source = from_own_pairs(arguments.name, Path(arguments.source), own)
+    elif corpus.generated:
+        source = sources.from_demo(corpus)
+    elif arguments.source == "hub":
+        source = sources.from_hub(corpus)
+    else:
+        source = sources.from_folder(corpus, Path(arguments.source))
+    source.on_bad_rows = arguments.on_bad_rows
+    return source
 
 
-def write(source, output: Path, on_bad_rows: str) -> Manifest:
+def write(source, output: Path) -> Manifest:
     """Builds next to `output` and moves the result there at the end, so that a failure leaves nothing half written."""
     from data_scripts import builder
 
@@ -150,7 +150,7 @@ def write(source, output: Path, on_bad_rows: str) -> Manifest:
     staging = work / "staging"
     staging.mkdir(parents=True)
     try:
-        tallies = builder.build(staging, work, source.rows(on_bad_rows))
+        tallies = builder.build(staging, work, source)
         manifest = describe(source, staging, tallies, builder.VERSION)
         manifest.save(staging)
         if output.exists():

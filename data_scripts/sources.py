@@ -1,31 +1,61 @@
-"""Sources of rows: the files of a corpus in the table, the user's own files, the Hub, or the demo grammar."""
+"""Sources of rows: the files of a corpus in the table, the user's own files, the Hub, or the demo corpus."""
 
+import gzip
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from cosent.data.files import Record
-from cosent.data.manifest import SPLITS
+from cosent.data.manifest import SPLITS, sha256_of_file
+from cosent.data.records import AS_USUAL, FileOptions, Record, place, read_records
 from cosent.errors import InputError
-from data_scripts.builder import RawFile, Rows
-from data_scripts.checks import LabelRange
 from data_scripts.corpora import CORPORA, TEXT, Corpus
-from data_scripts.survey import Carve
+from data_scripts.pairs import LabelRange, Layout, Pair, QueryLayout, Tally, read_pairs
+from data_scripts.splits import Carve, Repetitions, contradiction_error, find_repetitions
 
 HUB_SPLITS = {"train": "train", "validation": "validation", "dev": "validation", "valid": "validation", "test": "test"}
 HUB_COLUMNS = ("sentence1", "sentence2", "score")
+DEMO = Path(__file__).with_name("demo.tsv.gz")  # lines of split, sentence1, sentence2, grade
+SIMILAR_GRADE = 3  # the lowest grade that demo_binary labels 1
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """One raw file of a split; `records` replaces reading `path` for sources that are not files (demo, Hub)."""
+
+    path: Path
+    layout: Layout | QueryLayout
+    records: Callable[[], Iterator[Record]] | None = None
+    options: FileOptions = AS_USUAL
+
+    def sha256(self) -> str:
+        if self.records is None:
+            return sha256_of_file(self.path)
+        digest = hashlib.sha256()
+        for _, text, _ in self.records():
+            digest.update(text.encode("utf-8", errors="surrogateescape") + b"\n")
+        return digest.hexdigest()
+
+    def read(self) -> Iterator[Record]:
+        return self.records() if self.records else read_records(self.path, self.layout.format, options=self.options)
 
 
 @dataclass
 class Source:
-    """A source as `prepare` needs it before reading a row.
+    """The raw rows of one corpus, and what is done with them.
 
     Args:
-        on_conflict: what to do with contradictory pairs; None for published corpora, which stay as they are.
+        files: raw files by split.
+        words: origin of the rows, for the manifest.
+        warnings, decisions: remarks for the manifest, and for the terminal.
+        carve: shares to take out of the train split.
+        on_conflict: `error`, `drop` or `keep` for contradictory pairs; None for published corpora, which stay as they
+            are.
         prompt: prompt of every first sentence, which is not part of it.
         label_values: what labels stand for, as in `LabelRange`.
+        on_bad_rows: `error` or `skip`.
     """
 
     corpus: Corpus
@@ -37,41 +67,71 @@ class Source:
     on_conflict: str | None = None
     prompt: str = ""
     label_values: dict[str, str] | None = None
+    on_bad_rows: str = "error"
 
-    def rows(self, on_bad_rows: str) -> Rows:
+    def lines(self, split: str, tally: Tally | None = None) -> Iterator[tuple[RawFile, int, Pair]]:
+        """File, line and pair of every usable row of a split, counted in `tally`."""
+        tally = Tally() if tally is None else tally
         labels = LabelRange(self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max, self.label_values)
-        return Rows(self.files, labels, on_bad_rows, self.on_conflict, self.carve)
+        for file in self.files[split]:
+            tally.files.append({"name": "/".join(file.path.parts[-2:]), "rows": 0})
+            for line, pair in read_pairs(str(file.path), file.read(), file.layout, labels, tally, self.on_bad_rows):
+                yield file, line, pair
+
+    def repetitions(self, split: str) -> Repetitions:
+        """Repeated and contradictory pairs of a split; nothing is found where nothing is looked for."""
+        if self.on_conflict is None:
+            return Repetitions()
+        found = find_repetitions((pair for _, _, pair in self.lines(split)), self.corpus.label_kind == "nli")
+        if found.contradictory and self.on_conflict == "error":
+            lines = self.lines(split)
+            rows = ((place(file.path, file.layout.format, line), pair) for file, line, pair in lines)
+            raise contradiction_error(split, found, rows)
+        return found
+
+    def kept(self, split: str, repeated: Repetitions, tally: Tally | None = None) -> Iterator[tuple[str, Pair]]:
+        """The pairs of a split that are kept, each with its group."""
+        tally = Tally() if tally is None else tally
+        for file, _, pair in self.lines(split, tally):
+            if self.on_conflict == "drop" and repeated.contradicts(pair):
+                tally.left_out["contradictory pair"] += 1
+            else:
+                yield file.layout.group(pair), pair
 
 
-def from_folder(corpus: Corpus, source: Path) -> Source:
-    """The files of a corpus in the table, in the senteval_cn layout or its publisher's.
-
-    Raises:
-        InputError: `source` is not a folder, holds no file of this corpus, or one that two of its parts would read.
-    """
-    if not source.is_dir():
+def from_folder(corpus: Corpus, folder: Path) -> Source:
+    """The files of a corpus in the table, in the senteval_cn layout or its publisher's."""
+    if not folder.is_dir():
         raise InputError(
-            f"--source must be the folder that holds the raw files of {corpus.name}, got {source}, which is not a "
+            f"--source must be the folder that holds the raw files of {corpus.name}, got {folder}, which is not a "
             "folder. For a file of your own pairs, choose another name and pass --label_kind."
         )
-    warnings, decisions, files = list(corpus.notes), [], {}
+    source = Source(corpus, {}, f"folder {folder.resolve().name}", list(corpus.notes))
     part_of: dict[Path, str] = {}
     for split in SPLITS:
         for part, part_split in corpus.parts.get(split, () if corpus.parts else ((corpus.name, split),)):
-            found = _find(CORPORA[part], part_split, source)
-            for path in (file.path for file in found):
+            files = _find(CORPORA[part], part_split, folder)
+            for path in (file.path for file in files):
                 if part_of.setdefault(path, part) != part:
                     raise InputError(
-                        f"{path} could be of {part_of[path]} and of {part}: its name says neither, and its rows would "
-                        f"be in {corpus.name} twice. Put the files of each into a folder of its name below {source}."
+                        f"{path} could be of {part_of[path]} and of {part}: its name says neither. Put the files of "
+                        f"each into a folder of its name below {folder}."
                     )
-            files.setdefault(split, []).extend(found)
-            if not found and corpus.parts:
-                warnings.append(f"{part} {part_split} is not in the source, so it is not in {split}.")
-    files = {split: found for split, found in files.items() if found}
-    if not files:
-        raise _nothing_found(corpus, source)
-    return Source(corpus, files, f"folder {source.resolve().name}", warnings, decisions)
+            if files:
+                source.files.setdefault(split, []).extend(files)
+            elif corpus.parts:
+                source.warnings.append(f"{part} {part_split} is not in the source, so it is not in {split}.")
+    if not source.files:
+        parts = [CORPORA[part] for couples in corpus.parts.values() for part, _ in couples] or [corpus]
+        folders = sorted({name for part in parts for name in part.folders})
+        patterns = sorted({pattern for part in parts for files in part.files.values() for pattern, _ in files})
+        holds = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
+        raise InputError(
+            f"No file of {corpus.name} in {folder}. Expected one of {', '.join(patterns)}, there or in a folder "
+            f"{' or '.join(folders)} below; it holds {holds}. Point --source at the right folder, or choose a name of "
+            "your own and pass --label_kind."
+        )
+    return source
 
 
 def _find(corpus: Corpus, split: str, source: Path) -> list[RawFile]:
@@ -85,24 +145,8 @@ def _find(corpus: Corpus, split: str, source: Path) -> list[RawFile]:
     return []
 
 
-def _nothing_found(corpus: Corpus, source: Path) -> InputError:
-    parts = [CORPORA[part] for couples in corpus.parts.values() for part, _ in couples] or [corpus]
-    folders = sorted({folder for part in parts for folder in part.folders})
-    patterns = sorted({pattern for part in parts for files in part.files.values() for pattern, _ in files})
-    holds = ", ".join(sorted(path.name for path in source.iterdir())[:12]) or "nothing"
-    return InputError(
-        f"No file of {corpus.name} in {source}. Expected one of {', '.join(patterns)}, there or in a folder "
-        f"{' or '.join(folders)} below; it holds {holds}. An empty corpus would be of no use: point --source at the "
-        "right folder, or choose a name of your own and pass --label_kind."
-    )
-
-
 def from_hub(corpus: Corpus) -> Source:
-    """The pinned Hub revision of a corpus.
-
-    Raises:
-        InputError: the corpus has none, the Hub cannot be reached, or its columns are unexpected.
-    """
+    """The pinned Hub revision of a corpus."""
     if not corpus.hub_repository:
         names = ", ".join(name for name, other in CORPORA.items() if other.hub_repository)
         raise InputError(f"{corpus.name} has no pinned repository on the Hub ({names} have). Use --source FOLDER.")
@@ -116,17 +160,17 @@ def from_hub(corpus: Corpus) -> Source:
             f"--source hub needs {repository} at revision {revision}, and the Hugging Face Hub could not be reached "
             f"({error}). Without network, use --source FOLDER with the raw files; behind a mirror, set HF_ENDPOINT."
         ) from error
-    files, warnings = {}, list(corpus.notes)
+    files = {}
     for name, rows in loaded.items():
         if name not in HUB_SPLITS or not set(HUB_COLUMNS) <= set(rows.column_names):
             raise InputError(
                 f"{repository}@{revision}: expected splits among {', '.join(HUB_SPLITS)} with the columns "
-                f"{', '.join(HUB_COLUMNS)}, got split {name!r} with {', '.join(rows.column_names)}. Other columns "
-                "could be read as the wrong text. Please report this; until then use --source FOLDER."
+                f"{', '.join(HUB_COLUMNS)}, got split {name!r} with {', '.join(rows.column_names)}. Please report "
+                "this; until then use --source FOLDER."
             )
         files[HUB_SPLITS[name]] = [RawFile(Path(repository, name), TEXT, partial(_hub_records, rows))]
     files = {split: files[split] for split in SPLITS if split in files}
-    return Source(corpus, files, f"Hugging Face Hub {repository} at revision {revision}", warnings)
+    return Source(corpus, files, f"Hugging Face Hub {repository} at revision {revision}", list(corpus.notes))
 
 
 def _hub_records(rows) -> Iterator[Record]:
@@ -136,16 +180,16 @@ def _hub_records(rows) -> Iterator[Record]:
 
 
 def from_demo(corpus: Corpus) -> Source:
-    from data_scripts import demo
-
+    """The demo corpus, whose pairs come with this project."""
     binary = corpus.label_kind == "binary"
-    files = {
-        split: [RawFile(Path("data_scripts.demo", split), TEXT, partial(_demo_records, demo.pairs, split, binary))]
-        for split in SPLITS
-    }
-    return Source(corpus, files, f"data_scripts.demo, seed {demo.SEED}", list(corpus.notes))
+    files = {split: [RawFile(DEMO.with_name(split), TEXT, partial(_demo_records, split, binary))] for split in SPLITS}
+    return Source(corpus, files, DEMO.name)
 
 
-def _demo_records(pairs: Callable, split: str, binary: bool) -> Iterator[Record]:
-    for number, fields in enumerate(pairs(split, binary), start=1):
-        yield number, "\t".join(map(str, fields)), list(fields)
+def _demo_records(split: str, binary: bool) -> Iterator[Record]:
+    with gzip.open(DEMO, "rt", encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            name, sentence1, sentence2, grade = line.rstrip("\n").split("\t")
+            if name == split:
+                label = float(int(grade) >= SIMILAR_GRADE) if binary else float(grade)
+                yield number, line, [sentence1, sentence2, label]

@@ -1,8 +1,8 @@
-"""Which sentences are known to be similar; if these fail, synonyms are pushed apart as negatives."""
+"""Which sentences are known to be similar; if these fail, synonyms are pushed apart as in-batch negatives."""
 
 from cosent.data.corpus import load_corpus
 from cosent.data.groups import sentence_groups
-from cosent.data.pairs import twice
+from cosent.data.pairs import simcse_pairs
 
 
 def test_groups_are_equal_or_connected_sentences(make_corpus):
@@ -23,7 +23,7 @@ def test_groups_of_chosen_rows(make_corpus):
     assert groups[0, 1] == groups[2, 0] and groups[2, 1] == groups[3, 0] and groups[1, 0] != groups[0, 0]
 
 
-def test_a_sentence_twice():
-    rows = twice(["b", "a", "b"], label=5.0)
+def test_simcse_pairs_are_distinct_sentences():
+    rows = simcse_pairs(["b", "a", "b"], label=5.0)
     assert rows.to_dict() == {"sentence1": ["b", "a"], "sentence2": ["b", "a"], "label": [5.0, 5.0]}
     assert sentence_groups(rows, 4.0).tolist() == [[0, 0], [1, 1]]

@@ -1,11 +1,22 @@
-"""What the trainer sees is what the prepared corpus says."""
+"""What the trainer sees is what the prepared corpus and the texts say."""
+
+import gzip
+import json
 
 import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset, PairDataset
+from cosent.data.manifest import COLUMNS
+from cosent.data.pairs import (
+    JoinedPairCollator,
+    JoinedPairDataset,
+    PairCollator,
+    PairDataset,
+    random_negatives,
+    read_texts,
+)
 from cosent.errors import InputError
 
 
@@ -61,17 +72,79 @@ def test_too_long_sentences_are_cut_and_counted(make_corpus, tokenizer):
 
 
 def test_edited_rows_are_tokenised_again(make_corpus, tokenizer):
-    """Fails if the token cache returns old rows after a corpus was prepared anew."""
+    """Fails if the token cache returns old rows after a corpus was prepared anew, or those of another length."""
     folder = make_corpus({"train": [("红", "绿", 1.0)]})
     before = PairDataset(load_corpus(folder).split("train"), tokenizer, 32)[0][0].tolist()
     make_corpus({"train": [("蓝", "绿", 1.0)]})
     after = PairDataset(load_corpus(folder).split("train"), tokenizer, 32)[0][0].tolist()
     assert before != after
     assert PairDataset(load_corpus(folder).split("train"), tokenizer, 3)[0][0].tolist() == after
-
-
-def test_another_tokenizer_or_length_is_not_served_from_the_cache(make_corpus, tokenizer):
-    """Fails if the cache key forgets the maximum length."""
     rows = load_corpus(make_corpus({"train": [("好" * 20, "好", 1.0)]})).split("train")
-    assert len(PairDataset(rows, tokenizer, 8)[0][0]) == 8
-    assert len(PairDataset(rows, tokenizer, 16)[0][0]) == 16
+    assert [len(PairDataset(rows, tokenizer, length)[0][0]) for length in (8, 16)] == [8, 16]
+
+
+def test_pair_collator_gives_the_tensors_of_its_docstring():
+    """Fails if padding, mask or pair order are not what the collator says."""
+    batch = PairCollator(0)([([2, 3], [2, 7, 3], 1.0)])
+    assert batch["input_ids"].tolist() == [[[2, 3, 0], [2, 7, 3]]]
+    assert batch["attention_mask"].tolist() == [[[1, 1, 0], [1, 1, 1]]]
+    assert batch["labels"].tolist() == [1.0]
+
+
+def test_joined_collator_gives_the_tensors_of_its_docstring():
+    """Fails if segments do not begin where the second sentence does, or padding is numbered as a segment."""
+    pairs = [([2, 3, 7, 3], 2, 1.0), ([2, 3, 3], 2, 0.0)]
+    batch = JoinedPairCollator(0, True)(pairs)
+    assert batch["input_ids"].tolist() == [[2, 3, 7, 3], [2, 3, 3, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
+    assert batch["labels"].tolist() == [1.0, 0.0]
+    assert "token_type_ids" not in JoinedPairCollator(0, False)(pairs)
+
+
+def test_random_negatives(make_corpus):
+    """Fails if an easy negative is hard, similar or the first sentence again, or if positives, labels or rows move."""
+    first = [f"问题{i}" for i in range(40)]
+    rows = [(a, f"{a}相同", 1.0) for a in first] + [(a, f"{a}不同", 0.0) for a in first]
+    corpus = load_corpus(str(make_corpus({"train": rows})))
+    easy = random_negatives(corpus.split("train"), corpus.manifest)
+    assert easy.column_names == list(COLUMNS)
+    assert easy["sentence1"][:] == [a for a, _, _ in rows] and easy["label"][:] == [label for _, _, label in rows]
+    assert easy["sentence2"][:40] == [b for _, b, _ in rows[:40]]
+    drawn = easy["sentence2"][40:]
+    assert all(new not in (a, f"{a}不同", f"{a}相同") for a, new in zip(first, drawn, strict=True))
+    assert len(set(drawn)) > 20
+    again = random_negatives(corpus.split("train"), corpus.manifest)
+    assert again["sentence2"][:] == easy["sentence2"][:] and again._fingerprint == easy._fingerprint
+    assert random_negatives(corpus.split("train"), corpus.manifest, seed=1)["sentence2"][40:] != drawn
+
+
+def test_random_negatives_need_binary_labels_and_sentences(make_corpus):
+    """Fails if pairs are replaced whose label says nothing about being negative, or the search for a sentence hangs."""
+    graded = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0)]}, "graded", name="graded")))
+    with pytest.raises(InputError, match="graded labels"):
+        random_negatives(graded.split("train"), graded.manifest)
+    few = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", 1.0)]}, name="few")))
+    with pytest.raises(InputError, match="2 different sentences are too few"):
+        random_negatives(few.split("train"), few.manifest)
+
+
+def test_texts_of_every_kind_of_file(tmp_path):
+    """Fails if a byte order mark or a line end of Windows becomes part of a sentence, or an empty line is a text."""
+    content = "\ufeff好\r\n\r\n 坏 \n末".encode()
+    (tmp_path / "a.txt").write_bytes(content)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content))
+    lines = "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in ("好", "", "坏", "末"))
+    (tmp_path / "a.jsonl").write_text(lines + "\n", encoding="utf-8")
+    for name in ("a.txt", "a.txt.gz", "a.jsonl"):
+        assert list(read_texts([tmp_path / name])) == ["好", "坏", "末"], name
+
+
+def test_what_is_no_text_is_named_with_its_line(tmp_path):
+    """Fails if a file in another encoding or a missing one ends in a stack trace, or without the place."""
+    foreign = tmp_path / "foreign.txt"
+    foreign.write_bytes("好\n".encode() + "北京".encode("gb18030"))
+    with pytest.raises(InputError, match=r"foreign.txt, line 2: expected UTF-8, got other bytes .*GB18030"):
+        list(read_texts([foreign]))
+    with pytest.raises(InputError, match="no file .*none.txt"):
+        list(read_texts([tmp_path / "none.txt"]))

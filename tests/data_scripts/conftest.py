@@ -7,6 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from cosent.cli import parse
+from cosent.errors import InputError
 from data_scripts import prepare
 
 
@@ -27,6 +28,16 @@ class Workbench:
         """Runs the command and returns the manifest that it wrote."""
         prepare.main(*parse([name, "--output", str(self.output), *map(str, flags)], *prepare.ARGUMENTS))
         return json.loads((self.output / "MANIFEST.json").read_text(encoding="utf-8"))
+
+    def binary(self, path: Path, *flags: str) -> dict:
+        """As `prepare`, of own pairs labelled 0 and 1; an earlier output is replaced."""
+        return self.prepare("mine", "--source", path, "--label_kind", "binary", "--overwrite", *flags)
+
+    def stops(self, match: str, name: str, *flags: str | Path) -> str:
+        """The error of a command that must fail."""
+        with pytest.raises(InputError, match=f"(?s){match}") as caught:
+            self.prepare(name, *flags)
+        return str(caught.value)
 
     def rows(self, split: str = "train") -> list[tuple]:
         columns = pyarrow.parquet.read_table(self.output / f"{split}.parquet").to_pydict()

@@ -50,15 +50,8 @@ def test_a_missing_corpus_names_the_command(tmp_path, monkeypatch):
 
 
 def test_a_raw_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is not a prepared corpus"):
+    with pytest.raises(InputError, match="not a prepared corpus|cosent prepare"):
         audit.main(*parse([str(tmp_path)], *audit.ARGUMENTS))
-
-
-def test_dice_overlap_on_paper():
-    """甲乙甲: 甲2 乙1 甲乙1 乙甲1 = 5 grams; 甲乙: 甲1 乙1 甲乙1 = 3 grams; 3 shared."""
-    assert audit.dice_overlap("甲乙甲", "甲乙") == 2 * 3 / 8
-    assert audit.dice_overlap("甲乙", "甲乙") == 1.0
-    assert audit.dice_overlap("甲", "乙") == audit.dice_overlap("", "") == 0.0
 
 
 def test_the_floor_of_a_single_label_is_undefined():

@@ -48,9 +48,9 @@ def same_in_every_job(bench, path, *flags):
     return rows
 
 
-@pytest.mark.parametrize("names", NAMES, ids=" ".join)
-def test_chinese_columns_are_known_to_every_job(bench, names):
-    assert len(same_in_every_job(bench, bench.write("pairs.csv", lines([names, *PAIRS])))) == 2
+def test_chinese_columns_are_known_to_every_job(bench):
+    for names in NAMES:
+        assert len(same_in_every_job(bench, bench.write("pairs.csv", lines([names, *PAIRS])))) == 2, names
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".xlsx"])
@@ -66,13 +66,13 @@ def test_pairs_with_a_label_need_no_header(bench, ending, caplog):
     assert "first two columns" in caplog.text
 
 
-@pytest.mark.parametrize(("yes", "no"), [("是", "否"), ("相似", "不相似"), ("TRUE", "False"), ("yes", "No")])
-def test_words_are_labels(bench, yes, no, caplog):
-    rows = [("句子1", "句子2", "标签"), (*PAIRS[0][:2], yes), (*PAIRS[1][:2], no)]
-    with caplog.at_level("INFO", logger="cosent"):
-        assert [row[2] for row in same_in_every_job(bench, bench.write("pairs.csv", lines(rows)))] == [1.0, 0.0]
-    warnings = json.loads((bench.output / "MANIFEST.json").read_text(encoding="utf-8"))["warnings"]
-    assert any(f"{yes} as 1 (1 rows), {no} as 0 (1 rows)" in one for one in warnings)
+def test_words_are_labels(bench, caplog):
+    for yes, no in (("是", "否"), ("相似", "不相似"), ("TRUE", "False"), ("yes", "No")):
+        rows = [("句子1", "句子2", "标签"), (*PAIRS[0][:2], yes), (*PAIRS[1][:2], no)]
+        with caplog.at_level("INFO", logger="cosent"):
+            assert [row[2] for row in same_in_every_job(bench, bench.write("pairs.csv", lines(rows)))] == [1.0, 0.0]
+        warnings = json.loads((bench.output / "MANIFEST.json").read_text(encoding="utf-8"))["warnings"]
+        assert any(f"{yes} as 1 (1 rows), {no} as 0 (1 rows)" in one for one in warnings)
     assert "是 as 1" in caplog.text
 
 
@@ -87,9 +87,7 @@ def test_booleans_of_json_and_sheets_are_labels(bench):
 def test_other_labels_are_named_by_a_flag(bench):
     path = bench.write("pairs.csv", lines([(*PAIRS[0][:2], "同义"), (*PAIRS[1][:2], "不同")]))
     flags = ("--source", path, *BINARY)
-    with pytest.raises(InputError, match="--label_values") as caught:
-        bench.prepare("mine", *flags)
-    assert "--on_bad_rows" not in str(caught.value)
+    assert "--on_bad_rows" not in bench.stops("--label_values", "mine", *flags)
     manifest = bench.prepare("mine", *flags, "--label_values", "不同=0", "同义=1")
     assert [row[2] for row in bench.rows()] == [1.0, 0.0]
     assert any("同义 as 1 (1 rows)" in one for one in manifest["warnings"])
@@ -98,8 +96,7 @@ def test_other_labels_are_named_by_a_flag(bench):
     with pytest.raises(InputError, match="不同.*--label_values.*got '2'"):
         path.write_text(path.read_text(encoding="utf-8") + "甲,乙,2\n", encoding="utf-8")
         bench.prepare("mine", *flags, "--label_values", "不同=0", "同义=1", "--overwrite")
-    with pytest.raises(InputError, match="--label_values takes LABEL=VALUE"):
-        bench.prepare("mine", *flags, "--label_values", "0", "--overwrite")
+    bench.stops("--label_values .*got 0", "mine", *flags, "--label_values", "0", "--overwrite")
 
 
 def test_nli_classes_are_named_by_a_flag_and_shown_by_name(bench, capsys):
@@ -113,9 +110,7 @@ def test_nli_classes_are_named_by_a_flag_and_shown_by_name(bench, capsys):
 def test_a_label_in_front_is_found(bench):
     """Fails if skipping is proposed for a file of which it would leave nothing."""
     path = bench.write("pairs.tsv", "1\t怎么还款\t如何还款\n0\t怎么还款\t怎么借款\n")
-    with pytest.raises(InputError, match="(?s)line 1: .*--label_column 0") as caught:
-        bench.prepare("mine", "--source", path, *BINARY)
-    assert "--on_bad_rows" not in str(caught.value)
+    assert "--on_bad_rows" not in bench.stops("line 1: .*--label_column 0", "mine", "--source", path, *BINARY)
     columns = ("--sentence1_column", "1", "--sentence2_column", "2", "--label_column", "0")
     bench.prepare("mine", "--source", path, *BINARY, *columns)
     assert bench.rows() == [(*row[:2], float(row[2])) for row in PAIRS]
@@ -129,15 +124,21 @@ def test_a_sheet_of_queries_is_read(bench):
 
 def test_a_sheet_is_named(bench):
     path = workbook(bench.folder / "a.xlsx", 说明=[("请勿改动",)], 数据=[("句子1", "句子2", "标签"), *PAIRS])
-    with pytest.raises(InputError, match=r"several sheets \(说明, 数据\).*--sheet"):
-        bench.prepare("mine", "--source", path, *BINARY)
-    with pytest.raises(InputError, match="--sheet 数: .*说明, 数据"):
-        bench.prepare("mine", "--source", path, *BINARY, "--sheet", "数")
+    bench.stops(r"several sheets \(说明, 数据\).*--sheet", "mine", "--source", path, *BINARY)
+    bench.stops("--sheet 数: .*说明, 数据", "mine", "--source", path, *BINARY, "--sheet", "数")
     bench.prepare("mine", "--source", path, *BINARY, "--sheet", "数据")
     assert len(bench.rows()) == 2
     assert len(list(open_table(path, None, PAIR, "", options=FileOptions(sheet="数据")).rows())) == 2
-    with pytest.raises(InputError, match="--sheet 数据.*is csv"):
-        bench.prepare("mine", "--source", bench.write("a.csv", lines(PAIRS)), *BINARY, "--sheet", "数据", "--overwrite")
+    bench.stops(
+        "--sheet 数据.*is csv",
+        "mine",
+        "--source",
+        bench.write("a.csv", lines(PAIRS)),
+        *BINARY,
+        "--sheet",
+        "数据",
+        "--overwrite",
+    )
 
 
 @pytest.mark.parametrize("header", [True, False])
@@ -154,20 +155,17 @@ def test_a_sheet_is_read_by_positions(bench, header):
 @pytest.mark.parametrize("encoding", ["gb18030", "utf-16"])
 def test_other_encodings_are_read(bench, encoding):
     path = bench.write("pairs.csv", lines([NAMES[0], *PAIRS, ("𠮷", "甲\u2028", "1")]).encode(encoding))
-    with pytest.raises(InputError, match=f"line 1: expected UTF-8.*--encoding {encoding}"):
-        bench.prepare("mine", "--source", path, *BINARY)
+    bench.stops(f"line 1: .*UTF-8.*--encoding {encoding}", "mine", "--source", path, *BINARY)
     bench.prepare("mine", "--source", path, *BINARY, "--encoding", encoding)
     assert bench.rows()[0][:2] == PAIRS[0][:2] and bench.rows()[2][0] == "𠮷"
     assert len(read_labelled(str(path), None, None, "mine", FileOptions(encoding=encoding)).split("test")) == 3
     bench.write("bad.csv", lines(PAIRS).encode(encoding) + b"\xff")
-    with pytest.raises(InputError, match="bad.csv"):
-        bench.prepare("mine", "--source", bench.folder / "bad.csv", *BINARY, "--encoding", encoding, "--overwrite")
+    bench.stops("bad.csv", "mine", "--source", bench.folder / "bad.csv", *BINARY, "--encoding", encoding, "--overwrite")
 
 
 def test_a_row_in_gb18030_is_readable_in_the_error(bench):
     path = bench.write("pairs.csv", lines(PAIRS).encode() + "甲乙,丙丁,1\n".encode("gb18030"))
-    with pytest.raises(InputError, match="(?s)line 3: expected UTF-8.*甲乙,丙丁.*甲乙,丙丁,1"):
-        bench.prepare("mine", "--source", path, *BINARY)
+    bench.stops("line 3: .*UTF-8.*甲乙,丙丁.*甲乙,丙丁,1", "mine", "--source", path, *BINARY)
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -177,54 +175,16 @@ def test_a_json_array_is_read(bench, indent):
     path = bench.write("pairs.json", "\ufeff\n" + text + "\n")
     assert len(same_in_every_job(bench, path)) == 2
     for broken in (text[:-1], text[:-1] + ",]", text + "x", text.replace(":", "", 1)):
-        with pytest.raises(InputError, match="pairs.json, line"):
-            bench.prepare("mine", "--source", bench.write("pairs.json", broken), *BINARY, "--overwrite")
+        bench.stops("pairs.json, line", "mine", "--source", bench.write("pairs.json", broken), *BINARY, "--overwrite")
     rows[1]["标签"] = 7
     bench.write("pairs.json", json.dumps([*rows, 3], ensure_ascii=False, indent=indent))
     found = bench.prepare("mine", "--source", path, *BINARY, "--overwrite", "--on_bad_rows", "skip")["splits"]["train"]
     assert found["rows"] == 1 and [row["line"] for row in found["bad_rows"]] == ([1, 1] if indent is None else [8, 14])
 
 
-def test_columns_may_differ_by_file(bench, capsys):
-    """One split calls its labels otherwise: of several names, the first that a file has is taken."""
-    bench.write(
-        "raw/train.jsonl", '{"query": "甲", "title": "乙", "relevant": 1}\n{"query": "a", "title": "b", "relevant": 0}'
-    )
-    bench.write("raw/dev.jsonl", '{"query": "丙", "title": "丁", "label": 0}\n')
-    columns = ("--sentence2_column", "title", "--label_column", "relevant", "label")
-    bench.prepare("mine", "--source", bench.folder / "raw", *BINARY, *columns)
-    assert bench.rows("train")[0] == ("甲", "乙", 1.0) and bench.rows("validation") == [("丙", "丁", 0.0)]
-    shown = capsys.readouterr().out
-    assert "query, title, relevant" in shown and "query, title, label" in shown
-
-
-def test_a_split_is_left_out_and_files_are_joined(bench, capsys):
-    for name, text in {"train_1": lines(PAIRS), "train_2": lines(PAIRS), "test": "只有,两句\n"}.items():
-        bench.write(f"raw/{name}.csv", text)
-    with pytest.raises(InputError, match="test.csv, line 1: expected 3 columns.*--leave_out"):
-        bench.prepare("mine", "--source", bench.folder / "raw", *BINARY)
-    manifest = bench.prepare("mine", "--source", bench.folder / "raw", *BINARY, "--leave_out", "test")
-    assert manifest["absent_splits"] == ["validation", "test"] and len(bench.rows()) == 4
-    shown = capsys.readouterr().out
-    assert "test.csv: not read, --leave_out test" in shown
-    assert "joined (train_1.csv, train_2.csv)" in shown
-    with pytest.raises(InputError, match="--leave_out validation"):
-        bench.prepare("mine", "--source", bench.folder / "raw", *BINARY, "--leave_out", "validation", "--overwrite")
-
-
-@pytest.mark.parametrize(
-    ("name", "separator", "remedy"),
-    [("a.csv", "\t", "--format tsv"), ("a.tsv", ",", r"\.csv"), ("a.csv", ";", "semicolons")],
-)
-def test_the_separator_is_named(bench, name, separator, remedy):
-    path = bench.write(name, lines(PAIRS, separator))
-    with pytest.raises(InputError, match=remedy):
-        bench.prepare("mine", "--source", path, *BINARY)
-    with pytest.raises(InputError, match=remedy):
-        open_table(path, None, PAIR, "--text_columns")
-
-
-def test_two_columns_of_one_name_are_refused(bench):
-    path = bench.write("a.csv", lines([("句子1", "句子2", "标签", "标签"), ("甲", "乙", 1, 0)]))
-    with pytest.raises(InputError, match="one column 标签"):
-        bench.prepare("mine", "--source", path, *BINARY)
+def test_the_separator_is_named(bench):
+    for name, separator, remedy in (("a.csv", "\t", "--format tsv"), ("a.tsv", ",", r"\.csv"), ("a.csv", ";", "xlsx")):
+        path = bench.write(name, lines(PAIRS, separator))
+        bench.stops(remedy, "mine", "--source", path, *BINARY)
+        with pytest.raises(InputError, match=remedy):
+            open_table(path, None, PAIR, "--text_columns")

@@ -51,21 +51,23 @@ def test_scores_become_graded_labels_unchanged(bench, prepared, capsys):
     prepared(row, flags=("--label_kind", "binary"))
     assert [label for *_, label in bench.rows()] == [1, 0, 0]
     assert "pos_scores and neg_scores are not read" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"line 1: expected a score in pos_scores\[0\] that is a number from -9 to 5"):
+    with pytest.raises(InputError, match=r"line 1: .* pos_scores\[0\].*-9 to 5"):
         prepared(row, flags=("--label_kind", "graded", "--label_min", "-9", "--label_max", "5"))
 
 
-TRIPLES = {
-    "csv": ("t.csv", f"anchor,positive,negative_1,negative_2\n{Q},{A},{B},{C}\n"),
-    "tsv": ("t.tsv", f"query\tpos\tneg\tnegative_2\n{Q}\t{A}\t{B}\t{C}\n"),
-    "jsonl": ("t.jsonl", lines({"anchor": Q, "positive": A, "negative": B, "negative_2": C, "negative_3": None})),
-}
+TRIPLES = (
+    ("t.csv", f"anchor,positive,negative_1,negative_2\n{Q},{A},{B},{C}\n"),
+    ("t.tsv", f"query\tpos\tneg\tnegative_2\n{Q}\t{A}\t{B}\t{C}\n"),
+    ("t.jsonl", lines({"anchor": Q, "positive": A, "negative": B, "negative_2": C, "negative_3": None})),
+)
 
 
-@pytest.mark.parametrize(("name", "content"), TRIPLES.values(), ids=TRIPLES)
-def test_triples_of_any_format(bench, name, content):
-    bench.prepare("mine", "--source", bench.write(name, content))
-    assert bench.rows() == [(Q, A, 1), (Q, B, 0), (Q, C, 0)]
+def test_triples_of_any_format(bench):
+    for name, content in TRIPLES:
+        bench.prepare("mine", "--source", bench.write(name, content), "--overwrite")
+        assert bench.rows() == [(Q, A, 1), (Q, B, 0), (Q, C, 0)], name
+    path = bench.write("t.csv", f"anchor,positive,negative\n{Q},{A},{B}\n{Q},{A}\n")
+    bench.stops("t.csv, line 3: .*3 columns, got 2", "mine", "--source", path, "--overwrite")
 
 
 @pytest.mark.parametrize("lists", [True, False])
@@ -83,8 +85,9 @@ def test_pairs_in_parquet_and_a_file_that_is_none(bench):
     graded = ("--label_kind", "graded", "--label_min", "0", "--label_max", "5")
     bench.prepare("mine", "--source", bench.folder / "pairs.parquet", *graded)
     assert bench.rows() == [(Q, A, 4), (Q, B, 0)]
-    with pytest.raises(InputError, match="broken.parquet is not a Parquet file"):
-        bench.prepare("mine", "--source", bench.write("broken.parquet", "甲,乙,1"), *graded, "--overwrite")
+    bench.stops(
+        "broken.parquet .*Parquet", "mine", "--source", bench.write("broken.parquet", "甲,乙,1"), *graded, "--overwrite"
+    )
 
 
 def test_scores_of_a_reranker_are_taken_before_the_label_next_to_them(bench, capsys):
@@ -94,34 +97,30 @@ def test_scores_of_a_reranker_are_taken_before_the_label_next_to_them(bench, cap
     assert (manifest["label_min"], manifest["label_max"]) == (-9, -3.5)
     assert "columns query, passage, score" in capsys.readouterr().out
     path = bench.write("equal.tsv", f"query\tpassage\tscore\n{Q}\t{A}\t2\n{Q}\t{C}\t2\n")
-    with pytest.raises(InputError, match="got 2 for every pair"):
-        bench.prepare("mine", "--source", path, "--label_kind", "scores", "--overwrite")
+    bench.stops("got 2", "mine", "--source", path, "--label_kind", "scores", "--overwrite")
 
 
 GOOD = {"query": Q, "pos": [A], "neg": [B], "pos_scores": [3], "neg_scores": [1]}
-BAD_ROWS = {
-    "no query": ({"pos": [A], "neg": [B]}, "expected the key query, got a row with the keys pos, neg"),
-    "query null": (GOOD | {"query": None}, "text in query, got None"),
-    "query empty": (GOOD | {"query": " "}, "a sentence in query, got an empty sentence"),
-    "pos not a list": (GOOD | {"pos": A}, "a list of texts in pos, got '如何还款'"),
-    "a text is empty": (GOOD | {"neg": [""]}, r"a sentence in neg\[0\], got an empty sentence"),
-    "a text is a number": (GOOD | {"neg": [4]}, r"text in neg\[0\], got 4"),
-    "no text": ({"query": Q, "pos": [], "neg": []}, "a text in pos or neg, got none"),
-    "too few scores": (GOOD | {"neg": [B, C]}, "a list of 2 scores in neg_scores, one for each text, got 1 scores"),
-    "no scores": ({"query": Q, "pos": [A]}, "a list of 1 scores in pos_scores, one for each text, got None"),
-    "scores without texts": (GOOD | {"neg": []}, "a list of 0 scores in neg_scores, one for each text, got 1 scores"),
-    "score NaN": (
-        GOOD | {"pos_scores": [float("nan")]},
-        r"a score in pos_scores\[0\] that is a finite number, got nan",
-    ),
-    "score infinite": (GOOD | {"pos_scores": [float("inf")]}, r"pos_scores\[0\] that is a finite number, got inf"),
-    "score beyond float32": (GOOD | {"neg_scores": [1e39]}, r"neg_scores\[0\] that is a finite number, got 1e\+39"),
-    "score not a number": (GOOD | {"neg_scores": ["高"]}, r"neg_scores\[0\] that is a finite number, got '高'"),
-    "prompt not text": (GOOD | {"prompt": 1}, "expected text in prompt, got 1"),
-}
+BAD_ROWS = [
+    ({"pos": [A], "neg": [B]}, "key query, .*pos, neg"),
+    (GOOD | {"query": None}, "query, got None"),
+    (GOOD | {"query": " "}, "query, got an empty"),
+    (GOOD | {"pos": A}, "pos, got '如何还款'"),
+    (GOOD | {"neg": [""]}, r"neg\[0\], got an empty"),
+    (GOOD | {"neg": [4]}, r"neg\[0\], got 4"),
+    ({"query": Q, "pos": [], "neg": []}, "pos or neg"),
+    (GOOD | {"neg": [B, C]}, "2 scores in neg_scores.*got 1 scores"),
+    ({"query": Q, "pos": [A]}, "1 scores in pos_scores.*got None"),
+    (GOOD | {"neg": []}, "0 scores in neg_scores.*got 1 scores"),
+    (GOOD | {"pos_scores": [float("nan")]}, r"pos_scores\[0\].*got nan"),
+    (GOOD | {"pos_scores": [float("inf")]}, r"pos_scores\[0\].*got inf"),
+    (GOOD | {"neg_scores": [1e39]}, r"neg_scores\[0\].*got 1e\+39"),
+    (GOOD | {"neg_scores": ["高"]}, r"neg_scores\[0\].*got '高'"),
+    (GOOD | {"prompt": 1}, "prompt, got 1"),
+]
 
 
-@pytest.mark.parametrize(("bad", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
+@pytest.mark.parametrize(("bad", "message"), BAD_ROWS)
 def test_a_bad_row_stops_with_line_and_field_or_is_skipped(bench, prepared, bad, message):
     with pytest.raises(InputError, match=f"bge.jsonl, line 2: .*{message}") as caught:
         prepared(GOOD, bad)
@@ -131,29 +130,15 @@ def test_a_bad_row_stops_with_line_and_field_or_is_skipped(bench, prepared, bad,
     assert manifest["splits"]["train"]["left_out"] == {"bad row": 1}
 
 
-def test_a_triple_with_too_few_columns_stops(bench):
-    path = bench.write("t.csv", f"anchor,positive,negative\n{Q},{A},{B}\n{Q},{A}\n")
-    with pytest.raises(InputError, match="t.csv, line 3: expected 3 columns, got 2"):
-        bench.prepare("mine", "--source", path)
-
-
 def test_labels_that_the_rows_cannot_have_stop(prepared):
     row = {"query": Q, "pos": [A], "neg": [B]}
     for kind in (("nli",), ("scores",), ("graded", "--label_min", "0", "--label_max", "1")):
-        with pytest.raises(InputError, match=f"--label_kind {kind[0]} needs labels of that kind"):
+        with pytest.raises(InputError, match=f"--label_kind {kind[0]} .*pos_scores"):
             prepared(row, flags=("--label_kind", *kind))
-    with pytest.raises(InputError, match="could be pairs with a label"):
+    with pytest.raises(InputError, match="--sentence1_column"):
         prepared({"query": Q, "positive": A, "score": 0.3})
-    with pytest.raises(InputError, match="--label_min and --label_max are for --label_kind graded"):
+    with pytest.raises(InputError, match="--label_kind graded"):
         prepared(GOOD, flags=("--label_min", "0", "--label_max", "9"))
-
-
-def test_pairs_still_need_their_kind_of_labels(bench):
-    path = bench.write("pairs.csv", "sentence1,sentence2,label\n甲,乙,1\n")
-    with pytest.raises(InputError, match="'lcqcm' is not in the table .*nearest: lcqmc"):
-        bench.prepare("lcqcm", "--source", path)
-    with pytest.raises(InputError, match="'lcqcm' is not in the table .*nearest: lcqmc"):
-        bench.prepare("lcqcm", "--source", bench.folder)
 
 
 def test_one_prompt_is_recorded_and_its_flag_printed(bench, prepared, capsys):
@@ -195,10 +180,11 @@ def test_memory_does_not_grow_with_the_file(bench):
     """Fails if the texts of a file are held in memory: a hundred times the rows take little more than hashes."""
     import tracemalloc
 
-    from data_scripts.builder import RawFile, Rows
-    from data_scripts.checks import LabelRange
-    from data_scripts.layouts import find_shape
-    from data_scripts.survey import Carve
+    from cosent.data.files import AS_USUAL
+    from data_scripts.corpora import Corpus
+    from data_scripts.own import find_layout
+    from data_scripts.sources import RawFile, Source
+    from data_scripts.splits import Carve
 
     def peak(count: int) -> int:
         text = "很长的句子" * 100
@@ -206,14 +192,13 @@ def test_memory_does_not_grow_with_the_file(bench):
         path = bench.folder / "long.jsonl"
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(map(lines, rows))
-        shape, _ = find_shape(path, prepare.OwnPairsArguments())
-        all_rows = Rows(
-            {"train": [RawFile(path, shape)]}, LabelRange("binary", 0, 1), on_conflict="drop", carve=Carve(0.1, 0, 42)
-        )
+        layout, _ = find_layout(path, prepare.OwnPairsArguments(), AS_USUAL)
+        files, carve = {"train": [RawFile(path, layout)]}, Carve(0.1, 0, 42)
+        source = Source(Corpus("mine", "binary"), files, "", on_conflict="drop", carve=carve)
         tracemalloc.start()
-        found = all_rows.repetitions("train")
-        places = all_rows.carve.places(all_rows.kept("train", found))
-        assert sum(places.split_of(*kept) == "validation" for kept in all_rows.kept("train", found)) == 2 * count // 10
+        found = source.repetitions("train")
+        held_out = carve.held_out(source.kept("train", found))
+        assert sum(carve.key(*kept) in held_out for kept in source.kept("train", found)) == 2 * count // 10
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return most

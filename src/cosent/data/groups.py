@@ -1,4 +1,4 @@
-"""Groups of sentences that are known to be similar, so that no loss takes them for strangers."""
+"""Groups of sentences that are known to be similar, so that no loss takes them for in-batch negatives."""
 
 import datasets
 import numpy as np
@@ -30,8 +30,8 @@ def similar(labels: np.ndarray, least: float) -> np.ndarray:
     return labels.astype(np.float32) >= np.float32(least)
 
 
-def share_without_strangers(groups: np.ndarray) -> float:
-    """Share of all pairs of a first and a second sentence that are in one group, and are not compared as strangers.
+def share_of_known_similar(groups: np.ndarray) -> float:
+    """Share of all pairs of a first and a second sentence that are in one group, and are no in-batch negatives.
 
     Args:
         groups: result of `sentence_groups`, at least one row.

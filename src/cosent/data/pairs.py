@@ -1,4 +1,4 @@
-"""Datasets of tokenised pairs: tokenised once, read from memory-mapped Arrow.
+"""Pairs as a model reads them: rows, tokens in memory-mapped Arrow, and padded batches.
 
 A bi-encoder reads the two sentences of a pair separately (`PairDataset`, batches of shape `(batch, 2, tokens)`), a
 cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, tokens)`).
@@ -25,9 +25,11 @@ from cosent.data.files import SENTENCE, open_table
 from cosent.data.manifest import COLUMNS, Manifest
 from cosent.errors import InputError
 
+logger = logging.getLogger(__name__)
+
 
 class Prefix(NamedTuple):
-    """Text that is put in front of every sentence.
+    """Prompt in front of every sentence.
 
     Args:
         text: read with the sentence, in one sequence.
@@ -47,9 +49,6 @@ def skipped(prefixes: Prefixes, pairs: int) -> dict[str, torch.Tensor]:
     """The entry `skip` of a batch, int64 of shape `(pairs, 2)`; no entry where all tokens are pooled."""
     counts = [prefix.skip for prefix in prefixes]
     return {"skip": torch.tensor([counts] * pairs)} if any(counts) else {}
-
-
-logger = logging.getLogger(__name__)
 
 
 def tokenize_apart(batch: dict, tokenizer, max_length: int, prefixes: Prefixes = NO_PREFIXES) -> dict[str, list]:
@@ -77,8 +76,8 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes 
         first_tokens[row] = len(segments) - sum(segments)
         if segments != [0] * first_tokens[row] + [1] * sum(segments):
             raise InputError(
-                f"This tokenizer gives a pair the segment ids {segments}, expected zeros before ones: training would "
-                "not match pretraining. Pass --segment_ids zero, or take another encoder."
+                f"This tokenizer gives a pair the segment ids {segments}, expected zeros before ones. Pass "
+                "--segment_ids zero, or take another encoder."
             )
     truncated = [bool(row.overflowing) for row in pairs.encodings]
     return {"input_ids": ids, "first_tokens": first_tokens, "truncated": truncated}
@@ -135,7 +134,7 @@ class PairDataset(torch.utils.data.Dataset):
 
     Attributes:
         truncated: how many of `sequences` (counted in `unit`) were longer than the maximum and lost their end.
-        retrieval: what is to be found among their sentences, see `training.retrieval_set`; None to measure only scores.
+        retrieval: what is to be found among their sentences, a `RetrievalTask`; None to measure only scores.
     """
 
     tokenize = staticmethod(tokenize_apart)
@@ -191,12 +190,13 @@ def tokenized(
     """Tokenises rows into an Arrow cache keyed by rows, tokenizer, length, kind of tokenisation and prompts."""
     how, prompts = f"{tokenize.__name__}|{max_length}", [prefix.text for prefix in prefixes]
     how += f"|{json.dumps(prompts)}" if any(prompts) else ""
+    key = f"{rows._fingerprint}|{how}|{tokenizer_rules(tokenizer)}"
     return rows.map(
         lambda batch: tokenize(batch, tokenizer, max_length, prefixes),
         batched=True,
         remove_columns=list(COLUMNS),
         features=datasets.Features(**TOKEN_FEATURES[tokenize], truncated=datasets.Value("int8")),
-        new_fingerprint=fingerprint(rows, tokenizer, how),
+        new_fingerprint=hashlib.sha256(key.encode()).hexdigest()[:32],
         writer_batch_size=len(rows),  # a single chunk can be read without a copy
         desc="Tokenising",
     )
@@ -209,11 +209,6 @@ def column_view(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """
     column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return (column.values.to_numpy(), column.offsets.to_numpy()) if hasattr(column, "offsets") else column.to_numpy()
-
-
-def fingerprint(rows: datasets.Dataset, tokenizer, how: str) -> str:
-    """Key of the token cache."""
-    return hashlib.sha256(f"{rows._fingerprint}|{how}|{tokenizer_rules(tokenizer)}".encode()).hexdigest()[:32]
 
 
 def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42) -> datasets.Dataset:
@@ -229,8 +224,8 @@ def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42)
     """
     if manifest.label_kind != "binary":
         raise InputError(
-            f"--random_negatives needs to know which pairs are negative, and {manifest.name} has {manifest.label_kind} "
-            "labels. Leave it out, or take a corpus with labels of 0 and 1."
+            f"--random_negatives needs labels of 0 and 1, and {manifest.name} has {manifest.label_kind} labels. Leave "
+            "it out, or take another corpus."
         )
     first, second, labels = rows["sentence1"][:], rows["sentence2"][:], labels_of(rows)
     similar = {pair for a, b, label in zip(first, second, labels, strict=True) if label for pair in ((a, b), (b, a))}
@@ -247,20 +242,11 @@ def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42)
     return rows.remove_columns("sentence2").add_column("sentence2", drawn).select_columns(list(COLUMNS))
 
 
-FEATURES = datasets.Features(
-    zip(COLUMNS, (datasets.Value("string"), datasets.Value("string"), datasets.Value("float32")), strict=True)
-)
-
-
-def twice(sentences: Iterable[str], label: float = 1.0) -> datasets.Dataset:
-    """Each distinct sentence as a pair with itself, in the order of their first occurrence.
-
-    Args:
-        label: label of all pairs.
-    """
+def simcse_pairs(sentences: Iterable[str], label: float = 1.0) -> datasets.Dataset:
+    """SimCSE pairs: each distinct sentence with itself, in the order of their first occurrence, all with one label."""
     column = pc.unique(pa.array(sentences, pa.string()))  # both columns share its memory
     labels = pa.array([label] * len(column), pa.float32())
-    return datasets.Dataset(pa.table([column, column, labels], names=list(COLUMNS)).cast(FEATURES.arrow_schema))
+    return datasets.Dataset(pa.table([column, column, labels], names=list(COLUMNS)))
 
 
 @dataclass
@@ -274,7 +260,7 @@ class PairCollator:
          "attention_mask": [[[1, 1, 0], [1, 1, 1]]],    # (batch, 2, tokens), int64
          "labels":         [1.0]}                       # (batch,), float32
 
-    Prompts whose tokens are not pooled add `skip`, see `prefix.skipped`; pairs with groups add `groups`, int64 of shape
+    Prompts whose tokens are not pooled add `skip`, see `skipped`; pairs with groups add `groups`, int64 of shape
     (batch, 2), see `sentence_groups`.
     """
 
@@ -337,11 +323,7 @@ def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
     """Streams the texts of files, stripped, in their order; empty ones are left out.
 
     Args:
-        paths: files as `open_table` reads them: `.txt` with a text per line, or tables with a column `text` or
-            `sentence`, or a single one.
-
-    Raises:
-        InputError: a file that is missing or of another kind, or a row that has no text.
+        paths: `.txt` with a text per line, or tables with a column `text` or `sentence`, or a single one.
     """
     for path in paths:
         table = open_table(path, None, SENTENCE, "a column named text", "--text")

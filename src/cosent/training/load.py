@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset
 
 from cosent.cli import refuse_changed
 from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset
-from cosent.data.groups import sentence_groups, share_without_strangers
+from cosent.data.groups import sentence_groups, share_of_known_similar
 from cosent.data.pairs import (
     JoinedPairCollator,
     JoinedPairDataset,
@@ -22,7 +22,7 @@ from cosent.data.pairs import (
     Prefixes,
     random_negatives,
     read_texts,
-    twice,
+    simcse_pairs,
     warn_truncated,
 )
 from cosent.errors import InputError
@@ -148,7 +148,7 @@ def training_set(
     for corpus in corpora:
         rows, manifest = random_subset(corpus.splits["train"], args.limit_train), corpus.manifest
         rows = random_negatives(rows, manifest) if args.random_negatives else rows
-        rows = twice([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
+        rows = simcse_pairs([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
         targets = loss_targets(loss, labels_of(rows), manifest)
         groups = None
         if LOSSES[loss].compares_sentences:
@@ -158,7 +158,7 @@ def training_set(
         group = manifest.label_kind == "nli" if loss == "sbert_joint" else manifest.name
         parts.setdefault(group, []).append(data)
     if args.text:
-        rows = twice(read_texts(args.text))
+        rows = simcse_pairs(read_texts(args.text))
         if len(rows) < 2:
             raise InputError(
                 f"--text {' '.join(args.text)} has {len(rows)} different lines, and each is compared with the others. "
@@ -175,19 +175,19 @@ def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:
     Raises:
         InputError: they connect all sentences.
     """
-    connected = share_without_strangers(groups)
-    if connected == 1:
+    known = share_of_known_similar(groups)
+    if known == 1:
         raise InputError(
             f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
             "of its sentences (a with b, b with c, ...). Train on more pairs, look for labels that are too generous, "
             "or take a loss of labels, as --loss cosent."
         )
-    if connected > MANY:
+    if known > MANY:
         logger.warning(
             "%s train: chains of similar pairs connect most sentences, so %.0f%% of what --loss %s could compare is "
             "taken for similar and left out. Labels that are too generous make such chains.",
             name,
-            100 * connected,
+            100 * known,
             loss,
         )
 

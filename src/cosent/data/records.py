@@ -1,0 +1,316 @@
+"""Records of a file (txt, tsv, csv, jsonl, JSON arrays, Parquet, xlsx), as a stream with their line numbers."""
+
+import csv
+import gzip
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from cosent.errors import InputError
+
+FORMATS = {
+    **{".txt": "txt", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"},
+    **{".parquet": "parquet", ".xlsx": "xlsx"},
+}
+TEXT_FORMATS = ("txt", "tsv", "csv", "jsonl")  # may be compressed, as .csv.gz
+KEYED = ("jsonl", "parquet")  # formats whose rows name their columns
+ENCODINGS = ("utf-8", "gb18030", "utf-16")  # of text; GB18030 includes GBK and GB2312
+
+PARQUET_ROWS = 1000  # decoded at a time
+ARRAY = re.compile(r"\s*\[\s*(\{|$)")  # first line of a JSON array of objects
+BETWEEN_ITEMS = re.compile(r"[\s,]*")
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class RowError(InputError):
+    """Error for a row that cannot be used; the message is `expected {expected}, got {got}`."""
+
+    def __init__(self, expected: str, got: str):
+        super().__init__(f"expected {expected}, got {got}")
+        self.expected, self.got = expected, got
+
+
+Line = tuple[int, str]
+Record = tuple[int, str, list | dict | RowError]  # line number, its text, its fields (or why it has none)
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What a file does not say about itself.
+
+    Args:
+        sheet: the sheet of an xlsx workbook to read; default: the only one with content.
+        encoding: of text, one of `ENCODINGS`.
+    """
+
+    sheet: str | None = None
+    encoding: str = "utf-8"
+
+
+AS_USUAL = FileOptions()
+
+
+def ending_of(path: str | Path) -> str:
+    """The ending of a file's name in small letters: `.tsv`, or `.tsv.gz` of a compressed one."""
+    name = Path(path).name.lower()
+    return Path(name.removesuffix(".gz")).suffix + ".gz" * name.endswith(".gz")
+
+
+def format_of(path: str | Path, formats: dict[str, str] = FORMATS) -> str | None:
+    """The format of a file by its ending; None if it is none of `formats`, or compressed and not text."""
+    ending = ending_of(path)
+    format = formats.get(ending.removesuffix(".gz"))
+    return None if ending.endswith(".gz") and format not in TEXT_FORMATS else format
+
+
+def place(path: Path | str, format: str, number: int) -> str:
+    """A record in words, for errors."""
+    return f"{path}, {'row' if format in ('parquet', 'xlsx') else 'line'} {number}"
+
+
+def as_text(row: object) -> str:
+    """A row as JSON, for errors."""
+    return json.dumps(row, ensure_ascii=False, default=str)
+
+
+def read_records(
+    path: Path, format: str, columns: Sequence[str] | None = None, options: FileOptions = AS_USUAL
+) -> Iterator[Record]:
+    """Splits a file into records; a blank line has no fields.
+
+    Args:
+        format: `txt` (a line is the only field), `tsv` (tabs, never quoted), `csv`, `jsonl` (or one JSON array),
+            `parquet` or `xlsx`; of the last two, line numbers are those of rows.
+        columns: of `parquet`, those to read; default: all.
+
+    Raises:
+        InputError: `parquet` or `xlsx`, and the file is another one; a damaged file; options of another format.
+    """
+    if options.sheet is not None and format != "xlsx":
+        raise InputError(f"--sheet {options.sheet}: {path} is {format} and has no sheets. Leave it out.")
+    if options.encoding != AS_USUAL.encoding and format not in TEXT_FORMATS:
+        raise InputError(f"--encoding {options.encoding}: {path} is {format}, which is not text. Leave it out.")
+    if format == "parquet":
+        records = _read_parquet(path, columns)
+    elif format == "xlsx":
+        records = _read_xlsx(path, options.sheet)
+    else:
+        split = {"csv": _read_csv, "jsonl": lambda lines: _read_json(path, lines)}
+        records = split.get(format, lambda lines: _read_by_line(lines, format))(read_lines(path, options.encoding))
+    for number, text, fields in records:
+        problem = undecoded(text)
+        if problem is not None and options.encoding != AS_USUAL.encoding:
+            problem = RowError(f"text in {options.encoding}", "other bytes (leave --encoding out if it is UTF-8)")
+        yield number, text, problem or fields
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
+    """Lines numbered from 1, ended only by LF or CRLF: U+2028 or a form feed belongs to a sentence.
+
+    Bytes of another encoding come back as lone surrogates, for `undecoded` to report with their line.
+    """
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding=encoding, errors="surrogateescape", newline="\n") as file:  # type: ignore[operator]
+        try:
+            for number, line in enumerate(file, start=1):
+                line = line.removeprefix("\ufeff") if number == 1 else line  # a byte order mark
+                yield number, line.removesuffix("\n").removesuffix("\r")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"{path} is not a complete gzip file: {error}. Compress or copy it again.") from error
+        except UnicodeError as error:
+            raise InputError(f"{path} is not {encoding} ({error}). Name its own --encoding.") from error
+
+
+def undecoded(text: str) -> RowError | None:
+    """Error for text, decoded with `surrogateescape`, that was not UTF-8; None if it was."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        remedy = "save it as UTF-8 (Excel: CSV UTF-8), or pass --encoding{} to prepare, similarity or evaluate"
+        if (guess := as_gb18030(text)) is not None:
+            remedy = f"as GB18030 the line reads {guess[:40]!r}: {remedy.format(' gb18030')}"
+        elif "\0" in text:
+            remedy = f"UTF-16? {remedy.format(' utf-16')}"
+        return RowError("UTF-8", f"other bytes from character {error.start + 1} on ({remedy.format('')})")
+    return None
+
+
+def as_gb18030(text: str) -> str | None:
+    """Text that was decoded with `surrogateescape`, as GB18030; None if it is none."""
+    try:
+        return text.encode("utf-8", errors="surrogateescape").decode("gb18030")
+    except UnicodeError:
+        return None
+
+
+def _read_by_line(lines: Iterator[Line], format: str) -> Iterator[Record]:
+    split = {"txt": lambda text: [text], "tsv": lambda text: text.split("\t"), "jsonl": _json_line}[format]
+    for number, text in lines:
+        yield number, text, split(text) if text.strip() else []
+
+
+def _read_json(path: Path, lines: Iterator[Line]) -> Iterator[Record]:
+    """JSON lines as a stream, or the items of one JSON array, whose text is held in memory."""
+    head = []
+    for number, text in lines:
+        head.append((number, text))
+        if text.strip():
+            break
+    lines = chain(head, lines)
+    if head and ARRAY.match(head[-1][1]):
+        return _read_json_array(path, "\n".join(text for _, text in lines))
+    return _read_by_line(lines, "jsonl")
+
+
+def _read_json_array(path: Path, text: str) -> Iterator[Record]:
+    """The items of a JSON array, with the lines on which they begin."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise InputError(f"{path}, line {line}: not a JSON array of objects ({error}). Correct it.") from error
+    decoder, number, counted, end = json.JSONDecoder(), 1, 0, text.index("[") + 1
+    while True:
+        start = BETWEEN_ITEMS.match(text, end).end()  # type: ignore[union-attr]  # nothing is a match, too
+        if text[start] == "]":
+            return
+        number, counted = number + text.count("\n", counted, start), start
+        value, end = decoder.raw_decode(text, start)
+        yield number, text[start:end], _json_object(value, text[start:end])
+
+
+def _json_line(text: str) -> dict | RowError:
+    try:
+        return _json_object(json.loads(text), text)
+    except json.JSONDecodeError as error:
+        return RowError("one JSON object per line", f"text that is not JSON ({error.msg}, column {error.colno})")
+    except (ValueError, RecursionError) as error:
+        return RowError("one JSON object per line", f"one that cannot be read ({error})")
+
+
+def _json_object(value: object, text: str) -> dict | RowError:
+    if not isinstance(value, dict):
+        return RowError("one JSON object per line", f"a JSON {type(value).__name__}")
+    if SURROGATE.search(text) and undecoded(as_text(value)):
+        return RowError("UTF-8", "half of a character, as \\ud83d is of an emoji")
+    return value
+
+
+def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
+    consumed: list[str] = []
+
+    def texts() -> Iterator[str]:
+        for _, text in lines:
+            consumed.append(text)
+            yield text + "\n"
+
+    reader = csv.reader(texts(), strict=True)
+    while True:
+        start = reader.line_num + 1  # a quoted sentence may span several lines; errors name the first
+        consumed.clear()
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = RowError("comma-separated values, with quotes doubled inside quotes", str(error))
+        else:
+            if not _joins_rows(consumed, len(fields)):
+                yield start, "\n".join(consumed), fields
+                continue
+            got = f"a quote that closes {len(consumed) - 1} lines further on, across lines that look like rows"
+            problem = RowError("a quote closed where its sentence ends", got)
+        yield from ((number, line, problem) for number, line in enumerate(consumed, start))
+
+
+def _joins_rows(lines: list[str], width: int) -> bool:
+    """Whether the lines of one record look like rows of `width` fields that a stray quote joins.
+
+    The first must be such a row if its last quote is taken for a character, the last one likewise, and any between.
+    """
+    if width == 1 or len(lines) < 3:
+        return False
+    *before, opened = _fields(lines[0])
+    closed, *after = _fields('"' + lines[-1])
+    outer = {len(before) + 1 + opened.count(","), closed.count(",") + 1 + len(after)}
+    return outer == {width} and any(len(_fields(line)) == width for line in lines[1:-1])
+
+
+def _fields(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [""])
+    except csv.Error:
+        return [line]
+
+
+def open_parquet(path: Path):
+    """A `pyarrow.parquet.ParquetFile`."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{path} is not a Parquet file ({error}). Rename or copy it again.") from error
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]:
+    with open_parquet(path) as file:
+        batches = file.iter_batches(batch_size=PARQUET_ROWS, columns=columns)
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
+            yield number, as_text(row), row
+
+
+def import_openpyxl(path: str | Path):
+    """The library for xlsx."""
+    try:
+        import openpyxl
+    except ImportError as error:
+        raise InputError(
+            f"{path}: xlsx needs openpyxl. Run pip install 'cosent[xlsx]', or save the sheet as CSV (UTF-8)."
+        ) from error
+    return openpyxl
+
+
+def _read_xlsx(path: Path, title: str | None) -> Iterator[Record]:
+    """The rows of a sheet, as wide as its first one. Empty rows at the end do not count."""
+    width, blank = 0, []
+    for number, row in enumerate(_sheet_rows(path, title), start=1):
+        cells = list(row)
+        while cells and cells[-1] is None:
+            cells.pop()
+        if not cells:
+            blank.append(number)
+            continue
+        yield from ((earlier, "", []) for earlier in blank)
+        blank = []
+        width = width or len(cells)
+        cells += [None] * (width - len(cells))
+        fields = cells if len(cells) == width else RowError(f"{width} cells, as in the first row", f"{len(cells)}")
+        yield number, as_text(cells), fields
+
+
+def _sheet_rows(path: Path, title: str | None) -> Iterator[tuple]:
+    """The rows of a workbook's sheet, or of its only one with content."""
+    openpyxl = import_openpyxl(path)
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except (openpyxl.utils.exceptions.InvalidFileException, zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise InputError(f"{path} is not an xlsx workbook ({error}). Save it again, or as CSV (UTF-8).") from error
+    titles = [sheet.title for sheet in book.worksheets]
+    if title is None:
+        titles = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
+        if len(titles) > 1:
+            raise InputError(
+                f"{path} has several sheets ({', '.join(titles)}). Name one with --sheet (prepare, similarity, "
+                "evaluate), or save it as a file of its own."
+            )
+    elif title not in titles:
+        raise InputError(f"--sheet {title}: {path} has the sheets {', '.join(titles)}. Name one of them.")
+    name = title or next(iter(titles), None)
+    return iter(()) if name is None else book[name].iter_rows(values_only=True)
