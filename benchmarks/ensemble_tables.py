@@ -10,8 +10,6 @@ WAYS = {
     "single": "one run, mean ± std",
     "weights": "by weights",
     "vectors": "by vectors",
-    "projected": "by vectors, projected",
-    "scores": "by scores",
     "ranks": "mean of ranks",
 }
 TOWERS = {"bi_encoder": "bi-encoder", "cross_encoder": "cross-encoder", "both": "both towers"}

@@ -21,7 +21,7 @@ from cosent.models.bi_encoder import Embedder
 from cosent.run_record import read_record
 from cosent.training.record import environment
 
-WAYS = {"bi_encoder": ("weights", "vectors", "projected"), "cross_encoder": ("weights", "scores")}
+WAYS = {"bi_encoder": ("weights", "vectors"), "cross_encoder": ("weights",)}
 
 
 def main(args: argparse.Namespace) -> None:
@@ -53,8 +53,18 @@ def all_ways(tower: str, models: list[str], singles: list[dict], args: argparse.
     with tempfile.TemporaryDirectory() as folder:
         for way in WAYS[tower]:
             output = str(Path(folder, way))
-            by = ["--by", way] if way != "projected" else ["--by", "vectors", "--width", str(singles[0]["width"])]
-            words = [*by, "--models", *models, "--output", output, "--corpus", args.corpus, "--data_dir", args.data_dir]
+            words = [
+                "--by",
+                way,
+                "--models",
+                *models,
+                "--output",
+                output,
+                "--corpus",
+                args.corpus,
+                "--data_dir",
+                args.data_dir,
+            ]
             merge(*parse([*words, "--device", "cpu"], MergeArguments))
             merged[way] = answer(output, pairs)
     return merged | {"ranks": fused(singles)}

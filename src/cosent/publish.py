@@ -30,10 +30,9 @@ def main(args: PublishArguments) -> None:
     from huggingface_hub.utils import filter_repo_objects
 
     from cosent.errors import write_atomically
-    from cosent.reporting.card import CARD_NAME, LEFT_OUT, card_of, check_request, upload
+    from cosent.reporting.card import CARD_NAME, LEFT_OUT, card_of, upload
     from cosent.run_record import read_record
 
-    check_request(args.repository, args.license)
     folder = Path(args.model)
     card = ModelCard(card_of(folder, read_record(folder)))
     if args.license is not None:

@@ -56,6 +56,8 @@ def hub_stand_in():
         def do_POST(self):
             body = self.read()
             if self.path == "/api/validate-yaml":
+                if "\nlicense: apache\n" in json.loads(body)["content"]:
+                    return self.answer({"errors": [{"message": '"license" must be one of [apache-2.0]'}]}, 400)
                 return self.answer({"errors": [], "warnings": []})
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 return self.answer({"error": "Invalid credentials"}, 401)

@@ -47,17 +47,16 @@ def test_what_is_not_published(run_folder, tmp_path):
         assert refused.returncode == 2 and "hf auth login" in refused.stderr and "Traceback" not in refused.stderr
         shown = cosent("publish", *flags, "--dry_run", "true", hub=address)
         assert shown.returncode == 0 and "model.safetensors" in shown.stdout and "checkpoint-" not in shown.stdout
-        misnamed = cosent("publish", *flags[:3], "faq", "--dry_run", "true", hub=address)
-        assert misnamed.returncode == 2 and "--repository faq " in misnamed.stderr
-        unlicensed = cosent("publish", *flags, "--license", "apache", "--dry_run", "true", hub=address)
-        assert unlicensed.returncode == 2 and "--license apache " in unlicensed.stderr
-        assert "'apache-2.0'" in unlicensed.stderr
+        misnamed = cosent("publish", *flags[:3], "me/faq/zh", hub=address)
+        assert misnamed.returncode == 2 and "OWNER/NAME" in misnamed.stderr
+        unlicensed = cosent("publish", *flags, "--license", "apache", hub=address)
+        assert unlicensed.returncode == 2 and "apache-2.0" in unlicensed.stderr
         (run_folder / "UNFINISHED").touch()
         unfinished = cosent("publish", *flags, hub=address)
-        assert unfinished.returncode == 2 and "has not finished" in unfinished.stderr
+        assert unfinished.returncode == 2 and "--resume_from_checkpoint" in unfinished.stderr
         bare = cosent("publish", "--model", str(tmp_path), "--repository", "me/faq", hub=address)
         assert bare.returncode == 2 and "README.md" in bare.stderr
-        assert not hub.repositories
+        assert not any(repository["commits"] for repository in hub.repositories.values())
 
 
 @pytest.mark.slow

@@ -196,13 +196,13 @@ class Embedder(TextModel):
     def embedding_dimension(self) -> int:
         """Width of a sentence vector."""
 
-    @abstractmethod
-    def readers(self, prefix: Prefix) -> list[tuple[TextModel, Prefix]]:
-        """The encoders that read every sentence, each with the prompt that it reads in place of `prefix`."""
+    def readers(self, prefix: Prefix) -> "list[tuple[Embedder, Prefix]]":
+        """The encoders that read every sentence, each with its prompt in place of `prefix`: of an ensemble several."""
+        return [(self, prefix)]
 
-    @abstractmethod
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """The vectors `(sentences, embedding_dimension)` from those of each of the `readers`."""
+        return parts[0]
 
     def encode(
         self,
@@ -383,14 +383,6 @@ class SentenceEncoder(Embedder):
         tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
         mask = attention_mask[:, : tokens.shape[1]]
         return self.tail(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
-
-    def readers(self, prefix: Prefix) -> "list[tuple[SentenceEncoder, Prefix]]":
-        """Itself."""
-        return [(self, prefix)]
-
-    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Its own vectors."""
-        return parts[0]
 
 
 class BiEncoder(nn.Module):

@@ -26,7 +26,7 @@ from transformers.utils import cached_file
 from cosent.models.pooling import FIRST_LAST_MEAN, MODE_KEYS, Pooling
 
 MODULES, WEIGHTS = "modules.json", "model.safetensors"
-ENSEMBLES = ("VectorEnsemble", "ScoreEnsemble")
+ENSEMBLE = "cosent.models.ensemble.VectorEnsemble"  # its class, as modules.json names it
 SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json"
 THEIRS, OURS = "sentence_transformers.models.", f"{Pooling.__module__}.{Pooling.__name__}"
 
@@ -63,11 +63,6 @@ def save_modules(
         state = submodule_state(weights, f"tail.{number}.")
         modules.append((THEIRS + type(module).__name__, module.config(), state))
     write_modules(folder, (f"{THEIRS}Transformer", ""), modules)
-
-
-def described(tail: Iterable[nn.Module]) -> list[tuple[str, dict, dict]]:
-    """Modules of `tail.py` as `write_modules` takes them: class, config and weights."""
-    return [(THEIRS + type(module).__name__, module.config(), module.state_dict()) for module in tail]
 
 
 def write_modules(folder: str | Path, first: tuple[str, str], modules: list[tuple[str, dict, dict]]) -> None:
@@ -125,11 +120,9 @@ def submodule_state(state_dict: Mapping[str, torch.Tensor], prefix: str) -> dict
     return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
 
 
-def ensemble_kind(path: str) -> str | None:
-    """The class of an ensemble in a folder or Hub id, one of `ENSEMBLES`; None for any other model."""
-    listed = read_json(path, MODULES) or [{"type": ""}]
-    kind = listed[0]["type"].removeprefix("cosent.models.ensemble.")
-    return kind if kind in ENSEMBLES else None
+def is_ensemble(path: str) -> bool:
+    """Whether a folder or Hub id holds several bi-encoders that answer as one."""
+    return (read_json(path, MODULES) or [{"type": ""}])[0]["type"] == ENSEMBLE
 
 
 def is_cross_encoder(path: str) -> bool:

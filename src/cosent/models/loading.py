@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, averaged_layers
 from cosent.errors import InputError
-from cosent.models.folder import ensemble_kind, read_json
+from cosent.models.folder import is_ensemble, read_json
 from cosent.run_record import UNFINISHED
 
 logger = logging.getLogger(__name__)
@@ -36,10 +36,10 @@ def load_config(path: str):
     Raises:
         InputError: an ensemble; the model needs such code, or an architecture that transformers does not have.
     """
-    if ensemble_kind(path) is not None:
+    if is_ensemble(path):
         raise InputError(
-            f"{path} is an ensemble of several models. It answers as one, but it has no weights that could be trained "
-            "on or merged again as one model's. Take one of its members, or let it teach: cosent distill --teacher."
+            f"{path} is an ensemble, whose weights cannot be trained. Take one of its members, or let it teach: "
+            "cosent distill --teacher."
         )
     raw = read_json(path, "config.json") or {}
     code = raw.get("auto_map") or {}

@@ -20,7 +20,6 @@ from cosent.inference.vectors import ShardSettings
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import Embedder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.ensemble import ScoreEnsemble
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ def sentence_vectors(
 
 
 def teacher_scores(
-    teacher: CrossEncoder | ScoreEnsemble,
+    teacher: CrossEncoder,
     sentences1: list[str],
     sentences2: list[str],
     cache: Path = DEFAULT_CACHE,
