@@ -31,7 +31,7 @@ def members(tmp_path_factory):
     folder = tmp_path_factory.mktemp("members")
     found = [SentenceEncoder.from_pretrained(str(save_family(name, folder / name)), pooling=pooling)
              for name, pooling in POOLINGS.items()]  # fmt: skip
-    found[0].tail.append(Dense(32, 20))
+    found[0].after_pooling.append(Dense(32, 20))
     return found
 
 

@@ -84,8 +84,8 @@ def test_fresh_pool_weights_depend_on_the_seed_alone(tiny_model):
     assert torch.rand(1) == drawn
     second = SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls", seed=3)
     other = SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls", seed=4)
-    assert torch.equal(first.tail[0].linear.weight, second.tail[0].linear.weight)
-    assert not torch.equal(first.tail[0].linear.weight, other.tail[0].linear.weight)
+    assert torch.equal(first.after_pooling[0].linear.weight, second.after_pooling[0].linear.weight)
+    assert not torch.equal(first.after_pooling[0].linear.weight, other.after_pooling[0].linear.weight)
 
 
 @pytest.mark.parametrize("mode", ["median", "mean+first_last_mean", "cls+", "MEAN"])

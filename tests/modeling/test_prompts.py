@@ -210,7 +210,7 @@ def test_a_cross_encoder_reads_its_prompt_in_front_of_the_pair(tiny_model, tmp_p
         for model in (ours, again):
             np.testing.assert_allclose(model.similarity(first, second, **options), expected, atol=1e-6)
     assert np.abs(ours.similarity(first, second) - bare).max() > 1e-5, "the prompt makes no difference"
-    with pytest.raises(InputError, match="one prompt in front, got '一' and '二'"):
+    with pytest.raises(InputError, match="got '一' and '二'"):
         ours.similarity(first, second, prompt=["一", "二"])
     CrossEncoder.from_pretrained(str(tiny_model), 1).save_pretrained(tmp_path / "ours")
     assert not (tmp_path / "ours" / "modules.json").exists(), "a reranker without prompts is a plain classifier"

@@ -23,11 +23,11 @@ SERVED = ("bert", "roberta", "xlm-roberta", "modernbert", "qwen3")
 def saved(tmp_path):
     """Returns a function that saves a bi-encoder of a family as training does, and gives back encoder and folder."""
 
-    def make(family="bert", pooling=None, tail=(), **options):
+    def make(family="bert", pooling=None, modules=(), **options):
         start = save_family(family, tmp_path / f"start-{family}")
         encoder = SentenceEncoder.from_pretrained(str(start), pooling=pooling, max_length=24, **options)
-        for module in tail:
-            encoder.tail.append(module)
+        for module in modules:
+            encoder.after_pooling.append(module)
         encoder.save_pretrained(tmp_path / "saved")
         return encoder, tmp_path / "saved"
 
@@ -52,8 +52,8 @@ def test_bi_encoders_serve_with_their_own_vectors(saved, family, server):
 @pytest.mark.parametrize("server", [text_embeddings_inference, vllm])
 def test_modules_after_the_pooling_reach_the_servers(saved, server):
     """Fails if Dense or Normalize are lost on the way: vectors of another width, or indexes of dot products broken."""
-    tail = [Dense(32, 48, activation_function=IDENTITY, seed=1), Normalize()]
-    encoder, folder = saved("bert", "cls", tail)
+    modules = [Dense(32, 48, activation_function=IDENTITY, seed=1), Normalize()]
+    encoder, folder = saved("bert", "cls", modules)
     served = server(folder)
     assert (served.pooling, served.dense, served.warnings) == ("cls", ["2_Dense"], [])
     assert served.normalize == (server is vllm)  # TEI normalises on request, and by default

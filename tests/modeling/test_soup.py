@@ -48,7 +48,7 @@ def test_models_of_another_kind_are_refused(tiny_model, bi, tmp_path):
     """Fails if the mean of models that are not alike is taken, whose vectors mean nothing."""
     prompted, wider = deepcopy(bi), deepcopy(bi)
     prompted.prompts = Prompts({"query": "问："}, "query")
-    wider.tail.append(Dense(32, 8))
+    wider.after_pooling.append(Dense(32, 8))
     save_family("bert", tmp_path / "letters")
     save_family("roberta", tmp_path / "roberta")
     other = deepcopy(bi)

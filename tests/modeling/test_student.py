@@ -118,7 +118,9 @@ def test_one_folder_for_everyone(student, tiny_student, tmp_path, pooling):
     student.save_pretrained(tmp_path)
     reloaded = Student.from_pretrained(str(tmp_path))
     assert reloaded.max_length == 20
-    assert (reloaded.pooling.mode, len(reloaded.tail)) == (("cls", 1) if pooling == "linear_cls" else ("mean", 0))
+    assert (reloaded.pooling.mode, len(reloaded.after_pooling)) == (
+        ("cls", 1) if pooling == "linear_cls" else ("mean", 0)
+    )
     weights = reloaded.state_dict()
     for name, value in student.state_dict().items():
         assert torch.equal(weights[name], value), name
@@ -181,8 +183,8 @@ def test_published_checkpoints_load(published, tmp_path):
     """Fails if RoFormer-Sim's pooler is lost, its tokenizer asks for rjieba, or its config makes it causal."""
     folder, weights = published
     student = Student.from_pretrained(str(folder), max_length=64).eval()
-    assert torch.equal(student.tail[0].linear.weight, weights["roformer.pooler.dense.weight"])
-    assert torch.equal(student.tail[0].linear.bias, weights["roformer.pooler.dense.bias"])
+    assert torch.equal(student.after_pooling[0].linear.weight, weights["roformer.pooler.dense.weight"])
+    assert torch.equal(student.after_pooling[0].linear.bias, weights["roformer.pooler.dense.bias"])
     assert torch.equal(
         student.head.predictions.transform.dense.weight, weights["cls.predictions.transform.dense.weight"]
     )

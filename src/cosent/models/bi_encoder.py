@@ -28,7 +28,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import Carried, Normalize, embedding_dimension, load_modules, warn_of_similarity
+from cosent.models.modules import KeptSettings, Normalize, embedding_dimension, load_modules, warn_of_similarity
 from cosent.models.pooling import Pooling
 from cosent.models.prompts import Prompts
 
@@ -259,30 +259,30 @@ class SentenceEncoder(Embedder):
     """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
 
     Args:
-        tail: modules of `tail.py`, which read the vectors of the pooling one after the other.
+        after_pooling: modules that read the vectors of the pooling one after the other.
 
     Attributes:
-        prompts, carried: what else the starting folder says; saved with the model.
+        prompts, kept_settings: what else the starting folder says; saved with the model.
     """
 
-    prompts, carried = Prompts(), Carried()
+    prompts, kept_settings = Prompts(), KeptSettings()
 
-    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, tail: Iterable[nn.Module] = ()):
+    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()):
         super().__init__()
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.pooling = pooling
-        self.tail = nn.Sequential(*tail)
+        self.after_pooling = nn.Sequential(*after_pooling)
 
     @property
     def embedding_dimension(self) -> int:
         """Width of a sentence vector."""
-        return embedding_dimension(self.pooling.embedding_dimension, self.tail)
+        return embedding_dimension(self.pooling.embedding_dimension, self.after_pooling)
 
     @property
     def modules_after_backbone(self) -> str:
-        """Description of the pooling and the tail: two encoders with the same one have weights of the same shapes."""
-        return ", ".join(f"{type(module).__name__} {module.config()}" for module in (self.pooling, *self.tail))
+        """The pooling and the modules after it, in words: with equal ones, weights have equal shapes."""
+        return ", ".join(f"{type(module).__name__} {module.config()}" for module in (self.pooling, *self.after_pooling))
 
     @property
     def rules(self) -> str:
@@ -324,9 +324,9 @@ class SentenceEncoder(Embedder):
             changes |= dropout_changes(path, dropout)
             backbone, unused = load_backbone(path, seed, **changes)
             tokenizer = load_tokenizer(path)
-        pool, tail = load_modules(path, backbone.config.hidden_size, pooling, seed)
+        pool, after_pooling = load_modules(path, backbone.config.hidden_size, pooling, seed)
         check_architecture(backbone, tokenizer, pool.mode)
-        encoder = cls(backbone, tokenizer, pool, tail)
+        encoder = cls(backbone, tokenizer, pool, after_pooling)
         encoder.take_over(path, max_length, unused)
         return encoder.to(device=device)
 
@@ -337,12 +337,12 @@ class SentenceEncoder(Embedder):
             max_length: instead of that of the folder.
             unused: weights of the folder that this module does not have.
         """
-        self.prompts, self.carried = Prompts.read(path), Carried.read(path, unused)
-        self.carried.prepare(self.tokenizer)
+        self.prompts, self.kept_settings = Prompts.read(path), KeptSettings.read(path, unused)
+        self.kept_settings.apply(self.tokenizer)
         if max_length is not None:
             self.max_length = max_length
-        similarity = self.carried.settings.get("similarity_fn_name") or "cosine"
-        unit = len(self.tail) > 0 and isinstance(self.tail[-1], Normalize)
+        similarity = self.kept_settings.settings.get("similarity_fn_name") or "cosine"
+        unit = len(self.after_pooling) > 0 and isinstance(self.after_pooling[-1], Normalize)
         if similarity != "cosine" and not (unit and similarity == "dot"):
             warn_of_similarity(path, similarity)
 
@@ -353,7 +353,7 @@ class SentenceEncoder(Embedder):
             state_dict: this module's weights, if gathered from shards; default: its own.
         """
         state_dict = self.state_dict() if state_dict is None else state_dict
-        weights = submodule_state(state_dict, "backbone.") | self.carried.weights
+        weights = submodule_state(state_dict, "backbone.") | self.kept_settings.weights
         add_server_keys(self.backbone.config)
         with quiet_transformers():
             self.backbone.save_pretrained(folder, state_dict=weights)
@@ -363,8 +363,8 @@ class SentenceEncoder(Embedder):
         """Writes everything but the backbone."""
         self.save_tokenizer(folder)
         layers, include_prompt = self.backbone.config.num_hidden_layers, self.prompts.include_prompt
-        save_modules(folder, layers, self.pooling, self.tail, state_dict, include_prompt)
-        self.carried.save(folder, self.prompts, self.max_length, all_layers=self.pooling.layers != (-1,))
+        save_modules(folder, layers, self.pooling, self.after_pooling, state_dict, include_prompt)
+        self.kept_settings.save(folder, self.prompts, self.max_length, all_layers=self.pooling.layers != (-1,))
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
@@ -382,7 +382,7 @@ class SentenceEncoder(Embedder):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
         mask = attention_mask[:, : tokens.shape[1]]
-        return self.tail(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
+        return self.after_pooling(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
 
 
 class BiEncoder(nn.Module):

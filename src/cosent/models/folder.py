@@ -6,7 +6,7 @@ first_last_mean    1_WeightedLayerPooling (1, 0, ..., 0, 1), 2_Pooling (mean); s
                    backbone for the output of all layers
 attention          1_Pooling, the class `cosent.models.pooling.Pooling`: sentence-transformers imports it where
                    cosent is installed and trust_remote_code is set, otherwise it refuses the folder
-tail               2_Dense, 3_Normalize, ...: the modules of `tail.py`, in any number and order
+after the pooling  2_Dense, 3_Normalize, ...: `AFTER_POOLING` of `modules.py`, in any number and order
 """
 
 import json
@@ -35,7 +35,7 @@ def save_modules(
     folder: str | Path,
     layers: int,
     pooling: Pooling,
-    tail: Iterable[nn.Module] = (),
+    after_pooling: Iterable[nn.Module] = (),
     weights: Mapping[str, torch.Tensor] = MappingProxyType({}),
     include_prompt: bool = True,
 ) -> None:
@@ -43,7 +43,7 @@ def save_modules(
 
     Args:
         layers: number of layers of the backbone.
-        weights: state dict of a module that has both others, as `pooling` and `tail`.
+        weights: state dict of a module that has both others, as `pooling` and `after_pooling`.
         include_prompt: whether the tokens of a prompt are pooled.
     """
     remove_modules(folder)
@@ -59,8 +59,8 @@ def save_modules(
         modules.append((f"{THEIRS}Pooling", pooling_config(mode, width), {}))
     if not include_prompt:
         modules[-1][1]["include_prompt"] = False
-    for number, module in enumerate(tail):
-        state = submodule_state(weights, f"tail.{number}.")
+    for number, module in enumerate(after_pooling):
+        state = submodule_state(weights, f"after_pooling.{number}.")
         modules.append((THEIRS + type(module).__name__, module.config(), state))
     write_modules(folder, (f"{THEIRS}Transformer", ""), modules)
 
