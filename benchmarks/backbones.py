@@ -24,7 +24,7 @@ from cosent.compute.packed_backbone import packing_obstacle
 from cosent.errors import InputError, messages_for_users
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.loading import PADDING_EFFECT, try_out
+from cosent.models.loading import PADDING_EFFECT, observe_architecture
 from cosent.models.lora import add_adapter
 from tests.families import Size
 
@@ -77,7 +77,7 @@ def packing(model: BiEncoder | CrossEncoder, rows) -> dict:
     """Whether batches are packed; if so, the largest relative differences of outputs and gradients from padded ones."""
     encoder = encoder_of(model)
     if packing_obstacle(encoder.backbone.config) is not None:
-        effect = try_out(encoder.backbone, encoder.tokenizer).padding_effect
+        _, effect = observe_architecture(encoder.backbone, encoder.tokenizer)
         return {"packs": False, "reads_padding": effect > PADDING_EFFECT}
     (batch,) = batches(rows, model)
     seen = {}

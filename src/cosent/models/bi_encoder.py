@@ -96,8 +96,8 @@ class TextModel(nn.Module):
         ids = run_tokenizer(self.tokenizer, text, verbose=False)["input_ids"]
         if len(ids) >= self.max_length:
             raise InputError(
-                f"The prompt {text!r} has {len(ids)} tokens, and sentences are cut to {self.max_length} with it: "
-                "nothing of them would be left. Take a shorter prompt, or raise the maximum length."
+                f"The prompt {text!r} has {len(ids)} tokens, and a sentence with it {self.max_length} at most. Take a "
+                "shorter prompt, or raise the maximum length."
             )
         if self.prompts.include_prompt:
             return Prefix(text)
@@ -227,8 +227,7 @@ class Embedder(TextModel):
             float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
 
         Raises:
-            InputError: one string instead of a list of them, what has no order or no length (a set, a generator), an
-                item that is not a string, a `batch_size` below 1, an unknown `prompt_name`, or a prompt as long as
+            InputError: not a list of strings, a `batch_size` below 1, an unknown `prompt_name`, or a prompt as long as
                 `max_length`.
         """
         check_sentences(sentences)
@@ -276,7 +275,6 @@ class SentenceEncoder(Embedder):
 
     @property
     def embedding_dimension(self) -> int:
-        """Width of a sentence vector."""
         return embedding_dimension(self.pooling.embedding_dimension, self.after_pooling)
 
     @property
@@ -286,7 +284,6 @@ class SentenceEncoder(Embedder):
 
     @property
     def rules(self) -> str:
-        """See `TextModel`; with its modules."""
         return repr((self.modules_after_backbone, self.max_length, tokenizer_rules(self.tokenizer)))
 
     @classmethod
@@ -314,8 +311,8 @@ class SentenceEncoder(Embedder):
         path = resolve(model_name_or_path)
         if pooling is None and is_cross_encoder(path) and read_json(path, MODULES) is None:
             raise InputError(
-                f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Load it with CrossEncoder or "
-                "load_model; to train a bi-encoder from its backbone, name a pooling, e.g. mean."
+                f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling to train a "
+                "bi-encoder from its backbone."
             )
         changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         if quantization_config is not None:
@@ -327,10 +324,10 @@ class SentenceEncoder(Embedder):
         pool, after_pooling = load_modules(path, backbone.config.hidden_size, pooling, seed)
         check_architecture(backbone, tokenizer, pool.mode)
         encoder = cls(backbone, tokenizer, pool, after_pooling)
-        encoder.take_over(path, max_length, unused)
+        encoder.keep_settings(path, max_length, unused)
         return encoder.to(device=device)
 
-    def take_over(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
+    def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
         """Applies and keeps what a starting folder says besides its modules.
 
         Args:
@@ -388,7 +385,7 @@ class SentenceEncoder(Embedder):
 class BiEncoder(nn.Module):
     """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head.
 
-    Every forward of training goes through this module, so that the hooks of DistributedDataParallel see the head too.
+    Training calls this module alone, so that the hooks of DistributedDataParallel see the head too.
     """
 
     def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
@@ -444,14 +441,14 @@ class BiEncoder(nn.Module):
             InputError: a model of another kind.
         """
         if is_cross_encoder(str(folder)):
-            raise InputError(f"{folder} was saved by a cross-encoder run. Resume with the recipe it was started with.")
+            raise InputError(f"{folder} was saved by a cross-encoder run. Resume with its own recipe.")
         saved = SentenceEncoder.from_pretrained(str(folder))
         has_head = Path(folder, HEAD_NAME).is_file()
         same = saved.modules_after_backbone == self.encoder.modules_after_backbone
         if not same or has_head != (self.head is not None):
             raise InputError(
-                f"{folder} was saved by a run of another kind: {saved.modules_after_backbone} with"
-                f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with the recipe it was started with."
+                f"{folder} was saved by another kind of run: {saved.modules_after_backbone} with"
+                f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with its own recipe."
             )
         state = {f"encoder.{name}": weight for name, weight in saved.state_dict().items()}
         head = {} if self.head is None else load_file(Path(folder, HEAD_NAME))

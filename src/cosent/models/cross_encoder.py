@@ -229,7 +229,7 @@ class CrossEncoder(TextModel):
         elif not has_head:
             logger.warning("%s holds no cross-encoder: the head is new, and scores mean nothing until trained.", path)
         with missing_models(model_name_or_path):
-            model = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
+            model, _ = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
             options = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
             if reads_last_place(config):
                 options |= {"padding_side": "left"}  # saved with the folder, for those who serve it
@@ -335,7 +335,7 @@ class CrossEncoder(TextModel):
         classes = self.model.config.num_labels
         if saved is None or saved.model.config.num_labels != classes:
             raise InputError(
-                f"{folder} was saved by a run of another kind, not by a cross-encoder of {classes} logit(s). Resume "
-                "with the recipe it was started with."
+                f"{folder} was saved by another kind of run, not by a cross-encoder of {classes} logit(s). Resume with "
+                "its own recipe."
             )
         return saved.state_dict()

@@ -27,7 +27,7 @@ from cosent.errors import InputError
 from cosent.inference.embedding import embed
 from cosent.models.bi_encoder import Embedder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.folder import ENSEMBLE, MODULES, SETTINGS, read_json, write_json, write_modules
+from cosent.models.folder import ENSEMBLE, MODULES, SETTINGS, read_json, write_json
 from cosent.models.prompts import BI_ENCODER, Prompts
 from cosent.run_record import read_record
 
@@ -166,7 +166,7 @@ class VectorEnsemble(Embedder):
         self.save(Path(folder, place))
         settings = {"model_type": BI_ENCODER, "similarity_fn_name": "cosine"}
         write_json(Path(folder, SETTINGS), settings | self.prompts.config())
-        write_modules(folder, (ENSEMBLE, place), [])
+        write_json(Path(folder, MODULES), [{"idx": 0, "name": "0", "path": place, "type": ENSEMBLE}])
 
     def preprocess(self, inputs: list[str], prompt: str | None = None, **kwargs) -> dict:
         """What `forward` needs, in sentence-transformers."""

@@ -62,17 +62,7 @@ def save_modules(
     for number, module in enumerate(after_pooling):
         state = submodule_state(weights, f"after_pooling.{number}.")
         modules.append((THEIRS + type(module).__name__, module.config(), state))
-    write_modules(folder, (f"{THEIRS}Transformer", ""), modules)
-
-
-def write_modules(folder: str | Path, first: tuple[str, str], modules: list[tuple[str, dict, dict]]) -> None:
-    """Writes `modules.json`, and the folder of each module after the first.
-
-    Args:
-        first: class and folder of the module that reads text, which writes itself.
-        modules: class, config and weights of those after it.
-    """
-    listed = [{"idx": 0, "name": "0", "path": first[1], "type": first[0]}]
+    listed = [{"idx": 0, "name": "0", "path": "", "type": f"{THEIRS}Transformer"}]
     for number, (kind, config, state) in enumerate(modules, start=1):
         path = f"{number}_{kind.rsplit('.', 1)[-1]}"
         listed.append({"idx": number, "name": str(number), "path": path, "type": kind})
