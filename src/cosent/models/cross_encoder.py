@@ -38,10 +38,13 @@ logger = logging.getLogger(__name__)
 
 # Names of classes, as regular expressions. Of any other name nothing is known: a score is never guessed.
 SIMILAR = (
-    "entail(ment|s|ed)?|similar|same|paraphrase|duplicate|equivalent|related|relevant|match|"
+    "entailment|entails?|entailed|similar|same|paraphrase|duplicate|equivalent|related|relevant|match|"
     "蕴含|相似|相同|同义|重复|等价|相关|匹配|一致"
 )
-DISSIMILAR = f"contradict(ion|s|ory)?|different|矛盾|不同|无关|(not_?|non_?|no_|un|dis|mis|in|ir|不是|不|非)({SIMILAR})"
+DISSIMILAR = (
+    "contradiction|contradicts?|contradictory|different|mismatch|矛盾|不同|无关|"
+    f"(not_?|non_?|no_|un|dis|in|ir|不是|不|非)({SIMILAR})"
+)
 # Of two classes; one of a pair alone may mean anything.
 ANSWERS = (("no", "yes"), ("false", "true"), ("0", "1"), ("否", "是"), ("不是", "是"))
 BINARY_CLASSES = ("dissimilar", "similar")  # the label is the position
