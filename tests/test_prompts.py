@@ -129,9 +129,9 @@ def test_a_cross_encoder_is_served_as_it_was_trained(train, corpus, pairs):
             ["--prompt", "一", "二", "三"],
             "or two, for the first and the second sentence, got 3: .* Put sentences before it",
         ),
-        (["--prompt", "Instruct: 检索\\nQuery:"], "backslash and an n where a line break was probably meant"),
-        (["--prompt", "长" * 30, "--max_length", "32"], "has 32 tokens, and sentences are cut to 32"),
-        (["--tower", "cross_encoder", "--prompt", "一", "二"], "one prompt in front"),
+        (["--prompt", "Instruct: 检索\\nQuery:"], "holds a backslash and an n"),
+        (["--prompt", "长" * 30, "--max_length", "32"], "has 32 tokens, .* 32 at most"),
+        (["--tower", "cross_encoder", "--prompt", "一", "二"], "'一' and '二'"),
     ],
 )
 def test_prompts_that_cannot_be_meant(train, corpus, flags, message):
