@@ -95,13 +95,15 @@ def taught(tiny_student, corpus, teacher, tmp_path_factory) -> Path:
 def test_a_student_keeps_its_modules(distill, corpus, teacher, tiny_student, tmp_path, generation):
     """Fails if a distilled student loses a module of its starting folder, or gives other vectors elsewhere."""
     start = Student.from_pretrained(str(tiny_student))
-    start.tail.extend([Dense(32, 12), Normalize()])
+    start.after_pooling.extend([Dense(32, 12), Normalize()])
     start.save_pretrained(tmp_path / "start")
     flags = ("--teacher", str(teacher), "--generation", generation, "--generation_sources", "0")
     folder = distill(corpus, *flags, model=tmp_path / "start")
     trained = SentenceEncoder.from_pretrained(str(folder))
     assert trained.modules_after_backbone == start.modules_after_backbone and trained.embedding_dimension == 12
-    for before, after in zip(start.tail.state_dict().values(), trained.tail.state_dict().values(), strict=True):
+    for before, after in zip(
+        start.after_pooling.state_dict().values(), trained.after_pooling.state_dict().values(), strict=True
+    ):
         assert (before - after).abs().max() > 1e-4
     vectors = trained.encode(SENTENCES)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)

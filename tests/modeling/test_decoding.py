@@ -243,25 +243,18 @@ def test_masked_strings_are_not_seen(student):
         student.similar_sentences(["红车"], mask_tokens=["蓝"])
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
+def test_options_that_make_no_sense(student):
+    """Fails if a wrong value ends in a stack trace or is ignored, or a sentence is taken for a list of characters."""
+    for options, message in (
         ({"top_p": 0.0}, "top_p must be above 0"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"num_samples": 0}, "num_samples must be at least 1"),
         ({"max_length": 127}, "need 130 positions"),
         ({"keep_tokens": ["车"]}, "does not contain '车'"),
         ({"keep": 0}, "keep must be at least 1"),
-    ],
-)
-def test_options_that_make_no_sense(student, options, words):
-    """Fails if a wrong value ends in a stack trace or is ignored."""
-    with pytest.raises(InputError, match=words):
-        student.similar_sentences(["我"], **options)
-
-
-def test_one_string_is_no_list(student):
-    """Fails if a sentence is taken for a list of its characters."""
+    ):
+        with pytest.raises(InputError, match=message):
+            student.similar_sentences(["我"], **options)
     with pytest.raises(InputError, match="got one string"):
         student.similar_sentences("今天")
 

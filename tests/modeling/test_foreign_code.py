@@ -48,9 +48,9 @@ LOADERS += [lambda path: initial_model(path, None)]
 @pytest.mark.parametrize(
     "kind, code, words",
     [
-        ("new", GTE, "as `gte`: pass a copy that was converted for it, alibaba-nlp-community/gte-multilingual-base"),
-        ("xlm-roberta", JINA, "as `jina_embeddings_v3`: pass a copy .* jinaai/jina-embeddings-v3-hf"),
-        ("own", OWN, "needs code of its own .configuration_own.OwnConfig.* never run, and has type own"),
+        ("new", GTE, "`gte`: alibaba-nlp-community/gte-multilingual-base"),
+        ("xlm-roberta", JINA, "`jina_embeddings_v3`: jinaai/jina-embeddings-v3-hf"),
+        ("own", OWN, "configuration_own.OwnConfig.* never run, and has type own"),
         ("own", {}, "has type own, which transformers .* does not have"),
     ],
 )
@@ -62,7 +62,7 @@ def test_a_model_that_needs_code_is_refused_by_name(model, load, kind, code, wor
 
 def test_weights_for_foreign_code_are_no_weights(model):
     """Fails if a BERT that its own code turns into another model (Jina v2) is loaded with random layers."""
-    with pytest.raises(InputError, match="needs code of its own.*transformers' bert it lacks .*would compute noise"):
+    with pytest.raises(InputError, match="needs code of its own.*transformers' bert lacks"):
         SentenceEncoder.from_pretrained(model(auto_map=OWN, num_hidden_layers=3))
 
 

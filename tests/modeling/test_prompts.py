@@ -42,25 +42,19 @@ def test_a_bare_folder_has_none_and_a_cross_encoders_are_not_a_bi_encoders(tiny_
 
 
 def test_text_of_a_prompt():
-    """Fails if another prompt is read than the one that was requested."""
+    """Fails if another prompt is read than the one that was requested, or a misspelt name is read as none."""
     prompts = Prompts(TEXTS, "query")
-    assert prompts.text() == "问句："
-    assert prompts.text(prompt_name="passage") == "段落："
-    assert prompts.text("别的：") == "别的："
+    assert prompts.text() == "问句：" and prompts.text(prompt_name="passage") == "段落："
+    assert prompts.text("别的：") == "别的：" and Prompts(TEXTS).text() == ""
     assert prompts.text("") == "", "an empty prompt switches the default one off"
-    assert Prompts(TEXTS).text() == ""
-
-
-def test_unknown_names_are_refused():
-    """Fails if a misspelt name is read as no prompt at all."""
-    with pytest.raises(InputError, match="no prompt called 'question' \\(its names: query, passage\\)"):
-        Prompts(TEXTS).text(prompt_name="question")
-    with pytest.raises(InputError, match="it has none"):
-        Prompts().text(prompt_name="query")
-    with pytest.raises(InputError, match="one of the two"):
-        Prompts(TEXTS).text("别的：", "query")
-    with pytest.raises(InputError, match="default_prompt_name is 'question'.*query, passage"):
-        Prompts(TEXTS, "question")
+    for ask, message in (
+        (lambda: Prompts(TEXTS).text(prompt_name="question"), "'question' \\(its names: query, passage\\)"),
+        (lambda: Prompts().text(prompt_name="query"), "it has none"),
+        (lambda: Prompts(TEXTS).text("别的：", "query"), "'别的：'.*'query'"),
+        (lambda: Prompts(TEXTS, "question"), "default_prompt_name is 'question'.*query, passage"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ask()
 
 
 def prompted(model, folder, pooling: str, include_prompt: bool = True, prompts=TEXTS) -> SentenceTransformer:
@@ -186,11 +180,11 @@ def test_prompts_without_room_for_a_sentence(tiny_model):
     """Fails if every sentence gets the same vector, that of a prompt which is cut itself."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), max_length=8)
     assert encoder.encode(["好", "坏"], prompt="一二三四五").shape == (2, 32)  # [CLS] 5 1 [SEP]
-    with pytest.raises(InputError, match=r"has 8 tokens, and sentences are cut to 8 with it: nothing"):
+    with pytest.raises(InputError, match=r"has 8 tokens, .* 8 at most"):
         encoder.encode(["好"], prompt="一二三四五六")
     with pytest.raises(InputError, match="no prompt called 'query' \\(it has none\\)"):
         encoder.similarity("好", "坏", prompt_name="query")
-    with pytest.raises(InputError, match="two, for the first and the second, got 3"):
+    with pytest.raises(InputError, match="or two, got 3"):
         encoder.similarity("好", "坏", prompt=["一", "二", "三"])
 
 
@@ -210,7 +204,7 @@ def test_a_cross_encoder_reads_its_prompt_in_front_of_the_pair(tiny_model, tmp_p
         for model in (ours, again):
             np.testing.assert_allclose(model.similarity(first, second, **options), expected, atol=1e-6)
     assert np.abs(ours.similarity(first, second) - bare).max() > 1e-5, "the prompt makes no difference"
-    with pytest.raises(InputError, match="one prompt in front, got '一' and '二'"):
+    with pytest.raises(InputError, match="got '一' and '二'"):
         ours.similarity(first, second, prompt=["一", "二"])
     CrossEncoder.from_pretrained(str(tiny_model), 1).save_pretrained(tmp_path / "ours")
     assert not (tmp_path / "ours" / "modules.json").exists(), "a reranker without prompts is a plain classifier"

@@ -1,7 +1,6 @@
 """A saved folder must mean the same vectors to us, to sentence-transformers and to AutoModel."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -64,7 +63,7 @@ def test_only_attention_needs_this_package_in_sentence_transformers(tiny_model, 
         modules = json.loads((tmp_path / pooling / "modules.json").read_text(encoding="utf-8"))
         foreign = [module["type"] for module in modules if not module["type"].startswith("sentence_transformers.")]
         assert foreign == (["cosent.models.pooling.Pooling"] if pooling == "attention" else [])
-    with pytest.raises(ValueError, match=r"cosent\.modeling\.pooling\.Pooling"):
+    with pytest.raises(ValueError, match=r"cosent\.models\.pooling\.Pooling"):
         SentenceTransformer(str(tmp_path / "attention"), device="cpu")
 
 
@@ -84,7 +83,7 @@ def test_weighted_layers_of_others_are_refused(tiny_model, tmp_path):
     weights = load_file(file)["layer_weights"]
     assert weights.tolist() == [1.0, 1.0]
     save_file({"layer_weights": weights + torch.tensor([1.0, 0.0])}, file)
-    with pytest.raises(InputError, match="1_WeightedLayerPooling, other layers than"):
+    with pytest.raises(InputError, match="1_WeightedLayerPooling: other layers than"):
         SentenceEncoder.from_pretrained(str(tmp_path))
 
 
@@ -98,21 +97,3 @@ def test_auto_model_reads_the_backbone(tiny_model, tmp_path):
     with torch.no_grad():
         expected = AutoModel.from_pretrained(tmp_path)(**inputs).last_hidden_state[:, 0].numpy()
     np.testing.assert_allclose(encoder.encode(TEXTS[:1]), expected, atol=1e-5)
-
-
-def test_the_maximum_length_of_older_folders(tiny_model, tmp_path):
-    """Fails if a folder of an older sentence-transformers, which says it in a file of its own, is read otherwise."""
-    folder = tmp_path / "older"
-    shutil.copytree(tiny_model, folder)
-    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 8, "do_lower_case": false}')
-    assert SentenceEncoder.from_pretrained(str(folder)).max_length == 8
-    assert SentenceEncoder.from_pretrained(str(folder), max_length=20).max_length == 20
-
-
-def test_a_pool_of_others_that_we_do_not_compute(tiny_model, tmp_path):
-    """Fails if a sentence-transformers folder with another pool is read as if it were mean pooling."""
-    SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path)
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "median"}')
-    with pytest.raises(InputError, match="does not compute: 1_Pooling/config.json says pooling median"):
-        SentenceEncoder.from_pretrained(str(tmp_path))
-    assert SentenceEncoder.from_pretrained(str(tmp_path), pooling="cls").pooling.mode == "cls"

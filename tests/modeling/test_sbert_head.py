@@ -37,16 +37,10 @@ def test_head_keeps_float32_under_autocast():
         assert head(embeddings.bfloat16()).dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (lambda: SentenceBertHead(4, 2, ("u", "w")), "features must be some of .* got u, w"),
-        (lambda: SentenceBertHead(4, 2, ()), "got none"),
-        (lambda: SentenceBertHead(4, 2, ("u", "u")), "each once"),
-        (lambda: SentenceBertHead(4, 2)(torch.rand(3, 3, 4)), r"got torch.float32 \(3, 3, 4\)"),
-    ],
-)
-def test_bad_features_and_embeddings_are_refused(call, words):
+def test_bad_features_and_embeddings_are_refused():
     """Fails if a mistake in a recipe or in code trains something else without a word."""
-    with pytest.raises(ValueError, match=words):
-        call()
+    for features, message in ((("u", "w"), "got u, w"), ((), "got none"), (("u", "u"), "each once")):
+        with pytest.raises(ValueError, match=message):
+            SentenceBertHead(4, 2, features)
+    with pytest.raises(ValueError, match=r"got torch.float32 \(3, 3, 4\)"):
+        SentenceBertHead(4, 2)(torch.rand(3, 3, 4))

@@ -23,11 +23,12 @@ SERVED = ("bert", "roberta", "xlm-roberta", "modernbert", "qwen3")
 def saved(tmp_path):
     """Returns a function that saves a bi-encoder of a family as training does, and gives back encoder and folder."""
 
-    def make(family="bert", pooling=None, tail=(), **options):
+    def make(family="bert", pooling=None, modules=(), **options):
         start = save_family(family, tmp_path / f"start-{family}")
         encoder = SentenceEncoder.from_pretrained(str(start), pooling=pooling, max_length=24, **options)
-        for module in tail:
-            encoder.tail.append(module)
+        for module in modules:
+            encoder.after_pooling.append(module)
+        shutil.rmtree(tmp_path / "saved", ignore_errors=True)
         encoder.save_pretrained(tmp_path / "saved")
         return encoder, tmp_path / "saved"
 
@@ -51,23 +52,16 @@ def test_bi_encoders_serve_with_their_own_vectors(saved, family, server):
 
 @pytest.mark.parametrize("server", [text_embeddings_inference, vllm])
 def test_modules_after_the_pooling_reach_the_servers(saved, server):
-    """Fails if Dense or Normalize are lost on the way: vectors of another width, or indexes of dot products broken."""
-    tail = [Dense(32, 48, activation_function=IDENTITY, seed=1), Normalize()]
-    encoder, folder = saved("bert", "cls", tail)
-    served = server(folder)
-    assert (served.pooling, served.dense, served.warnings) == ("cls", ["2_Dense"], [])
-    assert served.normalize == (server is vllm)  # TEI normalises on request, and by default
-    np.testing.assert_allclose(vectors(served, folder, SENTENCES, normalize=True), directions(encoder), atol=1e-5)
-    assert vectors(served, folder, SENTENCES, normalize=True).shape == (3, 48)
-
-
-@pytest.mark.parametrize("server", [text_embeddings_inference, vllm])
-def test_linear_cls_serves_as_cls_and_dense(saved, server):
-    """Fails if RoFormer-Sim's pooling on a BERT cannot be served."""
-    encoder, folder = saved("bert", "linear_cls")
-    np.testing.assert_allclose(
-        vectors(server(folder), folder, SENTENCES, normalize=True), directions(encoder), atol=1e-5
-    )
+    """Fails if a Dense (as of `linear_cls`) or Normalize is lost on the way: other vectors, or of another width."""
+    modules = [Dense(32, 48, activation_function=IDENTITY, seed=1), Normalize()]
+    for pooling, others, width in (("cls", modules, 48), ("linear_cls", (), 32)):
+        encoder, folder = saved("bert", pooling, others)
+        served = server(folder)
+        assert (served.pooling, served.dense, served.warnings) == ("cls", ["2_Dense"], [])
+        assert served.normalize == (server is vllm and bool(others))  # TEI normalises on request, and by default
+        answers = vectors(served, folder, SENTENCES, normalize=True)
+        np.testing.assert_allclose(answers, directions(encoder), atol=1e-5)
+        assert answers.shape == (3, width)
 
 
 def test_folders_of_sentence_transformers_are_refused_where_ours_are_not(saved, tmp_path):
@@ -88,32 +82,26 @@ def test_folders_of_sentence_transformers_are_refused_where_ours_are_not(saved, 
     assert text_embeddings_inference(tmp_path / "ours").pooling == "mean"
 
 
-@pytest.mark.parametrize("pooling", ["max", "mean_sqrt_len_tokens", "weightedmean", "attention"])
-def test_poolings_that_tei_does_not_have_are_refused(saved, pooling):
-    """Fails if the page promises a pooling that the server stops at."""
-    _, folder = saved("bert", pooling)
-    with pytest.raises(Refused, match="ooling"):
-        text_embeddings_inference(folder)
-
-
-def test_poolings_that_the_servers_take_for_others(saved):
-    """Fails if the page does not warn any more of folders that are served with other vectors."""
+def test_what_the_servers_do_not_compute(saved, tmp_path):
+    """Fails if the page about serving promises a pooling or an architecture that a server refuses or computes
+    otherwise: the student, ERNIE, ALBERT or ELECTRA, or natively GTE and Nomic."""
+    for pooling in ("max", "mean_sqrt_len_tokens", "weightedmean", "attention"):
+        with pytest.raises(Refused, match="ooling"):
+            text_embeddings_inference(saved("bert", pooling)[1])
+    for family in ("roformer", "ernie", "albert", "electra", "nomic_bert", "gte"):
+        with pytest.raises(Refused, match="Model is not supported"):
+            text_embeddings_inference(saved(family, "mean")[1])
     _, folder = saved("bert", "first_last_mean")
     served = text_embeddings_inference(folder)
     assert served.pooling == "cls" and "WeightedLayerPooling" in served.warnings[0]
     assert vllm(folder).pooling == "mean"
-    shutil.rmtree(folder)
-    _, folder = saved("bert", "cls+mean")
-    assert text_embeddings_inference(folder).pooling == "cls"
-    shutil.rmtree(folder)
+    assert text_embeddings_inference(saved("bert", "cls+mean")[1]).pooling == "cls"
     assert vllm(saved("bert", "max")[1]).warnings
-
-
-@pytest.mark.parametrize("family", ["roformer", "ernie", "albert", "electra", "nomic_bert", "gte"])
-def test_architectures_that_tei_does_not_have(saved, family):
-    """Fails if the page promises a server for the student, ERNIE, ALBERT or ELECTRA, or natively for GTE and Nomic."""
-    with pytest.raises(Refused, match="Model is not supported"):
-        text_embeddings_inference(saved(family, "mean")[1])
+    start = save_family("qwen3", tmp_path / "qwen3")
+    CrossEncoder.from_pretrained(str(start), num_labels=1).save_pretrained(tmp_path / "cross")
+    assert vllm(tmp_path / "cross").kind == "classifier"
+    with pytest.raises(Refused, match="`classifier` model type is not supported for qwen3"):
+        text_embeddings_inference(tmp_path / "cross")
 
 
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta", "modernbert"])
@@ -136,15 +124,6 @@ def test_cross_encoders_serve_with_their_own_scores(tmp_path, family, labels, ki
     answer = {served.labels[str(number)]: p for number, p in enumerate(torch.softmax(logits, 0).tolist())}  # /predict
     one, other = ("similar", "dissimilar") if labels == 2 else ("entailment", "contradiction")
     assert np.log(answer[one] / answer[other]) == pytest.approx(encoder.similarity(*pair), abs=1e-4)
-
-
-def test_a_decoder_as_cross_encoder_is_for_vllm(tmp_path):
-    """Fails if the page promises TEI for a Qwen3 reranker."""
-    start = save_family("qwen3", tmp_path / "start")
-    CrossEncoder.from_pretrained(str(start), num_labels=1).save_pretrained(tmp_path / "saved")
-    assert vllm(tmp_path / "saved").kind == "classifier"
-    with pytest.raises(Refused, match="`classifier` model type is not supported for qwen3"):
-        text_embeddings_inference(tmp_path / "saved")
 
 
 def test_a_trained_folder_serves(train, make_corpus, pairs):

@@ -80,12 +80,6 @@ def test_every_trained_weight_learns(student):
     assert not [name for name, weight in student.named_parameters() if weight.requires_grad and weight.grad is None]
 
 
-def test_pools_of_several_layers_are_refused(tiny_student):
-    """Fails if a student trains one vector and serves another."""
-    with pytest.raises(InputError, match="reads several layers"):
-        Student.from_pretrained(str(tiny_student), pooling="first_last_mean")
-
-
 def test_labels_are_the_target_and_its_end(student):
     """Fails if the loss counts the source, or the end of a sentence is never learnt."""
     labels = outputs_of(student, batch(student, [("怎么还款", "如何还款")]))["labels"]
@@ -118,7 +112,9 @@ def test_one_folder_for_everyone(student, tiny_student, tmp_path, pooling):
     student.save_pretrained(tmp_path)
     reloaded = Student.from_pretrained(str(tmp_path))
     assert reloaded.max_length == 20
-    assert (reloaded.pooling.mode, len(reloaded.tail)) == (("cls", 1) if pooling == "linear_cls" else ("mean", 0))
+    assert (reloaded.pooling.mode, len(reloaded.after_pooling)) == (
+        ("cls", 1) if pooling == "linear_cls" else ("mean", 0)
+    )
     weights = reloaded.state_dict()
     for name, value in student.state_dict().items():
         assert torch.equal(weights[name], value), name
@@ -181,8 +177,8 @@ def test_published_checkpoints_load(published, tmp_path):
     """Fails if RoFormer-Sim's pooler is lost, its tokenizer asks for rjieba, or its config makes it causal."""
     folder, weights = published
     student = Student.from_pretrained(str(folder), max_length=64).eval()
-    assert torch.equal(student.tail[0].linear.weight, weights["roformer.pooler.dense.weight"])
-    assert torch.equal(student.tail[0].linear.bias, weights["roformer.pooler.dense.bias"])
+    assert torch.equal(student.after_pooling[0].linear.weight, weights["roformer.pooler.dense.weight"])
+    assert torch.equal(student.after_pooling[0].linear.bias, weights["roformer.pooler.dense.bias"])
     assert torch.equal(
         student.head.predictions.transform.dense.weight, weights["cls.predictions.transform.dense.weight"]
     )
@@ -207,22 +203,19 @@ def test_published_checkpoints_load(published, tmp_path):
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in student.state_dict().items())
 
 
-def test_a_vocabulary_of_words_is_refused(published):
-    """Fails if a word-level RoFormer is read character by character in silence."""
+def test_what_is_refused(published, tiny_model, tiny_student, tmp_path):
+    """Fails if a word-level RoFormer is read by character, a BERT becomes a student that cannot write, a student trains
+    one vector and serves another, or a wrong name ends in a stack trace."""
     folder, _ = published
     lines = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     (folder / "vocab.txt").write_text("\n".join([*lines[:-1], "微信"]), encoding="utf-8")
-    with pytest.raises(InputError, match="needs rjieba"):
-        Student.from_pretrained(str(folder))
-
-
-def test_other_architectures_are_refused(tiny_model, tmp_path):
-    """Fails if a BERT becomes a student that cannot write, or a wrong name ends in a stack trace."""
-    with pytest.raises(InputError, match="is a bert model, but a student that generates must be a RoFormer"):
-        Student.from_pretrained(str(tiny_model))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="neither a model folder"):
-        Student.from_pretrained(str(tmp_path / "empty"))
+    cases = {folder: "rjieba", tiny_model: "bert model", tmp_path / "empty": "neither a model folder"}
+    for place, message in cases.items():
+        with pytest.raises(InputError, match=message):
+            Student.from_pretrained(str(place))
+    with pytest.raises(InputError, match="--pooling first_last_mean"):
+        Student.from_pretrained(str(tiny_student), pooling="first_last_mean")
 
 
 def test_a_smaller_student_out_of_a_larger_one(tiny_student):

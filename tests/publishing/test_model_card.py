@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 
 from cosent.data.corpus import leaks, load_corpus
 from cosent.encoders import resolve
-from cosent.reporting.card import CARD_NAME, CardSource, card_text
+from cosent.reporting.card import CARD_NAME, card_text
 from cosent.run import read_record
 
 
@@ -73,5 +73,5 @@ def test_no_code_block_leaves_modules_out(train, corpus):
 def test_the_card_of_a_pretrained_encoder():
     """Fails if a run without pairs has no card."""
     folder = Path(resolve("mini"))
-    text = card_text(CardSource(folder, read_record(folder)))
+    text = card_text(folder, read_record(folder))
     assert ModelCard(text).data.pipeline_tag == "fill-mask" and "## Results" not in text and "## Use" in text

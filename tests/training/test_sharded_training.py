@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.modules import Carried, Dense, LayerNorm, Normalize
+from cosent.models.modules import Dense, KeptSettings, LayerNorm, Normalize
 from cosent.run import read_queries, read_record, read_scores
 from tests.conftest import prepare as prepare_corpus
 from tests.launching import ROOT, apart, history, launch, run_here
@@ -59,9 +59,9 @@ def with_modules(tiny_model, tmp_path_factory) -> Path:
     """A folder with modules after its pooling, and weights that no module reads."""
     folder = tmp_path_factory.mktemp("with_modules")
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls+mean")
-    encoder.tail.extend([Dense(64, 12), LayerNorm(12), Normalize()])
+    encoder.after_pooling.extend([Dense(64, 12), LayerNorm(12), Normalize()])
     pooler = {"pooler.dense.weight": torch.full((32, 32), 0.5), "pooler.dense.bias": torch.ones(32)}
-    encoder.carried = Carried(weights=pooler)
+    encoder.kept_settings = KeptSettings(weights=pooler)
     encoder.save_pretrained(folder)
     return folder
 

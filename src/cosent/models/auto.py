@@ -4,22 +4,19 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.bi_encoder import Embedder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.ensemble import ScoreEnsemble, VectorEnsemble
-from cosent.models.folder import ensemble_kind, is_cross_encoder
-
-CLASSES = {"VectorEnsemble": VectorEnsemble, "ScoreEnsemble": ScoreEnsemble}
+from cosent.models.ensemble import VectorEnsemble
+from cosent.models.folder import is_cross_encoder, is_ensemble
 
 
-def load_model(model_name_or_path: str, **options) -> Embedder | CrossEncoder | ScoreEnsemble:
+def load_model(model_name_or_path: str, **options) -> Embedder | CrossEncoder:
     """Loads a bi-encoder, a cross-encoder or an ensemble; all have `similarity(sentences1, sentences2, batch_size)`.
 
     Args:
         options: those that `from_pretrained` of both towers have, see `TextModel`.
     """
     path = resolve(model_name_or_path)
-    kind = ensemble_kind(path)
-    if kind is not None:
-        return CLASSES[kind].from_pretrained(path, **options)
+    if is_ensemble(path):
+        return VectorEnsemble.from_pretrained(path, **options)
     tower = CrossEncoder if is_cross_encoder(path) else SentenceEncoder
     return tower.from_pretrained(model_name_or_path, **options)
 
@@ -30,11 +27,10 @@ def load_bi_encoder(model_name_or_path: str) -> Embedder:
     Raises:
         InputError: the folder holds a cross-encoder, which has no sentence embeddings.
     """
-    path = resolve(model_name_or_path)
-    if is_cross_encoder(path) or ensemble_kind(path) == "ScoreEnsemble":
+    if is_cross_encoder(resolve(model_name_or_path)):
         raise InputError(
-            f"{model_name_or_path} is a cross-encoder: it reads both sentences of a pair at once and cannot embed a "
-            "single one. Score pairs with `cosent similarity` or `evaluate`, or encode with a bi-encoder."
+            f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Score pairs with it (`cosent "
+            "similarity`), or name a bi-encoder."
         )
     model = load_model(model_name_or_path)
     assert isinstance(model, Embedder)

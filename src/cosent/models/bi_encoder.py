@@ -28,7 +28,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import Carried, Normalize, embedding_dimension, load_modules, warn_of_similarity
+from cosent.models.modules import KeptSettings, Normalize, embedding_dimension, load_modules, warn_of_similarity
 from cosent.models.pooling import Pooling
 from cosent.models.prompts import Prompts
 
@@ -96,8 +96,8 @@ class TextModel(nn.Module):
         ids = run_tokenizer(self.tokenizer, text, verbose=False)["input_ids"]
         if len(ids) >= self.max_length:
             raise InputError(
-                f"The prompt {text!r} has {len(ids)} tokens, and sentences are cut to {self.max_length} with it: "
-                "nothing of them would be left. Take a shorter prompt, or raise the maximum length."
+                f"The prompt {text!r} has {len(ids)} tokens, and a sentence with it {self.max_length} at most. Take a "
+                "shorter prompt, or raise the maximum length."
             )
         if self.prompts.include_prompt:
             return Prefix(text)
@@ -196,13 +196,13 @@ class Embedder(TextModel):
     def embedding_dimension(self) -> int:
         """Width of a sentence vector."""
 
-    @abstractmethod
-    def readers(self, prefix: Prefix) -> list[tuple[TextModel, Prefix]]:
-        """The encoders that read every sentence, each with the prompt that it reads in place of `prefix`."""
+    def readers(self, prefix: Prefix) -> "list[tuple[Embedder, Prefix]]":
+        """The encoders that read every sentence, each with its prompt in place of `prefix`: of an ensemble several."""
+        return [(self, prefix)]
 
-    @abstractmethod
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """The vectors `(sentences, embedding_dimension)` from those of each of the `readers`."""
+        return parts[0]
 
     def encode(
         self,
@@ -227,8 +227,7 @@ class Embedder(TextModel):
             float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
 
         Raises:
-            InputError: one string instead of a list of them, what has no order or no length (a set, a generator), an
-                item that is not a string, a `batch_size` below 1, an unknown `prompt_name`, or a prompt as long as
+            InputError: not a list of strings, a `batch_size` below 1, an unknown `prompt_name`, or a prompt as long as
                 `max_length`.
         """
         check_sentences(sentences)
@@ -259,34 +258,32 @@ class SentenceEncoder(Embedder):
     """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
 
     Args:
-        tail: modules of `tail.py`, which read the vectors of the pooling one after the other.
+        after_pooling: modules that read the vectors of the pooling one after the other.
 
     Attributes:
-        prompts, carried: what else the starting folder says; saved with the model.
+        prompts, kept_settings: what else the starting folder says; saved with the model.
     """
 
-    prompts, carried = Prompts(), Carried()
+    prompts, kept_settings = Prompts(), KeptSettings()
 
-    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, tail: Iterable[nn.Module] = ()):
+    def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()):
         super().__init__()
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.pooling = pooling
-        self.tail = nn.Sequential(*tail)
+        self.after_pooling = nn.Sequential(*after_pooling)
 
     @property
     def embedding_dimension(self) -> int:
-        """Width of a sentence vector."""
-        return embedding_dimension(self.pooling.embedding_dimension, self.tail)
+        return embedding_dimension(self.pooling.embedding_dimension, self.after_pooling)
 
     @property
     def modules_after_backbone(self) -> str:
-        """Description of the pooling and the tail: two encoders with the same one have weights of the same shapes."""
-        return ", ".join(f"{type(module).__name__} {module.config()}" for module in (self.pooling, *self.tail))
+        """The pooling and the modules after it, in words: with equal ones, weights have equal shapes."""
+        return ", ".join(f"{type(module).__name__} {module.config()}" for module in (self.pooling, *self.after_pooling))
 
     @property
     def rules(self) -> str:
-        """See `TextModel`; with its modules."""
         return repr((self.modules_after_backbone, self.max_length, tokenizer_rules(self.tokenizer)))
 
     @classmethod
@@ -314,8 +311,8 @@ class SentenceEncoder(Embedder):
         path = resolve(model_name_or_path)
         if pooling is None and is_cross_encoder(path) and read_json(path, MODULES) is None:
             raise InputError(
-                f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Load it with CrossEncoder or "
-                "load_model; to train a bi-encoder from its backbone, name a pooling, e.g. mean."
+                f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling to train a "
+                "bi-encoder from its backbone."
             )
         changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         if quantization_config is not None:
@@ -324,25 +321,25 @@ class SentenceEncoder(Embedder):
             changes |= dropout_changes(path, dropout)
             backbone, unused = load_backbone(path, seed, **changes)
             tokenizer = load_tokenizer(path)
-        pool, tail = load_modules(path, backbone.config.hidden_size, pooling, seed)
+        pool, after_pooling = load_modules(path, backbone.config.hidden_size, pooling, seed)
         check_architecture(backbone, tokenizer, pool.mode)
-        encoder = cls(backbone, tokenizer, pool, tail)
-        encoder.take_over(path, max_length, unused)
+        encoder = cls(backbone, tokenizer, pool, after_pooling)
+        encoder.keep_settings(path, max_length, unused)
         return encoder.to(device=device)
 
-    def take_over(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
+    def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
         """Applies and keeps what a starting folder says besides its modules.
 
         Args:
             max_length: instead of that of the folder.
             unused: weights of the folder that this module does not have.
         """
-        self.prompts, self.carried = Prompts.read(path), Carried.read(path, unused)
-        self.carried.prepare(self.tokenizer)
+        self.prompts, self.kept_settings = Prompts.read(path), KeptSettings.read(path, unused)
+        self.kept_settings.apply(self.tokenizer)
         if max_length is not None:
             self.max_length = max_length
-        similarity = self.carried.settings.get("similarity_fn_name") or "cosine"
-        unit = len(self.tail) > 0 and isinstance(self.tail[-1], Normalize)
+        similarity = self.kept_settings.settings.get("similarity_fn_name") or "cosine"
+        unit = len(self.after_pooling) > 0 and isinstance(self.after_pooling[-1], Normalize)
         if similarity != "cosine" and not (unit and similarity == "dot"):
             warn_of_similarity(path, similarity)
 
@@ -353,7 +350,7 @@ class SentenceEncoder(Embedder):
             state_dict: this module's weights, if gathered from shards; default: its own.
         """
         state_dict = self.state_dict() if state_dict is None else state_dict
-        weights = submodule_state(state_dict, "backbone.") | self.carried.weights
+        weights = submodule_state(state_dict, "backbone.") | self.kept_settings.weights
         add_server_keys(self.backbone.config)
         with quiet_transformers():
             self.backbone.save_pretrained(folder, state_dict=weights)
@@ -363,8 +360,8 @@ class SentenceEncoder(Embedder):
         """Writes everything but the backbone."""
         self.save_tokenizer(folder)
         layers, include_prompt = self.backbone.config.num_hidden_layers, self.prompts.include_prompt
-        save_modules(folder, layers, self.pooling, self.tail, state_dict, include_prompt)
-        self.carried.save(folder, self.prompts, self.max_length, all_layers=self.pooling.layers != (-1,))
+        save_modules(folder, layers, self.pooling, self.after_pooling, state_dict, include_prompt)
+        self.kept_settings.save(folder, self.prompts, self.max_length, all_layers=self.pooling.layers != (-1,))
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
@@ -382,21 +379,13 @@ class SentenceEncoder(Embedder):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
         mask = attention_mask[:, : tokens.shape[1]]
-        return self.tail(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
-
-    def readers(self, prefix: Prefix) -> "list[tuple[SentenceEncoder, Prefix]]":
-        """Itself."""
-        return [(self, prefix)]
-
-    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Its own vectors."""
-        return parts[0]
+        return self.after_pooling(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
 
 
 class BiEncoder(nn.Module):
     """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head.
 
-    Every forward of training goes through this module, so that the hooks of DistributedDataParallel see the head too.
+    Training calls this module alone, so that the hooks of DistributedDataParallel see the head too.
     """
 
     def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
@@ -452,14 +441,14 @@ class BiEncoder(nn.Module):
             InputError: a model of another kind.
         """
         if is_cross_encoder(str(folder)):
-            raise InputError(f"{folder} was saved by a cross-encoder run. Resume with the recipe it was started with.")
+            raise InputError(f"{folder} was saved by a cross-encoder run. Resume with its own recipe.")
         saved = SentenceEncoder.from_pretrained(str(folder))
         has_head = Path(folder, HEAD_NAME).is_file()
         same = saved.modules_after_backbone == self.encoder.modules_after_backbone
         if not same or has_head != (self.head is not None):
             raise InputError(
-                f"{folder} was saved by a run of another kind: {saved.modules_after_backbone} with"
-                f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with the recipe it was started with."
+                f"{folder} was saved by another kind of run: {saved.modules_after_backbone} with"
+                f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with its own recipe."
             )
         state = {f"encoder.{name}": weight for name, weight in saved.state_dict().items()}
         head = {} if self.head is None else load_file(Path(folder, HEAD_NAME))

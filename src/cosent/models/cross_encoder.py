@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -35,97 +36,70 @@ from cosent.models.prompts import CROSS_ENCODER, Prompts
 
 logger = logging.getLogger(__name__)
 
-ENGLISH = ("entailment", "entail", "entails", "entailed", "similar", "same", "paraphrase", "duplicate", "equivalent",
-           "related", "relevant", "match")  # fmt: skip
-CHINESE = ("蕴含", "相似", "相同", "同义", "重复", "等价", "相关", "匹配", "一致")
-SIMILAR = (*ENGLISH, *CHINESE)
-NEGATIONS = ("not_", "non_", "no_", "not", "non", "un", "dis", "in", "ir")
+# Names of classes, as regular expressions. Of any other name nothing is known: a score is never guessed.
+SIMILAR = (
+    "entailment|entails?|entailed|similar|same|paraphrase|duplicate|equivalent|related|relevant|match|"
+    "蕴含|相似|相同|同义|重复|等价|相关|匹配|一致"
+)
 DISSIMILAR = (
-    *("contradiction", "contradict", "contradicts", "contradictory", "mismatch", "different", "矛盾", "不同", "无关"),
-    *(f"{negation}{name}" for negation in NEGATIONS for name in ENGLISH),
-    *(f"{negation}{name}" for negation in ("不", "非", "不是") for name in CHINESE),
+    "contradiction|contradicts?|contradictory|different|mismatch|矛盾|不同|无关|"
+    f"(not_?|non_?|no_|un|dis|in|ir|不是|不|非)({SIMILAR})"
 )
 # Of two classes; one of a pair alone may mean anything.
 ANSWERS = (("no", "yes"), ("false", "true"), ("0", "1"), ("否", "是"), ("不是", "是"))
 BINARY_CLASSES = ("dissimilar", "similar")  # the label is the position
-UNNAMED = re.compile(r"LABEL_\d+")
 
 
 def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
-    """Indices of the logits for similar and dissimilar, whose difference is the score.
-
-    A single logit is the score itself. Two classes without a name have one since `name_two_classes`.
+    """Indices of the logits for similar and dissimilar, whose difference is the score; of a single logit, 0 and None.
 
     Args:
-        id2label: from a transformers config.
-
-    Returns:
-        Both indices; None for the second one if there is a single logit.
+        id2label: from a transformers config; names may be numbers, as transformers' example scripts keep them.
 
     Raises:
         InputError: names that do not identify the classes.
     """
-    # `str`: transformers' example scripts keep the labels of a CSV file, which may be the numbers 0 and 1.
-    names = {int(number): normal(str(name)) for number, name in id2label.items()}
+    names = [str(id2label[number]).strip().lower() for number in sorted(id2label)]
+    names = [re.sub(r"[\s-]+", "_", name).removeprefix("is_") for name in names]
     if len(names) == 1:
         return 0, None
-    by_name = {name: number for number, name in names.items()}
     for no, yes in ANSWERS:
-        if set(by_name) == {no, yes}:
-            return by_name[yes], by_name[no]
-    similar = [number for number, name in names.items() if name in SIMILAR]
-    dissimilar = [number for number, name in names.items() if name in DISSIMILAR]
-    if len(names) == 2 and len(similar) == 1 != len(dissimilar):
+        if sorted(names) == sorted((no, yes)):
+            return names.index(yes), names.index(no)
+    similar = [place for place, name in enumerate(names) if re.fullmatch(SIMILAR, name)]
+    dissimilar = [place for place, name in enumerate(names) if re.fullmatch(DISSIMILAR, name)]
+    if len(names) == 2 and len(similar) == 1 and not dissimilar:
         dissimilar = [1 - similar[0]]
     if len(similar) != 1 or len(dissimilar) != 1:
         raise InputError(
-            f"The classes of this classifier are named {', '.join(names[number] for number in sorted(names))}, and "
-            "which of them means similar is unclear: scores might be inverted. Set `id2label` in its config.json "
-            "to entailment, neutral, contradiction, or to similar and dissimilar."
+            f"The classes of this classifier are named {', '.join(names)}: which one means similar is unknown. Set "
+            "id2label in its config.json to entailment, neutral, contradiction, or to similar and dissimilar."
         )
     return similar[0], dissimilar[0]
 
 
-def normal(name: str) -> str:
-    """A name of a class without its case and spaces: `Is-Duplicate` is `duplicate`."""
-    return re.sub(r"[\s-]+", "_", name.strip().lower()).removeprefix("is_")
+def name_trained_classes(config, path: str) -> None:
+    """Names the classes of a classifier before training in the order of its labels: of NLI, or `BINARY_CLASSES`.
 
-
-def name_classes(config, path: str) -> None:
-    """Names the classes of a classifier before training, in the order of its labels.
-
-    Three are those of NLI, two are `BINARY_CLASSES`; names of the folder that mean the same stay. Under others the
-    score of what is trained as similar might be inverted.
+    Names of the folder that mean the same stay; others are replaced, with a warning.
 
     Args:
         config: config of a transformers model; changed in place.
-        path: name of the loaded model, for the warning that its head is retrained with another order of classes.
+        path: name of the loaded model, for the warning.
     """
-    old = [str(config.id2label[number]) for number in range(config.num_labels)]
-    unnamed = all(UNNAMED.fullmatch(name) for name in old)
     names = {len(NLI_CLASSES): NLI_CLASSES, len(BINARY_CLASSES): BINARY_CLASSES}.get(config.num_labels)
-    if names is None or (not unnamed and in_order_of_labels(config.id2label)):
+    if names is None:
         return
-    if not unnamed:
-        logger.warning("%s has the classes %s; its head is trained as %s.", path, old, list(names))
+    if not are_unnamed(config):
+        with suppress(InputError):
+            if scored_classes(config.id2label) == (config.num_labels - 1, 0):
+                return
+        logger.warning("%s has the classes %s; its head is trained as %s.", path, config.id2label, list(names))
     set_names(config, names)
 
 
-def in_order_of_labels(id2label: dict[int, str]) -> bool:
-    """Whether the first class is known to be the dissimilar one and the last the similar one."""
-    try:
-        return scored_classes(id2label) == (len(id2label) - 1, 0)
-    except InputError:  # names that say neither
-        return False
-
-
-def name_two_classes(config) -> None:
-    """Names two classes without a name, which are the labels 0 and 1: transformers would save none at all.
-
-    Text Embeddings Inference refuses a classifier without `id2label` in its config.json.
-    """
-    if config.num_labels == 2 and all(UNNAMED.fullmatch(str(name)) for name in config.id2label.values()):
-        set_names(config, BINARY_CLASSES)
+def are_unnamed(config) -> bool:
+    return all(re.fullmatch(r"LABEL_\d+", str(name)) for name in config.id2label.values())
 
 
 def set_names(config, names: tuple[str, ...]) -> None:
@@ -158,55 +132,39 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
     """Makes the token that transformers takes for the last one of a pair the right one, wherever the folder is served.
 
     transformers reads the last token that is not `config.pad_token_id`. A head that was trained so keeps that token,
-    and the tokenizer pads with it. For a fresh head, sentences are separated, and padding is told from the end.
+    and the tokenizer pads with it. For a fresh head, an end-of-text token separates sentences ("ab" + "c" would be
+    "a" + "bc"), and padding is another token than the one that ends every pair, as in Qwen3-Embedding: transformers
+    would read the token before it, and servers that read the very last token (vLLM) another score.
 
     Args:
         config, tokenizer: of a decoder's classifier; changed in place, and saved with it.
         fresh: whether its head is new.
 
     Raises:
-        InputError: see `tell_padding_from_end`.
+        InputError: the tokenizer has no other special token to pad with.
     """
-    if fresh:
-        separate_sentences(tokenizer)
-    if fresh or config.pad_token_id is None:
-        tell_padding_from_end(tokenizer)
-        config.pad_token_id = tokenizer.pad_token_id
-    elif config.pad_token_id != tokenizer.pad_token_id:
-        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
-
-
-def separate_sentences(tokenizer) -> None:
-    """Puts an end-of-text token between two sentences if there is nothing: "ab" + "c" would be "a" + "bc"."""
-    if tokenizer.num_special_tokens_to_add(pair=True):
-        return
-    backend, end = tokenizer.backend_tokenizer, tokenizer.eos_token or tokenizer.pad_token
-    between = processors.TemplateProcessing(
-        single="$A", pair=f"$A {end} $B", special_tokens=[(end, tokenizer.convert_tokens_to_ids(end))]
-    )
-    earlier = [] if backend.post_processor is None else [backend.post_processor]
-    backend.post_processor = processors.Sequence([*earlier, between])
-
-
-def tell_padding_from_end(tokenizer) -> None:
-    """Pads with another special token if every pair ends with the padding token, as in Qwen3-Embedding.
-
-    transformers would read the token before it, and servers that read the very last token (vLLM) another score. Padding
-    is masked, so that it changes nothing else.
-
-    Raises:
-        InputError: the tokenizer has no other special token.
-    """
-    last = tokenizer("a", "b")["input_ids"][-1]
-    if last != tokenizer.pad_token_id:
-        return
-    others = [token for token in tokenizer.all_special_tokens if tokenizer.convert_tokens_to_ids(token) != last]
-    if not others:
-        raise InputError(
-            f"This tokenizer ends a pair with its padding token {tokenizer.pad_token}, and has no other special token: "
-            "scores would be read one token too early. Set another pad_token in its tokenizer_config.json."
+    if fresh and not tokenizer.num_special_tokens_to_add(pair=True):
+        backend, end = tokenizer.backend_tokenizer, tokenizer.eos_token or tokenizer.pad_token
+        between = processors.TemplateProcessing(
+            single="$A", pair=f"$A {end} $B", special_tokens=[(end, tokenizer.convert_tokens_to_ids(end))]
         )
-    tokenizer.pad_token = others[0]
+        earlier = [] if backend.post_processor is None else [backend.post_processor]
+        backend.post_processor = processors.Sequence([*earlier, between])
+    if not fresh and config.pad_token_id is not None:
+        if config.pad_token_id != tokenizer.pad_token_id:
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
+        return
+    last = tokenizer("a", "b")["input_ids"][-1]
+    if last == tokenizer.pad_token_id:
+        special = zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)
+        others = [token for number, token in special if number != last]
+        if not others:
+            raise InputError(
+                f"This tokenizer ends a pair with its padding token {tokenizer.pad_token}, and has no other special "
+                "token. Set another pad_token in its tokenizer_config.json."
+            )
+        tokenizer.pad_token = others[0]
+    config.pad_token_id = tokenizer.pad_token_id
 
 
 WITHOUT_SEGMENTS = ["input_ids", "attention_mask"]
@@ -216,7 +174,7 @@ class CrossEncoder(TextModel):
     """Pair scoring model: a sequence classifier and its tokenizer.
 
     The score is the logit of a model with a single one; otherwise the logit of the similar class minus that of the
-    dissimilar one (`class_names.scored_classes`): `logit 1 - logit 0` of a binary classifier, `entailment -
+    dissimilar one (`scored_classes`): `logit 1 - logit 0` of a binary classifier, `entailment -
     contradiction` of one for NLI, in whatever order it has them. sentence-transformers' `CrossEncoder` loads the saved
     folder and computes the same logits.
 
@@ -228,7 +186,9 @@ class CrossEncoder(TextModel):
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
-        name_two_classes(model.config)
+        if model.config.num_labels == 2 and are_unnamed(model.config):
+            # transformers would save no names, and Text Embeddings Inference refuses a classifier without.
+            set_names(model.config, BINARY_CLASSES)
         for head in classifier_heads(model).values():
             keep_in_full_precision(head)
 
@@ -249,7 +209,7 @@ class CrossEncoder(TextModel):
 
         Args:
             num_labels: number of logits, for training; default: that of the folder. A head of another size is
-                replaced, and classes are named in the order of the labels (`class_names.name_classes`).
+                replaced, and classes are named in the order of the labels (`name_trained_classes`).
             segment_ids: `tokenizer`: those of the tokenizer (all 0 if it was saved that way); `zero`: all 0, in
                 training, here and wherever the saved folder is served.
             The others: see `TextModel`.
@@ -272,13 +232,13 @@ class CrossEncoder(TextModel):
         elif not has_head:
             logger.warning("%s holds no cross-encoder: the head is new, and scores mean nothing until trained.", path)
         with missing_models(model_name_or_path):
-            model = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
+            model, _ = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
             options = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
             if reads_last_place(config):
                 options |= {"padding_side": "left"}  # saved with the folder, for those who serve it
             tokenizer = load_tokenizer(path, **options)
         if num_labels is not None:
-            name_classes(model.config, path)
+            name_trained_classes(model.config, path)
         if reads_last_token(model):
             find_last_token(model.config, tokenizer, fresh=not has_head)
         check_architecture(model.base_model, tokenizer)
@@ -333,8 +293,7 @@ class CrossEncoder(TextModel):
         first, second = self.prompts.sides(prompt, prompt_name)
         if first != second:
             raise InputError(
-                f"A cross-encoder reads a pair in one sequence, with one prompt in front, got {first!r} and "
-                f"{second!r}: no server could repeat that. Pass one prompt."
+                f"A cross-encoder reads a pair behind one prompt, got {first!r} and {second!r}. Pass one prompt."
             )
         return self.prefix(first), Prefix()
 
@@ -379,7 +338,7 @@ class CrossEncoder(TextModel):
         classes = self.model.config.num_labels
         if saved is None or saved.model.config.num_labels != classes:
             raise InputError(
-                f"{folder} was saved by a run of another kind, not by a cross-encoder of {classes} logit(s). Resume "
-                "with the recipe it was started with."
+                f"{folder} was saved by another kind of run, not by a cross-encoder of {classes} logit(s). Resume with "
+                "its own recipe."
             )
         return saved.state_dict()

@@ -102,9 +102,9 @@ def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampli
     order = np.argsort([-len(source) for source in sources], kind="stable")  # sources of similar length together
     with evaluating(student), onednn_linears(student, reorder=True):
         for start in range(0, len(sources), at_once):
-            chosen = order[start : start + at_once]
-            targets = _write(student, [sources[index] for index in chosen], sampling)
-            for index, group in zip(chosen, targets, strict=True):
+            batch = order[start : start + at_once]
+            targets = _write(student, [sources[index] for index in batch], sampling)
+            for index, group in zip(batch, targets, strict=True):
                 written[index] = group
     return written
 
@@ -271,12 +271,12 @@ def rank_candidates(
 
 def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
     """Candidates that differ from the text and from one another by `normalized_text`, without a tokenizer's spaces."""
-    source, found = normalized_text(text), {}
+    source, candidates = normalized_text(text), {}
     for sentence in sentences:
         form, compact = normalized_text(sentence), without_spaces(sentence)
         if form and form != source and all(part in compact for part in required):
-            found.setdefault(form, remove_token_spaces(sentence))
-    return list(found.values())
+            candidates.setdefault(form, remove_token_spaces(sentence))
+    return list(candidates.values())
 
 
 def without_spaces(sentence: str) -> str:

@@ -6,7 +6,7 @@ first_last_mean    1_WeightedLayerPooling (1, 0, ..., 0, 1), 2_Pooling (mean); s
                    backbone for the output of all layers
 attention          1_Pooling, the class `cosent.models.pooling.Pooling`: sentence-transformers imports it where
                    cosent is installed and trust_remote_code is set, otherwise it refuses the folder
-tail               2_Dense, 3_Normalize, ...: the modules of `tail.py`, in any number and order
+after the pooling  2_Dense, 3_Normalize, ...: `AFTER_POOLING` of `modules.py`, in any number and order
 """
 
 import json
@@ -26,7 +26,7 @@ from transformers.utils import cached_file
 from cosent.models.pooling import FIRST_LAST_MEAN, MODE_KEYS, Pooling
 
 MODULES, WEIGHTS = "modules.json", "model.safetensors"
-ENSEMBLES = ("VectorEnsemble", "ScoreEnsemble")
+ENSEMBLE = "cosent.models.ensemble.VectorEnsemble"  # its class, as modules.json names it
 SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json"
 THEIRS, OURS = "sentence_transformers.models.", f"{Pooling.__module__}.{Pooling.__name__}"
 
@@ -35,7 +35,7 @@ def save_modules(
     folder: str | Path,
     layers: int,
     pooling: Pooling,
-    tail: Iterable[nn.Module] = (),
+    after_pooling: Iterable[nn.Module] = (),
     weights: Mapping[str, torch.Tensor] = MappingProxyType({}),
     include_prompt: bool = True,
 ) -> None:
@@ -43,7 +43,7 @@ def save_modules(
 
     Args:
         layers: number of layers of the backbone.
-        weights: state dict of a module that has both others, as `pooling` and `tail`.
+        weights: state dict of a module that has both others, as `pooling` and `after_pooling`.
         include_prompt: whether the tokens of a prompt are pooled.
     """
     remove_modules(folder)
@@ -59,25 +59,10 @@ def save_modules(
         modules.append((f"{THEIRS}Pooling", pooling_config(mode, width), {}))
     if not include_prompt:
         modules[-1][1]["include_prompt"] = False
-    for number, module in enumerate(tail):
-        state = submodule_state(weights, f"tail.{number}.")
+    for number, module in enumerate(after_pooling):
+        state = submodule_state(weights, f"after_pooling.{number}.")
         modules.append((THEIRS + type(module).__name__, module.config(), state))
-    write_modules(folder, (f"{THEIRS}Transformer", ""), modules)
-
-
-def described(tail: Iterable[nn.Module]) -> list[tuple[str, dict, dict]]:
-    """Modules of `tail.py` as `write_modules` takes them: class, config and weights."""
-    return [(THEIRS + type(module).__name__, module.config(), module.state_dict()) for module in tail]
-
-
-def write_modules(folder: str | Path, first: tuple[str, str], modules: list[tuple[str, dict, dict]]) -> None:
-    """Writes `modules.json`, and the folder of each module after the first.
-
-    Args:
-        first: class and folder of the module that reads text, which writes itself.
-        modules: class, config and weights of those after it.
-    """
-    listed = [{"idx": 0, "name": "0", "path": first[1], "type": first[0]}]
+    listed = [{"idx": 0, "name": "0", "path": "", "type": f"{THEIRS}Transformer"}]
     for number, (kind, config, state) in enumerate(modules, start=1):
         path = f"{number}_{kind.rsplit('.', 1)[-1]}"
         listed.append({"idx": number, "name": str(number), "path": path, "type": kind})
@@ -125,11 +110,9 @@ def submodule_state(state_dict: Mapping[str, torch.Tensor], prefix: str) -> dict
     return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
 
 
-def ensemble_kind(path: str) -> str | None:
-    """The class of an ensemble in a folder or Hub id, one of `ENSEMBLES`; None for any other model."""
-    listed = read_json(path, MODULES) or [{"type": ""}]
-    kind = listed[0]["type"].removeprefix("cosent.models.ensemble.")
-    return kind if kind in ENSEMBLES else None
+def is_ensemble(path: str) -> bool:
+    """Whether a folder or Hub id holds several bi-encoders that answer as one."""
+    return (read_json(path, MODULES) or [{"type": ""}])[0]["type"] == ENSEMBLE
 
 
 def is_cross_encoder(path: str) -> bool:

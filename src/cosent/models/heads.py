@@ -125,8 +125,7 @@ class SentenceBertHead(nn.Module):
         features = tuple(features)
         if not features or len(set(features)) < len(features) or not set(features) <= set(FEATURES):
             raise ValueError(
-                f"features must be some of {', '.join(FEATURES)}, each once, got {', '.join(features) or 'none'}. "
-                "A repeated feature would only be weighted twice. Name the ones that the head should read."
+                f"features must be some of {', '.join(FEATURES)}, each once, got {', '.join(features) or 'none'}."
             )
         self.features = features
         self.linear = nn.utils.skip_init(nn.Linear, hidden_size * len(features), num_classes, bias=bias)

@@ -1,9 +1,7 @@
 """Loading of transformers models and their tokenizers, for both towers."""
 
 import logging
-from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, averaged_layers
 from cosent.errors import InputError
-from cosent.models.folder import ensemble_kind, read_json
+from cosent.models.folder import is_ensemble, read_json
 from cosent.run import UNFINISHED
 
 logger = logging.getLogger(__name__)
@@ -36,40 +34,34 @@ def load_config(path: str):
     Raises:
         InputError: an ensemble; the model needs such code, or an architecture that transformers does not have.
     """
-    if ensemble_kind(path) is not None:
+    if is_ensemble(path):
         raise InputError(
-            f"{path} is an ensemble of several models. It answers as one, but it has no weights that could be trained "
-            "on or merged again as one model's. Take one of its members, or let it teach: cosent distill --teacher."
+            f"{path} is an ensemble, whose weights cannot be trained. Take one of its members, or let it teach: "
+            "cosent distill --teacher."
         )
     raw = read_json(path, "config.json") or {}
-    code = raw.get("auto_map") or {}
+    code, kind = raw.get("auto_map") or {}, raw.get("model_type")
+    needs_code = f"needs code of its own ({', '.join(map(str, code.values()))}), which is never run"
     name = str(code.get("AutoConfig", "")).rsplit(".", 1)[-1]
-    kind = raw.get("model_type")
     if name in CONVERTED:
         architecture, copy = CONVERTED[name]
-        raise InputError(
-            f"{path} needs code of its own ({code['AutoConfig']}), which is never run. transformers computes this "
-            f"architecture as `{architecture}`: pass a copy that was converted for it, {copy}."
-        )
+        raise InputError(f"{path} {needs_code}. Pass a copy that was converted to `{architecture}`: {copy}.")
     if kind is not None and kind not in CONFIG_MAPPING:
-        needs = (
-            f"needs code of its own ({', '.join(map(str, code.values()))}), which is never run, and " if code else ""
-        )
         raise InputError(
-            f"{path} {needs}has type {kind}, which transformers {transformers.__version__} does not have. Look for a "
-            "copy that was converted for transformers, or take another model."
+            f"{path} {f'{needs_code}, and ' if code else ''}has type {kind}, which transformers "
+            f"{transformers.__version__} does not have. Look for a copy that was converted for transformers."
         )
     if code:
-        say_code_is_not_run(path, kind)
+        warn_of_code(path, kind)
     return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
 @cache
-def say_code_is_not_run(path: str, kind: str) -> None:
+def warn_of_code(path: str, kind: str) -> None:
     """Warns once: some code is an earlier copy of what transformers has by now, some changes the architecture."""
     logger.warning(
-        "%s comes with code, which is not run: transformers' own %s computes it. If that code changes the architecture "
-        "(bidirectional attention, say), vectors differ from those on the model card. Compare one before you train.",
+        "%s comes with code, which is not run: transformers' own %s computes it. That code may "
+        "change the architecture (bidirectional attention, say): compare a vector with the model card's.",
         path,
         kind,
     )
@@ -109,13 +101,13 @@ def missing_models(model_name_or_path: str):
 
             checkpoint = get_last_checkpoint(model_name_or_path)
             raise InputError(
-                f"{model_name_or_path} holds a run that was not finished. Continue it: the same command with "
-                f"--resume_from_checkpoint auto{f'; or take {checkpoint}' if checkpoint else ''}."
+                f"{model_name_or_path} holds an unfinished run. Continue it with --resume_from_checkpoint auto"
+                f"{f', or take {checkpoint}' if checkpoint else ''}."
             ) from error
         if "custom code" in str(error):
             raise InputError(
                 f"The tokenizer of {model_name_or_path} needs code of its own, which is never run. Look for a copy "
-                "with a tokenizer.json, or take another model."
+                "with a tokenizer.json."
             ) from error
         raise InputError(
             f"{model_name_or_path} is neither a model folder here nor a model that the Hub provides now "
@@ -125,9 +117,8 @@ def missing_models(model_name_or_path: str):
         if "ignore_mismatched_sizes" not in str(error):
             raise
         raise InputError(
-            f"The weights of {model_name_or_path} have other shapes than its config.json says. If they are those of "
-            "a classifier of two classes (of BART, transformers saves no number of two unnamed ones), add the names to "
-            'config.json: "id2label": {"0": "dissimilar", "1": "similar"}.'
+            f"The weights of {model_name_or_path} have other shapes than its config.json says. If it is a classifier "
+            'of two unnamed classes, add to config.json: "id2label": {"0": "dissimilar", "1": "similar"}.'
         ) from error
 
 
@@ -143,16 +134,16 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
     if dropout is None:
         return {}
     if not 0 <= dropout < 1:
-        raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}: nothing would be left.")
+        raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}.")
     config = load_config(path)
-    known = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
-    inner = [name for name in DROPOUTS if name in known]
+    settings = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
+    inner = [name for name in DROPOUTS if name in settings]
     if not inner:
         raise InputError(
             f"--dropout {dropout:g}: a {config.model_type} model has none of the settings {', '.join(DROPOUTS)}. Leave "
-            "it out, or change the dropout in the model's config.json."
+            "it out."
         )
-    names = inner + [name for name in HEAD_DROPOUTS if head and name in known]
+    names = inner + [name for name in HEAD_DROPOUTS if head and name in settings]
     logger.info("--dropout %g sets %s of a %s model.", dropout, ", ".join(names), config.model_type)
     return dict.fromkeys(names, dropout)
 
@@ -164,18 +155,13 @@ def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, di
         The encoder without its pooler, whose weights would never get a gradient, which DistributedDataParallel
         refuses; and these weights by their names in the encoder, if the checkpoint has them.
     """
-    backbone, missing = load_reported(AutoModel, path, seed, **config_changes)
+    backbone, missing = load_seeded(AutoModel, path, seed, **config_changes)
     pooler = {name: weight for name, weight in backbone.state_dict().items() if name.startswith("pooler.")}
     backbone.pooler = None
     return backbone, {} if missing & pooler.keys() else pooler
 
 
-def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> nn.Module:
-    """Loads a model as `load_reported` does."""
-    return load_reported(auto_class, path, seed, **config_changes)[0]
-
-
-def load_reported(auto_class: type, path: str, seed: int, **config_changes) -> tuple[nn.Module, set[str]]:
+def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> tuple[nn.Module, set[str]]:
     """Loads a model in float32; missing weights start from `seed`, with a warning unless they are a head.
 
     Returns:
@@ -204,8 +190,8 @@ def load_reported(auto_class: type, path: str, seed: int, **config_changes) -> t
         missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
         if comes_with_code:
             raise InputError(
-                f"{path} needs code of its own, which is never run: for transformers' {config.model_type} it lacks "
-                f"{missing}, and would compute noise. Look for a copy that was converted for transformers."
+                f"{path} needs code of its own, which is never run: transformers' {config.model_type} lacks {missing}. "
+                "Look for a copy that was converted for transformers."
             )
         logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
     return model, set(report["missing_keys"])
@@ -233,8 +219,8 @@ def load_tokenizer(path: str, **options):
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise InputError(
-                f"The tokenizer of {path} has neither a padding token nor one that ends a text, so sentences of "
-                "different lengths cannot be batched. Set pad_token in its tokenizer_config.json."
+                f"The tokenizer of {path} has neither a padding token nor one that ends a text. Set pad_token in its "
+                "tokenizer_config.json."
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -255,10 +241,10 @@ def keep_layers(backbone: nn.Module, count: int) -> None:
     """
     layers = getattr(getattr(backbone, "encoder", None), "layer", None)
     if layers is None or not 1 <= count <= len(layers):
-        known = "an unknown number of" if layers is None else len(layers)
-        raise InputError(f"--student_layers {count}: this model has {known} layers to keep some of.")
-    chosen = np.linspace(0, len(layers) - 1, count).round().astype(int) if count > 1 else [0]
-    backbone.encoder.layer = nn.ModuleList(layers[index] for index in chosen)
+        available = "an unknown number of" if layers is None else len(layers)
+        raise InputError(f"--student_layers {count}: this model has {available} layers. Name at least 1 of them.")
+    kept = np.linspace(0, len(layers) - 1, count).round().astype(int) if count > 1 else [0]
+    backbone.encoder.layer = nn.ModuleList(layers[index] for index in kept)
     backbone.config.num_hidden_layers = count
     for index, layer in enumerate(backbone.encoder.layer):
         for module in layer.modules():
@@ -269,84 +255,60 @@ def keep_layers(backbone: nn.Module, count: int) -> None:
 PADDING_EFFECT = 0.02  # above the rounding of bfloat16, below the effect in architectures that read padding
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Observed properties of a backbone.
-
-    Args:
-        is_causal: whether the first token does not see the last one.
-        padding_effect: largest change of a token vector when its sentence is padded, relative to the largest vector
-            component; rounding causes about 1e-6.
-    """
-
-    is_causal: bool
-    padding_effect: float
-
-
 def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = None) -> None:
-    """Tries out a backbone, unless it is a verified encoder, and warns the user of its limits.
+    """Runs a backbone on a few tokens, unless it is a verified encoder, and warns the user of its limits.
 
     Args:
         pooling: pooling of its token vectors; None if a classifier reads them.
 
     Raises:
-        InputError: it does not run, or the pooling reads a first token that sees no other.
+        InputError: it does not run on `input_ids` and `attention_mask`, or the pooling reads a first token that sees no
+            other.
     """
     kind = backbone.config.model_type
     if kind in POSITIONS and kind not in DECODERS:
         return
-    trial = try_out(backbone, tokenizer)
-    if trial.is_causal and pooling is not None and "cls" in pooling.split("+"):
+    try:
+        is_causal, padding_effect = observe_architecture(backbone, tokenizer)
+    except Exception as error:  # architectures that are not encoders fail in many ways
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"--pooling {pooling} reads the first token, but in a {kind} model that token sees no other: sentences "
-            "with the same beginning would be equal. Pass --pooling mean."
+            f"A {kind} model does not run on plain sentences ({reason}). Take an encoder, such as a BERT, RoBERTa or "
+            "ModernBERT, or a decoder that is trained for embeddings."
+        ) from error
+    if is_causal and pooling is not None and "cls" in pooling.split("+"):
+        raise InputError(
+            f"--pooling {pooling} reads the first token, but in a {kind} model that token sees no other. Pass mean."
         )
-    if trial.padding_effect > PADDING_EFFECT:
+    if padding_effect > PADDING_EFFECT:
         logger.warning(
             "%s models read padded places: vectors and scores depend on the other sentences of a batch (here by "
             "%.0f%%). Take another architecture, or compute in batches of one.",
             kind,
-            100 * trial.padding_effect,
+            100 * padding_effect,
         )
 
 
 @torch.no_grad()
-def try_out(backbone: nn.Module, tokenizer) -> Trial:
+def observe_architecture(backbone: nn.Module, tokenizer) -> tuple[bool, float]:
     """Runs a backbone on a sentence with and without padding, and on two sentences that differ in the last token.
 
-    Raises:
-        InputError: it does not run on `input_ids` and `attention_mask`, as an encoder must.
+    Returns:
+        Whether the first token does not see the last one; and the largest change of a token vector when its sentence is
+        padded, relative to the largest vector component (rounding causes about 1e-6).
     """
     special = set(tokenizer.all_special_ids)
     a, b, c, d, e = [number for number in range(len(special) + 5) if number not in special][:5]
-    padded = [[a, b, c, d], [a, b, c, e], [a, b, c, tokenizer.pad_token_id]]
-    mask = [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]]
+    padded = torch.tensor([[a, b, c, d], [a, b, c, e], [a, b, c, tokenizer.pad_token_id]], device=backbone.device)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]], device=backbone.device)
+    attention = backbone.config._attn_implementation
+    backbone.config._attn_implementation = "sdpa" if attention in FLASH else attention  # its kernels need a GPU
     try:
-        with evaluating(backbone), on_any_device(backbone.config):
-            one_end, other_end, short = _vectors(backbone, padded, mask)
-            (alone,) = _vectors(backbone, [[a, b, c]], [[1, 1, 1]])
-    except Exception as error:  # architectures that are not encoders fail in many ways
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"A {backbone.config.model_type} model does not run on plain sentences ({reason}). Take an encoder, such "
-            "as a BERT, RoBERTa, ModernBERT, or a decoder that is trained for embeddings."
-        ) from error
-    effect = (short[:3] - alone).abs().max() / alone.abs().max()
-    return Trial(torch.equal(one_end[0], other_end[0]), float(effect))
-
-
-@contextmanager
-def on_any_device(config) -> Iterator[None]:
-    """Replaces flash attention, whose kernels need a GPU, to which a loaded model has not been moved yet."""
-    chosen = config._attn_implementation
-    config._attn_implementation = "sdpa" if chosen in FLASH else chosen
-    try:
-        yield
+        with evaluating(backbone):
+            one_end, other_end, short = averaged_layers(backbone, (-1,), input_ids=padded, attention_mask=mask).float()
+            rows = {"input_ids": padded[2:, :3], "attention_mask": mask[2:, :3]}
+            (alone,) = averaged_layers(backbone, (-1,), **rows).float()
     finally:
-        config._attn_implementation = chosen
-
-
-def _vectors(backbone: nn.Module, ids: list[list[int]], mask: list[list[int]]) -> torch.Tensor:
-    inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-    inputs = {name: tensor.to(backbone.device) for name, tensor in inputs.items()}
-    return averaged_layers(backbone, (-1,), **inputs).float()
+        backbone.config._attn_implementation = attention
+    effect = (short[:3] - alone).abs().max() / alone.abs().max()
+    return torch.equal(one_end[0], other_end[0]), float(effect)

@@ -74,8 +74,7 @@ class Adapter:
         shapes = {name: weight.shape for name, weight in self.model.named_parameters() if weight.requires_grad}
         if {name: weight.shape for name, weight in saved.items()} != shapes:
             raise InputError(
-                f"{folder} was saved by a run of another kind: its trained weights are not those of this LoRA adapter. "
-                "Resume with the recipe it was started with."
+                f"{folder} was saved by another kind of run, not with this LoRA adapter. Resume with its own recipe."
             )
         return saved
 
@@ -159,13 +158,12 @@ def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> Non
         for name, module in inner.named_modules()
         if isinstance(module, nn.Linear | Conv1D) and not f"{name}.".startswith(within)
     ]
-    known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
+    names = ", ".join(sorted({name.split(".")[-1] for name in linear}))
     for target in targets:
-        found = linear if target == "all-linear" else [name for name in linear if f".{name}".endswith(f".{target}")]
-        if not found:
+        if target != "all-linear" and not any(f".{name}".endswith(f".{target}") for name in linear):
             raise InputError(
                 f"--lora_target_modules {target}: no such linear layer outside the head of this "
-                f"{inner.config.model_type} model, only {known or 'none at all'}. Name some of those, or all-linear."
+                f"{inner.config.model_type} model, only {names or 'none at all'}. Name some of those, or all-linear."
             )
 
 
@@ -180,8 +178,8 @@ def four_bit_config():
     if not torch.cuda.is_available() or find_spec("bitsandbytes") is None:
         lacking = "no CUDA device" if not torch.cuda.is_available() else "no bitsandbytes"
         raise InputError(
-            f"--load_in_4bit needs a CUDA device and bitsandbytes, and there is {lacking} here: the weights would be "
-            "loaded in full. Leave it out, or run on a GPU after `pip install bitsandbytes`."
+            f"--load_in_4bit needs a CUDA device and bitsandbytes, and there is {lacking} here. Leave it out, or run "
+            "on a GPU after `pip install bitsandbytes`."
         )
     return BitsAndBytesConfig(
         load_in_4bit=True,

@@ -1,4 +1,4 @@
-"""Load the pooling of a folder and the modules after it, which sentence-transformers or we wrote."""
+"""Modules after the backbone: those that a folder of sentence-transformers or ours describes, built and loaded."""
 
 import inspect
 import logging
@@ -27,6 +27,8 @@ from cosent.models.folder import (
 )
 from cosent.models.pooling import FIRST_LAST_MEAN, LINEAR_CLS, MODE_KEYS, POOLINGS, Pooling
 from cosent.models.prompts import BI_ENCODER, Prompts
+
+logger = logging.getLogger(__name__)
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 NOT_OF_ONE_VECTOR = ("GLU", "MultiheadAttention", "Softmax2d", "Threshold")
@@ -113,61 +115,8 @@ class Dropout(nn.Module):
         return {"dropout": self.dropout_layer.p}
 
 
-TAIL = {kind.__name__: kind for kind in (Dense, Normalize, LayerNorm, Dropout)}
+AFTER_POOLING = {kind.__name__: kind for kind in (Dense, Normalize, LayerNorm, Dropout)}
 WITHOUT_WEIGHTS = ("Normalize", "Dropout")
-
-
-def build(kind: str, config: dict[str, Any], file: str, width: int) -> nn.Module:
-    """Builds a module with fresh weights from its config.
-
-    Args:
-        kind: name of its class.
-        config: content of its `config.json`, by sentence-transformers or us.
-        file: name of that file, for messages.
-        width: width of the vectors that it reads.
-
-    Raises:
-        InputError: another module, a key, a width or an activation that is not computed here.
-    """
-    if kind not in TAIL:
-        raise InputError(
-            f"{file} belongs to the module {kind}, and only {', '.join(TAIL)} are computed here: its vectors would be "
-            "others. Remove it from modules.json, or take another model."
-        )
-    known = {name: value for name, value in config.items()
-             if name not in READS_AND_WRITES or value not in (None, "sentence_embedding")}  # fmt: skip
-    try:
-        inspect.signature(TAIL[kind]).bind(**known)
-    except TypeError as error:
-        raise InputError(
-            f"{file} describes a {kind} by {known}, which is not computed here ({error}): its vectors would be others. "
-            "Correct the file, or start from another model."
-        ) from error
-    reads = known.get("in_features", known.get("dimension", width))
-    if reads != width:
-        raise InputError(
-            f"{file} describes a {kind} of vectors of width {reads}, but those before it have {width}: nothing could "
-            "be computed. Correct the file, or start from another model."
-        )
-    named = str(known.get("activation_function", TANH))
-    if not named.startswith("torch.nn.") or named.rsplit(".", 1)[-1] not in ACTIVATIONS:
-        raise InputError(
-            f"{file} names the activation {named}, which is none of torch.nn ({', '.join(ACTIVATIONS)}): another one "
-            "would give other vectors. Correct the file, or start from another model."
-        )
-    return TAIL[kind](**known)
-
-
-def embedding_dimension(width: int, tail: nn.Sequential) -> int:
-    """Width of the vectors that a tail makes out of vectors of a `width`."""
-    return next((module.linear.out_features for module in reversed(tail) if isinstance(module, Dense)), width)
-
-
-logger = logging.getLogger(__name__)
-
-PORTED_POOLER = "roformer.pooler.dense."
-POOLING_KEYS = {"word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt"}
-POOLING_KEYS |= set(MODE_KEYS.values())
 
 
 class Module(NamedTuple):
@@ -183,25 +132,107 @@ class Module(NamedTuple):
     folder: str
     config: dict[str, Any]
 
+    @classmethod
+    def read(cls, path: str, listed: dict[str, Any]) -> "Module":
+        """What `modules.json` and the module's own config say of it."""
+        known = listed["type"] == OURS or listed["type"].startswith("sentence_transformers.")
+        config = read_json(path, f"{listed['path']}/config.json") if listed["path"] else None
+        return cls(listed["type"].rsplit(".", 1)[-1] if known else listed["type"], listed["path"], config or {})
 
-class Saved(NamedTuple):
-    """What a folder has after its backbone.
+    def build(self, path: str, width: int) -> nn.Module:
+        """The module with fresh weights.
+
+        Args:
+            path: folder or Hub id of the model.
+            width: width of the vectors that it reads.
+
+        Raises:
+            InputError: another module, a key, a width or an activation that is not supported.
+        """
+        file = f"{path}/{self.folder}/config.json"
+        config = {
+            name: value
+            for name, value in self.config.items()
+            if name not in READS_AND_WRITES or value not in (None, "sentence_embedding")
+        }
+        try:
+            inspect.signature(AFTER_POOLING[self.kind]).bind(**config)
+        except TypeError as error:
+            raise InputError(f"{file} describes an unsupported {self.kind} ({error}). Correct the file.") from error
+        reads = config.get("in_features", config.get("dimension", width))
+        if reads != width:
+            raise InputError(f"{file}: the {self.kind} reads vectors of width {reads}, got {width}. Correct the file.")
+        activation = str(config.get("activation_function", TANH))
+        if not activation.startswith("torch.nn.") or activation.rsplit(".", 1)[-1] not in ACTIVATIONS:
+            raise InputError(
+                f"{file}: unsupported activation {activation}. Take one of torch.nn: {', '.join(ACTIVATIONS)}."
+            )
+        return AFTER_POOLING[self.kind](**config)
+
+
+@dataclass(frozen=True)
+class SavedModules:
+    """Modules that a folder has after its backbone.
 
     Args:
         mode: our name of the pooling; empty if there is none.
         pooling: folder of the pooling.
-        tail: the modules after it.
-        obstacles: what is not computed here, in words.
+        after_pooling: the modules after it.
+        unsupported: what sentence-transformers would compute otherwise, by file and key; empty for nothing.
     """
 
     mode: str
     pooling: str
-    tail: list[Module]
-    obstacles: list[str]
+    after_pooling: list[Module]
+    unsupported: list[str]
+
+    @property
+    def is_linear_cls(self) -> bool:
+        """Whether this is what `linear_cls` stands for: [CLS] and a square Dense layer without activation."""
+        if self.mode != "cls" or not self.after_pooling or self.after_pooling[0].kind != "Dense":
+            return False
+        config = self.after_pooling[0].config
+        square = config.get("in_features") == config.get("out_features") and not config.get("use_residual")
+        return square and str(config.get("activation_function")).endswith(".Identity")
+
+
+POOLING_KEYS = {
+    "word_embedding_dimension",
+    "embedding_dimension",
+    "pooling_mode",
+    "include_prompt",
+    *MODE_KEYS.values(),
+}
+
+
+def read_saved(path: str) -> SavedModules | None:
+    """The modules of a folder or Hub id; None for a bare backbone or a cross-encoder."""
+    listed = read_json(path, MODULES)
+    if listed is None or is_cross_encoder(path):
+        return None
+    backbone, *rest = [Module.read(path, one) for one in listed]
+    layers = rest.pop(0) if rest and rest[0].kind == "WeightedLayerPooling" else None
+    pooling, *after_pooling = rest or [Module("no pooling", "", {})]
+    unsupported = [f"{MODULES}: {module.kind}" for module in after_pooling if module.kind not in AFTER_POOLING]
+    if (backbone.kind, backbone.folder) != ("Transformer", ""):
+        return SavedModules("", "", after_pooling, [f"{MODULES}: {backbone.kind} in {backbone.folder!r}"])
+    if pooling.kind != "Pooling":
+        return SavedModules("", "", after_pooling, [f"{MODULES}: {pooling.kind} in place of a Pooling", *unsupported])
+    mode, file = read_mode(pooling.config), f"{pooling.folder}/config.json"
+    if not set(mode.split("+")) <= set(POOLINGS):
+        unsupported.append(f"{file}: pooling {mode}")
+    unsupported += [f"{file}: {key}" for key in sorted(pooling.config.keys() - POOLING_KEYS)]
+    if layers is not None:
+        weights = read_weights(path, layers.folder)["layer_weights"]
+        first_last = layers.config["layer_start"] == 1 and torch.equal(weights, first_and_last(len(weights)))
+        if mode != "mean" or not first_last:
+            unsupported.append(f"{layers.folder}: other layers than the mean of the first and last")
+        mode = FIRST_LAST_MEAN
+    return SavedModules(mode, pooling.folder, after_pooling, unsupported)
 
 
 def load_modules(
-    path: str, hidden_size: int, wanted: str | None, seed: int, default: str = "mean"
+    path: str, hidden_size: int, pooling_choice: str | None, seed: int, default: str = "mean"
 ) -> tuple[Pooling, list[nn.Module]]:
     """Builds the pooling of a folder or Hub id and the modules after it, with their weights.
 
@@ -210,53 +241,47 @@ def load_modules(
     the modules after it only those without weights stay, and a warning names the others.
 
     Args:
-        wanted: one of `CHOICES`, or several modes joined by `+`.
+        pooling_choice: one of `CHOICES`, or several modes joined by `+`; None for that of the folder.
         seed: seed of weights that the folder does not have.
 
     Raises:
-        InputError: a module that is not computed here, and no other pooling is requested.
+        InputError: an unsupported module, and no other pooling is requested.
     """
     saved = read_saved(path)
     if saved is not None:
-        if wanted is None and saved.obstacles:
+        if pooling_choice is None and saved.unsupported:
             raise InputError(
-                f"{path} has what this project does not compute: {'; '.join(saved.obstacles)}. Its vectors would be "
-                "others. Name a --pooling to start only from its backbone, or take another model."
+                f"{path} has unsupported modules or settings ({'; '.join(saved.unsupported)}). Name a --pooling to "
+                "start from its backbone only, or take another model."
             )
-        same = (None, saved.mode, LINEAR_CLS) if is_linear_cls(saved) else (None, saved.mode)
-        if wanted in same and not saved.obstacles:
-            return load_saved(path, saved, hidden_size, seed)
-    ported = ported_pooler(path) if saved is None and wanted in (None, LINEAR_CLS) else {}
-    chosen = wanted or (LINEAR_CLS if ported else default)
-    pooling = Pooling("cls" if chosen == LINEAR_CLS else chosen, hidden_size, seed)
-    tail: list[nn.Module] = []
-    if chosen == LINEAR_CLS:
+        own = pooling_choice in (None, saved.mode) or (pooling_choice == LINEAR_CLS and saved.is_linear_cls)
+        if own and not saved.unsupported:
+            pooling = Pooling(saved.mode, hidden_size, seed)
+            load_weights(pooling, path, saved.pooling)
+            modules: list[nn.Module] = []
+            for described in saved.after_pooling:
+                modules.append(described.build(path, embedding_dimension(pooling.embedding_dimension, modules)))
+                load_weights(modules[-1], path, described.folder)
+            return pooling, modules
+    ported = ported_pooler(path) if saved is None and pooling_choice in (None, LINEAR_CLS) else {}
+    mode = pooling_choice or (LINEAR_CLS if ported else default)
+    pooling, modules = Pooling("cls" if mode == LINEAR_CLS else mode, hidden_size, seed), []
+    if mode == LINEAR_CLS:
         dense = Dense(hidden_size, hidden_size, activation_function=IDENTITY, seed=seed)
         if ported:
             dense.linear.load_state_dict(ported)
-        tail.append(dense)
-    for kind, folder, config in saved.tail if saved is not None else []:
-        if kind in WITHOUT_WEIGHTS:
-            tail.append(build(kind, config, f"{path}/{folder}/config.json", pooling.embedding_dimension))
+        modules.append(dense)
+    for described in saved.after_pooling if saved is not None else []:
+        if described.kind in WITHOUT_WEIGHTS:
+            modules.append(described.build(path, pooling.embedding_dimension))
         else:
-            logger.warning("%s of %s belongs to its own pooling: --pooling %s starts without it.", folder, path, wanted)
-    return pooling, tail
+            logger.warning("--pooling %s starts without %s of %s.", pooling_choice, described.folder, path)
+    return pooling, modules
 
 
-def load_saved(path: str, saved: Saved, hidden_size: int, seed: int) -> tuple[Pooling, list[nn.Module]]:
-    """Builds what a folder describes, with its weights."""
-    pooling = Pooling(saved.mode, hidden_size, seed)
-    load_weights(pooling, path, saved.pooling)
-    return pooling, load_tail(path, saved.tail, pooling.embedding_dimension)
-
-
-def load_tail(path: str, modules: list[Module], width: int) -> list[nn.Module]:
-    """Builds modules of `tail.py` with their weights; the first reads vectors of a `width`."""
-    tail: list[nn.Module] = []
-    for kind, folder, config in modules:
-        tail.append(build(kind, config, f"{path}/{folder}/config.json", embedding_dimension(width, tail)))
-        load_weights(tail[-1], path, folder)
-    return tail
+def embedding_dimension(width: int, modules: "nn.Sequential | list[nn.Module]") -> int:
+    """Width of the vectors that modules after the pooling make of vectors of a `width`."""
+    return next((module.linear.out_features for module in reversed(modules) if isinstance(module, Dense)), width)
 
 
 def load_weights(module: nn.Module, path: str, folder: str) -> None:
@@ -267,70 +292,24 @@ def load_weights(module: nn.Module, path: str, folder: str) -> None:
     """
     expected = {name: tuple(weight.shape) for name, weight in module.state_dict().items()}
     weights = read_weights(path, folder) if expected else {}
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    if found != expected:
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    if shapes != expected:
         raise InputError(
-            f"Expected the weights {expected} of a {type(module).__name__} in {path}/{folder}, got {found or 'none'}: "
-            "they would start at random. Copy the folder once more, with all its files."
+            f"{path}/{folder}: expected the weights {expected} of a {type(module).__name__}, got {shapes or 'none'}. "
+            "Copy the folder once more, with all its files."
         )
     module.load_state_dict(weights)
 
 
-def is_linear_cls(saved: Saved) -> bool:
-    """Whether a folder has what `linear_cls` stands for: [CLS] and a square Dense layer without activation."""
-    if saved.mode != "cls" or not saved.tail or saved.tail[0].kind != "Dense":
-        return False
-    config = saved.tail[0].config
-    square = config.get("in_features") == config.get("out_features") and not config.get("use_residual")
-    return square and str(config.get("activation_function")).endswith(".Identity")
-
-
-def read_saved(path: str) -> Saved | None:
-    """Reads which modules a folder or Hub id has; None for a bare backbone or a cross-encoder."""
-    if read_json(path, MODULES) is None or is_cross_encoder(path):
-        return None
-    backbone, *rest = read_modules(path)
-    layers = rest.pop(0) if rest and rest[0].kind == "WeightedLayerPooling" else None
-    pooling, *tail = rest or [Module("no pooling", "", {})]
-    if (backbone.kind, backbone.folder) != ("Transformer", ""):
-        return Saved("", "", tail, [f"{MODULES} begins with {backbone.kind} in the folder {backbone.folder!r}"])
-    unknown = [module.kind for module in tail if module.kind not in TAIL]
-    obstacles = [f"{MODULES} names the module {kind}" for kind in unknown]
-    if pooling.kind != "Pooling":
-        return Saved("", "", tail, [f"{MODULES} names {pooling.kind} where its pooling should be", *obstacles])
-    mode = read_mode(pooling.config)
-    described = f"{pooling.folder}/config.json says"
-    if not set(mode.split("+")) <= set(POOLINGS):
-        obstacles.append(f"{described} pooling {mode}")
-    obstacles += [f"{described} {key}" for key in sorted(pooling.config.keys() - POOLING_KEYS)]
-    if layers is not None:
-        weights = read_weights(path, layers.folder)["layer_weights"]
-        first_last = layers.config["layer_start"] == 1 and torch.equal(weights, first_and_last(len(weights)))
-        if mode != "mean" or not first_last:
-            obstacles.append(f"{MODULES} names {layers.folder}, other layers than the mean of the first and last")
-        mode = FIRST_LAST_MEAN
-    return Saved(mode, pooling.folder, tail, obstacles)
-
-
-def read_modules(path: str) -> list[Module]:
-    """All modules that a folder or Hub id names, in their order."""
-    return [read_module(path, one) for one in read_json(path, MODULES)]
-
-
-def read_module(path: str, listed: dict[str, Any]) -> Module:
-    """Reads what `modules.json` and the module's own config say about it."""
-    known = listed["type"] == OURS or listed["type"].startswith("sentence_transformers.")
-    kind = listed["type"].rsplit(".", 1)[-1] if known else listed["type"]
-    config = read_json(path, f"{listed['path']}/config.json") if listed["path"] else None
-    return Module(kind, listed["path"], config or {})
+PORTED_POOLER = "roformer.pooler.dense."
 
 
 def ported_pooler(path: str) -> dict[str, torch.Tensor]:
     """Weight and bias of the pooler of a RoFormer-Sim's PyTorch port; empty for any other model."""
     if (read_json(path, "config.json") or {}).get("model_type") != "roformer":
         return {}
-    return {name.removeprefix(PORTED_POOLER): value for name, value in read_weights(path).items()
-            if name.startswith(PORTED_POOLER)}  # fmt: skip
+    weights = read_weights(path).items()
+    return {name.removeprefix(PORTED_POOLER): value for name, value in weights if name.startswith(PORTED_POOLER)}
 
 
 # Settings of the backbone: the first file that exists counts, and the first is written.
@@ -342,17 +321,14 @@ TRANSFORMER_CONFIGS = (
     ),
 )
 TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
-NOTHING = ({}, None)
-# Values that mean what is computed here, of settings that may mean other vectors.
-EXPECTED: dict[str, tuple] = {
-    "transformer_task": ("feature-extraction",),
-    "module_output_name": ("token_embeddings",),
-    "modality_config": (TEXT,),
-    "tokenizer_name_or_path": (None,),
-    "truncate_dim": (None,),
-    "config_args": (*NOTHING, {"output_hidden_states": True}),
-    "config_kwargs": (*NOTHING, {"output_hidden_states": True}),
-    **dict.fromkeys(("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs"), NOTHING),
+ALL_LAYERS = {"output_hidden_states": True}
+# Values that mean what is computed here, of settings that may mean other vectors; so does an empty value of any.
+EXPECTED = {
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "modality_config": TEXT,
+    "config_args": ALL_LAYERS,
+    "config_kwargs": ALL_LAYERS,
 }
 # Settings that are applied here, or mean only speed, images or `encode_query`.
 APPLIED = ("max_seq_length", "do_lower_case")
@@ -360,8 +336,8 @@ HARMLESS = ("unpad_inputs", "query_length", "document_length", "query_expansion"
 
 
 @dataclass(frozen=True)
-class Carried:
-    """Content of a starting folder that is written again as it is.
+class KeptSettings:
+    """Settings and weights of a starting folder that are written again as they are.
 
     Args:
         settings: `config_sentence_transformers.json`: prompts, similarity function, versions and the like.
@@ -374,7 +350,7 @@ class Carried:
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: str, weights: dict[str, torch.Tensor]) -> "Carried":
+    def read(cls, path: str, weights: dict[str, torch.Tensor]) -> "KeptSettings":
         """Reads both files of a folder or Hub id; those of a cross-encoder are about another model.
 
         Raises:
@@ -383,21 +359,22 @@ class Carried:
         if is_cross_encoder(path):
             return cls(weights=weights)
         settings = read_json(path, SETTINGS) or {}
-        refuse(f"{path}/{SETTINGS}", {"truncate_dim": settings.get("truncate_dim")})
+        refuse(f"{path}/{SETTINGS}", "truncate_dim", settings.get("truncate_dim"))
         name = next((name for name in TRANSFORMER_CONFIGS if read_json(path, name)), TRANSFORMER_CONFIG)
         transformer = read_json(path, name) or {}
         for key, value in transformer.items():
             if key not in (*APPLIED, *HARMLESS):  # of the inputs of a model, only text is read here
-                refuse(f"{path}/{name}", {key: value.get("text", TEXT) if key == "modality_config" else value})
+                refuse(f"{path}/{name}", key, value.get("text", TEXT) if key == "modality_config" else value)
         transformer = {key: value for key, value in transformer.items() if not key.endswith(("_args", "_kwargs"))}
         return cls(settings, transformer, weights)
 
-    def prepare(self, tokenizer) -> None:
+    def apply(self, tokenizer) -> None:
         """Applies the maximum length and lower case to a tokenizer, which is saved with both."""
         if self.transformer.get("max_seq_length") is not None:
             tokenizer.model_max_length = self.transformer["max_seq_length"]
         backend = tokenizer.backend_tokenizer
-        if self.transformer.get("do_lower_case") and not lowers(backend.normalizer):
+        parts = backend.normalizer if isinstance(backend.normalizer, Sequence) else [backend.normalizer]
+        if self.transformer.get("do_lower_case") and not any(isinstance(part, Lowercase) for part in parts):
             backend.normalizer = Sequence([Lowercase(), *([] if backend.normalizer is None else [backend.normalizer])])
 
     def save(self, folder: str | Path, prompts: Prompts, max_length: int, all_layers: bool) -> None:
@@ -412,32 +389,25 @@ class Carried:
             write_json(Path(folder, SETTINGS), {"model_type": BI_ENCODER} | self.settings | prompts.config())
         transformer = {"do_lower_case": False} | self.transformer | {"max_seq_length": max_length}
         if all_layers:
-            transformer["config_args"] = {"output_hidden_states": True}
+            transformer["config_args"] = ALL_LAYERS
         write_json(Path(folder, TRANSFORMER_CONFIG), transformer)
 
 
-def refuse(file: str, settings: dict[str, Any]) -> None:
-    """Refuses a setting that is not among `EXPECTED`."""
-    for key, value in settings.items():
-        if value not in EXPECTED.get(key, ()):
-            raise InputError(
-                f"{file} sets {key} to {value!r}, which this project does not apply: its vectors would be others "
-                "in sentence-transformers. Remove the key, or take another model."
-            )
-
-
-def lowers(normalizer) -> bool:
-    """Whether a tokenizer's normalizer begins with what sentence-transformers adds for `do_lower_case`."""
-    parts = normalizer if isinstance(normalizer, Sequence) else [normalizer]
-    return any(isinstance(part, Lowercase) for part in parts)
+def refuse(file: str, key: str, value: Any) -> None:
+    """Refuses a setting that is neither empty nor the value in `EXPECTED`."""
+    if value not in (None, {}) and value != EXPECTED.get(key):
+        raise InputError(
+            f"{file}: {key} = {value!r} is not supported, and vectors would differ from sentence-transformers. Remove "
+            "the key, or take another model."
+        )
 
 
 @cache
 def warn_of_similarity(path: str, name: str) -> None:
     """Says once that a folder's similarity function is not the one that is trained and measured here."""
     logger.warning(
-        "%s asks sentence-transformers for %s similarity. Here all training and all scores are of cosines, and the "
-        "saved folder asks for the same as before: for cosines there too, remove similarity_fn_name from its %s.",
+        "%s asks sentence-transformers for %s similarity, and the saved folder will too; here all scores are cosines. "
+        "For cosines there, remove similarity_fn_name from its %s.",
         path,
         name,
         SETTINGS,

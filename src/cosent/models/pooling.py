@@ -123,8 +123,8 @@ class Pooling(nn.Module):
         """
         if "attention_mask" not in features:
             raise ValueError(
-                "Expected a padded batch with its attention_mask, got sentences in one row: they would be pooled "
-                "together. Set model[0].unpad_inputs = False."
+                "Expected a padded batch with its attention_mask, got sentences in one row. Set "
+                "model[0].unpad_inputs = False."
             )
         tokens = features["token_embeddings"]
         if self.layers != (-1,):

@@ -38,8 +38,8 @@ class Prompts:
     def __post_init__(self):
         if self.default_name is not None and self.default_name not in self.texts:
             raise InputError(
-                f"config_sentence_transformers.json: default_prompt_name is {self.default_name!r}, which is none of "
-                f"the prompts ({self.names}). Sentences would be read without it. Correct the file."
+                f"{SETTINGS}: default_prompt_name is {self.default_name!r}, which is none of the prompts "
+                f"({self.names}). Correct the file."
             )
 
     @classmethod
@@ -91,8 +91,7 @@ class Prompts:
             return ""
         if name not in self.texts:
             raise InputError(
-                f"The model has no prompt called {name!r} ({self.names}): sentences would be read without it. Take one "
-                "of its names, or pass the text itself as the prompt."
+                f"The model has no prompt called {name!r} ({self.names}). Take one of those, or pass the text itself."
             )
         return self.texts[name]
 
@@ -107,8 +106,8 @@ class Prompts:
         Raises:
             InputError: as for `text`, or more than two.
         """
-        prompts, names = one_a_side(prompt), one_a_side(prompt_name)
-        return self.text(prompts[0], names[0]), self.text(prompts[1], names[1])
+        first, second = zip(two_sides(prompt), two_sides(prompt_name), strict=True)
+        return self.text(*first), self.text(*second)
 
     def for_search(self) -> tuple[str, str]:
         """The texts to put in front of queries and of the sentences that are searched, unless others are asked for.
@@ -128,9 +127,9 @@ class Prompts:
         """
         first, second = sides
         if first != second:
-            known = {first, second} <= set(self.texts.values())
-            return replace(self, texts=self.texts | ({} if known else dict(zip(SIDES, sides, strict=True))),
-                           default_name=None)  # fmt: skip
+            named = {first, second} <= set(self.texts.values())
+            texts = {} if named else dict(zip(SIDES, sides, strict=True))
+            return replace(self, texts=self.texts | texts, default_name=None)
         if not first:
             return replace(self, default_name=None)
         if self.text() == first:
@@ -139,14 +138,11 @@ class Prompts:
         return replace(self, texts=self.texts | {name: first}, default_name=name)
 
 
-def one_a_side(given: str | Sequence[str] | None) -> Sequence[str | None]:
-    """Two values: one, or none, counts for both sides."""
-    values = [given] if given is None or isinstance(given, str) else given
+def two_sides(prompt: str | Sequence[str] | None) -> Sequence[str | None]:
+    """A prompt for each sentence of a pair; one, or none, counts for both."""
+    values = [prompt] if prompt is None or isinstance(prompt, str) else prompt
     if len(values) not in (1, 2):
-        raise InputError(
-            f"Expected one prompt for both sentences or two, for the first and the second, got {len(values)}: "
-            f"{', '.join(map(repr, values))}."
-        )
+        raise InputError(f"Expected one prompt for a pair or two, got {len(values)}: {', '.join(map(repr, values))}.")
     return [values[0], values[-1]]
 
 
@@ -192,8 +188,8 @@ def check_line_breaks(prompts: list[str] | None) -> None:
     for prompt in prompts or []:
         if "\\n" in prompt:
             raise InputError(
-                f"--prompt {prompt!r} holds a backslash and an n where a line break was probably meant: the model "
-                "would read both characters. In a shell write $'Instruct: ...\\nQuery:', in a recipe use double quotes."
+                f"--prompt {prompt!r} holds a backslash and an n, not a line break. In a shell write "
+                "$'Instruct: ...\\nQuery:', in a recipe use double quotes."
             )
 
 

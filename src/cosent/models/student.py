@@ -43,13 +43,15 @@ class Student(SentenceEncoder):
         InputError: a pooling of several layers.
     """
 
-    def __init__(self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, tail: Iterable[nn.Module] = ()):
+    def __init__(
+        self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()
+    ):
         if pooling.layers != (-1,):
             raise InputError(
-                f"--pooling {pooling.mode} reads several layers, but a student's losses read only the last. Choose "
-                "another, e.g. linear_cls, cls or mean."
+                f"--pooling {pooling.mode} reads several layers, but a student's losses read only the last. Pass "
+                "linear_cls, cls or mean."
             )
-        super().__init__(model.roformer, tokenizer, pooling, tail)
+        super().__init__(model.roformer, tokenizer, pooling, after_pooling)
         self.head = model.cls
 
     @classmethod
@@ -78,16 +80,15 @@ class Student(SentenceEncoder):
             kind = load_config(path).model_type
         if kind != "roformer":
             raise InputError(
-                f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer, whose "
-                "results do not depend on the position of a sentence in a row. Take one trained by cosent.distill; to "
-                "train one, start from mini-roformer, or pass --generation false for a pure retrieval model."
+                f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer. Start from "
+                "mini-roformer, or pass --generation false for a pure retrieval model."
             )
         with missing_models(model_name_or_path):
-            model = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))
+            model, _ = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))
         tokenizer = load_tokenizer(path)
-        pool, tail = load_modules(path, model.config.hidden_size, pooling, seed, default=LINEAR_CLS)
-        student = cls(model, tokenizer, pool, tail)
-        student.take_over(path, max_length, unused={})
+        pool, after_pooling = load_modules(path, model.config.hidden_size, pooling, seed, default=LINEAR_CLS)
+        student = cls(model, tokenizer, pool, after_pooling)
+        student.keep_settings(path, max_length, unused={})
         if layers is not None:
             keep_layers(student.backbone, layers)
         return student.to(device=device)
@@ -139,7 +140,7 @@ class Student(SentenceEncoder):
         source = attention_mask * (token_type_ids == 0)
         nothing = each.new_zeros(len(input_ids))
         return {
-            "embeddings": self.tail(self.pooling.pool(hidden, source[:, : hidden.shape[1]])).float(),
+            "embeddings": self.after_pooling(self.pooling.pool(hidden, source[:, : hidden.shape[1]])).float(),
             "target_losses": nothing.index_add(0, sequence, each),
             "target_tokens": nothing.index_add(0, sequence, torch.ones_like(each)),
         }

@@ -19,7 +19,6 @@ from cosent.inference.vectors import ShardSettings, fingerprint
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import Embedder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.ensemble import ScoreEnsemble
 
 logger = logging.getLogger(__name__)
 
@@ -49,21 +48,7 @@ def teacher_vectors(
     place: dict[tuple[str, str], int] = {}
     sides, both = teacher.prompts.sides(**prompts), zip(sentences1, sentences2, strict=True)
     rows = np.array([[place.setdefault(read, len(place)) for read in zip(sides, pair, strict=True)] for pair in both])
-    distinct = list(place)
-
-    def compute(share: slice) -> np.ndarray:
-        some, vectors = distinct[share], None
-        for prompt in dict.fromkeys(sides):
-            chosen = np.array([own == prompt for own, _ in some], dtype=bool)
-            sentences = [sentence for own, sentence in some if own == prompt]
-            encoded = teacher.encode(sentences, normalize=True, show_progress_bar=local_rank() == 0, prompt=prompt)
-            vectors = np.empty((len(some), encoded.shape[1]), dtype=np.float32) if vectors is None else vectors
-            vectors[chosen] = encoded
-        return vectors
-
-    prefixes = {prompt: teacher.prefix(prompt) for prompt in sides}
-    texts = [in_key(prefixes[prompt], sentence) for prompt, sentence in distinct]
-    return cached_array(cache, teacher, texts, compute, "vectors"), rows
+    return prompted_vectors(teacher, list(place), cache), rows
 
 
 def sentence_vectors(
@@ -74,17 +59,28 @@ def sentence_vectors(
     Args:
         prompt: text in front of every sentence; default: the teacher's default prompt.
     """
-    prefix = teacher.prefix(teacher.prompts.text(prompt))
+    text = teacher.prompts.text(prompt)
+    return prompted_vectors(teacher, [(text, sentence) for sentence in sentences], cache)
+
+
+def prompted_vectors(teacher: Embedder, texts: list[tuple[str, str]], cache: Path) -> np.memmap:
+    """Unit vectors of pairs of a prompt and a sentence."""
+    prefixes = {prompt: teacher.prefix(prompt) for prompt in dict.fromkeys(prompt for prompt, _ in texts)}
 
     def compute(share: slice) -> np.ndarray:
-        progress = local_rank() == 0
-        return teacher.encode(sentences[share], normalize=True, show_progress_bar=progress, prompt=prefix.text)
+        vectors = np.empty((len(texts[share]), teacher.embedding_dimension), dtype=np.float32)
+        for prompt in prefixes:
+            rows = [row for row, (own, _) in enumerate(texts[share]) if own == prompt]
+            sentences = [sentence for own, sentence in texts[share] if own == prompt]
+            progress = local_rank() == 0
+            vectors[rows] = teacher.encode(sentences, normalize=True, show_progress_bar=progress, prompt=prompt)
+        return vectors
 
-    return cached_array(cache, teacher, [in_key(prefix, sentence) for sentence in sentences], compute, "vectors")
+    return cached_array(cache, teacher, [in_key(prefixes[prompt], text) for prompt, text in texts], compute, "vectors")
 
 
 def teacher_scores(
-    teacher: CrossEncoder | ScoreEnsemble,
+    teacher: CrossEncoder,
     sentences1: list[str],
     sentences2: list[str],
     cache: Path = DEFAULT_CACHE,

@@ -16,7 +16,6 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, Embedder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.ensemble import ScoreEnsemble
 from cosent.run import Proof
 from cosent.training.sharding import launched_with, whole_state
 
@@ -92,7 +91,7 @@ class FolderProof:
         return proof
 
 
-def answers(encoder: Embedder | CrossEncoder | ScoreEnsemble, pairs: list[tuple[str, str]]) -> np.ndarray:
+def answers(encoder: Embedder | CrossEncoder, pairs: list[tuple[str, str]]) -> np.ndarray:
     """Vectors `(COMPARED, hidden)` of the sentences of pairs, or a cross-encoder's scores `(COMPARED,)`, in float32."""
     firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
     wrapped = vars(encoder).pop("forward", None)  # accelerate's autocast: a model is compared as it is saved
