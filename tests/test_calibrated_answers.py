@@ -12,7 +12,7 @@ from cosent.evaluate import ARGUMENTS as EVALUATE
 from cosent.evaluate import main as evaluate
 from cosent.evaluation.calibration import Isotonic, Platt, fit_calibration, probability_metrics, sigmoid
 from cosent.inference.decision import DecisionRule
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.similarity import ARGUMENTS as SIMILARITY
 from cosent.similarity import SimilarityArguments, answers, choose_rule, line
 from cosent.similarity import main as similarity

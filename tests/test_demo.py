@@ -37,7 +37,7 @@ def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     """Fails if the page gives a verdict by a threshold that was found behind another prompt."""
     from cosent.evaluation.calibration import Platt
     from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.run_record import Environment, RunRecord
+    from cosent.run import Environment, RunRecord
 
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     encoder.save_pretrained(tmp_path)

@@ -27,7 +27,7 @@ from cosent.models.pooling import CHOICES
 from cosent.models.prompts import SavedPromptArguments, check_line_breaks
 from cosent.models.student import Student
 from cosent.models.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
-from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
+from cosent.run import CorpusRecord, RunRecord, manifest_hashes
 from cosent.training import evaluation as verdict
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings

@@ -190,7 +190,7 @@ def joined(pairs: dict) -> tuple[np.ndarray, np.ndarray]:
 def manifest_of(args: MineArguments, corpus, about: dict, left_out: Counter):
     """Manifest of the made corpus, with labels of the mined one."""
     from cosent.data.manifest import Manifest
-    from cosent.run_record import CorpusRecord
+    from cosent.run import CorpusRecord
 
     mined = corpus.manifest
     about["corpus"] = {"name": mined.name, **asdict(CorpusRecord.of(corpus.folder))}

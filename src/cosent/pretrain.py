@@ -20,7 +20,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import load_tokenizer
 from cosent.models.pooling import Pooling
-from cosent.run_record import PretrainingRecord, RunRecord
+from cosent.run import PretrainingRecord, RunRecord
 from cosent.training.arguments import refuse_sharding_flags, use_one_gpu
 from cosent.training.callbacks import check_reporters
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings

@@ -9,7 +9,7 @@ from cosent.cli import parse
 from cosent.data.files import table_writer
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 
 
 @pytest.fixture

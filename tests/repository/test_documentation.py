@@ -20,7 +20,7 @@ from cosent.evaluation.calibration import Platt
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.student import Student
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 
 ROOT = Path(__file__).parents[2]
 CARDS = sorted((ROOT / "src/cosent/encoders").glob("*/README.md"))

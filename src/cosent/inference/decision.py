@@ -8,7 +8,7 @@ import numpy as np
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration, Numbers
 from cosent.models.prompts import described
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from cosent.inference.neighbours import nearest
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import Embedder
 from cosent.models.teacher import fingerprint, sentence_vectors, teacher_scores
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 
 @dataclass(frozen=True)
