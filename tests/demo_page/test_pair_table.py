@@ -5,12 +5,12 @@ import base64
 import numpy as np
 import pytest
 
+from cosent.cli import parse
 from cosent.data.manifest import Manifest
 from cosent.demo_page.models import Judge
 from cosent.demo_page.pair_table import MOST_ROWS, as_tsv, checked, data_address, read_pairs, scored
 from cosent.errors import InputError
-from data_scripts.prepare import main as prepare
-from data_scripts.prepare import parse
+from data_scripts import prepare
 
 EMPTY = ["", None, "", ""]
 
@@ -55,8 +55,8 @@ def test_what_is_exported_can_be_prepared(tmp_path):
     rows = [["我喜欢\t北京", '"我爱北京', "1", "0.9"], EMPTY, ["今天\n好", "明天好", "0", ""], ["a", "b", 1.0, ""]]
     (tmp_path / "pairs.tsv").write_text(as_tsv(rows), encoding="utf-8")
     words = ["mine", "--source", str(tmp_path / "pairs.tsv"), "--label_kind", "binary", "--output", str(tmp_path / "o")]
-    folder = prepare(parse(words))
-    assert Manifest.load(folder).splits["train"]["rows"] == 3
+    prepare.main(*parse(words, *prepare.ARGUMENTS))
+    assert Manifest.load(tmp_path / "o").splits["train"]["rows"] == 3
     assert (tmp_path / "pairs.tsv").read_text(encoding="utf-8").splitlines()[1] == '我喜欢 北京\t"我爱北京\t1'
 
 
