@@ -327,6 +327,14 @@ print(*sorted({"torch", "transformers"} & set(sys.modules)), cosent.SentenceEnco
 """
 
 
+def test_bars_in_a_log_write_every_ten_seconds():
+    """Fails if a night of training leaves a log of ten carriage returns a second."""
+    code = (
+        "from cosent.cli import quiet_bars; quiet_bars(); from tqdm.auto import tqdm; print(tqdm(range(1)).mininterval)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "10.0\n"
+
+
 def test_help_and_the_package_load_nothing_heavy():
     """Fails if `cosent --help`, `cosent similarity --help` or `import cosent` take seconds."""
     result = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.errors import InputError
@@ -22,7 +23,8 @@ def prepared(tmp_path):
     def run(rows, *flags):
         (tmp_path / "bge.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         source = ["mine", "--source", str(tmp_path / "bge.jsonl"), "--output", str(tmp_path / "mine")]
-        return prepare.main(prepare.parse([*source, *flags]))
+        prepare.main(*parse([*source, *flags], *prepare.ARGUMENTS))
+        return tmp_path / "mine"
 
     return run
 

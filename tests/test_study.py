@@ -147,7 +147,7 @@ def test_shipped_studies_are_whole(monkeypatch, tmp_path):
         for run in {run.method: run for run in runs}.values():
             words = ["--config", run.recipe, "--corpus", *run.corpora, "--output_dir", str(tmp_path)]
             parse([*words, *as_words({"use_cpu": True} | run.flags)], *TRAIN_ARGUMENTS)
-        assert f"Launch: python -m cosent.study {path.relative_to(ROOT)}" in path.read_text(encoding="utf-8")
+        assert f"Launch: cosent study {path.relative_to(ROOT)}" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_a_round_of_real_jobs(flags, here, tmp_path, capsys):
         (["--seeds", "1", "1"], "each seed once"),
         (["--ensemble"], "several for --ensemble"),
         (["--set", "corpus=x"], "corpus is set"),
-        (["--set_taught", "batch=8"], "training has no flag 'batch'"),
+        (["--set_taught", "batch=8"], "--set for taught: .*'batch'"),
     ],
 )
 def test_what_is_refused_before_anything_runs(flags, here, tmp_path, changed, words):

@@ -100,7 +100,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
         if strategy is not None and os.environ.pop(LAUNCHED_VARIABLE, None) is None:
             launch(name, strategy, processes)
         arguments = fill(values, *argument_classes)
-        check_world_size(processes_that_met() if shares_work else 1)
+        check_world_size(shares_work)
         try:
             status = job(*arguments)
         except KeyboardInterrupt:
@@ -487,28 +487,20 @@ def launch(module: str, strategy: str, processes: int | None) -> NoReturn:
     sys.exit(subprocess.call(command))
 
 
-def processes_that_met() -> int:
-    """Joins the process group and returns its size; 1 for a process that was not launched with others."""
-    if "WORLD_SIZE" not in os.environ:
-        return 1
-    from accelerate import PartialState
-    from accelerate.utils import parse_flag_from_env
-
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).num_processes
-
-
-def check_world_size(processes: int) -> None:
-    """Refuses processes that were launched together, but without a process group.
-
-    Args:
-        processes: number of processes that this job sees; 1 for a job that cannot use several.
+def check_world_size(shares_work: bool) -> None:
+    """Joins the group of the processes that were launched together.
 
     Raises:
-        InputError: the launcher's WORLD_SIZE is another number.
+        InputError: a job for one process, or processes without a group, as on a CPU that accelerate was not told of.
     """
-    launched = int(os.environ.get("WORLD_SIZE", 1))
-    if launched != processes:
+    launched, met = int(os.environ.get("WORLD_SIZE", 1)), 1
+    if shares_work and "WORLD_SIZE" in os.environ:
+        from accelerate import PartialState
+        from accelerate.utils import parse_flag_from_env
+
+        met = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).num_processes
+    if launched != met:
         raise InputError(
-            f"{launched} processes were launched, but this job sees {processes}: each would do all of the work. On a "
-            "CPU set ACCELERATE_USE_CPU=true and distributed_type MULTI_GPU; start other jobs without a launcher."
+            f"{launched} processes were launched, but this job sees {met}: each would do all of the work. On a CPU set "
+            "ACCELERATE_USE_CPU=true and distributed_type MULTI_GPU; start other jobs without a launcher."
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from cosent.cli import option
 from cosent.errors import InputError
-from cosent.models.folder import MODULES, SETTINGS, read_json
 from cosent.run import read_record
 
 DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
@@ -38,7 +37,7 @@ class Prompts:
     def __post_init__(self):
         if self.default_name is not None and self.default_name not in self.texts:
             raise InputError(
-                f"{SETTINGS}: default_prompt_name is {self.default_name!r}, which is none of the prompts "
+                f"config_sentence_transformers.json: default_prompt_name is {self.default_name!r}, which is none of the prompts "
                 f"({self.names}). Correct the file."
             )
 
@@ -49,6 +48,8 @@ class Prompts:
         Raises:
             InputError: the default prompt is not among the prompts.
         """
+
+        from cosent.models.folder import MODULES, SETTINGS, read_json
 
         config = read_json(path, SETTINGS) or {}
         if config.get("model_type", BI_ENCODER) != model_type:
