@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
-from benchmarks.students import stage_length
+from benchmarks.study_tables import ROOT, limited, run_length
 from cosent.evaluation.significance import difference, resampled_means, resampled_spearman, spearman
-from cosent.reporting.differences import shared_queries, shared_scores
-from cosent.reporting.readme_tables import limited, run_length
-from cosent.studies.results import Result, Study
+from cosent.losses import TOWERS
+from cosent.reporting.comparison import shared_queries, shared_scores
+from cosent.results import Result, Study
 
 UNTRAINED = " before training"  # a row of a study, as its runs found it
 
@@ -45,34 +46,48 @@ def gaps_of_source(claim: dict[str, Any], study: Study) -> dict[str, float]:
     if "share" in claim or any(name.endswith(UNTRAINED) for name in claim["compared"]):
         return {}
     corpus = claim.get("published_corpus", claim["corpus"])
-    methods = [study.rows[name][0].method for name in claim["compared"]]
+    runs = [study.rows[name][0] for name in claim["compared"]]
     gaps: dict[str, float] = {}
-    for table in study.tables(claim.get("quantity", "spearman")):
-        first, second = (
-            {row["encoder"]: row[corpus] for row in table.of(method) if corpus in row} for method in methods
-        )
-        if first != second:
-            gaps |= {encoder: first[encoder] - second[encoder] for encoder in first if encoder in second}
+    for table in yaml.safe_load((ROOT / "results/published.yaml").read_text(encoding="utf-8")):
+        if study.name in table["studies"] and table["measure"] == claim.get("quantity", "spearman"):
+            first, second = (
+                {row["encoder"]: row[corpus] for row in published_rows(table, run) if corpus in row} for run in runs
+            )
+            if first != second:
+                gaps |= {encoder: first[encoder] - second[encoder] for encoder in first if encoder in second}
     return gaps
 
 
+def published_rows(table: dict[str, Any], run: Result) -> list[dict[str, Any]]:
+    """Rows of a published table for the method of a run: those of the encoder named by its variant, or of all encoders.
+
+    None of the other tower.
+    """
+    if run.tower != table.get("tower", "bi_encoder"):
+        return []
+    recipe, *variant = [part for part in run.method.split() if part not in TOWERS]
+    names = (recipe.removesuffix("_mini"), *variant)  # a variant may set another loss
+    rows = [row for row in table["rows"] if row["method"] in names]
+    return [row for row in rows if row["encoder"] in variant] or rows
+
+
 def of_row(study: Study, name: str, corpus: str) -> dict[int, Result]:
-    """Runs of a row that were tested on a corpus, by seed."""
+    """Runs of a row whose test scores of a corpus were kept, by seed; before training, with those from before it."""
     row = name.removesuffix(UNTRAINED)
     runs = {run.seed: run for run in study.rows.get(row, []) if corpus in run.scores}
-    return {seed: untrained(run) for seed, run in runs.items()} if name != row else runs
+    if name == row:
+        return runs
+    return {seed: untrained(run) for seed, run in runs.items()}
 
 
 def untrained(run: Result) -> Result:
     """The run with the test scores and the retrieval from before its training as those after it."""
-    scores = {c: {split: s | {"after": s["before"]} for split, s in splits.items()} for c, splits in run.scores.items()}
-    changed = replace(run, file=run.file.with_suffix(".before"), after=run.before)
-    changed.__dict__["scores"] = scores
-    changed.__dict__["queries"] = {
-        c: {split: replace(q, moments={"after": q.moments["before"]}) for split, q in splits.items()}
-        for c, splits in run.queries.items()
-    }
-    return changed
+    scores = {c: named | {"after": named["before"]} for c, named in run.scores.items() if "before" in named}
+    queries = {
+        c: replace(metrics, moments={"after": metrics.moments["before"]})
+        for c, metrics in run.queries.items() if "before" in metrics.moments
+    }  # fmt: skip
+    return replace(run, after=run.before, scores=scores, queries=queries)
 
 
 def by_spearman(first: list[Result], second: list[Result], corpus: str, share: float) -> dict[str, Any]:
@@ -113,7 +128,7 @@ def right_rows(run: Result, corpus: str) -> np.ndarray:
     The kept scores have exact ranks and rounded values, so the rows above the threshold are counted, from accuracy and
     recall, and not compared with it.
     """
-    test, kept = run.scores[corpus]["test"], run.after[corpus]["test"]
+    test, kept = run.scores[corpus], run.after[corpus]["test"]
     similar = test["labels"] > test["labels"].min()
     above = round(2 * kept["recall"] * similar.sum() + (~similar).sum() - kept["accuracy"] * len(similar))
     lowest = np.sort(test["after"])[-above] if above else np.inf
@@ -121,11 +136,11 @@ def right_rows(run: Result, corpus: str) -> np.ndarray:
 
 
 def by_first_epoch(first: list[Result], second: list[Result], _: str, share: float) -> dict[str, Any]:
-    return over_seeds([100 * run.first_epoch for run in first], [share * 100 * run.first_epoch for run in second])  # type: ignore[operator]
+    return over_seeds([100 * run.first_epoch for run in first], [share * 100 * run.first_epoch for run in second])
 
 
 def by_epochs_to_90(first: list[Result], second: list[Result], _: str, share: float) -> dict[str, Any]:
-    return over_seeds([run.epochs_to_90 for run in first], [share * run.epochs_to_90 for run in second])  # type: ignore[misc, operator]
+    return over_seeds([run.epochs_to_90 for run in first], [share * run.epochs_to_90 for run in second])
 
 
 QUANTITIES = {
@@ -161,7 +176,7 @@ def setting(runs: list[Result], other: str | None) -> str:
 
 def elsewhere(runs: list[Result], corpus: str) -> str | None:
     """The training corpus of all runs, where it is one and another than that of the claim."""
-    trained = {run.trained_on for run in runs}
+    trained = {run.corpus for run in runs}
     return trained.pop() if len(trained) == 1 and corpus not in trained else None
 
 
@@ -184,42 +199,19 @@ def mean_of(rows: list[dict[str, Any]], beyond: float) -> dict[str, Any]:
 
 
 def of_result(claim: dict[str, Any], file: Path) -> dict[str, Any]:
-    """As `of_study`, of the result of a benchmark: what is measured on trained models has no study."""
+    """As `of_study`, of kept measurements on trained models, which have no study.
+
+    A row of the file has either its `difference` from a reference, with the interval, or `values` by run; a single
+    value is compared with every run of the other.
+    """
     result = json.loads(file.read_text(encoding="utf-8"))
-    return RESULTS[result["kind"]](claim, result)
-
-
-def of_students(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Two rows of the table of students; one that has a single run is compared with every run of the other."""
-    sides = [
-        next(row["spearman"] for row in result["rows"] if row["model"].startswith(name)) for name in claim["compared"]
-    ]
-    seeds = max(map(len, sides))
-    first, second = ([100 * value for value in (side * seeds if len(side) == 1 else side)] for side in sides)
-    second = [claim.get("share", 1.0) * value for value in second]
-    about = f"mini and mini-roformer, {result['train_pairs']} pairs, {stage_length(result)} a stage"
-    return over_seeds(first, second) | {"seeds": seeds, "setting": about}
-
-
-def of_merged(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    tower, model = claim["compared"][0].split()
-    row = next(row for row in result["rows"] if row["tower"] == tower and row["model"] == model)
-    mean, low, high = (100 * value for value in row["gain"])
-    return {"mean": mean, "low": low, "high": high, "seeds": row["runs"], "setting": "mini, CoSENT"}
-
-
-def of_fusion(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    methods = claim["compared"][0].split(" + ")
-    row = next(row for row in result["rows"] if row["methods"] == methods and row["corpus"] == claim["corpus"])
-    found = {key: 100 * row["beyond_best"][key] for key in ("mean", "low", "high")}
-    return found | {"seeds": min(row["runs"]), "setting": f"mini, the runs of {row['study']}"}
-
-
-def of_spread(claim: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Mean cosine of all sentences x100 under two methods, by seed."""
-    cosines = {row["method"]: [100 * value for value in row["mean_cosine"]] for row in result["rows"]}
-    first, second = (cosines[name] for name in claim["compared"])
-    return over_seeds(first, second) | {"seeds": len(first), "setting": "mini, the runs of the studies"}
-
-
-RESULTS = {"student": of_students, "merged": of_merged, "fusion": of_fusion, "spread": of_spread}
+    rows = [next(row for row in result["rows"]
+                 if row["name"].startswith(name) and row.get("corpus", claim["corpus"]) == claim["corpus"])
+            for name in claim["compared"]]  # fmt: skip
+    about = {"setting": rows[0].get("setting") or result["setting"]}
+    if "difference" in rows[0]:
+        found = dict(zip(("mean", "low", "high"), (100 * value for value in rows[0]["difference"]), strict=True))
+        return found | {"seeds": rows[0]["runs"]} | about
+    seeds = max(len(row["values"]) for row in rows)
+    first, second = ([100 * value for value in (row["values"] * seeds)[:seeds]] for row in rows)
+    return over_seeds(first, [claim.get("share", 1.0) * value for value in second]) | {"seeds": seeds} | about

@@ -20,7 +20,7 @@ import yaml
 from benchmarks.claim_measures import QUANTITIES, mean_of, of_result, of_study
 from benchmarks.claims_table import FAILS, HOLDS, OPEN
 from cosent.errors import InputError, messages_for_users, write_atomically
-from cosent.studies.results import read_results
+from cosent.results import read_results
 
 ROOT = Path(__file__).parents[1]
 CLAIMS = ROOT / "recipes/studies/claims.yaml"
@@ -99,7 +99,7 @@ def claims_of(claims: list[dict[str, Any]], results: Path) -> list[dict[str, Any
     """Claims with difference, interval, setting and verdict."""
     rows = []
     names = {claim["study"] for claim in claims if "study" in claim}
-    studies = {name: read_results(results / name) for name in names if any((results / name).glob("*.json"))}
+    studies = {name: read_results(results / name) for name in names if (results / name).is_dir()}
     for claim in claims:
         row = dict(claim)
         if "result" in claim:

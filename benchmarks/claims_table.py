@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Cell, Number, Range
+from cosent.reporting.document import Cell, Number, Range, markdown_table
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided at this size"
 UNITS = {

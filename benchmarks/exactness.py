@@ -23,9 +23,8 @@ from transformers import TrainerCallback
 from benchmarks.common import shuffled_rows
 from cosent.data.corpus import labels_of, load_corpus
 from cosent.errors import InputError
-from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Number
-from cosent.run_record import shortened
+from cosent.reporting.document import Number, markdown_table
+from cosent.run import shortened
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.load import TOWERS, adapter, build_model
 from cosent.training.objective import build_objective, loss_targets

@@ -21,9 +21,8 @@ from cosent.compute.onednn import onednn_linears
 from cosent.data.corpus import load_corpus
 from cosent.models.decoding import Sampling, sample_tokens, unilm_mask, unwritable, write_targets
 from cosent.models.student import Student
-from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Cell, Number
-from cosent.run_record import shortened
+from cosent.reporting.document import Cell, Number, markdown_table
+from cosent.run import shortened
 from cosent.training.record import environment
 
 

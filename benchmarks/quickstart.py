@@ -15,9 +15,8 @@ from cosent.data.files import PAIR, open_table
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations
 from cosent.models.auto import load_model
-from cosent.reporting.document import markdown_table
-from cosent.reporting.numbers import Cell, Number
-from cosent.run_record import read_record, shortened
+from cosent.reporting.document import Cell, Number, markdown_table
+from cosent.run import read_record, shortened
 
 PAIRS = "recipes/demo/pairs_8541.tsv"
 SIMILAR = 0.9  # published scores above it are of sentences that say the same; the others are at most 0.72

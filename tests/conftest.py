@@ -5,8 +5,6 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-import json
-import re
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-import yaml
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
 from cosent.data.manifest import Manifest, sha256_of_file
@@ -22,7 +19,8 @@ from cosent.encoders import resolve
 from cosent.evaluation.significance import spearman
 from cosent.models.modules import IDENTITY, Dense
 from cosent.models.pooling import Pooling
-from cosent.run_scores import save_scores
+from cosent.results import Result, read_results, save_results
+from cosent.run import CorpusRecord, Environment
 from tests.launching import later_wins
 
 SENTENCES = [
@@ -156,38 +154,48 @@ def tiny_student(tmp_path_factory) -> Path:
 def make_study(tmp_path):
     """Returns a function that leaves the results of a study, as `cosent.study` does, and gives back its folder."""
 
-    def make(noise: dict[str, float], corpora=("lcqmc",), seeds=(1, 2), name="made_up", keep_scores=True, rows=300):
-        folder = tmp_path / name
-        folder.mkdir()
+    def make(noise: dict[str, float], corpora=("lcqmc",), seeds=(1, 2), name="made_up", keep_scores=True, **changes):
+        results = []
         for corpus in corpora:
-            labels = np.random.default_rng(len(corpus)).integers(0, 2, rows).astype(float)
-            before = np.random.default_rng(0).random(rows)
+            labels = np.random.default_rng(len(corpus)).integers(0, 2, 300).astype(float)
+            before = np.random.default_rng(0).random(300)
             for method, spread in noise.items():
                 for seed in seeds:
                     rng = np.random.default_rng([seed, len(method)])
-                    after = labels + spread * rng.normal(size=rows)
-                    test = {"spearman": spearman(after, labels), "accuracy": 0.8 + 0.01 * seed}
-                    record = {
-                        "study": {"method": method, "corpus": corpus, "seed": seed, "flags": {}},
+                    after = labels + spread * rng.normal(size=300)
+                    test = {"spearman": spearman(after, labels), "accuracy": 0.8 + 0.01 * seed, "oracle_accuracy": 0.9}
+                    arrays = {"labels": labels, "before": before, "after": after, "distances": 1 - before}
+                    fields = {
                         "recipe": {"seed": seed, "model_name_or_path": "mini", "pooling": "mean", "loss": method}
                         | {"learning_rate": 5e-4, "num_train_epochs": 6.0, "per_device_train_batch_size": 32},
-                        "corpora": {corpus: {"folder": corpus, "manifest_sha256": ""}},
+                        "environment": Environment({}, "c" * 40, "CPU", 1),
+                        "corpora": {corpus: CorpusRecord(corpus, "a" * 64)},
                         "before": {corpus: {"test": {"spearman": 0.5}}},
-                        "after": {corpus: {"test": test | {"oracle_accuracy": 0.9}}},
-                        **{"train_seconds": 90, "device": "CPU", "commit": "c" * 40, "threads": 1, "versions": {}},
-                        "speed": {"train_pairs_per_second": 200.0, "score_pairs_per_second": 500.0},
-                        "validation_curve": [[1.0, 0.5], [2.0, 0.58], [3.0, 0.6]],
+                        "after": {corpus: {"test": test}},
+                        "train_seconds": 90.0,
+                        "train_pairs_per_second": 200.0,
+                        "score_pairs_per_second": 500.0,
+                        "validation_curve": [(1.0, 0.5), (2.0, 0.58), (3.0, 0.6)],
+                        "scores": {corpus: arrays} if keep_scores else {},
                     }
-                    stem = re.sub(r"\W+", "-", f"{method}-{corpus}-{seed}")
-                    (folder / f"{stem}.json").write_text(json.dumps(record))
-                    if keep_scores:
-                        arrays = {"labels": labels, "before": before, "after": after, "distances": 1 - before}
-                        save_scores(folder / f"{stem}.npz", {corpus: {"test": arrays}})
+                    results.append(Result(**fields | changes, method=method, corpus=corpus, seed=seed))
         asked = {"methods": list(noise), "corpora": list(corpora), "seeds": list(seeds)}
-        (folder / "study.yaml").write_text(yaml.safe_dump(asked))
-        return folder
+        save_results(tmp_path / name, asked, results)
+        return tmp_path / name
 
     return make
+
+
+@pytest.fixture
+def change_study():
+    """Returns a function that changes every result of a folder and writes them again."""
+
+    def change(folder: Path, edit, **definition) -> None:
+        study = read_results(folder)
+        edited = [edit(result) for result in (*study.results, *study.trials)]
+        save_results(folder, study.definition | definition, [result for result in edited if result is not None])
+
+    return change
 
 
 @pytest.fixture

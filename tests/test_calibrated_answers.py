@@ -11,7 +11,7 @@ from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS as EVALUATE
 from cosent.evaluate import main as evaluate
 from cosent.evaluation.calibration import DecisionRule, Isotonic, Platt, fit_calibration, probability_metrics, sigmoid
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.similarity import ARGUMENTS as SIMILARITY
 from cosent.similarity import SimilarityArguments, answers, choose_rule, line
 from cosent.similarity import main as similarity

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from transformers import HfArgumentParser
 
 from cosent import cli
@@ -19,6 +20,7 @@ from cosent.cli import HIDDEN, REQUIRED, Parser, as_words, flags_of, option, par
 from cosent.errors import InputError
 from cosent.models.prompts import SavedPromptArguments
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments, ModelArguments, PairTrainingArguments
+from tests.launching import free_port
 
 
 @dataclass
@@ -340,6 +342,21 @@ def test_the_public_names():
         assert getattr(cosent, name).__module__.startswith("cosent.")
     with pytest.raises(ImportError, match="cannot import name 'SentenceEncodr'"):
         from cosent import SentenceEncodr  # noqa: F401
+
+
+@pytest.mark.distributed
+def test_a_job_starts_its_own_processes(tiny_model, tmp_path):
+    """Fails if --launch starts another job or other processes than asked for, or each does all of the work."""
+    config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "num_processes": 3}
+    config |= {"main_process_port": free_port(), "mixed_precision": "no", "num_machines": 1, "use_cpu": False}
+    (tmp_path / "ours.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (tmp_path / "two.txt").write_text("怎么还款\n如何还款\n", encoding="utf-8")
+    command = [sys.executable, "-m", "cosent.encode", "--launch", str(tmp_path / "ours.yaml"), "--processes", "2"]
+    command += ["--model", str(tiny_model), "--text", str(tmp_path / "two.txt"), "--output", str(tmp_path / "v.npy")]
+    done = subprocess.run(command, env=os.environ | {"ACCELERATE_USE_CPU": "true"}, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count('"rows": 2') == 1, done.stderr
+    refused = subprocess.run([*command, "--tex", "a"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "'--tex'" in refused.stderr and refused.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGTERM")

@@ -101,7 +101,7 @@ def test_refusals(dedup, tmp_path):
 def test_a_trained_model_needs_no_threshold(monkeypatch):
     """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
     rules = {name: DecisionRule(name, 0.75, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
-    monkeypatch.setattr("cosent.run_record.decision_rules", lambda model: rules)
+    monkeypatch.setattr("cosent.run.decision_rules", lambda model: rules)
     with pytest.raises(InputError, match=r"0\.7500 \(faq\), 0\.7500 \(lcqmc\)"):
         threshold_of("runs/faq", None)
     del rules["lcqmc"]

@@ -24,7 +24,7 @@ def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     from cosent.demo_page.answers import Judge
     from cosent.evaluation.calibration import Platt
     from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.run_record import Environment, RunRecord
+    from cosent.run import Environment, RunRecord
 
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     encoder.save_pretrained(tmp_path)

@@ -20,7 +20,7 @@ from cosent.models.folder import save_modules
 from cosent.models.modules import Dense, Normalize
 from cosent.models.pooling import Pooling
 from cosent.models.student import Student
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.training.student import perplexity
 from tests.launching import later_wins
 

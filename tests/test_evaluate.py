@@ -13,7 +13,7 @@ from cosent.data.files import table_writer
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main, write_predictions
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import pytest
 from cosent.cli import as_words, option, parse
 from cosent.errors import InputError
 from cosent.mine import MineArguments
-from cosent.studies.definition import read_study, settings_of
+from cosent.study import read_study
 from cosent.training.arguments import TRAIN_ARGUMENTS
+from cosent.training.launches import settings_of
 
 
 @dataclass

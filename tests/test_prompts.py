@@ -13,8 +13,7 @@ from cosent.cli import parse, run
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.prompts import Prompts
-from cosent.run_record import read_record
-from cosent.run_scores import read_scores
+from cosent.run import read_record, read_scores
 
 PROMPT = "为这个句子生成表示："
 

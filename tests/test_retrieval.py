@@ -13,8 +13,7 @@ from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
 from cosent.evaluation.retrieval import METRICS
-from cosent.run_queries import read_queries
-from cosent.run_record import read_record
+from cosent.run import read_queries, read_record
 from tests.conftest import SENTENCES
 
 QUERY, DOCUMENT = "问：", "答："

@@ -9,7 +9,7 @@ from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.errors import InputError
 from cosent.losses import LOSSES
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.training.objective import loss_targets
 from data_scripts import prepare
 from tests.conftest import SENTENCES

@@ -19,8 +19,7 @@ from cosent.errors import InputError
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.run_record import read_record
-from cosent.run_scores import read_scores
+from cosent.run import read_record, read_scores
 from cosent.train import main
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
 from cosent.training.load import training_set

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks.tables import speed_table
+from benchmarks.speed.table import speed_table
 from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
     from cosent.models.student import Student
-    from cosent.run_record import decision_rules
+    from cosent.run import decision_rules
 
 __version__ = "0.1.0"
 __all__ = ["CrossEncoder", "SentenceEncoder", "Student", "decision_rules", "load_model"]
@@ -22,7 +22,7 @@ HOMES = {
     "CrossEncoder": "cosent.models.cross_encoder",
     "SentenceEncoder": "cosent.models.bi_encoder",
     "Student": "cosent.models.student",
-    "decision_rules": "cosent.run_record",
+    "decision_rules": "cosent.run",
     "load_model": "cosent.models.auto",
 }
 

@@ -100,7 +100,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
         if strategy is not None and os.environ.pop(LAUNCHED_VARIABLE, None) is None:
             launch(name, strategy, processes)
         arguments = fill(values, *argument_classes)
-        check_world_size(processes_that_met() if shares_work else 1)
+        check_world_size(shares_work)
         try:
             status = job(*arguments)
         except KeyboardInterrupt:
@@ -303,7 +303,7 @@ class Parser(argparse.ArgumentParser):
         """The values of a flat mapping, as `read_yaml` gives it."""
         if not isinstance(settings, dict):
             raise InputError(f"{where}: expected a flat list of `key: value` lines.")
-        empty = {}
+        empty: dict[str, None] = {}
         for key, value in settings.items():
             flag = self.flags.get(key)
             if flag is None:
@@ -328,7 +328,7 @@ def add_flag(group, flag: Flag) -> None:
     if default not in (None, "", []) and help_text != HIDDEN:
         words = " ".join(map(str, default)) if flag.is_list else str(default).lower() if negated else str(default)
         help_text += f" (default: {words}{f'; off: --no_{flag.name}' * negated})".replace("%", "%%")
-    kind = boolean if flag.kind is bool else flag.kind
+    kind: Callable[[str], Any] = boolean if flag.kind is bool else flag.kind
     if flag.is_list and not metadata.get("commas"):
         kind = without_commas(flag.kind)
     shown = {bool: "true|false", int: "N", float: "X", str: "VALUE"}[flag.kind]
@@ -487,28 +487,20 @@ def launch(module: str, strategy: str, processes: int | None) -> NoReturn:
     sys.exit(subprocess.call(command))
 
 
-def processes_that_met() -> int:
-    """Joins the process group and returns its size; 1 for a process that was not launched with others."""
-    if "WORLD_SIZE" not in os.environ:
-        return 1
-    from accelerate import PartialState
-    from accelerate.utils import parse_flag_from_env
-
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).num_processes
-
-
-def check_world_size(processes: int) -> None:
-    """Refuses processes that were launched together, but without a process group.
-
-    Args:
-        processes: number of processes that this job sees; 1 for a job that cannot use several.
+def check_world_size(shares_work: bool) -> None:
+    """Joins the group of the processes that were launched together.
 
     Raises:
-        InputError: the launcher's WORLD_SIZE is another number.
+        InputError: a job for one process, or processes without a group, as on a CPU that accelerate was not told of.
     """
-    launched = int(os.environ.get("WORLD_SIZE", 1))
-    if launched != processes:
+    launched, met = int(os.environ.get("WORLD_SIZE", 1)), 1
+    if shares_work and "WORLD_SIZE" in os.environ:
+        from accelerate import PartialState
+        from accelerate.utils import parse_flag_from_env
+
+        met = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).num_processes
+    if launched != met:
         raise InputError(
-            f"{launched} processes were launched, but this job sees {processes}: each would do all of the work. On a "
-            "CPU set ACCELERATE_USE_CPU=true and distributed_type MULTI_GPU; start other jobs without a launcher."
+            f"{launched} processes were launched, but this job sees {met}: each would do all of the work. On a CPU set "
+            "ACCELERATE_USE_CPU=true and distributed_type MULTI_GPU; start other jobs without a launcher."
         )

@@ -100,7 +100,7 @@ def threshold_of(model: str, threshold: float | None) -> float:
     """
     if threshold is not None:
         return threshold
-    from cosent.run_record import decision_rules
+    from cosent.run import decision_rules
 
     rules = decision_rules(model)
     if len(rules) != 1:

@@ -1,7 +1,6 @@
 """Train a RoFormer-Sim student: only on synonyms (stage 1), or on synonyms and a teacher (stage 2).
 
-accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.distill \\
-    --config recipes/student/distill.yaml --corpus lcqmc --teacher runs/teacher --output_dir runs/student
+cosent distill --config recipes/student/distill.yaml --corpus lcqmc --teacher runs/teacher --output_dir runs/student
 """
 
 import time
@@ -28,7 +27,7 @@ from cosent.models.pooling import CHOICES
 from cosent.models.prompts import SavedPromptArguments, check_line_breaks
 from cosent.models.student import Student
 from cosent.models.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
-from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
+from cosent.run import CorpusRecord, RunRecord, manifest_hashes
 from cosent.training import evaluation as verdict
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings

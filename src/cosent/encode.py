@@ -2,7 +2,7 @@
 
 cosent encode --model runs/stsb --text sentences.txt --output vectors.npy --normalize
 cosent encode --model runs/stsb --text 'part-*.parquet' --text_column question --keep id question --output vectors/
-accelerate launch -q --config_file recipes/accelerate/ddp.yaml -m cosent.encode ...    shares the chunks out over GPUs
+cosent encode --launch ddp ...    shares the chunks out over GPUs
 
 Next to vectors.npy, vectors.npy.json says which model and sentences the rows are of. What is there already is
 not encoded again: after a kill, the same command continues with the next file.

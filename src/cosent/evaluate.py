@@ -38,7 +38,7 @@ from cosent.errors import InputError, partial_file, writing
 from cosent.evaluation.calibration import Calibration
 from cosent.inference.mteb import MtebArguments
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
 

@@ -20,7 +20,7 @@ from cosent.evaluation.calibration import fit_calibration
 from cosent.evaluation.metrics import SimilarityMetrics, can_rank, find_threshold
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import Embedder, TextModel
-from cosent.run_record import Proof
+from cosent.run import Proof
 from cosent.training.evaluation import Evaluation
 from cosent.training.proof import SAME_WEIGHTS, answers, relative_difference
 
@@ -50,7 +50,7 @@ class MergeArguments:
 def main(args: MergeArguments) -> None:
     from cosent.data.corpus import load_corpus
     from cosent.models.ensemble import common_start
-    from cosent.run_record import CorpusRecord, RunRecord
+    from cosent.run import CorpusRecord, RunRecord
     from cosent.training.record import environment, footprint
 
     start = time.time()
@@ -138,8 +138,8 @@ def load_member(name: str, by: str):
         got = tower.get(type(model), "an ensemble")
         raise InputError(
             f"--by {by} merges models of which each is {' or '.join(tower[kind] for kind in kinds)}, and {name} is "
-            f"{got}. Cosines and logits have no mean: `cosent report --ensemble` fuses ranks. Of an ensemble name the "
-            "members."
+            f"{got}. Cosines and logits have no mean, but their ranks have: docs/ensembles.md. Of an ensemble name "
+            "the members."
         )
     return model
 

@@ -127,7 +127,7 @@ def check_labels(args: MineArguments, corpus) -> None:
 def manifest_of(args: MineArguments, corpus):
     """Manifest of the corpus to write, with the labels of the mined one, and a dict of how it was made."""
     from cosent.data.manifest import Manifest
-    from cosent.run_record import CorpusRecord
+    from cosent.run import CorpusRecord
 
     source, text = corpus.manifest, args.text or []
     mined = {
@@ -188,7 +188,7 @@ def threshold_of(model: str, corpus: str, threshold: float | None) -> float:
     Raises:
         InputError: the model has none, or one for each of several other corpora.
     """
-    from cosent.run_record import read_record
+    from cosent.run import read_record
 
     if threshold is not None:
         return threshold

@@ -1,7 +1,6 @@
 """Pretrain a small encoder on plain text, or continue pretraining one on your own text.
 
-accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.pretrain \\
-    --config recipes/pretrain/mini.yaml --text corpus.txt.gz --output_dir runs/mini
+cosent pretrain --config recipes/pretrain/mini.yaml --text corpus.txt.gz --output_dir runs/mini
 """
 
 import logging
@@ -21,7 +20,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import load_tokenizer
 from cosent.models.pooling import Pooling
-from cosent.run_record import PretrainingRecord, RunRecord
+from cosent.run import PretrainingRecord, RunRecord
 from cosent.training.arguments import refuse_sharding_flags, use_one_gpu
 from cosent.training.callbacks import check_reporters
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings

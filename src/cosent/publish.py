@@ -31,7 +31,7 @@ def main(args: PublishArguments) -> None:
 
     from cosent.errors import write_atomically
     from cosent.reporting.card import CARD_NAME, LEFT_OUT, card_of, check_request, upload
-    from cosent.run_record import read_record
+    from cosent.run import read_record
 
     check_request(args.repository, args.license)
     folder = Path(args.model)

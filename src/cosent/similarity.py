@@ -74,7 +74,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
     from cosent.compute.onednn import choose_device
     from cosent.evaluation.metrics import correlations
     from cosent.models.auto import load_model
-    from cosent.run_record import decision_rules
+    from cosent.run import decision_rules
 
     pairs = table.rows() if table else pair_up(args.sentences or [])
     labels = None

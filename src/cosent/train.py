@@ -1,7 +1,6 @@
 """Fine-tune an encoder on labelled pairs.
 
-accelerate launch -q --config_file recipes/accelerate/cpu.yaml -m cosent.train \\
-    --config recipes/bi_encoder/cosent.yaml --corpus stsb --output_dir runs/stsb
+cosent train --config recipes/bi_encoder/cosent.yaml --corpus stsb --output_dir runs/stsb
 """
 
 import logging
@@ -18,9 +17,17 @@ from cosent.data.retrieval import RetrievalArguments
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.models.bi_encoder import BiEncoder
 from cosent.models.prompts import SavedPromptArguments
-from cosent.run_queries import QUERIES_NAME, Queries, save_queries
-from cosent.run_record import CorpusRecord, RunRecord, manifest_hashes
-from cosent.run_scores import SCORES_NAME, Scores, save_scores
+from cosent.run import (
+    QUERIES_NAME,
+    SCORES_NAME,
+    CorpusRecord,
+    Queries,
+    RunRecord,
+    Scores,
+    manifest_hashes,
+    save_queries,
+    save_scores,
+)
 from cosent.training import evaluation as verdict
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,

@@ -3,10 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
-from benchmarks import claims
+from benchmarks import claims, forest
 from benchmarks.claim_measures import (
     UNTRAINED,
     elsewhere,
@@ -16,12 +18,13 @@ from benchmarks.claim_measures import (
     of_row,
     of_study,
     over_seeds,
+    published_rows,
     right_rows,
     setting,
 )
 from cosent.errors import InputError
-from cosent.studies.definition import expand, read_study
-from cosent.studies.results import read_results
+from cosent.results import read_results
+from cosent.study import expand, read_study
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +36,7 @@ def test_every_claim_can_be_measured_or_says_why_not(monkeypatch):
     assert len(listed) >= 51 and len({claim["claim"] for claim in listed}) == len(listed)
     for claim in (claim for claim in listed if "study" in claim):
         runs = expand(read_study(f"recipes/studies/{claim['study']}.yaml"), {})
-        names = {run.method.name for run in runs} | {f"{run.method.name}, trained on {run.corpus}" for run in runs}
+        names = {run.method for run in runs} | {f"{run.method}, trained on {run.corpus}" for run in runs}
         assert {name.removesuffix(UNTRAINED) for name in claim["compared"]} <= names, claim
         assert claim["corpus"] in {c for run in runs for c in [*run.corpora, *run.flags.get("eval_corpora", [])]}, claim
 
@@ -138,12 +141,13 @@ def test_a_share_of_the_second_side_on_paper():
 
 def test_the_untrained_model_can_be_a_side():
     """Fails if "before training" compares the trained scores with themselves, or the difference has the wrong sign."""
-    study = read_results(ROOT / "results/losses_stsb")
-    claim = {"compared": ["cosent before training", "cosent"], "corpus": "stsb"}
-    found = of_study(claim, study)
-    runs = study.cell("cosent", "stsb")
-    gaps = [run.test("stsb", moment="before") - run.test("stsb") for run in runs]
-    assert found["mean"] == pytest.approx(100 * sum(gaps) / len(gaps), abs=0.01) and found["high"] < -20
+    claim = next(
+        claim for claim in claims.read_claims() if claim.get("compared") == ["cosent", "cosent before training"]
+    )
+    corpus, study = claim["corpus"], read_results(ROOT / "results" / claim["study"])
+    found, runs = of_study(claim, study), study.cell("cosent", claim["corpus"])
+    gaps = [run.test(corpus) - run.test(corpus, moment="before") for run in runs]
+    assert found["mean"] == pytest.approx(100 * sum(gaps) / len(gaps), abs=0.01) and found["low"] < found["high"]
 
 
 def test_the_queries_of_the_untrained_model_can_be_a_side():
@@ -158,17 +162,17 @@ def test_the_queries_of_the_untrained_model_can_be_a_side():
 def test_models_trained_elsewhere_are_said_to_be():
     """Fails if a reader takes a transfer for training on the corpus; rows that name their corpora need no word more."""
     runs = read_results(ROOT / "results/mined").results
-    ours = [run for run in runs if run.trained_on == "bq_own"]
+    ours = [run for run in runs if run.corpus == "bq_own"]
     assert ", trained on bq_own, 1 epoch" in setting(ours, elsewhere(ours, "bq"))
     assert elsewhere(runs, "bq") is None and "trained on" not in setting(runs, None)
-    assert elsewhere([replace(run, trained_on="bq") for run in ours], "bq") is None
+    assert elsewhere([replace(run, corpus="bq") for run in ours], "bq") is None
 
 
 def test_the_pairs_of_a_setting_are_those_that_were_read():
     """Fails if a corpus of fewer pairs than --limit_train is said to have as many: BQ has 27,810 here."""
     runs = read_results(ROOT / "results/native_mini").results
     for corpus, pairs in (("bq", "27810"), ("atec", "40000")):
-        assert f"mini, {pairs} pairs, 1 epoch" in setting([run for run in runs if run.trained_on == corpus], None)
+        assert f"mini, {pairs} pairs, 1 epoch" in setting([run for run in runs if run.corpus == corpus], None)
 
 
 def test_a_claim_has_the_difference_of_its_source():
@@ -200,13 +204,13 @@ def test_accuracy_is_that_of_the_record():
     runs = read_results(ROOT / "results/towers").results
     assert len(runs) == 9
     for run in runs:
-        assert right_rows(run, "lcqmc").mean() == pytest.approx(run.test("lcqmc", "accuracy"), abs=1e-9), run.file
+        assert right_rows(run, "lcqmc").mean() == pytest.approx(run.test("lcqmc", "accuracy"), abs=1e-6), run.name
 
 
 def test_accuracy_where_nothing_is_predicted_similar():
     """Fails if a model whose threshold is above all its scores, with a precision of 0, stops all claims."""
-    run = read_results(ROOT / "results/towers").results[0]
-    similar = run.scores["lcqmc"]["test"]["labels"] == 1
+    run = next(run for run in read_results(ROOT / "results/towers").results if run.scores)
+    similar = run.scores["lcqmc"]["labels"] == 1
     metrics = {"precision": 0.0, "recall": 0.0, "accuracy": 1 - similar.mean()}
     never = replace(run, after={"lcqmc": {"test": metrics}})
     assert right_rows(never, "lcqmc").tolist() == (~similar).tolist()
@@ -224,7 +228,7 @@ def test_seeds_alone_on_paper():
 def test_results_without_a_study_have_their_own_rows():
     """Fails if a claim about students, merged or fused models gets the number of another row."""
     student = json.loads((ROOT / "results/student.json").read_text(encoding="utf-8"))["rows"]
-    distilled, teacher = (next(r["spearman"] for r in student if r["model"].startswith(n)) for n in ("then s", "tea"))
+    distilled, teacher = (next(r["values"] for r in student if r["name"].startswith(n)) for n in ("then s", "tea"))
     claim = {"compared": ["then stage 2", "teacher"], "corpus": "lcqmc"}
     found = of_result(claim, ROOT / "results/student.json")
     assert found["mean"] == pytest.approx(100 * (sum(distilled) / 3 - teacher[0])) and found["seeds"] == 3
@@ -232,8 +236,45 @@ def test_results_without_a_study_have_their_own_rows():
     assert gain["mean"] == pytest.approx(1.43, abs=0.005)
     fused = {"compared": ["ce_mini + cross_encoder cosent_mini"], "corpus": "lcqmc"}
     assert of_result(fused, ROOT / "results/fusion.json")["mean"] < 0
-    rows = json.loads((ROOT / "results/spread.json").read_text(encoding="utf-8"))["rows"]
-    cosines = {row["method"]: sum(row["mean_cosine"]) / 3 for row in rows}
-    spread = of_result({"compared": ["losses_stsb angle", "losses_stsb cosent"]}, ROOT / "results/spread.json")
-    expected = 100 * (cosines["losses_stsb angle"] - cosines["losses_stsb cosent"])
-    assert spread["mean"] == pytest.approx(expected) and spread["seeds"] == 3
+
+
+def test_published_tables_are_those_of_studies(monkeypatch):
+    """Fails if a published table names a study that does not ship, no method of it, or an unknown quantity."""
+    monkeypatch.chdir(ROOT)
+    tables = yaml.safe_load(Path("results/published.yaml").read_text(encoding="utf-8"))
+    assert len(tables) >= 6
+    for table in tables:
+        assert table["measure"] in claims.QUANTITIES
+        for study in table["studies"]:
+            runs = expand(read_study(f"recipes/studies/{study}.yaml"), {})
+            stand_ins = [
+                SimpleNamespace(method=run.method, tower=run.settings.get("tower", "bi_encoder")) for run in runs
+            ]
+            found = [row for run in stand_ins for row in published_rows(table, run)]
+            assert {"method", "encoder"} < set(found[0]), study
+
+
+def test_published_rows_are_those_of_the_method():
+    """Fails if the number of another encoder, loss or tower stands beside ours."""
+    rows = [{"method": m, "encoder": e} for m in ("cosent", "sbert") for e in ("BERT", "RoBERTa")]
+
+    def of(method, tower="bi_encoder", about="bi_encoder"):
+        return published_rows({"rows": rows, "tower": about}, SimpleNamespace(method=method, tower=tower))
+
+    assert of("cosent RoBERTa") == [rows[1]] and of("bi_encoder sbert BERT") == [rows[2]]
+    assert of("own sbert") == rows[2:], "a variant that sets another loss"
+    assert of("cosent_mini mini") == rows[:2] and of("angle BERT") == []
+    assert of("cosent_mini", "cross_encoder") == []
+    assert of("cosent_mini", "cross_encoder", "cross_encoder") == rows[:2]
+
+
+def test_the_picture_is_that_of_the_claims():
+    """Fails if a study was run again and the picture of the READMEs has the old intervals: `python -m
+    benchmarks.forest`; or if a difference of another pair of methods, encoder or quantity, or of one seed, is in it."""
+    assert forest.draw(ROOT / "results") == forest.FILE.read_text(encoding="utf-8")
+    row = {"compared": ["bi_encoder cosent_mini", "sbert"], "corpus": "stsb", "study": "s", "setting": "mini, 1 epoch"}
+    row |= {"mean": 9.0, "low": 8.0, "high": 10.0, "seeds": 3, "published": {"RoBERTa": 8.71, "BERT": 13.73}}
+    others = [{"seeds": 1}, {"compared": ["sbert", "cosent"]}, {"compared": ["cosent a", "cosent b"]},
+              {"quantity": "first_epoch"}, {"setting": "runs/mini, 1 epoch"}, {"trained_on": "nli"}]  # fmt: skip
+    drawn = forest.rows_of([row, row, *(row | other for other in others), {"claim": "a"}])
+    assert drawn == [("Sentence-BERT, STS-B (source: +13.73)", 9.0, 8.0, 10.0)]

@@ -1,27 +1,31 @@
 """The tables of README and docs are those of the committed results."""
 
 import json
+from dataclasses import replace
+from statistics import mean, stdev
 
+import numpy as np
 import pytest
 
-from benchmarks import students, tables
-from benchmarks.kills import kills_table
+from benchmarks import tables
+from benchmarks.quickstart import quickstart_table
 from cosent.errors import InputError
-from cosent.run_record import Environment, Footprint, RunRecord, Written
+from cosent.results import read_results
+from cosent.run import Footprint, QueryMetrics
 
-KILLS = {"kind": "kills", "kills": 10, "kills_while_saving": 5, "torn_checkpoints": 4, "runs": 3, "bit_equal": 2}
-KILLS |= {"device": "CPU", "commit": "abc"}
+RUN = {"seed": 1, "scores": [0.9, 0.4], "test_spearman": 0.75, "device": "CPU", "commit": "abc"}
+SHOWN = {"pairs": [["甲", "乙"], ["丙", "丁"]], "published": [0.977, 0.624], "runs": [RUN]}
 
 
 @pytest.fixture
 def repository(tmp_path):
     """A repository with one result and two pages that show it, one of them stale and neither of them Chinese."""
     (tmp_path / "results").mkdir()
-    (tmp_path / "results/kills.json").write_text(json.dumps(KILLS))
+    (tmp_path / "results/quickstart.json").write_text(json.dumps(SHOWN))
     (tmp_path / "docs").mkdir()
-    block = "# Title\n<!-- results:kills -->\n{}\n<!-- end -->\nText\n"
-    (tmp_path / "README.md").write_text(block.format(kills_table(KILLS)))
-    (tmp_path / "docs/any.md").write_text(block.format("3 times SIGKILL"))
+    block = "# Title\n<!-- results:quickstart -->\n{}\n<!-- end -->\nText\n"
+    (tmp_path / "README.md").write_text(block.format(quickstart_table(SHOWN)))
+    (tmp_path / "docs/any.md").write_text(block.format("0.333"))
     return tmp_path
 
 
@@ -44,7 +48,7 @@ def test_stale_pages_are_filled(repository, capsys):
     run(repository)
     text = (repository / "docs/any.md").read_text()
     assert text == current.read_text() and text.startswith("# Title\n") and text.endswith("<!-- end -->\nText\n")
-    assert "10 times SIGKILL, 5 of them" in text and "2 of 3 runs" in text
+    assert "| 甲 / 乙 | 0.977 | 0.900 |" in text
     assert current.stat().st_mtime_ns == before
     assert capsys.readouterr().out == f"{repository / 'docs/any.md'}: filled\n"
 
@@ -54,7 +58,7 @@ def test_check_changes_nothing_and_names_what_is_stale(repository, capsys):
     stale = repository / "docs/any.md"
     with pytest.raises(SystemExit) as stopped:
         run(repository, "--check")
-    assert stopped.value.code == 1 and "3 times" in stale.read_text()
+    assert stopped.value.code == 1 and "0.333" in stale.read_text()
     out = capsys.readouterr().out
     assert "any.md: not current" in out and "README.md" not in out
     run(repository, "--check", repository / "README.md")
@@ -65,52 +69,20 @@ def test_check_changes_nothing_and_names_what_is_stale(repository, capsys):
 
 def test_a_block_without_a_result_is_an_error(repository):
     """Fails if a misspelt block keeps what somebody typed, or a new kind of result is shown as if it were speed."""
-    with pytest.raises(InputError, match="asks for results:nothing.*neither nothing.json nor nothing/"):
-        tables.fill("<!-- results:nothing -->\n<!-- end -->", repository / "results")
-    (repository / "results/new.json").write_text(json.dumps({"kind": "energy"}))
-    kinds = "of kind 'energy', and only backbones, .* speed, spread, student have a table"
-    with pytest.raises(InputError, match=kinds):
-        tables.fill("<!-- results:new -->\n<!-- end -->", repository / "results")
+    (repository / "results/towers").mkdir()
+    for block in ("nothing", "towers nothing"):
+        with pytest.raises(InputError, match=f"results:{block}"):
+            tables.fill(f"<!-- results:{block} -->\n<!-- end -->", repository / "results")
 
 
-def test_exactness_kills_and_scaling_are_shown(tmp_path):
-    """Fails if a block of the README shows another kind of result as if it were the speed table."""
+def test_exactness_is_shown(tmp_path):
+    """Fails if a block of a page shows another kind of result, or memory of another case."""
     cell = {"tower": {"loss": 1.2e-07, "gradient": 0.5}}
     memory = {"plain": {"activations_mib": 12.34, "process_mib": 600.0}}
-    shared = {"device": "CPU", "commit": "abc"}
-    exact = {"kind": "exactness", "pairs": 32, "corpus": "stsb", "differences": {"2 x 16": cell}, "memory": memory}
-    (tmp_path / "exactness.json").write_text(json.dumps(exact | shared))
-    counts = {"kills": 10, "kills_while_saving": 5, "torn_checkpoints": 4, "runs": 3, "bit_equal": 2}
-    (tmp_path / "kills.json").write_text(json.dumps({"kind": "kills"} | counts | shared))
-    speeds = {"one process": 100.0, "two strangers": 160.0, "two processes, DDP": 144.0}
-    scaling = {"kind": "scaling", "corpus": "stsb", "pairs_per_second": speeds, "rounds": {"one process": [1, 2, 3]}}
-    (tmp_path / "scaling.json").write_text(json.dumps(scaling | shared))
-    text = "".join(f"<!-- results:{name} -->\n<!-- end -->\n" for name in ("exactness", "kills", "scaling"))
-    filled = tables.fill(text, tmp_path)
+    exact = {"pairs": 32, "corpus": "stsb", "differences": {"2 x 16": cell}, "memory": memory}
+    (tmp_path / "exactness.json").write_text(json.dumps(exact | {"device": "CPU", "commit": "abc"}))
+    filled = tables.fill("<!-- results:exactness -->\n<!-- end -->\n", tmp_path)
     assert "| 2 x 16 | 1e-07 / 5e-01 |" in filled and "| plain | 12.3 | 600 |" in filled
-    assert "DDP reaches 90% of that, and 72% of twice one process. Medians of 3 turns" in filled
-    assert "10 times SIGKILL, 5 of them" in filled and "2 of 3 runs" in filled
-
-
-def test_a_teacher_and_its_students_are_shown(tmp_path):
-    """Fails if seeds are averaged wrongly, or a model that writes nothing is given the writing of another."""
-    samples = {"distinct": 0.9, "similar": 0.8, "overlap": 0.4, "judged": 0.85}
-    shared = {"recipe": {}, "environment": Environment({}, None, "CPU", 1), "seconds": 200.0, "history": []}
-    small, large = Footprint(3_000_000, 3_000_000, None, None), Footprint(4_000_000, 4_000_000, None, None)
-    one, two = (
-        RunRecord(**shared, train_seconds=60.0, footprint=small, written_after=Written(perplexity, samples),
-                  after={"lcqmc": {"test": {"spearman": value}}})
-        for value, perplexity in ((0.6, 10.0), (0.7, 12.0))
-    )  # fmt: skip
-    after = {"lcqmc": {"test": {"spearman": 0.5}}}
-    plain = RunRecord(**shared, train_seconds=120.0, footprint=large, after=after)
-    rows = [students.row("teacher", [plain], "lcqmc"), students.row("distilled", [one, two], "lcqmc")]
-    result = {"kind": "student", "corpus": "lcqmc", "train_pairs": 40000, "epochs": 2, "rows": rows}
-    (tmp_path / "student.json").write_text(json.dumps(result | {"device": "CPU", "commit": None}))
-    filled = tables.fill("<!-- results:student -->\n<!-- end -->\n", tmp_path)
-    assert "| teacher | 4.0 M | 50.00 |  |  |  |  |  | 2.0 |" in filled
-    assert "| distilled | 3.0 M | 65.00 ± 7.07 | 11.0 | 0.900 | 0.800 | 0.400 | 0.850 | 1.0 |" in filled
-    assert "40,000 training pairs, 2 epochs a stage" in filled
 
 
 def test_the_speed_of_writing_is_shown(tmp_path):
@@ -124,28 +96,29 @@ def test_the_speed_of_writing_is_shown(tmp_path):
     assert "50 sources x 20 samples, medians of 3 turns; CPU, 2 threads" in filled
 
 
-def test_architectures_are_shown(tmp_path):
-    """Fails if an architecture that fails or is refused looks fine, or a ratio is turned over."""
-    way = {"losses": [2.0, 1.0], "reloaded": 0.0, "sentence_transformers": 2e-7}
-    fine = {
-        "packing": {"packs": True, "outputs": 3e-7, "gradients": 1e-6},
-        "full": way,
-        "lora": way | {"reloaded": 7e-7},
-    }
-    worse = {"packing": {"packs": False, "reads_padding": True}, "full": way | {"losses": [1.0, 2.0]}}
-    speed = {"train_bi_encoder": 2.0, "train_cross_encoder": 1.5}
-    rows = {
-        "one": {"bi_encoder": fine, "cross_encoder": fine, "speed": speed},
-        "two": {"bi_encoder": worse | {"lora": {"failed": "ValueError: x"}}, "cross_encoder": {"refused": "No."}},
-    }
-    size, shared = {"layers": 3, "width": 64}, {"device": "CPU", "threads": 1, "corpus": "lcqmc", "pairs": 32}
-    result = {"kind": "backbones", "rows": {name: row | {"commit": "abc"} for name, row in rows.items()}, "size": size}
-    (tmp_path / "backbones.json").write_text(json.dumps(result | shared))
-    seconds = dict.fromkeys(("train_bi_encoder", "train_cross_encoder", "encode"), {"packed": 300.0, "padded": 100.0})
-    measured = {"one": {"per_second": seconds, "commit": "abc"}, "two": {"per_second": {}, "commit": "abc"}}
-    (tmp_path / "packing.json").write_text(json.dumps({"kind": "packing", "rows": measured, "size": size} | shared))
-    text = "".join(f"<!-- results:{name} -->\n<!-- end -->\n" for name in ("backbones", "packing"))
-    filled = tables.fill(text, tmp_path)
-    assert "| one | yes | yes | yes | 3e-07 / 1e-06 | 0e+00 / 7e-07 | 2e-07 | 2.00 / 1.50 |" in filled
-    assert "| two | no / refused | fails / refused | no, reads padding |  | 0e+00 | 2e-07 |  |" in filled
-    assert "| one | 300 / 100 | **3.00** | 300 / 100 | **3.00** | 300 / 100 | 3.00 |" in filled
+def test_a_study_on_paper(make_study):
+    """Fails if mean, deviation or floor are wrong, or a table of LoRA runs hides what was trained: 1 of 4 is 25%."""
+    footprint = Footprint(400, 100, 1.0, 640.0)
+    text = tables.study_table(read_results(make_study({"cosent": 0.8}, corpora=("stsb",), footprint=footprint)))
+    lines = text.splitlines()
+    header = "| test Spearman x100, mean ± std | stsb | seeds | minutes per run | weights trained | peak MiB |"
+    assert lines[0] == header and lines[2] == "| character overlap, no model | 58.68 |  |  |  |  |"
+    values = [100 * run.test("stsb") for run in read_results(make_study({"cosent": 0.8}, ("stsb",), name="b")).results]
+    assert lines[3] == f"| cosent | {mean(values):.2f} ± {stdev(values):.2f} | 2 | 1.5 | 25.0% | 640 |"
+    assert lines[-1].startswith("`mini` encoder, mean pooling, batch 32, learning rate 0.0005, 6 epochs, best")
+    assert lines[-1].endswith("CPU, commit cccccccccc.")
+
+
+def test_retrieval_next_to_the_first_method(make_study, change_study):
+    """Fails if a method is compared with itself, or a difference has the wrong sign."""
+    folder, rates = make_study({"good": 0.5, "same": 0.5, "bad": 3.0}), {"good": 0.8, "same": 0.8, "bad": 0.2}
+
+    def with_queries(run):
+        drawn = np.random.default_rng(run.seed).random(200) < rates[run.method]
+        return replace(run, queries={"lcqmc": QueryMetrics("t", {"after": {"recall_at_10": drawn.astype(np.float32)}})})
+
+    change_study(folder, with_queries)
+    header, _, before, good, same, bad = tables.retrieval_table(read_results(folder)).split("\n\n")[0].splitlines()
+    assert header.startswith("| lcqmc | Spearman | Recall@1 | Recall@10 | seeds |") and "less that of good" in header
+    assert before.startswith("| before training | 50.00 |") and good.endswith("| 2 |  |  |")
+    assert bad.count("[-") == 2 and same.endswith(r"+0.00 \[+0.00, +0.00\] |")

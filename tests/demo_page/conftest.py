@@ -18,7 +18,7 @@ from cosent.evaluation.calibration import Platt
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.student import Student
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 from tests.conftest import SENTENCES
 from tests.launching import ROOT, free_port
 

@@ -12,7 +12,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.ensemble import average, common_start
 from cosent.models.modules import Dense
 from cosent.models.prompts import Prompts
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 from tests.families import save_family
 
 

@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 from cosent.data.corpus import leaks, load_corpus
 from cosent.encoders import resolve
 from cosent.reporting.card import CARD_NAME, CardSource, card_text
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 
 @pytest.fixture

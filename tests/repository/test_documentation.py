@@ -20,7 +20,7 @@ from cosent.evaluation.calibration import Platt
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.student import Student
-from cosent.run_record import Environment, RunRecord
+from cosent.run import Environment, RunRecord
 
 ROOT = Path(__file__).parents[2]
 CARDS = sorted((ROOT / "src/cosent/encoders").glob("*/README.md"))
@@ -64,9 +64,12 @@ def raising(parse):
 def understands(monkeypatch):
     """A function that gives words to the parser of a module, as `python -m` would."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(cosent.cli, "parse", raising(cosent.cli.parse))
+    monkeypatch.setattr(cosent.cli, "fill", raising(cosent.cli.fill))
+    monkeypatch.setattr(cosent.cli, "launch", lambda *_: None)
+    monkeypatch.setattr(
+        argparse.ArgumentParser, "parse_args", raising(argparse.ArgumentParser.parse_args)
+    )  # benchmarks
     monkeypatch.setattr(cosent.cli, "configure_logging", lambda: None)
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", raising(argparse.ArgumentParser.parse_args))
 
     def check(module: str, words: list[str]) -> None:
         if not words:  # prose that names a job, or a job that can do without arguments
@@ -92,7 +95,9 @@ def test_commands_are_found():
 def test_a_command_parses(file, line, understands):
     """Fails if a user who copies a line gets an error about it."""
     tool, *words = shlex.split(line)
-    if tool == "make":
+    if "--help" in words:
+        assert tool == "cosent" and words[0] in ("JOB", *cosent.cli.JOBS)
+    elif tool == "make":
         assert f"\n{words[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
     elif tool == "accelerate":
         assert words.pop(0) == "launch"
@@ -107,7 +112,7 @@ def test_a_command_parses(file, line, understands):
             understands(words[1], words[2:])
     elif tool == "cosent":
         assert words[0] in cosent.cli.JOBS
-        understands(f"cosent.{words[0]}", words[1:])
+        understands(f"{cosent.cli.PACKAGES.get(words[0], 'cosent')}.{words[0]}", words[1:])
     else:
         assert Path(tool).name in OTHER_TOOLS, f"{file}: {line}"
 

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.claims_table import counts
 from cosent.losses import TOWERS
+from cosent.reporting.document import times_100
+from cosent.results import Result, read_results
 from cosent.similarity import line
 
 ROOT = Path(__file__).parents[2]
@@ -80,36 +82,32 @@ def test_code_is_compared():
     assert len(numbers((ROOT / "README.md").read_text(encoding="utf-8"))) >= 12
 
 
+def runs(study: str, method: str, corpus: str) -> list[Result]:
+    found = [
+        run for run in read_results(ROOT / "results" / study).results if (run.method, run.corpus) == (method, corpus)
+    ]
+    assert found, f"results/{study} has no {method} on {corpus}"
+    return found
+
+
 def spearman(study: str, method: str, corpus: str, limit: int | None = None) -> str:
     """Test Spearman x100 of a study's cell: mean, and standard deviation over seeds where there are several."""
-    runs = [
-        json.loads(file.read_text()) for file in sorted((ROOT / "results" / study).glob(f"{method}-{corpus}-*.json"))
-    ]
-    assert runs, f"results/{study} has no {method} on {corpus}"
-    assert {run["recipe"].get("limit_train") for run in runs} == {limit}
-    values = [100 * run["after"][corpus]["test"]["spearman"] for run in runs]
-    return f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
-
-
-def taught(run: str) -> str:
-    """Test Spearman x100 of a run of `results/teach_lcqmc`."""
-    after = json.loads((ROOT / f"results/teach_lcqmc/{run}.json").read_text())["after"]
-    return f"{100 * after['lcqmc']['test']['spearman']:.2f}"
+    found = runs(study, method, corpus)
+    assert {run.recipe.get("limit_train") for run in found} == {limit}
+    return str(times_100(run.test(corpus) for run in found))
 
 
 def minutes(study: str, method: str, corpus: str) -> str:
-    files = sorted((ROOT / "results" / study).glob(f"{method}-{corpus}-*.json"))
-    return f"{statistics.mean(json.loads(file.read_text())['train_seconds'] for file in files) / 60:.1f}"
+    return f"{statistics.mean(run.train_seconds for run in runs(study, method, corpus)) / 60:.1f}"
 
 
-def student(corpus_file: str, row: str) -> dict:
-    rows = json.loads((ROOT / "results" / f"{corpus_file}.json").read_text())["rows"]
-    return next(entry for entry in rows if entry["model"].startswith(row))
+def student(file: str, row: str) -> dict:
+    rows = json.loads((ROOT / "results" / f"{file}.json").read_text())["rows"]
+    return next(entry for entry in rows if entry["name"].startswith(row))
 
 
 def distilled(file: str) -> str:
-    values = [100 * value for value in student(file, "then stage 2")["spearman"]]
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+    return str(times_100(student(file, "then stage 2")["values"]))
 
 
 def ratios(file: str, **wanted: str) -> list[float]:
@@ -127,12 +125,12 @@ def test_the_numbers_of_the_readmes_are_measured(name):
     assert f"{min(training):.1f}" in text and f"{max(training):.1f}" in text
     assert "**10" in text and round(min(writing)) == 10
     for value in (
-        spearman("encoders", "cosent_mini-mini", "stsb"),
-        minutes("encoders", "cosent_mini-mini", "stsb"),
-        spearman("towers_full", "bi_encoder-cosent_mini-2-epochs", "lcqmc"),
-        minutes("towers_full", "bi_encoder-cosent_mini-2-epochs", "lcqmc"),
+        spearman("encoders", "cosent_mini mini", "stsb"),
+        minutes("encoders", "cosent_mini mini", "stsb"),
+        spearman("towers_full", "bi_encoder cosent_mini 2-epochs", "lcqmc"),
+        minutes("towers_full", "bi_encoder cosent_mini 2-epochs", "lcqmc"),
         distilled("student_stsb"),
-        f"{100 * student('student_stsb', 'teacher')['spearman'][0]:.2f}",
+        f"{100 * student('student_stsb', 'teacher')['values'][0]:.2f}",
         " + ".join(f"{student('student_stsb', stage)['minutes']:.1f}" for stage in ("student", "then stage 2")),
     ):
         assert f" {value}" in text, value
@@ -170,18 +168,18 @@ def test_the_numbers_of_the_model_cards_are_measured():
     cards = ROOT / "src/cosent/encoders"
     mini = (cards / "mini/README.md").read_text(encoding="utf-8")
     for value in (
-        spearman("encoders", "cosent_mini-mini", "stsb"),
-        *(spearman("towers", f"{tower}-cosent_mini", "lcqmc", limit=20_000) for tower in TOWERS),
-        *(spearman("towers_full", f"{tower}-cosent_mini-2-epochs", "atec") for tower in TOWERS),
-        *(spearman("towers_full", f"{tower}-cosent_mini-1-epoch", "lcqmc") for tower in TOWERS),
-        spearman("towers_full", "bi_encoder-cosent_mini-2-epochs", "lcqmc"),
-        *(taught(f"cross_encoder-round_{number}-1") for number in (0, 1)),
+        spearman("encoders", "cosent_mini mini", "stsb"),
+        *(spearman("towers", f"{tower} cosent_mini", "lcqmc", limit=20_000) for tower in TOWERS),
+        *(spearman("towers_full", f"{tower} cosent_mini 2-epochs", "atec") for tower in TOWERS),
+        *(spearman("towers_full", f"{tower} cosent_mini 1-epoch", "lcqmc") for tower in TOWERS),
+        spearman("towers_full", "bi_encoder cosent_mini 2-epochs", "lcqmc"),
+        *(spearman("teach_lcqmc", f"cross_encoder round_{number}", "lcqmc", 40_000) for number in (0, 1)),
         spearman("native_mini", "cosent", "lcqmc", limit=40_000),
-        spearman("towers_stsb", "cross_encoder-cosent_mini", "stsb"),
+        spearman("towers_stsb", "cross_encoder cosent_mini", "stsb"),
     ):
         assert value in mini, value
     roformer = (cards / "mini-roformer/README.md").read_text(encoding="utf-8")
-    first = [f"{100 * student(file, 'student')['spearman'][0]:.2f}" for file in ("student_stsb", "student_stsb_equal")]
-    teacher = f"{100 * student('student_stsb', 'teacher')['spearman'][0]:.2f}"
+    first = [f"{100 * student(file, 'student')['values'][0]:.2f}" for file in ("student_stsb", "student_stsb_equal")]
+    teacher = f"{100 * student('student_stsb', 'teacher')['values'][0]:.2f}"
     for value in (*map(distilled, ("student", "student_stsb", "student_stsb_equal")), *first, teacher):
         assert value in roformer, value

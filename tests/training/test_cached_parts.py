@@ -12,7 +12,7 @@ from cosent.compute.grad_cache import DoesNotFit, fits_everywhere, is_out_of_mem
 from cosent.errors import InputError
 from cosent.models.bi_encoder import BiEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.training.caching import sizes
 from tests.launching import ROOT, history, launch
 

@@ -9,7 +9,7 @@ import pytest
 
 from cosent.data.corpus import leaks, load_corpus
 from cosent.errors import InputError
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.training import plan as dry_run
 from cosent.training.arguments import PairTrainingArguments
 from tests.launching import run_here

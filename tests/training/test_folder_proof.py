@@ -12,7 +12,7 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.training.proof import COMPARED, distance
 
 TOWERS = ("bi_encoder", "cross_encoder")

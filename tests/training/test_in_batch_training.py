@@ -12,7 +12,7 @@ from cosent.data.corpus import load_corpus
 from cosent.data.pairs import NO_PREFIXES, PairCollator, PairDataset
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.train import main
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
 from cosent.training.load import load_mixture, training_set

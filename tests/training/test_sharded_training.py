@@ -12,9 +12,7 @@ from safetensors.torch import load_file
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.modules import Carried, Dense, LayerNorm, Normalize
-from cosent.run_queries import read_queries
-from cosent.run_record import read_record
-from cosent.run_scores import read_scores
+from cosent.run import read_queries, read_record, read_scores
 from tests.conftest import prepare as prepare_corpus
 from tests.launching import ROOT, apart, history, launch, run_here
 

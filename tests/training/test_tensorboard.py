@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.run_record import read_record
+from cosent.run import read_record
 from cosent.training.arguments import TRAIN_ARGUMENTS
 
 

@@ -9,7 +9,7 @@ import pytest
 from cosent.data.corpus import load_corpus
 from cosent.evaluation.significance import spearman
 from cosent.evaluation.similarity import overlap_spearman
-from cosent.run_record import Environment, Proof, RunRecord, Shortfall, in_words, read_record
+from cosent.run import Environment, Proof, RunRecord, Shortfall, in_words, read_record
 from cosent.training import evaluation as verdict
 
 SIMILAR = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]

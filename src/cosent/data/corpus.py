@@ -43,7 +43,7 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
         name = Path(name_or_folder).stem
         raise InputError(
             f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder; raw files are "
-            f"never read here. Run `python -m data_scripts.prepare {name} --source RAW` first (--source hub for the "
+            f"never read here. Run `cosent prepare {name} --source RAW` first (--source hub for the "
             "Hub; --label_kind binary, graded or nli for pairs of your own; no --source for demo)."
         )
     manifest = Manifest.load(folder)

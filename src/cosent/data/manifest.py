@@ -70,7 +70,7 @@ class Manifest:
         if not path.is_file():
             raise InputError(
                 f"{folder} is not a prepared corpus: it has no {MANIFEST_NAME}. Training never reads raw files; "
-                f"run `python -m data_scripts.prepare NAME --source {folder} --output data/NAME` and pass data/NAME."
+                f"run `cosent prepare NAME --source {folder} --output data/NAME` and pass data/NAME."
             )
         try:
             manifest = cls(**json.loads(path.read_text(encoding="utf-8")))

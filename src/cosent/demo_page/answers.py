@@ -16,7 +16,7 @@ from cosent.evaluation.calibration import DecisionRule
 from cosent.inference.index import Hit, Index
 from cosent.models.bi_encoder import Embedder, TextModel
 from cosent.models.student import Student
-from cosent.run_record import decision_rules
+from cosent.run import decision_rules
 
 TOP, CANDIDATES = 10, 50  # sentences shown, and read again by the cross-encoder
 SAMPLES, KEPT = 60, 20  # paraphrases drawn, and shown

@@ -18,7 +18,7 @@ from cosent.encoders import SHIPPED, resolve
 from cosent.errors import InputError
 from cosent.inference.embedding import shared
 from cosent.models.bi_encoder import Embedder
-from cosent.run_record import RECORD_NAME, read_record
+from cosent.run import RECORD_NAME, read_record
 
 logger = logging.getLogger(__name__)
 

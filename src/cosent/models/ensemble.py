@@ -31,7 +31,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import SETTINGS, described, read_json, write_json, write_modules
 from cosent.models.modules import IDENTITY, Module, embedding_dimension, load_tail, read_modules
 from cosent.models.prompts import BI_ENCODER, CROSS_ENCODER, Prompts
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 BATCH_SIZE = 512  # sentences or pairs per forward pass in sentence-transformers, whose batches are smaller
 

@@ -19,7 +19,7 @@ from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, averaged_layers
 from cosent.errors import InputError
 from cosent.models.folder import ensemble_kind, read_json
-from cosent.run_record import UNFINISHED
+from cosent.run import UNFINISHED
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cosent.cli import option
 from cosent.errors import InputError
-from cosent.run_record import read_record
+from cosent.run import read_record
 
 DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
 SEARCH_NAMES = ("query", "document", "passage", "corpus")

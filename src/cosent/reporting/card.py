@@ -14,7 +14,7 @@ from cosent.cli import nearest
 from cosent.data.manifest import MANIFEST_NAME, Manifest, sha256_of_file
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError, write_atomically
-from cosent.run_record import UNFINISHED, RunRecord, in_words
+from cosent.run import UNFINISHED, RunRecord, in_words
 
 # Architectures that Text Embeddings Inference and vLLM both read, see docs/serving.md; the others get no command.
 SERVED = ("bert", "roberta", "xlm-roberta", "modernbert")

@@ -1,18 +1,66 @@
 """Document of sections with text, tables and figures, rendered to Markdown and to one HTML page.
 
-All text is escaped in both. The page is styled by `report.html.j2` and `report.css`; the figures are SVG from
-`figures.py`, which escapes its own text.
+All text is escaped in both. The page is laid out by `report.html.j2` and styled by `report.css`.
 """
 
+import base64
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from cosent.reporting.numbers import Row, printed
 
-TEMPLATE = "report.html.j2"
+@dataclass(frozen=True)
+class Number:
+    """A number, with a standard deviation where it is a mean over runs."""
+
+    value: float
+    deviation: float | None = None
+    form: str = ".2f"
+
+    def __str__(self) -> str:
+        value = format(self.value, self.form)
+        return value if self.deviation is None else f"{value} ± {format(self.deviation, self.form)}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The two ends of an interval."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:+.2f} to {self.high:+.2f}"
+
+
+# None is an empty cell; integers are counts.
+Cell = str | int | Number | Range | None
+Row = Sequence[Cell]
+
+
+def printed(cell: Cell) -> str:
+    return "" if cell is None else str(cell)
+
+
+def measured(values: Iterable[float | None]) -> list[float]:
+    """The values that are not None."""
+    return [value for value in values if value is not None]
+
+
+def times_100(values: Iterable[float | None]) -> Number | None:
+    """Mean over runs and, if there are several, standard deviation, both times 100; None if nothing was measured."""
+    numbers = [100 * value for value in measured(values)]
+    deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return Number(statistics.mean(numbers), deviation) if numbers else None
+
+
+def mean_of(values: Iterable[float | None], form: str) -> Number | None:
+    """Mean over runs; None if nothing was measured."""
+    numbers = measured(values)
+    return Number(statistics.mean(numbers), form=form) if numbers else None
 
 
 @dataclass(frozen=True)
@@ -36,11 +84,24 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """An SVG image and what it shows, for readers who do not see it."""
+
+    svg: str
+    description: str
+
+    @property
+    def source(self) -> str:
+        """Address of the image with its content, so that identifiers of two images on a page never clash."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
+
+
+@dataclass(frozen=True)
 class Figures:
-    """SVG figures next to one another under one caption; omitted from Markdown."""
+    """Figures next to one another under one caption; omitted from Markdown."""
 
     caption: str
-    svgs: list[str]
+    figures: list[Figure]
 
 
 Block = str | Table | Figures
@@ -67,7 +128,7 @@ def to_html(title: str, sections: list[Section]) -> str:
     environment.filters["printed"] = printed
     environment.tests |= {"table": lambda block: isinstance(block, Table)}
     environment.tests |= {"figures": lambda block: isinstance(block, Figures)}
-    return environment.get_template(TEMPLATE).render(title=title, sections=sections)
+    return environment.get_template("report.html.j2").render(title=title, sections=sections)
 
 
 def to_markdown(title: str, sections: list[Section], page: str) -> str:

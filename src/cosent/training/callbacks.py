@@ -1,4 +1,4 @@
-"""Trainer callbacks: report of dead batches, early stopping, log lines and progress."""
+"""Trainer callbacks: report of dead batches, early stopping and log lines."""
 
 import importlib.util
 import logging
@@ -16,8 +16,7 @@ from transformers.integrations.integration_utils import default_logdir
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import split_by
-from cosent.run_record import Metrics
-from cosent.run_scores import Scores
+from cosent.run import Metrics, Scores
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from transformers import TrainingArguments
 from cosent.compute.distributed import decided_by_main, rank
 from cosent.errors import InputError, write_atomically
 from cosent.models.lora import ADAPTER
-from cosent.run_record import RECORD_NAME, UNFINISHED
-from cosent.run_scores import SCORES_NAME
+from cosent.run import RECORD_NAME, SCORES_NAME, UNFINISHED
 from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)

@@ -19,9 +19,18 @@ from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.inference.neighbours import unit
 from cosent.models.bi_encoder import TextModel
-from cosent.run_queries import Queries, QueryMetrics
-from cosent.run_record import BEFORE, OVERLAP, Intervals, Metrics, RunRecord, Shortfall, in_words
-from cosent.run_scores import Scores
+from cosent.run import (
+    BEFORE,
+    OVERLAP,
+    Intervals,
+    Metrics,
+    Queries,
+    QueryMetrics,
+    RunRecord,
+    Scores,
+    Shortfall,
+    in_words,
+)
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.trainer import PairTrainer
 

@@ -17,7 +17,7 @@ from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, Embedder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.ensemble import ScoreEnsemble
-from cosent.run_record import Proof
+from cosent.run import Proof
 from cosent.training.sharding import launched_with, whole_state
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 import cosent
 from cosent.compute.processes import peak_memory_mib
 from cosent.reporting.card import upload, write_card
-from cosent.run_record import Environment, Footprint, RunRecord
+from cosent.run import Environment, Footprint, RunRecord
 from cosent.training.trainer import ResumableTrainer
 
 

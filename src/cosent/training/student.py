@@ -19,7 +19,7 @@ from cosent.inference.embedding import batch_bounds
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.decoding import Sampling, rank_candidates, write_targets
 from cosent.models.student import Student
-from cosent.run_record import Intervals, Metrics, RunRecord, Written
+from cosent.run import Intervals, Metrics, RunRecord, Written
 from cosent.training.evaluation import corpora_that_rank, spearman_interval
 from cosent.training.objective import Objective
 from cosent.training.sharding import whole_state

@@ -29,7 +29,7 @@ from cosent.inference.neighbours import found_by_vectors
 from cosent.losses.cosent import has_ordered_pair
 from cosent.models.loading import quiet_transformers
 from cosent.models.lora import Adapter
-from cosent.run_record import UNFINISHED
+from cosent.run import UNFINISHED
 from cosent.training.caching import CachedParts
 from cosent.training.callbacks import (
     CURVES,

@@ -1,0 +1,124 @@
+"""Markdown tables of studies for README and docs."""
+
+import json
+import statistics
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from cosent.evaluation.significance import Difference
+from cosent.reporting.comparison import by_seed, compare, compare_queries, setting, start_rows, test_row
+from cosent.reporting.diagnostics import ERROR_HEADER, error_rows
+from cosent.reporting.document import Cell, Number, markdown_table, mean_of, printed, times_100
+from cosent.results import Result, Study
+
+ROOT = Path(__file__).parents[1]
+SHOWN = ("spearman", "recall_at_1", "recall_at_10")
+
+
+def study_table(study: Study) -> str:
+    """Test Spearman x100 of a study: mean and standard deviation over seeds, by method (rows) and corpus (columns).
+
+    The first row is the score of character overlap, which needs no model, from the audit of each corpus. Flags that
+    were chosen on validation have a column. If a method trained an adapter, two more columns show the share of trained
+    weights and the peak memory.
+    """
+    adapters = any(run.footprint and run.footprint.trained_share < 1 for run in study.results)
+    extra = ["weights trained", "peak MiB"] if adapters else []
+    empty = [None] * (2 + len(study.tune) + len(extra))
+    rows: list[list[Cell]] = [["character overlap, no model", *map(overlap, study.corpora), *empty]]
+    for row, runs in study.rows.items():
+        means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
+        minutes = Number(statistics.mean(run.train_seconds for run in runs) / 60, form=".1f")
+        chosen = (", ".join(dict.fromkeys(printed(setting(run.recipe[key])) for run in runs)) for key in study.tune)
+        cells: list[Cell] = [row, *means, *chosen, len({run.seed for run in runs}), minutes]
+        if adapters:
+            footprints = [run.footprint for run in runs if run.footprint is not None]
+            peak = mean_of((footprint.peak_mib for footprint in footprints), ".0f")
+            cells += [Number(footprints[0].trained_share, form=".1%"), peak]
+        rows.append(cells)
+    header = ["test Spearman x100, mean ± std", *study.corpora, *study.tune, "seeds", "minutes per run", *extra]
+    return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
+
+
+def overlap(corpus: str) -> Number | None:
+    """Spearman x100 of the character overlap of the test pairs; None for a corpus without an audit."""
+    audits = json.loads((ROOT / "results/audit.json").read_text(encoding="utf-8"))
+    return Number(audits[corpus]["splits"]["test"]["overlap_spearman"]) if corpus in audits else None
+
+
+def probabilities_table(study: Study) -> str:
+    """Errors of probabilities and raw scores."""
+    return f"{markdown_table(ERROR_HEADER, error_rows(study))}\n\nOn test; means over seeds. {protocol(study.results)}"
+
+
+def retrieval_table(study: Study) -> str:
+    """Spearman, Recall@1 and Recall@10 of each method, and both less those of the first method."""
+    parts = []
+    for corpus in study.corpora:
+        runs = by_seed(study, corpus, lambda run, corpus=corpus: corpus in run.queries)
+        if not runs:
+            continue
+        first = next(iter(runs))
+        compared = (compare(runs, corpus), compare_queries(runs, corpus, "recall_at_10"))
+        every = [run for seeds in runs.values() for run in seeds.values()]
+        rows = [[*row, None, None] for row in start_rows(every, corpus, SHOWN)]
+        for row in runs:
+            rows.append([*test_row(study, row, corpus, SHOWN), *map(partial(against, pair=(first, row)), compared)])
+        header = [corpus, "Spearman", "Recall@1", "Recall@10", "seeds"]
+        header += [f"Spearman less that of {first}", f"Recall@10 less that of {first}"]
+        parts.append(markdown_table(header, rows))
+    note = "Test x100, mean ± std; differences with 95% intervals over rows and seeds."
+    parts.append(f"{note} {protocol(study.results, study.tune)}")
+    return "\n\n".join(parts)
+
+
+def against(found: dict[tuple[str, str], tuple[Difference, int]], pair: tuple[str, str]) -> str | None:
+    """The difference of the second method from the first one, with its interval."""
+    if pair not in found:
+        return None
+    each, _ = found[pair]
+    mean, low, high = (0.0 - 100 * value for value in (each.mean, each.high, each.low))  # -100 * 0 would print -0.00
+    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
+    """Settings of the runs; where they differ, every value, in the order of the runs.
+
+    Args:
+        tuned: flags that were chosen on validation, which the table shows itself.
+    """
+
+    def values(key: str, form: str = "") -> str:
+        each = [result.recipe.get(key) for result in results]
+        return " or ".join(dict.fromkeys(format(value, form) for value in each if value is not None))
+
+    run = results[0]
+    pairs = limited(results)
+    limit = f", {pairs} training pairs" if pairs else ""
+    commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
+    pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
+    rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
+    return (
+        f"`{values('model_name_or_path')}` encoder{pooling}, batch {values('per_device_train_batch_size')}, learning "
+        f"rate {rate}, {run_length(results)}{limit}, best validation {'step' if in_steps(run) else 'epoch'}; "
+        f"{run.environment.device}, commit {commits}."
+    )
+
+
+def limited(results: list[Result]) -> str:
+    """Pairs that runs with --limit_train took of a corpus, every value in their order: some have fewer."""
+    limits = [(run.recipe["limit_train"], run.train_pairs) for run in results if run.recipe.get("limit_train")]
+    return " or ".join(dict.fromkeys(f"{min(limit, pairs or limit)}" for limit, pairs in limits))
+
+
+def run_length(results: list[Result]) -> str:
+    """How long runs were, in steps or epochs; where they differ, every value, in the order of the runs."""
+    key = "max_steps" if in_steps(results[0]) else "num_train_epochs"
+    lengths = list(dict.fromkeys(result.recipe[key] for result in results))
+    unit = key.split("_")[-1]
+    return " or ".join(f"{length:g}" for length in lengths) + f" {unit[:-1] if lengths == [1] else unit}"
+
+
+def in_steps(run: Result) -> bool:
+    return (run.recipe.get("max_steps") or 0) > 0

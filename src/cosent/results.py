@@ -1,0 +1,247 @@
+"""Results of a study: its definition and a line per run in `study.jsonl`, test scores in `scores.npz` next to it."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from cosent.errors import InputError, partial_file, write_atomically
+from cosent.run import QueryMetrics, RunRecord, pack, readable_by_this_version, unpack
+
+STUDY_NAME, ARRAYS_NAME = "study.jsonl", "scores.npz"
+
+Arrays = dict[str, np.ndarray]  # by name
+
+
+@dataclass(kw_only=True)
+class Result(RunRecord):
+    """Record of a run of a study, without its log, and its place in the study.
+
+    Args:
+        method: recipe and variant, e.g. `cosent_mini scale_5`, after the tower where two recipes have one name.
+        corpus: value of `--corpus`, joined by commas.
+        point: of the grid, e.g. `learning_rate=0.0005`; empty for a run of the study itself.
+        settings: what recipe, study and variant asked for.
+        train_pairs_per_second, score_pairs_per_second: by Trainer's own clock, without evaluation; None if unknown.
+        validation_curve: (epoch, validation Spearman), in the order of training.
+        scores: test scores by corpus and name (`labels`, `before`, `after`, `distances`), each `(pairs,)`.
+        queries: retrieval metrics of the test queries by corpus.
+    """
+
+    method: str
+    corpus: str
+    seed: int
+    point: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    train_pairs_per_second: float | None = None
+    score_pairs_per_second: float | None = None
+    validation_curve: list[tuple[float, float]] = field(default_factory=list)
+    scores: dict[str, Arrays] = field(default_factory=dict, compare=False)
+    queries: dict[str, QueryMetrics] = field(default_factory=dict, compare=False)
+
+    @property
+    def name(self) -> str:
+        return "-".join([*self.method.split(), *(Path(part).name for part in self.corpus.split(",")), str(self.seed)])
+
+    @property
+    def tower(self) -> str:
+        return self.recipe.get("tower", "bi_encoder")
+
+    @property
+    def tested_on(self) -> list[str]:
+        return [corpus for corpus, splits in self.after.items() if "test" in splits]
+
+    def test(self, corpus: str, metric: str = "spearman", moment: str = "after") -> float | None:
+        """A test metric; None if it was not measured or is undefined."""
+        metrics = self.before if moment == "before" else self.after
+        value = metrics.get(corpus, {}).get("test", {}).get(metric)
+        return value if value is not None and math.isfinite(value) else None
+
+    @property
+    def first_epoch(self) -> float | None:
+        """Validation Spearman at the end of the first epoch; None if it was not measured or is undefined."""
+        value = next((value for epoch, value in self.validation_curve if epoch >= 1), math.nan)
+        return value if math.isfinite(value) else None
+
+    @property
+    def best_validation(self) -> float | None:
+        """Highest validation Spearman; None if it was never measured or is undefined."""
+        return max((value for _, value in self.validation_curve if math.isfinite(value)), default=None)
+
+    @property
+    def epochs_to_90(self) -> float | None:
+        """Epochs until 90% of the best validation Spearman was first reached; None without one above 0."""
+        best = self.best_validation
+        if best is None or best <= 0:
+            return None
+        return next(epoch for epoch, value in self.validation_curve if value >= 0.9 * best)
+
+    def to_json(self, arrays: Arrays) -> dict[str, Any]:
+        """Plain values; arrays go to `arrays` under a hash of their content, which stands for them."""
+
+        def stored(values: np.ndarray, ranked: bool) -> str:
+            parts = dict(zip(("/ranks", "/knots"), pack(values), strict=True)) if ranked else {"": values}
+            content = b"".join(part.tobytes() for part in parts.values())
+            key = hashlib.sha256(content).hexdigest()[:12]
+            arrays.update({key + suffix: part for suffix, part in parts.items()})
+            return key
+
+        raw = asdict(replace(self, scores={}, queries={}))
+        raw["scores"] = {
+            corpus: {name: stored(values, True) for name, values in named.items()}
+            for corpus, named in self.scores.items()
+        }
+        raw["queries"] = {
+            corpus: {
+                "task": queries.task,
+                "moments": {
+                    moment: {name: stored(values.astype(np.float32), False) for name, values in named.items()}
+                    for moment, named in queries.moments.items()
+                },
+            }
+            for corpus, queries in self.queries.items()
+        }
+        return {key: value for key, value in raw.items() if key == "recipe" or value not in (None, "", {}, [])}
+
+    @classmethod
+    def from_stored(cls, raw: dict[str, Any], arrays: Arrays) -> Self:
+        """Reads what `to_json` made."""
+        result = cls.from_json({key: value for key, value in raw.items() if key not in ("scores", "queries")})
+        result.validation_curve = [(epoch, value) for epoch, value in result.validation_curve]
+        for corpus, named in raw.get("scores", {}).items():
+            result.scores[corpus] = {name: unpack(arrays[f"{key}/ranks"], arrays[f"{key}/knots"])
+                                     for name, key in named.items()}  # fmt: skip
+        for corpus, queries in raw.get("queries", {}).items():
+            moments = {moment: {name: arrays[key] for name, key in named.items()}
+                       for moment, named in queries["moments"].items()}  # fmt: skip
+            result.queries[corpus] = QueryMetrics(queries["task"], moments)
+        return result
+
+
+@dataclass(frozen=True)
+class Study:
+    """All results of a folder.
+
+    Args:
+        name: name of the folder; the part after a `-` names the flags of a trial.
+        results: finished runs, in the order of the study, then by seed.
+        definition: `methods`, `corpora`, `seeds` and, for a grid, `tune` of the study.
+        trials: finished runs of the grid.
+    """
+
+    name: str
+    results: list[Result]
+    definition: dict[str, Any] = field(default_factory=dict)
+    trials: list[Result] = field(default_factory=list)
+
+    @property
+    def tune(self) -> dict[str, list]:
+        """Values of the flags that are chosen on validation."""
+        return self.definition.get("tune", {})
+
+    @cached_property
+    def tried(self) -> dict[tuple[str, str], dict[str, float | None]]:
+        """Best validation Spearman by method, training corpus and finished point of the grid."""
+        found: dict[tuple[str, str], dict[str, float | None]] = {}
+        for point, trial in product(points(self.tune), self.trials):
+            if trial.point == point:
+                found.setdefault((trial.method, trial.corpus), {})[point] = trial.best_validation
+        return found
+
+    @property
+    def missing(self) -> list[str]:
+        """Runs of the study without a result, in words."""
+        asked = product(*(self.definition.get(key, []) for key in ("methods", "corpora", "seeds")))
+        there = {(result.method, result.corpus, result.seed) for result in self.results}
+        return [f"{method} on {corpus}, seed {seed}" for method, corpus, seed in asked
+                if (method, corpus, seed) not in there]  # fmt: skip
+
+    @cached_property
+    def crosses(self) -> bool:
+        """Whether a method was tested on the same corpus after training on different ones in different runs."""
+        trained: dict[tuple[str, str], set[str]] = {}
+        for result in self.results:
+            for corpus in result.tested_on:
+                trained.setdefault((result.method, corpus), set()).add(result.corpus)
+        return any(len(corpora) > 1 for corpora in trained.values())
+
+    @cached_property
+    def rows(self) -> dict[str, list[Result]]:
+        """Results by row of a table: a method, if needed with its training corpus."""
+        rows: dict[str, list[Result]] = {}
+        for result in self.results:
+            name = f"{result.method}, trained on {result.corpus}" if self.crosses else result.method
+            rows.setdefault(name, []).append(result)
+        return rows
+
+    @cached_property
+    def corpora(self) -> list[str]:
+        """Corpora that were tested on, in order of appearance."""
+        return list(dict.fromkeys(corpus for result in self.results for corpus in result.tested_on))
+
+    def cell(self, row: str, corpus: str) -> list[Result]:
+        return [result for result in self.rows[row] if corpus in result.tested_on]
+
+
+def points(tune: dict[str, list]) -> dict[str, dict[str, Any]]:
+    """Flags of every combination of the values of the tuned flags, by name; empty without such flags."""
+    combined = [dict(zip(tune, values, strict=True)) for values in product(*tune.values())] if tune else []
+    return {name_of(flags): flags for flags in combined}
+
+
+def name_of(flags: dict[str, Any]) -> str:
+    """Flags as part of a file's name: `learning_rate=0.0005`; of a path, its last part, and lists with `+`."""
+    values = {key: value if isinstance(value, list) else [value] for key, value in flags.items()}
+    return "-".join(f"{key}={'+'.join(Path(str(part)).name for part in parts)}" for key, parts in values.items())
+
+
+def read_results(folder: str | Path) -> Study:
+    """Reads the results that `cosent study` or `cosent teach` left in a folder.
+
+    Raises:
+        InputError: no results there, or a file that is not one of results.
+    """
+    study = read_study_folder(Path(folder))
+    if not study.results:
+        raise InputError(f"{folder} holds no results ({STUDY_NAME}). Run `cosent study recipes/studies/NAME.yaml`.")
+    return study
+
+
+def read_study_folder(folder: Path) -> Study:
+    """As `read_results`, also of a folder without results.
+
+    Raises:
+        InputError: a file that is not one of results.
+    """
+    file, arrays = folder / STUDY_NAME, folder / ARRAYS_NAME
+    if not file.is_file():
+        return Study(folder.resolve().name, [])
+    with readable_by_this_version(file):
+        first, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        kept: Arrays = {}
+        if arrays.is_file():
+            with np.load(arrays) as stored:
+                kept = dict(stored)
+        every = [Result.from_stored(line, kept) for line in lines]
+    order = {method: place for place, method in enumerate(first.get("methods", []))}
+    every.sort(key=lambda result: (order.get(result.method, len(order)), result.method, result.seed))
+    results, trials = ([result for result in every if bool(result.point) is tried] for tried in (False, True))
+    return Study(folder.resolve().name, results, first, trials)
+
+
+def save_results(folder: Path, definition: dict[str, Any], results: Iterable[Result]) -> None:
+    """Writes the results of a study, each file complete or not at all; arrays that runs share are stored once."""
+    arrays: Arrays = {}
+    lines = [definition, *(result.to_json(arrays) for result in results)]
+    folder.mkdir(parents=True, exist_ok=True)
+    with partial_file(folder / ARRAYS_NAME) as part, open(part, "wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    text = "\n".join(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str) for line in lines)
+    write_atomically(folder / STUDY_NAME, text + "\n")

@@ -1,0 +1,53 @@
+"""What `pip install` of a built wheel gives: the quickstart runs in an empty folder, far from any clone."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("src", "data_scripts", "recipes", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+
+
+@pytest.mark.slow
+def test_a_wheel_in_an_empty_folder(tmp_path):
+    """Fails if a folder is left out of the wheel, or a job needs the root of a clone."""
+    pytest.importorskip("setuptools", minversion="77")
+    clone, site, here = (tmp_path / name for name in ("clone", "site", "here"))
+    clone.mkdir(), here.mkdir()
+    for name in SOURCES:  # building writes next to the sources
+        source = ROOT / name
+        if source.is_file():
+            shutil.copy(source, clone)
+        else:
+            shutil.copytree(source, clone / name, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, clone], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+
+    def cosent(*words: str) -> str:
+        command = [sys.executable, "-c", "from cosent.cli import main; main()", *words]
+        done = subprocess.run(
+            command, cwd=here, env=os.environ | {"PYTHONPATH": str(site)}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
+
+    rows = [f"第{number}句怎么还款\t第{number}句如何{verb}款\t{label}\n" for number in range(30)
+            for verb, label in (("还", 1), ("借", 0))]  # fmt: skip
+    (here / "faq.tsv").write_text("".join(rows), encoding="utf-8")
+    shares = ["--validation_share", "0.2", "--test_share", "0.2"]
+    assert "cosent train --config cosent_mini --corpus faq" in cosent(
+        "prepare", "faq", "--source", "faq.tsv", "--label_kind", "binary", *shares
+    )
+    cosent("train", "--config", "cosent_mini", "--corpus", "faq", "--output_dir", "runs/faq", "--max_steps", "1",
+           "--use_cpu", "true")  # fmt: skip
+    assert "怎么还款" in cosent("similarity", "--model", "runs/faq", "怎么还款", "如何还款")
+    cosent("study", "--help")
+    found = [sys.executable, "-c", "from cosent.cli import recipe_file; print(recipe_file('cpu', 'accelerate'))"]
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    assert str(site) in subprocess.run(found, cwd=here, env=environment, capture_output=True, text=True).stdout
