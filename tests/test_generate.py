@@ -31,9 +31,9 @@ def test_input_that_cannot_be_read(tmp_path):
     """Fails if an empty line shifts results against lines, or a missing file ends in a stack trace."""
     file = Path(tmp_path, "texts.txt")
     file.write_text("一\n\n二\n", encoding="utf-8")
-    with pytest.raises(InputError, match="line 2: expected a sentence, got an empty line"):
+    with pytest.raises(InputError, match="line 2"):
         read_texts(None, str(file))
-    with pytest.raises(InputError, match="there is no file"):
+    with pytest.raises(InputError, match="none.txt"):
         read_texts(None, str(tmp_path / "none.txt"))
     with pytest.raises(InputError, match="--text FILE"):
         read_texts(["一"], str(file))

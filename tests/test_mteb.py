@@ -57,13 +57,13 @@ def test_mteb_on_sentence_transformers_agrees(evaluate, tiny_model, corpora, tmp
     import mteb
     from sentence_transformers import SentenceTransformer
 
-    from cosent.inference.mteb import MtebArguments, chosen_tasks, figures, with_prepared_rows
+    from cosent.inference.mteb import MtebArguments, chosen_tasks, figures, with_rows
 
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "model")
     found, _ = evaluate("--mteb", "ATEC", "--mteb_output", tmp_path / "mteb", model=tmp_path / "model")
     other, _ = evaluate("--mteb", "ATEC", "--mteb_output", tmp_path / "mteb")
     (task,) = chosen_tasks(mteb, MtebArguments(mteb=["ATEC"]), str(corpora))
-    with_prepared_rows(task, str(corpora))
+    with_rows(task, str(corpora))
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     done = mteb.evaluate(model, task, cache=None, co2_tracker=False)
     theirs = figures(task, done.task_results[0])["cosine_spearman"]

@@ -37,8 +37,8 @@ class Prompts:
     def __post_init__(self):
         if self.default_name is not None and self.default_name not in self.texts:
             raise InputError(
-                f"config_sentence_transformers.json: default_prompt_name is {self.default_name!r}, which is none of the prompts "
-                f"({self.names}). Correct the file."
+                f"config_sentence_transformers.json: default_prompt_name is {self.default_name!r}, which is none of "
+                f"the prompts ({self.names}). Correct the file."
             )
 
     @classmethod
