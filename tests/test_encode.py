@@ -101,7 +101,7 @@ def test_nothing_outlives_a_job_that_is_stopped(tiny_model, tmp_path, how, worke
     path = tmp_path / "sentences.txt"
     path.write_text("".join(f"第{number}个问题\n" for number in range(150_000)), encoding="utf-8")  # minutes of work
     command = ["--model", str(tiny_model), "--text", str(path), "--output", str(tmp_path / "vectors.npy")]
-    command += ["--device", "cpu", "--batch_size", "8", "--workers", str(workers)]
+    command += ["--device", "cpu", "--batch_size", "32", "--workers", str(workers)]
     process = subprocess.Popen([sys.executable, "-m", "cosent.encode", *command], stderr=subprocess.PIPE, text=True)
     started = []
     try:
@@ -126,7 +126,7 @@ def written(folder: Path) -> bool:
     return any(np.load(partial, mmap_mode="r").any() for partial in folder.glob("*.partial") if partial.stat().st_size)
 
 
-def wait_until(condition, seconds: float = 120.0) -> bool:
+def wait_until(condition, seconds: float = 240.0) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
