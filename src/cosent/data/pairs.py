@@ -4,6 +4,8 @@ A bi-encoder reads the two sentences of a pair separately (`PairDataset`, batche
 cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, tokens)`).
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging
@@ -11,9 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,9 @@ from cosent.data.corpus import labels_of
 from cosent.data.files import SENTENCE, open_table
 from cosent.data.manifest import COLUMNS, Manifest
 from cosent.errors import InputError
+
+if TYPE_CHECKING:
+    import datasets  # half a second, which models that serve do without
 
 
 class Prefix(NamedTuple):
@@ -117,11 +121,7 @@ def warn_truncated(truncated: int, total: int, unit: str, max_length: int, where
         )
 
 
-IDS = datasets.Sequence(datasets.Value("int32"))
-TOKEN_FEATURES = {
-    tokenize_apart: {"input_ids1": IDS, "input_ids2": IDS},
-    tokenize_joined: {"input_ids": IDS, "first_tokens": datasets.Value("int32")},
-}
+TOKEN_COLUMNS = {tokenize_apart: ("input_ids1", "input_ids2"), tokenize_joined: ("input_ids", "first_tokens")}
 
 
 class PairDataset(torch.utils.data.Dataset):
@@ -152,7 +152,7 @@ class PairDataset(torch.utils.data.Dataset):
         groups: np.ndarray | None = None,
     ):
         table = tokenized(rows, tokenizer, max_length, self.tokenize, prefixes).data
-        self.columns: list[Any] = [column_view(table.column(name)) for name in TOKEN_FEATURES[self.tokenize]]
+        self.columns: list[Any] = [column_view(table.column(name)) for name in TOKEN_COLUMNS[self.tokenize]]
         self.labels = labels_of(rows) if labels is None else labels
         self.groups = groups
         self.truncated = int(np.sum(table.column("truncated")))
@@ -189,13 +189,17 @@ def tokenized(
     rows: datasets.Dataset, tokenizer, max_length: int, tokenize: Callable, prefixes: Prefixes
 ) -> datasets.Dataset:
     """Tokenises rows into an Arrow cache keyed by rows, tokenizer, length, kind of tokenisation and prompts."""
+    import datasets
+
+    ids, number = datasets.Sequence(datasets.Value("int32")), datasets.Value("int32")
+    columns = {name: number if name == "first_tokens" else ids for name in TOKEN_COLUMNS[tokenize]}
     how, prompts = f"{tokenize.__name__}|{max_length}", [prefix.text for prefix in prefixes]
     how += f"|{json.dumps(prompts)}" if any(prompts) else ""
     return rows.map(
         lambda batch: tokenize(batch, tokenizer, max_length, prefixes),
         batched=True,
         remove_columns=list(COLUMNS),
-        features=datasets.Features(**TOKEN_FEATURES[tokenize], truncated=datasets.Value("int8")),
+        features=datasets.Features(**columns, truncated=datasets.Value("int8")),
         new_fingerprint=fingerprint(rows, tokenizer, how),
         writer_batch_size=len(rows),  # a single chunk can be read without a copy
         desc="Tokenising",
@@ -247,20 +251,19 @@ def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42)
     return rows.remove_columns("sentence2").add_column("sentence2", drawn).select_columns(list(COLUMNS))
 
 
-FEATURES = datasets.Features(
-    zip(COLUMNS, (datasets.Value("string"), datasets.Value("string"), datasets.Value("float32")), strict=True)
-)
-
-
 def twice(sentences: Iterable[str], label: float = 1.0) -> datasets.Dataset:
     """Each distinct sentence as a pair with itself, in the order of their first occurrence.
 
     Args:
         label: label of all pairs.
     """
+    import datasets
+
+    types = (datasets.Value("string"), datasets.Value("string"), datasets.Value("float32"))
+    features = datasets.Features(zip(COLUMNS, types, strict=True))
     column = pc.unique(pa.array(sentences, pa.string()))  # both columns share its memory
     labels = pa.array([label] * len(column), pa.float32())
-    return datasets.Dataset(pa.table([column, column, labels], names=list(COLUMNS)).cast(FEATURES.arrow_schema))
+    return datasets.Dataset(pa.table([column, column, labels], names=list(COLUMNS)).cast(features.arrow_schema))
 
 
 @dataclass
