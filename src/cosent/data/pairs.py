@@ -285,7 +285,7 @@ class PairCollator:
     prefixes: Prefixes = NO_PREFIXES
 
     @classmethod
-    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> "PairCollator":
+    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> PairCollator:
         return cls(tokenizer.pad_token_id, prefixes)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
@@ -314,7 +314,7 @@ class JoinedPairCollator:
     segments: bool
 
     @classmethod
-    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> "JoinedPairCollator":
+    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> JoinedPairCollator:
         """Prompts change nothing here: a classifier reads the pair as one sequence, and pools as it was trained."""
         return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
 
