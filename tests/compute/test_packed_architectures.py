@@ -152,6 +152,9 @@ def test_training_in_every_way_learns_the_same(name):
     with trainable_onednn_linears():
         assert difference(learn(model, batch, packing=True), expected) < 5e-6
 
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert all(gradient.isfinite().all() for gradient in learn(model, batch, packing=True))
+
     model.zero_grad()
     parts = split_batch(batch, 3)
     backward_in_parts(lambda part: model(**part), parts, lambda kept: cosent_loss(kept["scores"], torch.arange(6.0)))

@@ -1,6 +1,12 @@
-"""FSDP2 and DeepSpeed ZeRO-2, the real ones in two processes (gloo, CPU), against one process with all their rows."""
+"""DDP, FSDP2 and DeepSpeed ZeRO-2, the real ones in two processes (gloo, CPU), against one process with all their rows.
+
+Each strategy is launched once and runs all its jobs (`session.py`); the tests read what they left.
+"""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +15,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
+from cosent import cli
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.modules import Carried, Dense, LayerNorm, Normalize
@@ -16,9 +23,7 @@ from cosent.run_queries import read_queries
 from cosent.run_record import read_record
 from cosent.run_scores import read_scores
 from tests.conftest import prepare as prepare_corpus
-from tests.launching import ROOT, apart, history, launch, run_here
-
-pytestmark = pytest.mark.distributed
+from tests.launching import ROOT, apart, free_port, history, launch, run_here
 
 COMMON = ("--dropout", "0", "--per_device_eval_batch_size", "4", "--num_train_epochs", "2", "--logging_steps", "1")
 COMMON += ("--disable_tqdm", "true", "--load_best_model_at_end", "false")
@@ -35,11 +40,27 @@ CASES = {  # name -> flags of two processes; of one process with the same global
     "cross_encoder": ((8, *CROSS), (16, *CROSS)),
     "lora": ((4, "--cached_batch_size", "16", "--use_peft", "true", *CROSS), (16, "--use_peft", "true", *CROSS)),
 }
+DDP_CASES = {
+    "angle": ((8, "--loss", "angle"), (16, "--loss", "angle")),
+    "in_batch": ((8, "--loss", "cosent_in_batch"), (16, "--loss", "cosent_in_batch")),
+    "cached_infonce": ((4, "--loss", "cosent_infonce", "--cached_batch_size", "16"), (16, "--loss", "cosent_infonce")),
+    "mean": ((8, "--loss", "cosine_mse"), (16, "--loss", "cosine_mse")),
+    "head": ((8, "--loss", "sbert", "--pooling", "linear_cls"), (16, "--loss", "sbert", "--pooling", "linear_cls")),
+    "balanced": ((8, "--balanced_batches", "true"), (16, "--balanced_batches", "true")),
+}
+STRATEGIES = {"ddp": CASES | DDP_CASES, "fsdp": CASES, "deepspeed_zero2": CASES}
+EXACT = ("bi_encoder", "accumulated", "cached")
 ROLLBACK = ("--on_collapse", "rollback", "--collapse_drop", "0.02", "--load_best_model_at_end", "true")
 ROLLBACK += ("--num_train_epochs", "3")
 STUDENT = ("--corruption_share", "0", "--generation_sources", "2", "--generation_samples", "2")
 DROPOUT = ("--dropout", "0.1", "--optim", "adamw_torch", "--save_strategy", "steps", "--save_steps", "3")
-DROPOUT += ("--eval_strategy", "no", "--save_total_limit", "9")  # 5 steps per epoch
+DROPOUT += ("--eval_strategy", "no", "--save_total_limit", "9", "--balanced_batches", "true")  # 5 steps per epoch
+PARTS = ("--dropout", "0.1", "--optim", "adamw_torch", "--num_train_epochs", "1")
+
+distributed = pytest.mark.distributed
+everywhere = pytest.mark.parametrize("two", STRATEGIES, indirect=True)
+ddp = pytest.mark.parametrize("two", ["ddp"], indirect=True)
+sharded = pytest.mark.parametrize("two", ["fsdp", "deepspeed_zero2"], indirect=True)
 
 
 def flags(model, corpus, output: Path, batch: int, *further: str) -> list[str]:
@@ -73,7 +94,7 @@ def with_modules(tiny_model, tmp_path_factory) -> Path:
 def one(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, tmp_path_factory) -> Path:
     """Folder of the runs of one process."""
     folder = tmp_path_factory.mktemp("one")
-    for name, (_, (batch, *more)) in CASES.items():
+    for name, (_, (batch, *more)) in STRATEGIES["ddp"].items():
         run_here("train", *flags(tiny_model, uneven_corpus, folder / name, batch, *more, "--use_cpu", "true"))
     rollback = flags(tiny_model, opposed_corpus, folder / "rollback", 16, *ROLLBACK, "--use_cpu", "true")
     run_here("train", *rollback)
@@ -83,33 +104,57 @@ def one(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, t
     return folder
 
 
-@pytest.fixture(scope="module", params=["fsdp", "deepspeed_zero2"])
+@pytest.fixture(scope="module")
 def two(request, tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, tmp_path_factory) -> Path:
-    """Folder of the runs of two processes, launched once per strategy by the line that its recipe shows."""
-    if request.param == "deepspeed_zero2":
+    """Folder of the jobs of two processes, launched once per strategy with the settings of its recipe."""
+    strategy = request.param
+    if strategy == "deepspeed_zero2":
         pytest.importorskip("deepspeed", reason="pip install deepspeed to run ZeRO-2 on a CPU")
-    folder = tmp_path_factory.mktemp(request.param)
+    folder = tmp_path_factory.mktemp(strategy)
 
-    def train(name: str, batch: int, *more: str) -> list[str]:
-        return ["train", *flags(tiny_model, uneven_corpus, folder / name, batch, *more)]
+    def train(name: str, batch: int, *more: str, model=tiny_model, corpus=uneven_corpus, job="train") -> list[str]:
+        return [job, *flags(model, corpus, folder / name, batch, *more)]
 
-    exact = [train(name, batch, *more) for name, ((batch, *more), _) in CASES.items()]
+    exact, as_launched = [], []
+    if strategy == "ddp":  # first, so that no training has started the processes' group
+        lines = "".join(f"第{number}个问题怎么还款\n" for number in range(9000))
+        (folder / "sentences.txt").write_text(lines, encoding="utf-8")
+        files = ["--input", str(folder / "sentences.txt"), "--output", str(folder / "vectors.npy")]
+        exact += [["encode", "--model", str(tiny_model), *files], ["check_gathering", str(folder / "gathered")]]
+    exact += [train(name, batch, *more) for name, ((batch, *more), _) in STRATEGIES[strategy].items()]
     student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(folder / "cache"))
-    exact.append(["distill", *flags(tiny_student, uneven_corpus, folder / "student", 8, *student)])
-    exact.append(["train", *flags(tiny_model, opposed_corpus, folder / "rollback", 8, *ROLLBACK)])
-    exact.append(["train", *flags(with_modules, uneven_corpus, folder / "modules", 8)])
+    exact.append(train("student", 8, *student, model=tiny_student, job="distill"))
     exact.append(train("whole", 8, *DROPOUT))
     exact.append(train("resumed", 8, *DROPOUT, "--resume_from_checkpoint", str(folder / "whole/checkpoint-6")))
-    as_launched = [train("bfloat16", 8, *CROSS)]  # the recipe says bf16, and no flag does
+    if strategy == "ddp":
+        exact.append(train("local", 8, "--local_comparisons", "true"))
+        scored = ["--model", str(folder / "bi_encoder"), "--corpus", str(uneven_corpus)]
+        exact.append(["evaluate", *scored, "--predictions", str(folder / "predictions.tsv")])
+        for tower in ("bi_encoder", "cross_encoder"):
+            parts = (*PARTS, "--tower", tower, "--cached_part_size")
+            exact.append(train(f"{tower}_parts_2", 8, *parts, "2"))
+            exact.append(train(f"{tower}_parts_auto", 8, *parts, "auto", job="train_with_little_memory"))
+    else:
+        exact.append(train("rollback", 8, *ROLLBACK, corpus=opposed_corpus))
+        exact.append(train("modules", 8, model=with_modules))
+        as_launched.append(train("bfloat16", 8, *CROSS))  # the recipe says bf16, and no flag does
     for name, jobs in {"exact": exact, "as_launched": as_launched}.items():
         (folder / f"{name}.json").write_text(json.dumps(jobs))
-    program = [str(ROOT / "tests/training/gloo_session.py"), *(f"{folder}/{n}.json" for n in ("as_launched", "exact"))]
+    program = [str(ROOT / "tests/training/session.py"), *(f"{folder}/{n}.json" for n in ("as_launched", "exact"))]
     on_cpu = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    (folder / "stdout").write_text(launch(request.param, program, precision="bf16", **on_cpu)[0])
+    on_cpu |= {"ACCELERATE_USE_CPU": "true"} if strategy == "ddp" else {}
+    precision = "no" if strategy == "ddp" else "bf16"
+    (folder / "stdout").write_text(launch(strategy, program, precision=precision, **on_cpu)[0], encoding="utf-8")
     return folder
 
 
-@pytest.mark.parametrize("name", CASES)
+@distributed
+@pytest.mark.parametrize(
+    ("two", "name"),
+    [(strategy, name) for strategy, cases in STRATEGIES.items() for name in cases],
+    indirect=["two"],
+    scope="module",
+)
 def test_two_processes_train_as_one(one, two, tiny_model, name):
     """Fails if a strategy optimises something else: a pool of its own, a gradient of another size, lost weights.
 
@@ -120,13 +165,63 @@ def test_two_processes_train_as_one(one, two, tiny_model, name):
     assert steps >= 6
     np.testing.assert_allclose(history(two / name, "loss"), history(one / name, "loss"), rtol=1e-5)
     alone, together = (np.array(history(folder / name, "grad_norm")) for folder in (one, two))
-    np.testing.assert_allclose(together, alone, rtol=1e-5 if name in ("bi_encoder", "accumulated", "cached") else 1e-4)
+    np.testing.assert_allclose(together, alone, rtol=1e-5 if name in EXACT else 1e-4)
     assert together[0] == pytest.approx(alone[0], rel=1e-5)
     expected = history(one / name, "eval_spearman")
     np.testing.assert_allclose(history(two / name, "eval_spearman"), expected, atol=0.06)  # mirror images tie
-    assert apart(one / name, two / name, tiny_model) < (1e-5 if "cross" not in name and name != "lora" else 5e-3)
+    assert apart(one / name, two / name, tiny_model) < (5e-3 if name in ("cross_encoder", "lora") else 1e-5)
+    records = [json.loads((folder / name / "run.json").read_text(encoding="utf-8")) for folder in (one, two)]
+    assert [record["processes"] for record in records] == [1, 2]
+    for split, metrics in records[0]["after"]["made_up"].items():
+        assert records[1]["after"]["made_up"][split]["spearman"] == pytest.approx(metrics["spearman"], abs=0.06)
 
 
+@distributed
+@ddp
+def test_comparing_on_each_device_is_another_training(one, two, tiny_model):
+    """Fails if the test above would pass without gathering."""
+    assert apart(one / "bi_encoder", two / "local", tiny_model) > 0.03
+
+
+@distributed
+@ddp
+def test_gradients_come_through_the_gathering(two):
+    """Fails if a gathered row's gradient lacks what the other ranks' losses add to it."""
+    for rank in (0, 1):
+        gathered = json.loads((two / f"gathered.{rank}.json").read_text(encoding="utf-8"))
+        pool, gradient, objects, decided, refused = gathered
+        assert pool == [[1, 3], [2, 4], [11, 13], [12, 14]]
+        assert gradient == (3 * torch.arange(8.0).view(4, 2))[2 * rank :][:2].tolist()
+        assert (objects, decided, refused) == ([0, 1], ["main", 0], "no")
+
+
+@distributed
+@ddp
+@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
+def test_processes_agree_on_the_size_of_a_part(two, tower):
+    """Fails if one process that runs out of memory leaves the others waiting, or they train on different gradients."""
+    found, fixed = (two / f"{tower}_parts_{size}" for size in ("auto", "2"))
+    assert history(found, "cached_part_size") == [4, 2]
+    for logged in ("loss", "grad_norm"):
+        assert history(found, logged) == history(fixed, logged) and len(history(found, logged)) == 5
+    assert min(history(found, "grad_norm")) > 0
+    assert (found / "model.safetensors").read_bytes() == (fixed / "model.safetensors").read_bytes()
+
+
+@distributed
+@ddp
+def test_two_processes_share_out_a_file(two, tiny_model):
+    """Fails if a chunk of the vectors is missing or belongs to other lines, or a pair of a table is lost or doubled."""
+    rows = np.load(two / "vectors.npy")
+    assert rows.shape == (9000, 32) and not (rows == 0).all(axis=1).any()
+    expected = SentenceEncoder.from_pretrained(str(tiny_model)).encode(["第8191个问题怎么还款", "第0个问题怎么还款"])
+    np.testing.assert_allclose(rows[[8191, 0]], expected, atol=1e-5)
+    lines = (two / "predictions.tsv").read_text(encoding="utf-8").splitlines()
+    assert [line.split("\t")[0] for line in lines[1:]] == [str(number) for number in range(53)]
+
+
+@distributed
+@sharded
 def test_modules_after_the_pooling(one, two, with_modules):
     """Fails if shards of a Dense layer are not gathered, or a weight that nothing reads is lost."""
     for place in ("2_Dense", "3_LayerNorm"):
@@ -141,6 +236,8 @@ def test_modules_after_the_pooling(one, two, with_modules):
     assert (weights["pooler.dense.weight"] == 0.5).all() and (weights["pooler.dense.bias"] == 1).all()
 
 
+@distributed
+@everywhere
 def test_what_is_measured_before_training_is_the_given_model(one, two):
     """Fails if a model cannot be evaluated before it is trained, or distances or what queries find get lost."""
     alone, together = (read_scores(folder / "bi_encoder/scores.npz")["made_up"]["test"] for folder in (one, two))
@@ -154,6 +251,8 @@ def test_what_is_measured_before_training_is_the_given_model(one, two):
         assert np.ptp(alone.moments["before"][name]) > 0.1
 
 
+@distributed
+@sharded
 def test_the_best_epoch_is_kept_and_a_rollback_counts(one, two):
     """Fails if the weights of the best checkpoint are not those that training goes on from, or ends with.
 
@@ -168,6 +267,8 @@ def test_the_best_epoch_is_kept_and_a_rollback_counts(one, two):
         np.testing.assert_allclose(history(two / "rollback", logged), history(one / "rollback", logged), rtol=1e-5)
 
 
+@distributed
+@everywhere
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(two):
     """Fails if weights, optimizer, schedule, order or dropout of a checkpoint are lost, or it starts from others."""
     whole, resumed = (load_file(two / name / "model.safetensors") for name in ("whole", "resumed"))
@@ -177,11 +278,13 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(two):
     assert before[0] == before[1], "measured on the weights of the checkpoint"
 
 
+@distributed
+@everywhere
 def test_saved_models_are_whole(one, two, tiny_model):
     """Fails if a folder holds shards, or an adapter that peft cannot load."""
-    for name in (*CASES, "rollback"):
-        load_model(str(two / name))
-        proof = read_record(two / name).proof
+    for run in two.glob("*/run.json"):
+        load_model(str(run.parent))
+        proof = read_record(run.parent).proof
         assert proof.reloaded < 1e-5 and proof.moved > 0
     base = load_model(str(one / "lora")).model
     model = PeftModel.from_pretrained(base, str(two / "lora/adapter"))
@@ -193,6 +296,8 @@ def test_saved_models_are_whole(one, two, tiny_model):
     assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
 
 
+@distributed
+@sharded
 def test_bfloat16_leaves_weights_and_scores_in_float32(one, two):
     """Fails if scores are rounded until pairs tie, or half of the digits of the weights are lost in a saved model."""
     folders = (one / "cross_encoder", two / "bfloat16")
@@ -205,6 +310,8 @@ def test_bfloat16_leaves_weights_and_scores_in_float32(one, two):
     np.testing.assert_allclose(history(two / "bfloat16", "loss"), history(one / "cross_encoder", "loss"), rtol=0.05)
 
 
+@distributed
+@everywhere
 def test_a_student_is_distilled(one, two, tiny_student):
     """Fails if a strategy distils another student, or cannot measure what one finds and writes."""
     for logged in ("loss", "similarity_loss", "generation_loss", "grad_norm"):
@@ -218,7 +325,57 @@ def test_a_student_is_distilled(one, two, tiny_student):
     assert records[1]["before"] == records[0]["before"]
 
 
+@distributed
+@everywhere
 def test_one_process_speaks(two):
     """Fails if every process reports for itself."""
     runs = len(list(two.glob("*/run.json")))
-    assert (two / "stdout").read_text().count("model in ") == runs > len(CASES)
+    assert (two / "stdout").read_text(encoding="utf-8").count("model in ") == runs > len(CASES)
+
+
+@pytest.mark.matrix
+def test_two_machines_are_two_processes(tiny_model, uneven_corpus, tmp_path):
+    """Fails if --num_machines 2 trains two models, or another one than two processes of one machine."""
+    words = flags(tiny_model, uneven_corpus, tmp_path / "two", 8)
+    outputs = launch("multi_node", ["-m", "cosent.train", *words], machines=2, ACCELERATE_USE_CPU="true")
+    run_here("train", *flags(tiny_model, uneven_corpus, tmp_path / "one", 16), "--use_cpu", "true")
+    assert apart(tmp_path / "one", tmp_path / "two", tiny_model) < 1e-3
+    assert sum(output.count("model in ") for output in outputs) == 1
+
+
+@pytest.mark.matrix
+def test_processes_that_do_not_know_of_each_other_stop(tiny_model, uneven_corpus, tmp_path):
+    """Fails if the settings that one tries first on a CPU write one folder from two processes."""
+    (tmp_path / "cpu.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: 'no'\nnum_machines: 1\n"
+        "num_processes: 2\nuse_cpu: true\n"
+    )
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(tmp_path / "cpu.yaml")]
+    command += ["--main_process_port", str(free_port()), "-m", "cosent.train"]
+    settings = {key: value for key, value in os.environ.items() if key != "ACCELERATE_USE_CPU"}
+    settings |= {"PYTHONPATH": f"{ROOT}/src", "OMP_NUM_THREADS": "1"}
+    words = flags(tiny_model, uneven_corpus, tmp_path / "run", 8)
+    result = subprocess.run([*command, *words], env=settings, capture_output=True, text=True, timeout=300)
+    assert result.returncode != 0
+    assert "2 processes were launched, but this job sees 1" in result.stderr, result.stderr[-3000:]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("words", [["report", "x"], ["similarity", "--model", "x"]])
+def test_jobs_for_one_process_stop_too(words, monkeypatch, capsys):
+    """Fails if a report or a comparison runs twice at once when it is launched like a training job."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(sys, "argv", ["cosent", *words])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert "2 processes were launched, but this job sees 1" in capsys.readouterr().err
+
+
+def test_gathering_alone_changes_nothing():
+    """Fails if one process pays for, or loses gradients in, what only several need."""
+    from cosent.compute.distributed import decided_by_main, gather, gather_object
+
+    values = torch.ones(3, requires_grad=True)
+    assert gather(values) is values
+    assert gather_object(5) == [5] and decided_by_main(lambda: 7) == 7
