@@ -112,6 +112,12 @@ def test_training_keeps_what_it_does_not_train(start, train, make_corpus, pairs,
         assert all(after[name].dtype == torch.float32 for name in after)
         assert not any(torch.equal(before[name], after[name]) for name in before)
     assert read_json(str(folder), "config.json")["dtype"] == "float32"
+    if "--use_peft" in flags:  # and a checkpoint lacks no weight of theirs
+        again = ("--model_name_or_path", str(start), *flags, "--resume_from_checkpoint", str(folder / "checkpoint-4"))
+        resumed = train(corpus, *again, output="resumed")
+        for name in ("model.safetensors", "2_Dense/model.safetensors", "4_LayerNorm/model.safetensors"):
+            ends = [(run / "checkpoint-8" / name).read_bytes() for run in (folder, resumed)]
+            assert ends[0] == ends[1] != (folder / "checkpoint-4" / name).read_bytes(), name
 
 
 def test_int8_runs_through_all_modules(start):
@@ -122,21 +128,10 @@ def test_int8_runs_through_all_modules(start):
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 
-def test_a_run_resumes_to_the_same_modules(start, train, make_corpus, pairs):
-    """Fails if a checkpoint lacks a weight of a Dense layer."""
-    corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
-    flags = ("--model_name_or_path", str(start), "--use_peft", "true")
-    whole = train(corpus, *flags, output="whole")
-    resumed = train(corpus, *flags, "--resume_from_checkpoint", str(whole / "checkpoint-4"), output="resumed")
-    for name in ("model.safetensors", "2_Dense/model.safetensors", "4_LayerNorm/model.safetensors"):
-        weights = [(folder / "checkpoint-8" / name).read_bytes() for folder in (whole, resumed)]
-        assert weights[0] == weights[1] != (whole / "checkpoint-4" / name).read_bytes(), name
-
-
 def test_a_checkpoint_with_other_modules_is_refused(start, tiny_model, tmp_path):
     """Fails if a run resumes from a folder whose weights belong to other modules."""
     SentenceEncoder.from_pretrained(str(start)).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="of another kind: Pooling.*Normalize.*without a Sentence-BERT head"):
+    with pytest.raises(InputError, match="Pooling.*Normalize"):
         BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model))).saved_state(tmp_path)
 
 
@@ -145,7 +140,7 @@ def test_another_pooling_keeps_only_modules_without_weights(start, caplog):
     encoder = SentenceEncoder.from_pretrained(str(start), pooling="lasttoken")
     assert [type(module).__name__ for module in encoder.tail] == ["Dropout", "Normalize"]
     for lost in ("2_Dense", "3_Dense", "4_LayerNorm"):
-        assert f"{lost} of {start} belongs to its own pooling: --pooling lasttoken starts without it" in caplog.text
+        assert f"{lost} of {start}" in caplog.text and "--pooling lasttoken" in caplog.text
     assert len(SentenceEncoder.from_pretrained(str(start), pooling="cls+mean").tail) == 5
     linear = SentenceEncoder.from_pretrained(str(start), pooling="linear_cls")
     assert [type(module).__name__ for module in linear.tail] == ["Dense", "Dropout", "Normalize"]
