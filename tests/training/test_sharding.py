@@ -81,7 +81,7 @@ def test_the_recipe_has_the_settings_that_are_checked():
 @pytest.mark.parametrize("flag", ["fsdp", "deepspeed"])
 def test_strategies_come_from_accelerate(flag, tmp_path):
     """Fails if Trainer's own flags shard with settings that were never checked."""
-    with pytest.raises(InputError, match=f"--{flag} "):
+    with pytest.raises(InputError, match=f"--{flag} would shard with settings"):
         PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **{flag: "full_shard"})
 
 
