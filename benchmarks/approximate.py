@@ -1,6 +1,6 @@
 """Approximate search by faiss next to the exact one, on vectors of real sentences: results/approximate.json.
 
-cosent encode --model runs/bi --input questions.txt --normalize --output questions.npy
+cosent encode --model runs/bi --text questions.txt --normalize --output questions.npy
 python -m benchmarks.approximate --vectors questions.npy --what "the questions of LCQMC, by mini"
 
 Recall is the share of the ten exact neighbours of 200 rows that are found, as `cosent search --faiss` prints it; times

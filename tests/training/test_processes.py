@@ -117,7 +117,7 @@ def two(request, tiny_model, tiny_student, with_modules, uneven_corpus, opposed_
     if strategy == "ddp":  # first, so that no training has started the processes' group
         lines = "".join(f"第{number}个问题怎么还款\n" for number in range(9000))
         (folder / "sentences.txt").write_text(lines, encoding="utf-8")
-        files = ["--input", str(folder / "sentences.txt"), "--output", str(folder / "vectors.npy")]
+        files = ["--text", str(folder / "sentences.txt"), "--output", str(folder / "vectors.npy")]
         exact += [["encode", "--model", str(tiny_model), *files], ["check_gathering", str(folder / "gathered")]]
     exact += [train(name, batch, *more) for name, ((batch, *more), _) in STRATEGIES[strategy].items()]
     student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(folder / "cache"))
