@@ -103,47 +103,64 @@ def one(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, t
 
 
 @pytest.fixture(scope="module")
-def two(request, tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, tmp_path_factory) -> Path:
-    """Folder of the jobs of two processes, launched once per strategy with the settings of its recipe."""
-    strategy = request.param
-    if strategy == "deepspeed_zero2":
-        pytest.importorskip("deepspeed", reason="pip install deepspeed to run ZeRO-2 on a CPU")
-    folder = tmp_path_factory.mktemp(strategy)
+def launched(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, tmp_path_factory):
+    """Returns a function that gives the folder of a strategy's jobs, launched once with the settings of its recipe."""
+    folders = {}
 
-    def train(name: str, batch: int, *more: str, model=tiny_model, corpus=uneven_corpus, job="train") -> list[str]:
-        return [job, *flags(model, corpus, folder / name, batch, *more)]
+    def jobs_of(strategy: str) -> Path:
+        if strategy not in folders:
+            folders[strategy] = None
+            folders[strategy] = launch_jobs(strategy)
+        assert folders[strategy], f"{strategy}: the launch failed, see the first test that asked for it"
+        return folders[strategy]
 
-    exact, as_launched = [], []
-    if strategy == "ddp":  # first, so that no training has started the processes' group
-        lines = "".join(f"第{number}个问题怎么还款\n" for number in range(9000))
-        (folder / "sentences.txt").write_text(lines, encoding="utf-8")
-        files = ["--text", str(folder / "sentences.txt"), "--output", str(folder / "vectors.npy")]
-        exact += [["encode", "--model", str(tiny_model), *files], ["check_gathering", str(folder / "gathered")]]
-    exact += [train(name, batch, *more) for name, ((batch, *more), _) in STRATEGIES[strategy].items()]
-    student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(folder / "cache"))
-    exact.append(train("student", 8, *student, model=tiny_student, job="distill"))
-    exact.append(train("whole", 8, *DROPOUT))
-    exact.append(train("resumed", 8, *DROPOUT, "--resume_from_checkpoint", str(folder / "whole/checkpoint-6")))
-    if strategy == "ddp":
-        exact.append(train("local", 8, "--local_comparisons", "true"))
-        scored = ["--model", str(folder / "bi_encoder"), "--corpus", str(uneven_corpus)]
-        exact.append(["evaluate", *scored, "--predictions", str(folder / "predictions.tsv")])
-        for tower in ("bi_encoder", "cross_encoder"):
-            parts = (*PARTS, "--tower", tower, "--cached_part_size")
-            exact.append(train(f"{tower}_parts_2", 8, *parts, "2"))
-            exact.append(train(f"{tower}_parts_auto", 8, *parts, "auto", job="train_with_little_memory"))
-    else:
-        exact.append(train("best", 8, *BEST, corpus=opposed_corpus))
-        exact.append(train("modules", 8, model=with_modules))
-        as_launched.append(train("bfloat16", 8, *CROSS))  # the recipe says bf16, and no flag does
-    for name, jobs in {"exact": exact, "as_launched": as_launched}.items():
-        (folder / f"{name}.json").write_text(json.dumps(jobs))
-    program = [str(ROOT / "tests/training/session.py"), *(f"{folder}/{n}.json" for n in ("as_launched", "exact"))]
-    on_cpu = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    on_cpu |= {"ACCELERATE_USE_CPU": "true"} if strategy == "ddp" else {}
-    precision = "no" if strategy == "ddp" else "bf16"
-    (folder / "stdout").write_text(launch(strategy, program, precision=precision, **on_cpu)[0], encoding="utf-8")
-    return folder
+    def launch_jobs(strategy: str) -> Path:
+        if strategy == "deepspeed_zero2":
+            pytest.importorskip("deepspeed", reason="pip install deepspeed to run ZeRO-2 on a CPU")
+        folder = tmp_path_factory.mktemp(strategy)
+
+        def train(name: str, batch: int, *more: str, model=tiny_model, corpus=uneven_corpus, job="train") -> list[str]:
+            return [job, *flags(model, corpus, folder / name, batch, *more)]
+
+        exact, as_launched = [], []
+        if strategy == "ddp":  # first, so that no training has started the processes' group
+            lines = "".join(f"第{number}个问题怎么还款\n" for number in range(9000))
+            (folder / "sentences.txt").write_text(lines, encoding="utf-8")
+            files = ["--text", str(folder / "sentences.txt"), "--output", str(folder / "vectors.npy")]
+            exact += [["encode", "--model", str(tiny_model), *files], ["check_gathering", str(folder / "gathered")]]
+        exact += [train(name, batch, *more) for name, ((batch, *more), _) in STRATEGIES[strategy].items()]
+        student = (*STUDENT, "--teacher", str(tiny_model), "--teacher_cache", str(folder / "cache"))
+        exact.append(train("student", 8, *student, model=tiny_student, job="distill"))
+        exact.append(train("whole", 8, *DROPOUT))
+        exact.append(train("resumed", 8, *DROPOUT, "--resume_from_checkpoint", str(folder / "whole/checkpoint-6")))
+        if strategy == "ddp":
+            exact.append(train("local", 8, "--local_comparisons", "true"))
+            scored = ["--model", str(folder / "bi_encoder"), "--corpus", str(uneven_corpus)]
+            exact.append(["evaluate", *scored, "--predictions", str(folder / "predictions.tsv")])
+            for tower in ("bi_encoder", "cross_encoder"):
+                parts = (*PARTS, "--tower", tower, "--cached_part_size")
+                exact.append(train(f"{tower}_parts_2", 8, *parts, "2"))
+                exact.append(train(f"{tower}_parts_auto", 8, *parts, "auto", job="train_with_little_memory"))
+        else:
+            exact.append(train("best", 8, *BEST, corpus=opposed_corpus))
+            exact.append(train("modules", 8, model=with_modules))
+            as_launched.append(train("bfloat16", 8, *CROSS))  # the recipe says bf16, and no flag does
+        for name, jobs in {"exact": exact, "as_launched": as_launched}.items():
+            (folder / f"{name}.json").write_text(json.dumps(jobs))
+        program = [str(ROOT / "tests/training/session.py"), *(f"{folder}/{n}.json" for n in ("as_launched", "exact"))]
+        on_cpu = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        on_cpu |= {"ACCELERATE_USE_CPU": "true"} if strategy == "ddp" else {}
+        precision = "no" if strategy == "ddp" else "bf16"
+        (folder / "stdout").write_text(launch(strategy, program, precision=precision, **on_cpu)[0], encoding="utf-8")
+        return folder
+
+    return jobs_of
+
+
+@pytest.fixture
+def two(request, launched) -> Path:
+    """Folder of the jobs of two processes."""
+    return launched(request.param)
 
 
 @distributed
@@ -151,7 +168,6 @@ def two(request, tiny_model, tiny_student, with_modules, uneven_corpus, opposed_
     ("two", "name"),
     [(strategy, name) for strategy, cases in STRATEGIES.items() for name in cases],
     indirect=["two"],
-    scope="module",
 )
 def test_two_processes_train_as_one(one, two, tiny_model, name):
     """Fails if a strategy optimises something else: a pool of its own, a gradient of another size, lost weights.
