@@ -1,10 +1,10 @@
 # Every target sets itself up: a fresh machine needs Python 3.11+ and a package index, nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
-FAST := not slow and not distributed
+FAST := not matrix and not slow and not distributed
 # Two test files at a time, of one thread each: a process takes up to 2 GiB, so more of them are your choice (JOBS=8).
 JOBS ?= 2
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install quickstart check test lint types imports coverage tables

@@ -36,6 +36,12 @@ SENTENCES = [
 ]
 
 
+def pytest_collection_modifyitems(items):
+    """Files with launches and slow tests come first, so that no worker ends long after the others."""
+    long = {item.path for item in items if item.get_closest_marker("distributed") or item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
     """A folder with a BERT of 2 layers, 32 wide, over the vocabulary of `mini`."""

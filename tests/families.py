@@ -1,10 +1,11 @@
 """Random models of every architecture that a user may bring, with a tokenizer like the published one, of any size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
@@ -205,6 +206,23 @@ def families(size: Size) -> dict[str, Family]:
 
 
 FAMILIES = families(SMALL)
+# What can differ: where positions begin, what a token sees, the head, and how layers are built. Comments name the part
+# that an architecture stands for.
+REPRESENTATIVES = (
+    "bert",  # positions from zero
+    "xlm-roberta",  # positions after the padding id, a head of two layers
+    "roformer",  # relative positions, eager attention
+    "modernbert",  # local windows, joined projections
+    "deberta-v2",  # masks of its own: padded, never packed
+    "qwen3",  # causal, last token, no token that begins a text
+    "mistral",  # causal windows
+    "gpt2",  # Conv1D in the place of linear layers
+)
+
+
+def each(names: Iterable[str]) -> list:
+    """Names of families as parameters of a test; those that are no representative run with `-m matrix` only."""
+    return [name if name in REPRESENTATIVES else pytest.param(name, marks=pytest.mark.matrix) for name in names]
 
 
 def random_family(name: str, num_labels: int | None = None, size: Size = SMALL, **options) -> torch.nn.Module:

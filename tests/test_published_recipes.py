@@ -29,7 +29,10 @@ PROMPT = "Instruct: Retrieve semantically similar text\nQuery:"
 FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果" * 4], ["我不喜欢北京", "如何还款", "推荐一辆红车"]
 
 
-@pytest.fixture(params=LAYOUTS)
+NIGHTLY = {"bi_encoder/modernbert": pytest.mark.matrix}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=NIGHTLY.get(name, ())) for name in LAYOUTS])
 def trained(request, train, make_corpus, pairs, tmp_path) -> tuple[str, str, str]:
     """The name of a recipe, the folder it started from, and the one that its training left."""
     start = LAYOUTS[request.param](tmp_path / "published")

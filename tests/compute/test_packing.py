@@ -50,11 +50,11 @@ def test_rows_are_wider_where_that_leaves_less_empty():
 
 def test_bad_batches_are_refused():
     """Fails if left padding, an empty sentence or one longer than a row gives wrong numbers in silence."""
-    with pytest.raises(InputError, match="ones followed by zeros"):
+    with pytest.raises(InputError, match="padding_side"):
         token_counts(torch.tensor([[0, 1, 1]]))
-    with pytest.raises(InputError, match="got 0 to 3"):
+    with pytest.raises(InputError, match="0 to 3"):
         plan_rows(np.array([3, 0]), 64)
-    with pytest.raises(InputError, match="sentences of 1 to 8 tokens, got 3 to 9"):
+    with pytest.raises(InputError, match="1 to 8 .*3 to 9"):
         plan_rows(np.array([3, 9]), 8)
 
 

@@ -21,7 +21,7 @@ THREADS = 8
 TEXTS = [f"第{number}个问题怎么还款" * (1 + number % 9) for number in range(24)]
 
 
-def in_threads(call: Callable[[int], object], calls: int = 5) -> list:
+def in_threads(call: Callable[[int], object], calls: int = 3) -> list:
     """What each of `THREADS` threads gets from its own calls, all of them begun at once."""
     start = Barrier(THREADS)
 
@@ -55,15 +55,14 @@ def texts_of(thread: int) -> list[str]:
     return TEXTS[: 10 + thread] if thread % 2 == 0 else [text[:8] for text in TEXTS[: 10 + thread]]
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_eight_threads_get_what_one_gets(task, training):
+def test_eight_threads_get_what_one_gets(task):
     """Fails if a web server's requests fail at random, or get the vector of a text that was cut, or dropout."""
     model, call = task
-    model.train(training)
+    model.train()  # every call turns dropout off, and on again behind the last one
     alone = [call(thread) for thread in range(THREADS)]
     together = in_threads(call)
-    assert together == [result for result in alone for _ in range(5)]
-    assert model.training is training and model.backbone.training is training
+    assert together == [result for result in alone for _ in range(3)]
+    assert model.training and model.backbone.training
     assert len(set(map(repr, alone))) == THREADS, "not all threads had work of their own"
 
 
@@ -98,7 +97,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 
 torch.set_num_threads(2)  # with one, no thread of OpenMP is missed
 encoder = SentenceEncoder.from_pretrained(sys.argv[1])
-texts = [f"第{number}个问题" for number in range(2000)]
+texts = [f"第{number}个问题" for number in range(300)]
 vectors = encoder.encode(texts)  # enough for both threads
 
 def work():
@@ -117,6 +116,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_forked_child_encodes(tiny_model):
     """Fails if a server that loads and tries its model before it forks its workers answers nothing."""

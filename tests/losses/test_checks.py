@@ -27,18 +27,18 @@ ON_LOGITS = [binary_cross_entropy_loss, mse_loss]
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: cosent_loss(torch.rand(3), torch.tensor([1.0, math.nan, 0.0])), "got nan in row 1 .*Correct"),
-        (lambda: cosent_loss(torch.rand(3), torch.rand(3, 1)), r"got torch.float32 \(3,\) and \(3, 1\)"),
-        (lambda: cosent_loss(torch.rand(3, 1), torch.rand(3)), "other rows"),
-        (lambda: cosent_loss(torch.arange(3), torch.rand(3)), "floating scores"),
-        (lambda: angle_loss(torch.rand(3, 2, 5), torch.rand(3)), "even hidden size, got 5"),
+        (lambda: cosent_loss(torch.rand(3), torch.tensor([1.0, math.nan, 0.0])), "nan in row 1"),
+        (lambda: cosent_loss(torch.rand(3), torch.rand(3, 1)), r"\(3,\).*\(3, 1\)"),
+        (lambda: cosent_loss(torch.rand(3, 1), torch.rand(3)), r"\(3, 1\)"),
+        (lambda: cosent_loss(torch.arange(3), torch.rand(3)), "int64"),
+        (lambda: angle_loss(torch.rand(3, 2, 5), torch.rand(3)), "hidden size.* 5"),
         (lambda: angle_loss(torch.rand(3, 4), torch.rand(3)), r"\(batch, 2, hidden\)"),
-        (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([0, 2])), "got 2 in row 1"),
-        (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([-1, 0])), "got -1 in row 0"),
-        (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([0.5, 0.0])), "whole numbers"),
-        (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([math.nan, 0.0])), "got nan"),
-        (lambda: cross_entropy_loss(torch.rand(2), torch.tensor([1, 0])), r"logits \(batch, classes\)"),
-        (lambda: joint_cross_entropy_loss(torch.rand(1, 5), torch.tensor([5])), "got 5"),
+        (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([0, 2])), "2 in row 1"),
+        (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([-1, 0])), "-1 in row 0"),
+        (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([0.5, 0.0])), "0.5"),
+        (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([math.nan, 0.0])), "nan"),
+        (lambda: cross_entropy_loss(torch.rand(2), torch.tensor([1, 0])), r"\(batch, classes\)"),
+        (lambda: joint_cross_entropy_loss(torch.rand(1, 5), torch.tensor([5])), "5"),
         (lambda: joint_cross_entropy_loss(torch.rand(1, 4), torch.tensor([1])), "5 classes"),
     ],
 )
@@ -51,7 +51,7 @@ def test_bad_input_is_refused(call, words):
 @pytest.mark.parametrize("loss", [*NAIVE, *ON_LOGITS])
 def test_mean_losses_refuse_labels_that_were_not_scaled(loss):
     """Fails if STS-B labels of 0..5 train a baseline that is worse than it should be."""
-    with pytest.raises(ValueError, match=r"within 0\.\.1, got 5.0 in row 1 of the batch \(1 of 2"):
+    with pytest.raises(ValueError, match=r"0\.\.1.* 5.0 in row 1 "):
         loss(torch.rand(2), torch.tensor([0.0, 5.0]))
     with pytest.raises(ValueError, match="got nan"):
         loss(torch.rand(2), torch.tensor([0.0, math.nan]))

@@ -13,7 +13,6 @@ from transformers import AutoModelForSequenceClassification
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from cosent.compute.packed_backbone import POSITIONS
 from cosent.data.pairs import JoinedPairCollator, PairCollator, tokenize_apart, tokenize_joined
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
@@ -22,7 +21,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.heads import classifier_heads, patterns_of_heads
 from cosent.models.loading import load_config
 from cosent.models.lora import ADAPTER, add_adapter
-from tests.families import FAMILIES, LETTERS, LONGEST, save_family
+from tests.families import FAMILIES, LETTERS, LONGEST, each, save_family
 
 REFUSED = ("squeezebert", "t5")  # as encoders of one sentence
 READ_PADDING = ("convbert", "fnet", "mobilebert")
@@ -31,28 +30,6 @@ FINE = [name for name in FAMILIES if name not in (*REFUSED, *READ_PADDING)]
 UNUSED = {"xlnet": ("mask_emb", "r_s_bias", "seg_embed")}
 # sentence-transformers pads on the left as its tokenizer says, which shifts the absolute positions of gpt2.
 SHIFTED_BY_OTHERS = ("gpt2",)
-# Linear layers of each architecture, all of which get an adapter. Attention in XLNet is made of bare weights.
-BERTS = "dense key query value"
-DECODERS = "down_proj gate_proj k_proj o_proj q_proj up_proj v_proj"
-ADAPTED = {
-    **dict.fromkeys(("bert", "ernie", "megatron-bert", "roformer", "roberta", "xlm-roberta", "camembert"), BERTS),
-    **dict.fromkeys(("xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), BERTS),
-    **dict.fromkeys(("qwen3", "qwen3 without a padding token", "llama", "eurobert", "nomic_bert"), DECODERS),
-    **dict.fromkeys(("gemma3_text", "gte", "mistral", "qwen2"), DECODERS),
-    "jina_embeddings_v3": "fc1 fc2 k_proj o_proj q_proj v_proj",
-    "electra": f"{BERTS} embeddings_project",
-    "albert": f"{BERTS} embedding_hidden_mapping_in ffn ffn_output",
-    "mpnet": "dense k o q v",
-    "distilbert": "k_lin lin1 lin2 out_lin q_lin v_lin",
-    "modernbert": "Wi Wo Wqkv",
-    "deberta-v2": "dense key_proj query_proj value_proj",
-    "gpt2": "c_attn c_fc c_proj",
-    "bart": "fc1 fc2 k_proj out_proj q_proj v_proj",
-    "convbert": f"{BERTS} conv_kernel_layer conv_out_layer",
-    "mobilebert": f"{BERTS} embedding_transformation",
-    "fnet": "dense projection",
-    "xlnet": "layer_1 layer_2",
-}
 
 
 def sentences(lengths=(1, 3, 5, 2, 9, 30, 4, 62, 7, 3)) -> list[str]:
@@ -60,15 +37,20 @@ def sentences(lengths=(1, 3, 5, 2, 9, 30, 4, 62, 7, 3)) -> list[str]:
     return ["".join(row[:length]) for row, length in zip(letters, lengths, strict=True)]
 
 
+TEXTS = sentences()
+FIRST, SECOND = sentences((1, 3, 5, 2, 9)), sentences((20, 4, 30, 7, 3))
+COLUMNS = {"sentence1": FIRST, "sentence2": SECOND}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Returns a function that gives the folder of a family, made once per number of logits."""
+    """Returns a function that gives the folder of a family, made once."""
     made = {}
 
-    def get(name: str, num_labels: int | None = None) -> str:
-        if (name, num_labels) not in made:
-            made[name, num_labels] = str(save_family(name, tmp_path_factory.mktemp("family"), num_labels))
-        return made[name, num_labels]
+    def get(name: str) -> str:
+        if name not in made:
+            made[name] = str(save_family(name, tmp_path_factory.mktemp("family")))
+        return made[name]
 
     return get
 
@@ -84,68 +66,75 @@ def assert_all_learn(model: torch.nn.Module, batch: dict[str, torch.Tensor], unu
     assert all(gradient.isfinite().all() for gradient in gradients) and sum(g.abs().sum() for g in gradients) > 0
 
 
-@pytest.mark.parametrize("name", FINE)
-def test_a_bi_encoder_of_every_family(name, folder, tmp_path):
+@pytest.mark.parametrize("name", each(FINE))
+def test_a_bi_encoder(name, folder, tmp_path, caplog):
     """Fails if an architecture trains in part, packs inexactly, or its saved folder gives others other vectors."""
-    encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-    texts = sentences()
-    tokens = tokenize_apart({"sentence1": texts[:5], "sentence2": texts[5:]}, encoder.tokenizer, encoder.max_length)
+    with caplog.at_level(logging.WARNING):
+        encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+    assert "padded places" not in caplog.text
+    tokens = tokenize_apart(COLUMNS, encoder.tokenizer, encoder.max_length)
     rows = [(a, b, 0.0) for a, b in zip(tokens["input_ids1"], tokens["input_ids2"], strict=True)]
     batch = PairCollator(encoder.tokenizer.pad_token_id)(rows)
     del batch["labels"]
     assert_all_learn(BiEncoder(encoder), batch, UNUSED.get(name, ()))
 
-    packed = encoder.encode(texts)
+    packed = encoder.encode(TEXTS)
     assert packed.std(axis=0).min() > 1e-3, "all sentences are alike: nothing was compared"
     encoder.packing = False
-    padded = encoder.encode(texts)
-    alone = np.concatenate([encoder.encode([text]) for text in texts])
+    padded = encoder.encode(TEXTS)
+    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
     scale = np.abs(alone).max()
     np.testing.assert_allclose(packed / scale, alone / scale, atol=2e-6)
     np.testing.assert_allclose(padded / scale, alone / scale, atol=2e-6)
 
     encoder.save_pretrained(tmp_path)
-    np.testing.assert_array_equal(SentenceEncoder.from_pretrained(str(tmp_path)).encode(texts), packed)
+    np.testing.assert_array_equal(SentenceEncoder.from_pretrained(str(tmp_path)).encode(TEXTS), packed)
     if name not in SHIFTED_BY_OTHERS:
-        theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
+        theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)
         np.testing.assert_allclose(theirs / scale, packed / scale, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", FINE)
-def test_a_cross_encoder_of_every_family(name, folder, tmp_path):
+@pytest.mark.parametrize("name", each(FINE))
+def test_a_cross_encoder(name, folder, tmp_path):
     """Fails if a classifier's head misses training, ties in half precision, or scores otherwise for others."""
     encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=3)
-    texts = sentences((1, 3, 5, 2, 9, 20, 4, 30, 7, 3))
-    columns = {"sentence1": texts[:5], "sentence2": texts[5:]}
-    pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length)
+    pairs = tokenize_joined(COLUMNS, encoder.tokenizer, encoder.max_length)
     segments = "token_type_ids" in encoder.tokenizer.model_input_names
     rows = [(ids, first, 0.0) for ids, first in zip(pairs["input_ids"], pairs["first_tokens"], strict=True)]
     batch = JoinedPairCollator(encoder.tokenizer.pad_token_id, segments)(rows)
     del batch["labels"]
     assert_all_learn(encoder, batch, UNUSED.get(name, ()))
 
-    packed = encoder.similarity(texts[:5], texts[5:])
-    alone = np.concatenate([encoder.similarity([a], [b]) for a, b in zip(texts[:5], texts[5:], strict=True)])
+    packed = encoder.similarity(FIRST, SECOND)
+    alone = np.concatenate([encoder.similarity([a], [b]) for a, b in zip(FIRST, SECOND, strict=True)])
     np.testing.assert_allclose(packed, alone, atol=1e-5)
     encoder.packing = False
-    np.testing.assert_allclose(encoder.similarity(texts[:5], texts[5:]), packed, atol=1e-5)
+    np.testing.assert_allclose(encoder.similarity(FIRST, SECOND), packed, atol=1e-5)
     encoder.packing = True
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
-        assert encoder.eval()(**batch)["logits"].dtype == torch.float32
-        logits = encoder(**batch)["logits"]
+        logits = encoder.eval()(**batch)["logits"]
+    assert logits.dtype == torch.float32
     assert not torch.equal(logits, logits.bfloat16().float()), "the head computed in bfloat16"
 
     encoder.save_pretrained(tmp_path)
-    np.testing.assert_array_equal(CrossEncoder.from_pretrained(str(tmp_path)).similarity(texts[:5], texts[5:]), packed)
+    np.testing.assert_array_equal(CrossEncoder.from_pretrained(str(tmp_path)).similarity(FIRST, SECOND), packed)
     if name not in SHIFTED_BY_OTHERS:
-        theirs = TheirCrossEncoder(str(tmp_path), device="cpu").predict(list(zip(texts[:5], texts[5:], strict=True)))
+        theirs = TheirCrossEncoder(str(tmp_path), device="cpu").predict(list(zip(FIRST, SECOND, strict=True)))
         np.testing.assert_allclose(theirs, packed, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", FINE)
-def test_lora_trains_and_saves_fresh_heads_of_every_family(name, folder, tmp_path):
-    """Fails if a fresh head stays frozen at random under LoRA, or `adapter/` over the same base gives other scores."""
+@pytest.mark.parametrize("name", each(FINE))
+def test_fresh_heads_train_under_lora_and_quantisation(name, folder, tmp_path):
+    """Fails if a fresh head stays frozen at random under LoRA, or is quantised by --load_in_4bit, or `adapter/` over
+    the same base gives other scores."""
     encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=3)
+    config = load_config(folder(name))
+    config.num_labels = 1
+    heads = tuple(f"{head}." for head in classifier_heads(encoder.model))
+    linear = [path for path, module in encoder.model.named_modules() if isinstance(module, torch.nn.Linear)]
+    quantised = {path for path in linear if should_convert_module(path, patterns_of_heads(config))}
+    assert quantised == {path for path in linear if not f"{path}.".startswith(heads)}
+
     other_seed = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=4).state_dict()
     fresh = {weight for weight, value in encoder.state_dict().items() if not torch.equal(value, other_seed[weight])}
     adapter = add_adapter(encoder, encoder.model, 4, 8.0, 0.0, ["all-linear"], seed=1)
@@ -154,11 +143,10 @@ def test_lora_trains_and_saves_fresh_heads_of_every_family(name, folder, tmp_pat
         for weight in encoder.parameters():
             if weight.requires_grad:
                 weight.add_(0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())))
-    texts = sentences((1, 3, 5, 2, 9, 20, 4, 30, 7, 3))
-    scores = encoder.similarity(texts[:5], texts[5:])
+    scores = encoder.similarity(FIRST, SECOND)
     adapter.save(tmp_path, encoder.state_dict())
     encoder.save_pretrained(tmp_path, adapter.merged(encoder.state_dict()))
-    merged = CrossEncoder.from_pretrained(str(tmp_path)).similarity(texts[:5], texts[5:])
+    merged = CrossEncoder.from_pretrained(str(tmp_path)).similarity(FIRST, SECOND)
     np.testing.assert_allclose(merged, scores, atol=2e-5)
 
     with torch.random.fork_rng():  # as somebody else loads it: the head of the base is random, and another one
@@ -166,76 +154,28 @@ def test_lora_trains_and_saves_fresh_heads_of_every_family(name, folder, tmp_pat
         base = AutoModelForSequenceClassification.from_pretrained(folder(name), num_labels=1)
     theirs = PeftModel.from_pretrained(base, tmp_path / ADAPTER).get_base_model()
     theirs.config.pad_token_id = encoder.tokenizer.pad_token_id
-    again = CrossEncoder(theirs, encoder.tokenizer).similarity(texts[:5], texts[5:])
+    again = CrossEncoder(theirs, encoder.tokenizer).similarity(FIRST, SECOND)
     np.testing.assert_allclose(again, scores, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", FINE)
-def test_quantisation_leaves_the_heads(name, folder):
-    """Fails if --load_in_4bit quantises a fresh head, which then cannot be trained, or skips the encoder."""
-    config = load_config(folder(name))
-    config.num_labels = 1
-    model = CrossEncoder.from_pretrained(folder(name), num_labels=1).model
-    heads = tuple(f"{head}." for head in classifier_heads(model))
-    linear = [path for path, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
-    patterns = patterns_of_heads(config)
-    quantised = {path for path in linear if should_convert_module(path, patterns)}
-    assert quantised == {path for path in linear if not f"{path}.".startswith(heads)}
-
-
-@pytest.mark.parametrize("name", [*FINE, *READ_PADDING])
-def test_lora_finds_the_layers_of_every_family(name, folder, caplog):
+@pytest.mark.parametrize("name", each([*FINE, *READ_PADDING]))
+def test_lora_finds_every_linear_layer(name, folder, caplog):
     """Fails if an architecture gets no adapter on a part of its layers, or the log does not say which ones it got."""
     encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
     linear = [module for module in encoder.backbone.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
     with caplog.at_level(logging.INFO):
         adapter = add_adapter(encoder, encoder.backbone, 4, 8.0, 0.0, ["all-linear"], seed=1)
     layers = [weight.split(".")[-4] for weight in adapter.trained if weight.endswith("lora_A.default.weight")]
-    assert " ".join(sorted(set(layers), key=str.lower)) == " ".join(sorted(ADAPTED[name].split(), key=str.lower))
-    assert len(layers) == len(linear)
+    assert len(layers) == len(linear) > 0
     assert all(f"{layers.count(layer)} {layer}" in caplog.text for layer in layers)
-    for wrong in sorted({"query", "q_proj", "Wqkv"} - set(layers)):
-        with pytest.raises(InputError, match=f"--lora_target_modules {wrong}: no such linear layer .* {layers[0]}"):
-            again = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-            add_adapter(again, again.backbone, 4, 8.0, 0.0, [layers[0], wrong], seed=1)
+    again = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+    with pytest.raises(InputError, match=f"--lora_target_modules no_such_layer.* {layers[0]}"):
+        add_adapter(again, again.backbone, 4, 8.0, 0.0, [layers[0], "no_such_layer"], seed=1)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_embed_a_sentence_is_refused(name, folder):
-    """Fails if a model that does not run loads, and ends in a traceback after minutes."""
-    with pytest.raises(InputError, match=f"A {name} model does not run on plain sentences"):
-        SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-
-
-@pytest.mark.parametrize("name", READ_PADDING)
-def test_who_reads_padding_is_told_so(name, folder, caplog):
-    """Fails if vectors that depend on the other sentences of a batch are called exact, or nothing is said."""
-    with caplog.at_level(logging.WARNING):
-        encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-    assert f"{name} models read padded places" in caplog.text
-    short, longest = sentences((3, 30))
-    alone, together = encoder.encode([short]), encoder.encode([short, longest])[:1]
-    assert np.abs(alone - together).max() > 1e-3 * np.abs(alone).max(), "the warning is wrong"
-
-
-@pytest.mark.parametrize("name", [name for name in FINE if name not in POSITIONS])
-def test_no_one_else_is_warned(name, folder, caplog):
-    """Fails if a sound architecture is said to read padding."""
-    with caplog.at_level(logging.WARNING):
-        SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-    assert "padded places" not in caplog.text
-
-
-@pytest.mark.parametrize("name", ["qwen3", "llama", "gpt2"])
-def test_the_first_token_of_a_decoder_is_no_sentence(name, folder):
-    """Fails if a causal model is pooled by a token that sees no other: sentences that begin alike would be equal."""
-    with pytest.raises(InputError, match=f"in a {name} model that token sees no other"):
-        SentenceEncoder.from_pretrained(folder(name), pooling="cls")
-
-
-@pytest.mark.parametrize("name", [*FINE, *READ_PADDING])
+@pytest.mark.parametrize("name", each([*FINE, *READ_PADDING]))
 @pytest.mark.parametrize("tower", [SentenceEncoder, CrossEncoder])
-def test_dropout_has_a_name_in_every_family(name, tower, folder, caplog):
+def test_dropout_has_a_name(name, tower, folder, caplog):
     """Fails if --dropout ends in a traceback, leaves a place as it was, or does not say which ones an architecture has.
 
     Qwen3 and LLaMA, for example, have dropout in attention alone.
@@ -255,8 +195,33 @@ def test_dropout_has_a_name_in_every_family(name, tower, folder, caplog):
     assert "--dropout 0.37 sets " in caplog.text
 
 
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_embed_a_sentence_is_refused(name, folder):
+    """Fails if a model that does not run loads, and ends in a traceback after minutes."""
+    with pytest.raises(InputError, match=name):
+        SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+
+
+@pytest.mark.parametrize("name", READ_PADDING)
+def test_who_reads_padding_is_told_so(name, folder, caplog):
+    """Fails if vectors that depend on the other sentences of a batch are called exact, or nothing is said."""
+    with caplog.at_level(logging.WARNING):
+        encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
+    assert f"{name} models read padded places" in caplog.text
+    short, longest = sentences((3, 30))
+    alone, together = encoder.encode([short]), encoder.encode([short, longest])[:1]
+    assert np.abs(alone - together).max() > 1e-3 * np.abs(alone).max(), "the warning is wrong"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+def test_the_first_token_of_a_decoder_is_no_sentence(name, folder):
+    """Fails if a causal model is pooled by a token that sees no other: sentences that begin alike would be equal."""
+    with pytest.raises(InputError, match=f"cls.*{name}"):
+        SentenceEncoder.from_pretrained(folder(name), pooling="cls")
+
+
 @pytest.mark.parametrize("name", ["mpnet", "xlm-roberta-xl", "data2vec-text", "roberta", "modernbert"])
-def test_the_longest_sentence_has_a_position_for_every_token(name, folder, tmp_path):
+def test_the_longest_sentence_has_a_position_for_every_token(name, folder):
     """Fails if a tokenizer without a limit lets a sentence run past the last position."""
     encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
     encoder.tokenizer.model_max_length = int(1e30)
@@ -266,12 +231,11 @@ def test_the_longest_sentence_has_a_position_for_every_token(name, folder, tmp_p
 
 def test_a_tokenizer_without_an_end_needs_a_padding_token(folder, tmp_path):
     """Fails if sentences that fit into no batch end in a traceback."""
-    encoder = SentenceEncoder.from_pretrained(folder("bert"))
-    encoder.save_pretrained(tmp_path)
+    SentenceEncoder.from_pretrained(folder("bert")).save_pretrained(tmp_path)
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         if (tmp_path / file).is_file():
             settings = json.loads((tmp_path / file).read_text())
             settings.pop("pad_token")
             (tmp_path / file).write_text(json.dumps(settings))
-    with pytest.raises(InputError, match="neither a padding token nor one that ends a text"):
+    with pytest.raises(InputError, match="padding token"):
         SentenceEncoder.from_pretrained(str(tmp_path))

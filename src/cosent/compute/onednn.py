@@ -1,4 +1,4 @@
-"""Run linear layers on a CPU through oneDNN: up to twice as fast as the BLAS behind PyTorch.
+"""Linear layers through oneDNN, up to twice as fast as the BLAS behind PyTorch; locks, forks and devices of inference.
 
 PyTorch sends a float32 `nn.Linear` to MKL, which keeps to AVX2 on AMD processors. oneDNN, part of the same wheel, uses
 AVX-512 there: 490 rather than 215 GFLOP/s on two cores of a Zen 5, for the shapes of 4 x 256 and 12 x 768 encoders.
@@ -156,7 +156,7 @@ def run_linears(run: Callable[[nn.Linear, torch.Tensor], torch.Tensor]) -> Itera
                 nn.Linear.forward = stock_forward  # type: ignore[method-assign]
 
 
-modes, _tokenizers = RLock(), RLock()  # for the modes of models (see `contexts.evaluating`), and for tokenizers
+modes, _tokenizers = RLock(), RLock()  # for the modes of models (see `distributed.evaluating`), and for tokenizers
 
 
 def run_tokenizer(tokenizer, *texts: str | list[str], **options):

@@ -11,11 +11,9 @@ the padded shape. For lengths 3, 2 and 2 in rows of 4 tokens:
            [4, 5, 5],          its last token is repeated, which the attention mask hides from the pooling
            [6, 7, 7]]
 
-Attention masks of packed rows: each architecture builds its own, and other sentences are hidden in it.
-
 A transformers model describes what its tokens see (all, those before, a window around them) by a function of two
-places, and lets the function registered for its attention implementation draw the mask. The registered ones are
-extended here: while `sentences_apart` is entered, two tokens must also belong to one sentence.
+places, and the function registered for its attention implementation draws the mask. The registered functions are
+extended here: inside `sentences_apart`, two tokens must also belong to one sentence.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,8 +80,8 @@ def token_counts(attention_mask: torch.Tensor) -> np.ndarray:
     lengths = mask.sum(axis=1)
     if not ((np.arange(mask.shape[1]) < lengths[:, None]) == mask).all():
         raise InputError(
-            "packing expects attention masks of ones followed by zeros, got another order: tokens would be taken for "
-            "padding. Set tokenizer.padding_side to 'right', or switch packing off (--packing false)."
+            "Packing needs attention masks of ones followed by zeros. Set tokenizer.padding_side to 'right', or use "
+            "--packing false."
         )
     return lengths
 
@@ -100,8 +98,7 @@ def plan_rows(lengths: np.ndarray, width: int) -> Plan:
     lengths = np.asarray(lengths)
     if not (lengths.min() >= 1 and lengths.max() <= width):
         raise InputError(
-            f"packing expects sentences of 1 to {width} tokens, got {lengths.min()} to {lengths.max()}: "
-            "an empty one has no embedding and a longer one would lose its end. Drop or cut them first."
+            f"Packing needs sentences of 1 to {width} tokens, got {lengths.min()} to {lengths.max()}. Drop or cut them."
         )
     room = np.full(len(lengths), width)
     row, start = np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64)
@@ -193,12 +190,12 @@ current: ContextVar[torch.Tensor | None] = ContextVar("current", default=None)
 
 @contextmanager
 def sentences_apart(segments: torch.Tensor) -> Iterator[None]:
-    """Lets the models that this thread calls on packed rows see only one sentence at a time.
+    """Hides the other sentences of a packed row from the models that this thread calls.
 
-    They must be called without an `attention_mask`. Empty places see each other, so that no softmax is empty.
+    Call them without an `attention_mask`. Empty places see each other, so that no softmax is empty.
 
     Args:
-        segments: shape `(rows, width)`, the number of the sentence of each token, see `packing.Packed`.
+        segments: shape `(rows, width)`, the number of the sentence of each token, see `Packed`.
     """
     extend_masks()
     before = current.set(segments)
@@ -210,13 +207,13 @@ def sentences_apart(segments: torch.Tensor) -> Iterator[None]:
 
 @cache
 def extend_masks() -> None:
-    """Extends the registered functions, once in a process; without `sentences_apart` they draw what they always do."""
+    """Extends the registered mask functions, once per process; outside `sentences_apart` they draw the usual masks."""
     for name in IMPLEMENTATIONS:
         AttentionMaskInterface.register(name, within_sentences(ALL_MASK_ATTENTION_FUNCTIONS[name]))
 
 
 def within_sentences(draw: Callable) -> Callable:
-    """A function that draws masks, with sentences kept apart in them."""
+    """Mask function that also hides the other sentences of a row."""
 
     @wraps(draw)
     def draw_apart(*args, **options):

@@ -1,13 +1,18 @@
 """Load a prepared corpus and check it against its manifest."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import datasets
 import numpy as np
 
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest, corpus_folder
 from cosent.errors import InputError
+
+if TYPE_CHECKING:
+    import datasets  # half a second, which models that serve do without
 
 
 @dataclass
@@ -67,6 +72,8 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
 
 def read_parquet(file: Path, split: str) -> datasets.Dataset:
     """Memory-maps a Parquet file through the cache of `datasets`, without its progress bar."""
+    import datasets
+
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:

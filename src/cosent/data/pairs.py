@@ -4,6 +4,8 @@ A bi-encoder reads the two sentences of a pair separately (`PairDataset`, batche
 cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, tokens)`).
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging
@@ -11,9 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,9 @@ from cosent.data.manifest import COLUMNS, Manifest
 from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    import datasets  # half a second, which models that serve do without
 
 
 class Prefix(NamedTuple):
@@ -116,11 +120,7 @@ def warn_truncated(truncated: int, total: int, unit: str, max_length: int, where
         )
 
 
-IDS = datasets.Sequence(datasets.Value("int32"))
-TOKEN_FEATURES = {
-    tokenize_apart: {"input_ids1": IDS, "input_ids2": IDS},
-    tokenize_joined: {"input_ids": IDS, "first_tokens": datasets.Value("int32")},
-}
+TOKEN_COLUMNS = {tokenize_apart: ("input_ids1", "input_ids2"), tokenize_joined: ("input_ids", "first_tokens")}
 
 
 class PairDataset(torch.utils.data.Dataset):
@@ -151,7 +151,7 @@ class PairDataset(torch.utils.data.Dataset):
         groups: np.ndarray | None = None,
     ):
         table = tokenized(rows, tokenizer, max_length, self.tokenize, prefixes).data
-        self.columns: list[Any] = [column_view(table.column(name)) for name in TOKEN_FEATURES[self.tokenize]]
+        self.columns: list[Any] = [column_view(table.column(name)) for name in TOKEN_COLUMNS[self.tokenize]]
         self.labels = labels_of(rows) if labels is None else labels
         self.groups = groups
         self.truncated = int(np.sum(table.column("truncated")))
@@ -188,6 +188,10 @@ def tokenized(
     rows: datasets.Dataset, tokenizer, max_length: int, tokenize: Callable, prefixes: Prefixes
 ) -> datasets.Dataset:
     """Tokenises rows into an Arrow cache keyed by rows, tokenizer, length, kind of tokenisation and prompts."""
+    import datasets
+
+    ids, number = datasets.Sequence(datasets.Value("int32")), datasets.Value("int32")
+    columns = {name: number if name == "first_tokens" else ids for name in TOKEN_COLUMNS[tokenize]}
     how, prompts = f"{tokenize.__name__}|{max_length}", [prefix.text for prefix in prefixes]
     how += f"|{json.dumps(prompts)}" if any(prompts) else ""
     key = f"{rows._fingerprint}|{how}|{tokenizer_rules(tokenizer)}"
@@ -195,7 +199,7 @@ def tokenized(
         lambda batch: tokenize(batch, tokenizer, max_length, prefixes),
         batched=True,
         remove_columns=list(COLUMNS),
-        features=datasets.Features(**TOKEN_FEATURES[tokenize], truncated=datasets.Value("int8")),
+        features=datasets.Features(**columns, truncated=datasets.Value("int8")),
         new_fingerprint=hashlib.sha256(key.encode()).hexdigest()[:32],
         writer_batch_size=len(rows),  # a single chunk can be read without a copy
         desc="Tokenising",
@@ -244,6 +248,8 @@ def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42)
 
 def simcse_pairs(sentences: Iterable[str], label: float = 1.0) -> datasets.Dataset:
     """SimCSE pairs: each distinct sentence with itself, in the order of their first occurrence, all with one label."""
+    import datasets
+
     column = pc.unique(pa.array(sentences, pa.string()))  # both columns share its memory
     labels = pa.array([label] * len(column), pa.float32())
     return datasets.Dataset(pa.table([column, column, labels], names=list(COLUMNS)))
@@ -268,7 +274,7 @@ class PairCollator:
     prefixes: Prefixes = NO_PREFIXES
 
     @classmethod
-    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> "PairCollator":
+    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> PairCollator:
         return cls(tokenizer.pad_token_id, prefixes)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
@@ -297,7 +303,7 @@ class JoinedPairCollator:
     segments: bool
 
     @classmethod
-    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> "JoinedPairCollator":
+    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> JoinedPairCollator:
         """Prompts change nothing here: a classifier reads the pair as one sequence, and pools as it was trained."""
         return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
 
