@@ -11,7 +11,7 @@ from cosent.errors import InputError
 
 def test_flags_that_do_not_go_together():
     """Fails if a user waits for models to load, and then reads that a flag was wrong."""
-    for words, message in ((("--index", "v.npy", "--input", "a.txt"), "not both"), (("--port", "0"), "1 to 65535")):
+    for words, message in ((("--index", "v.npy", "--text", "a.txt"), "not both"), (("--port", "0"), "1 to 65535")):
         with pytest.raises(InputError, match=message):
             check(*parse(["--model", "mini", *words], DemoArguments))
     check(*parse(["--model", "mini"], DemoArguments))

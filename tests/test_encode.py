@@ -52,7 +52,7 @@ def job(tiny_model, path, tmp_path, **changes):
 
 def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, monkeypatch):
     """Fails if the command of the README gives other vectors than `encode`, or its JSON line cannot be read."""
-    command = ["--model", str(tiny_model), "--input", str(sentences), "--output", str(tmp_path / "vectors.npy")]
+    command = ["--model", str(tiny_model), "--text", str(sentences), "--output", str(tmp_path / "vectors.npy")]
     monkeypatch.setattr(sys, "argv", ["encode", *command, "--normalize", "--device", "cpu"])
     run(main, EncodeArguments)
     result = json.loads(capsys.readouterr().out)
@@ -103,7 +103,7 @@ def test_nothing_outlives_a_job_that_is_stopped(tiny_model, tmp_path, how, worke
     """If this fails, workers compute on after `docker stop`, and write into the file of the next run."""
     path = tmp_path / "sentences.txt"
     path.write_text("".join(f"第{number}个问题\n" for number in range(150_000)), encoding="utf-8")  # minutes of work
-    command = ["--model", str(tiny_model), "--input", str(path), "--output", str(tmp_path / "vectors.npy")]
+    command = ["--model", str(tiny_model), "--text", str(path), "--output", str(tmp_path / "vectors.npy")]
     command += ["--device", "cpu", "--batch_size", "8", "--workers", str(workers)]
     process = subprocess.Popen([sys.executable, "-m", "cosent.encode", *command], stderr=subprocess.PIPE, text=True)
     started = []
@@ -215,7 +215,7 @@ def test_empty_lines_may_be_kept(tiny_model, tmp_path, capsys):
         ({"device": "cuda", "int8": True}, "for the CPU"),
         pytest.param({"device": "cuda"}, "no CUDA device", marks=pytest.mark.skipif(CUDA, reason="CUDA is there")),
         ({"int8": True, "dtype": "bfloat16"}, "already sets the type"),
-        ({"input": ["nowhere.txt"]}, "no file nowhere.txt"),
+        ({"text": ["nowhere.txt"]}, "no file nowhere.txt"),
     ],
 )
 def test_flags_that_cannot_work_are_refused_at_once(tiny_model, sentences, tmp_path, changes, message):
@@ -235,7 +235,7 @@ def test_the_input_is_never_its_own_output(tiny_model, sentences, tmp_path):
     before = sentences.read_bytes()
     arguments = job(tiny_model, sentences, tmp_path)
     arguments.output, arguments.overwrite = str(sentences), True
-    with pytest.raises(InputError, match="is the --input"):
+    with pytest.raises(InputError, match="is the --text"):
         main(arguments)
     assert sentences.read_bytes() == before
 

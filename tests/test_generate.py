@@ -19,11 +19,11 @@ def test_the_command(tiny_student, tmp_path):
     file = tmp_path / "texts.txt"
     file.write_text("怎么还款\n我\n", encoding="utf-8")
     command = [sys.executable, "-m", "cosent.generate", "--model", str(tiny_student), "--max_length", "4"]
-    result = subprocess.run([*command, "--input", str(file), "--json"], capture_output=True, text=True)
+    result = subprocess.run([*command, "--text", str(file), "--json"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert [row["text"] for row in rows] == ["怎么还款", "我"] and all(isinstance(row["similar"], list) for row in rows)
-    refused = subprocess.run([*command, "--text", "好", "--top_p", "2"], capture_output=True, text=True)
+    refused = subprocess.run([*command, "好", "--top_p", "2"], capture_output=True, text=True)
     assert refused.returncode == 2 and refused.stderr.startswith("error: top_p must be")
 
 
@@ -35,7 +35,7 @@ def test_input_that_cannot_be_read(tmp_path):
         read_texts(None, str(file))
     with pytest.raises(InputError, match="there is no file"):
         read_texts(None, str(tmp_path / "none.txt"))
-    with pytest.raises(InputError, match="either --text SENTENCE ... or --input FILE"):
+    with pytest.raises(InputError, match="--text FILE"):
         read_texts(["一"], str(file))
 
 
@@ -43,7 +43,7 @@ def test_sentences_of_a_sheet_are_written_to_a_sheet(tiny_student, tmp_path, cap
     """Fails if a user's xlsx is not read by the name of its column, or what is written is not what was generated."""
     with table_writer(tmp_path / "in.xlsx", ("id", "question")) as write:
         write([{"id": 1, "question": "怎么还款"}, {"id": 2, "question": "我"}])
-    words = ["--model", str(tiny_student), "--input", str(tmp_path / "in.xlsx"), "--text_column", "question"]
+    words = ["--model", str(tiny_student), "--text", str(tmp_path / "in.xlsx"), "--text_column", "question"]
     words += ["--max_length", "6", "--num", "3"]
     output = tmp_path / "out.xlsx"
     main(*parse([*words, "--output", str(output)], GenerateArguments))

@@ -63,7 +63,7 @@ def test_one_folder_for_all_jobs(train, job, corpus, pairs, tiny_model, tmp_path
     assert result["prompts"] == [PROMPT, PROMPT]
     assert result["threshold"] == read_record(folder).thresholds["made_up"]
     (tmp_path / "sentences.txt").write_text("\n".join(first), encoding="utf-8")
-    job(encode, "--model", folder, "--input", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--normalize")
+    job(encode, "--model", folder, "--text", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--normalize")
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors[: len(first)], atol=1e-6)
     assert f"{cosines[0]:.4f}" in job(similarity, "--model", folder, first[0], second[0])
 
@@ -87,7 +87,7 @@ def test_another_prompt_than_that_of_training(train, job, corpus, tmp_path, capl
         expected = ours.similarity("怎么还款", "如何还款", **options)
         assert float(printed.split()[0]) == pytest.approx(expected, abs=1.01e-4), words
     (tmp_path / "sentences.txt").write_text("怎么还款\n", encoding="utf-8")
-    files = ["--input", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--prompt", "一"]
+    files = ["--text", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--prompt", "一"]
     assert json.loads(job(encode, "--model", folder, *files))["prompt"] == "一"
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), ours.encode(["怎么还款"], prompt="一"), atol=1e-6)
 

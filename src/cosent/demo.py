@@ -1,7 +1,7 @@
 """Try models on a page in the browser: scores and verdicts, search, paraphrases, labels, reports.
 
 cosent demo --model runs/faq                                             http://127.0.0.1:7860, until Ctrl-C
-cosent demo --model runs/faq --cross runs/cross --student runs/student --input questions.txt --runs results/faq
+cosent demo --model runs/faq --cross runs/cross --student runs/student --text questions.txt --runs results/faq
 
 The page is for this machine alone, and neither it nor the server asks any other host; --share makes a public link.
 """
@@ -21,7 +21,7 @@ class DemoArguments:
     cross: str | None = option(None, "Cross-encoder, which scores pairs too and reranks what --model found.")
     student: str | None = option(None, "Student, which writes paraphrases.")
     index: str | None = option(None, "To search: unit vectors that `cosent encode` wrote, or a folder of them.")
-    input: str | None = option(
+    text: str | None = option(
         None, "Instead: file of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; embedded once."
     )
     runs: list[str] | None = option(
@@ -40,7 +40,7 @@ def main(args: DemoArguments) -> None:
     from cosent.demo_page.models import load
     from cosent.demo_page.serving import serve
 
-    models = load(args.model, args.cross, args.student, args.index, args.input, args.device)
+    models = load(args.model, args.cross, args.student, args.index, args.text, args.device)
     serve(models, reports, args.port, args.share)
 
 
@@ -54,8 +54,8 @@ def check(args: DemoArguments) -> None:
         raise InputError(
             "The page needs Gradio, which is not installed here. Nothing was loaded. Run pip install 'cosent[demo]'."
         )
-    if args.index and args.input:
-        raise InputError("Give --index or --input, not both: one of them is searched.")
+    if args.index and args.text:
+        raise InputError("Give --index or --text, not both: one of them is searched.")
     if args.port is not None and not 1 <= args.port <= 65535:
         raise InputError(f"--port must be 1 to 65535, got {args.port}.")
 

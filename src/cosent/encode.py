@@ -1,7 +1,7 @@
 """Embed files of sentences into NumPy files: one JSON line on stdout, progress on stderr.
 
-cosent encode --model runs/stsb --input sentences.txt --output vectors.npy --normalize
-cosent encode --model runs/stsb --input 'part-*.parquet' --text_column question --keep id question --output vectors/
+cosent encode --model runs/stsb --text sentences.txt --output vectors.npy --normalize
+cosent encode --model runs/stsb --text 'part-*.parquet' --text_column question --keep id question --output vectors/
 accelerate launch -q --config_file recipes/accelerate/ddp.yaml -m cosent.encode ...    shares the chunks out over GPUs
 
 Next to vectors.npy, vectors.npy.json says which model and sentences the rows are of. What is there already is
@@ -27,7 +27,7 @@ class EncodeArguments:
     """Input, output and speed of encoding."""
 
     model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
-    input: list[str] = option(
+    text: list[str] = option(
         REQUIRED, "Files of any length, or patterns such as 'part-*.parquet': txt (one sentence per line), tsv, csv, "
         "jsonl, parquet, xlsx; text also as .gz.", commas=True,
     )  # fmt: skip
@@ -67,7 +67,7 @@ def main(args: EncodeArguments) -> None:
 
     start = time.time()
     device = choose_device(args.device, args.int8)
-    inputs = find_inputs(args.input)
+    inputs = find_inputs(args.text)
     outputs = outputs_of(inputs, Path(args.output))
     check(args, device, inputs)
     first, step = share_of(args.shard)
@@ -110,7 +110,7 @@ def check(args: EncodeArguments, device: str, inputs: list[Path]) -> None:
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: the folder {output.parent} does not exist. Create it first.")
     if output.resolve() in {path.resolve() for path in inputs}:
-        raise InputError(f"--output {output} is the --input: the sentences would be lost. Name another output.")
+        raise InputError(f"--output {output} is the --text: the sentences would be lost. Name another output.")
     if output.is_file() and output.suffix != ".npy":
         raise InputError(f"--output {output} is a file, and was not written. Vectors go to a name.npy, or to a folder.")
     if args.shard and output.suffix == ".npy":

@@ -1,7 +1,7 @@
 """Generate sentences similar to a given one, ranked by the model's own cosine.
 
-cosent generate --model runs/student --text 微信和支付宝哪个好 --num 20
-cosent generate --model runs/student --input questions.xlsx --text_column question --output similar.xlsx
+cosent generate --model runs/student 微信和支付宝哪个好 --num 20
+cosent generate --model runs/student --text questions.xlsx --text_column question --output similar.xlsx
 """
 
 import json
@@ -18,10 +18,10 @@ class GenerateArguments:
     """Input and sampling parameters of generation."""
 
     model: str = option(REQUIRED, "Folder of a student, or a published RoFormer-Sim.")
-    text: list[str] | None = option(None, "Sentences to generate similar ones for.", commas=True)
-    input: str | None = option(
+    sentences: list[str] | None = option(None, "Sentences to generate similar ones for.", positional=True, commas=True)
+    text: str | None = option(
         None,
-        "Instead of --text: file of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz.",
+        "Instead: file of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz.",
     )
     text_column: str | None = option(None, "Column of its sentences; default: text or sentence, or the only one.")
     output: str | None = option(
@@ -48,11 +48,11 @@ def main(args: GenerateArguments) -> None:
     from cosent.compute.onednn import choose_device
     from cosent.models.student import Student
 
-    if args.input is None:
-        refuse_changed(args, ("text_column",), "--input FILE")
+    if args.text is None:
+        refuse_changed(args, ("text_column",), "--text FILE")
     if args.output:
-        check_output(args.output, args.input or "", args.overwrite)
-    texts = read_texts(args.text, args.input, args.text_column)
+        check_output(args.output, args.text or "", args.overwrite)
+    texts = read_texts(args.sentences, args.text, args.text_column)
     student = Student.from_pretrained(args.model).to(choose_device(args.device))
     found = student.similar_sentences(
         texts,
@@ -87,11 +87,11 @@ def main(args: GenerateArguments) -> None:
 
 def read_texts(texts: list[str] | None, file: str | None, column: str | None = None) -> list[str]:
     if (texts is None) == (file is None):
-        raise InputError("Give either --text SENTENCE ... or --input FILE with sentences.")
+        raise InputError("Give sentences or --text FILE, one of the two.")
     if file is not None:
         return list(open_table(file, column and [column], SENTENCE, "--text_column").texts())
     if not all(text.strip() for text in texts):
-        raise InputError("--text has an empty sentence, which nothing is similar to. Leave it out.")
+        raise InputError("Nothing is similar to an empty sentence. Leave it out.")
     return texts
 
 

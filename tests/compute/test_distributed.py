@@ -108,7 +108,7 @@ def two(tiny_model, tiny_student, uneven_corpus, teaching, tmp_path_factory) -> 
     jobs = [train(name, batch, *more) for name, ((batch, more), _) in CASES.items()]
     jobs.append(train("local", 8, "--local_comparisons", "true"))
     jobs.append(["distill", *flags(tiny_student, uneven_corpus, folder / "student", 8, *teaching)])
-    jobs.append(["encode", "--model", str(tiny_model), "--input", str(sentences), "--output", f"{folder}/vectors.npy"])
+    jobs.append(["encode", "--model", str(tiny_model), "--text", str(sentences), "--output", f"{folder}/vectors.npy"])
     evaluation = ["--model", str(folder / "cosent"), "--corpus", str(uneven_corpus)]
     jobs.append(["evaluate", *evaluation, "--predictions", f"{folder}/predictions.tsv"])
     for name, more in RESUMED.items():
@@ -252,7 +252,7 @@ def test_processes_that_do_not_know_of_each_other_stop(tiny_model, uneven_corpus
 def test_serving_jobs_share_out_their_work_on_a_cpu(tiny_model, tmp_path):
     """Fails if encode, launched in two processes as documented, does not see them and is refused."""
     (tmp_path / "two.txt").write_text("怎么还款\n如何还款\n", encoding="utf-8")
-    words = ["--model", str(tiny_model), "--input", str(tmp_path / "two.txt"), "--output", str(tmp_path / "two.npy")]
+    words = ["--model", str(tiny_model), "--text", str(tmp_path / "two.txt"), "--output", str(tmp_path / "two.npy")]
     (output,) = launch("ddp", ["-m", "cosent.encode", *words], ACCELERATE_USE_CPU="true")
     assert output.count('"rows": 2') == 1
     assert np.load(tmp_path / "two.npy").shape == (2, 32)

@@ -84,7 +84,7 @@ def served(*flags: str):
 def page_address(shown):
     pytest.importorskip("gradio", reason="the page needs gradio: pip install -r requirements-dev.txt")
     flags = ["--model", str(shown / "bi"), "--cross", str(shown / "cross"), "--student", str(shown / "student")]
-    with served(*flags, "--input", str(shown / "faq.txt"), "--runs", str(shown / "study")) as address:
+    with served(*flags, "--text", str(shown / "faq.txt"), "--runs", str(shown / "study")) as address:
         yield address
 
 

@@ -34,7 +34,7 @@ def shards(tmp_path):
     for name, rows in ROWS.items():
         with table_writer(tmp_path / name, ("id", "question")) as write:
             write(rows)
-    return ["--input", tmp_path / "part-*", "--text_column", "question", "--output", tmp_path / "vectors"]
+    return ["--text", tmp_path / "part-*", "--text_column", "question", "--output", tmp_path / "vectors"]
 
 
 def test_shards_are_one_array(tiny_model, shards, tmp_path, capsys):
@@ -134,9 +134,9 @@ def test_two_inputs_never_share_an_output(tiny_model, tmp_path):
     for name in ("a.txt", "a.csv"):
         (tmp_path / name).write_text("好\n", encoding="utf-8")
     with pytest.raises(InputError, match="several files would be written to"):
-        encode(tiny_model, "--input", tmp_path / "a.*", "--output", tmp_path / "vectors")
+        encode(tiny_model, "--text", tmp_path / "a.*", "--output", tmp_path / "vectors")
     with pytest.raises(InputError, match="is one file, and there are 2 inputs"):
-        encode(tiny_model, "--input", tmp_path / "a.*", "--output", tmp_path / "a.npy")
+        encode(tiny_model, "--text", tmp_path / "a.*", "--output", tmp_path / "a.npy")
 
 
 def test_kept_rows_of_another_run_are_refused(tiny_model, shards, tmp_path):
@@ -155,7 +155,7 @@ def test_a_killed_worker_leaves_nothing_torn(tiny_model, tmp_path):
     for number in range(2):
         lines = "".join(f"第{number}{row}个问题怎么还款\n" for row in range(6_000))
         (tmp_path / f"part-{number}.txt").write_text(lines, encoding="utf-8")
-    words = ["--model", tiny_model, "--input", tmp_path / "part-*.txt", "--output", tmp_path / "vectors"]
+    words = ["--model", tiny_model, "--text", tmp_path / "part-*.txt", "--output", tmp_path / "vectors"]
     command = [sys.executable, "-m", "cosent.encode", *map(str, words), "--device", "cpu"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -23,7 +23,7 @@ def encoded(tiny_model, tmp_path, monkeypatch):
     (tmp_path / "vectors").mkdir()
     (tmp_path / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
     vectors = tmp_path / "vectors/faq.npy"
-    words = ["--model", str(tiny_model), "--input", str(tmp_path / "faq.txt"), "--output", str(vectors)]
+    words = ["--model", str(tiny_model), "--text", str(tmp_path / "faq.txt"), "--output", str(vectors)]
     monkeypatch.setattr(sys, "argv", ["encode", *words, "--device", "cpu", "--int8", "--prompt", "问："])
     run(main, EncodeArguments)
     return vectors

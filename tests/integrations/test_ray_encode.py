@@ -43,7 +43,7 @@ def test_ray_writes_the_bytes_of_a_local_run_though_a_worker_is_killed(tiny_mode
         with table_writer(tmp_path / f"part-{number}.parquet", ("id", "question")) as write:
             write([{"id": row, "question": f"第{number}{row}个问题怎么还款"} for row in range(rows)])
     inputs = str(tmp_path / "part-*.parquet")
-    words = ["--model", str(tiny_model), "--input", inputs, "--output", str(tmp_path / "local"), "--device", "cpu"]
+    words = ["--model", str(tiny_model), "--text", inputs, "--output", str(tmp_path / "local"), "--device", "cpu"]
     main(*parse([*words, "--text_column", "question", "--keep", "id", "--normalize"], EncodeArguments))
 
     killed = []

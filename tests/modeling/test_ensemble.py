@@ -102,7 +102,7 @@ def test_jobs_take_an_ensemble(members, tmp_path, tiny_model):
     ensemble = load_bi_encoder(folder)
     expected = ensemble.encode(TEXTS, normalize=True)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    words = ["--model", folder, "--input", str(tmp_path / "texts.txt"), "--output", str(tmp_path / "v.npy")]
+    words = ["--model", folder, "--text", str(tmp_path / "texts.txt"), "--output", str(tmp_path / "v.npy")]
     encode(*parse([*words, "--normalize", "--device", "cpu"], EncodeArguments))
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-6)
     vectors, rows = teacher_vectors(ensemble, FIRST, SECOND, tmp_path / "cache")

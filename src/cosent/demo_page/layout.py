@@ -68,7 +68,7 @@ def compare_tab(models: Models) -> None:
 
 def search_tab(models: Models) -> None:
     if models.index is None:
-        missing("搜索需要句子文件。Search needs a file of sentences.", "--input sentences.txt", "--index vectors.npy")
+        missing("搜索需要句子文件。Search needs a file of sentences.", "--text sentences.txt", "--index vectors.npy")
         return
     query = gr.Textbox(label="要找什么 What to look for", placeholder="例如 e.g. 怎么还款", elem_id="query")
     button = gr.Button(f"在 {len(models.index):,} 句中搜索 Search", variant="primary")

@@ -18,7 +18,7 @@ from cosent.models.student import Student
 
 TOP, CANDIDATES = 10, 50  # sentences shown, and read again by the cross-encoder
 SAMPLES, KEPT = 60, 20  # paraphrases drawn, and shown
-MOST_SENTENCES = 1_000_000  # of --input, which is embedded before the page opens
+MOST_SENTENCES = 1_000_000  # of --text, which is embedded before the page opens
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def sentences_of(file: str) -> list[str]:
     found = list(islice(texts, MOST_SENTENCES + 1))
     if len(found) > MOST_SENTENCES:
         raise InputError(
-            f"--input {file} has more than {MOST_SENTENCES:,} sentences, which would be embedded before the page opens "
+            f"--text {file} has more than {MOST_SENTENCES:,} sentences, which would be embedded before the page opens "
             "and kept in memory. Embed them once with `cosent encode --normalize`, and pass the vectors as --index."
         )
     return found

@@ -47,7 +47,7 @@ def encode_on_ray(
 
     Args:
         model: as `--model` of `cosent encode`; a folder must be where every machine sees it.
-        inputs: files or patterns, as `--input`.
+        inputs: files or patterns, as `--text`.
         output: a folder that every machine sees.
         workers: processes, each with the model.
         num_cpus, num_gpus: of each worker.

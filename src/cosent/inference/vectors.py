@@ -535,7 +535,7 @@ def find_inputs(patterns: Sequence[str]) -> list[Path]:
         files = [Path(pattern)] if Path(pattern).is_file() else sorted(map(Path, glob.glob(pattern)))
         files = [file for file in files if file.is_file()]
         if not files:
-            raise InputError(f"--input: there is no file {pattern}. Name files, or a pattern such as 'part-*.parquet'.")
+            raise InputError(f"--text: there is no file {pattern}. Name files, or a pattern such as 'part-*.parquet'.")
         found += [file for file in files if file not in found]
     return found
 
@@ -554,7 +554,7 @@ def outputs_of(inputs: Sequence[Path], output: Path) -> list[Path]:
     for path, other in zip(inputs, outputs, strict=True):
         if outputs.count(other) > 1:
             raise InputError(
-                f"--input {path}: several files would be written to {other}, and one would be lost. Rename them, or "
+                f"--text {path}: several files would be written to {other}, and one would be lost. Rename them, or "
                 "encode them into different folders."
             )
     return outputs
