@@ -44,7 +44,6 @@ coverage: .venv/.dev  ## lines that the fast tests never run
 
 tables: .venv/.runtime  ## write the generated blocks of README and docs
 	$(BIN)/python -m benchmarks.tables
-	$(BIN)/python -m benchmarks.cli_reference
 
 .venv/.runtime: requirements.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

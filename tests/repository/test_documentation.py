@@ -157,7 +157,7 @@ def test_a_link_leads_somewhere(page, target):
 def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student):
     """The folders that the examples load, with tiny models in them."""
     monkeypatch.chdir(tmp_path)
-    for name in ("faq", "stsb", "lcqmc"):
+    for name in ("demo", "faq", "stsb", "lcqmc"):
         SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path / "runs" / name)
     found = {"thresholds": {"lcqmc": 0.9}, "calibrations": {"lcqmc": Platt(pairs=98, slope=9.0, intercept=-8.0)}}
     measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
@@ -183,8 +183,7 @@ def test_a_python_example_runs(page, block, trained_models):
     exec(compile(block, page, "exec"), names)
     assert {"cosent", "Index", "SentenceEncoder", "CrossEncoder", "Student"} & set(names)
     if "vectors" in names:
-        assert names["vectors"].shape[0] == 2 and -1 <= names["cosine"] <= 1 and isinstance(names["logit"], float)
-        assert all(isinstance(cosine, float) for _, cosine in names["written"][0])
+        assert names["vectors"].shape[0] == 2 and -1 <= names["cosine"] <= 1
 
 
 def test_the_layers_on_the_page_are_those_that_are_checked():
