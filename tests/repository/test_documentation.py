@@ -169,7 +169,7 @@ def test_every_link_leads_somewhere():
 def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student):
     """The folders that the examples load, with tiny models in them."""
     monkeypatch.chdir(tmp_path)
-    for name in ("faq", "stsb", "lcqmc"):
+    for name in ("demo", "faq", "stsb", "lcqmc"):
         SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path / "runs" / name)
     found = {"thresholds": {"lcqmc": 0.9}, "calibrations": {"lcqmc": Platt(pairs=98, slope=9.0, intercept=-8.0)}}
     measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
@@ -194,8 +194,6 @@ def test_every_python_example_runs(trained_models):
             )
             if "vectors" in names:
                 assert names["vectors"].shape[0] == 2 and -1 <= names["cosine"] <= 1
-                assert isinstance(names["logit"], float)
-                assert all(isinstance(cosine, float) for _, cosine in names["written"][0])
         except Exception as error:
             problems.append(f"{page.relative_to(ROOT)}: {type(error).__name__}: {error}\n{block}")
     assert not problems, "\n".join(problems)
