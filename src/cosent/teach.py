@@ -3,7 +3,7 @@
 cosent teach --config recipes/teach/mini.yaml --corpus stsb --output runs/teach
 
 A round: the pairs that one tower labels teach the other, which then learns from the labels and teaches the first one.
-Every step is a job of its own in a folder of its own. After a kill, the same command continues. See docs/teaching.md.
+Every step is a job of its own in a folder of its own. After a kill, the same command continues. See docs/retrieval.md.
 """
 
 import json
