@@ -58,7 +58,7 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         written_after=Written(10.0, {"distinct": 0.9}),
         pretraining=PretrainingRecord({"a.txt": "b" * 64}, 1, 2, 3, 4.0, compare_loss=0.5),
         proof=Proof(0.0, 0.5, 64, "vectors"),
-        shortfalls=[Shortfall("stsb", "test", 0.5, "before training", 0.6)],
+        shortfalls=[Shortfall("stsb", "test", "spearman", 0.5, "before training", 0.6)],
     )
     (tmp_path / UNFINISHED).touch()
     record.save(tmp_path)

@@ -109,6 +109,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
                 print("\nThe same command with --resume_from_checkpoint auto continues from the last checkpoint.",
                       file=sys.stderr)  # fmt: skip
             raise
+        leave_group()
     if status:
         sys.exit(status)
 
@@ -486,6 +487,14 @@ def launch(module: str, strategy: str, processes: int | None) -> NoReturn:
     if os.name == "posix":
         os.execv(sys.executable, command)
     sys.exit(subprocess.call(command))
+
+
+def leave_group() -> None:
+    """Leaves the group of processes: its threads must end before the interpreter does, which aborts at times."""
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        from accelerate import PartialState
+
+        PartialState().destroy_process_group()
 
 
 def check_world_size(shares_work: bool) -> None:

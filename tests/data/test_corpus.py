@@ -29,7 +29,7 @@ def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):
 
 def test_a_missing_corpus_says_how_to_prepare_it(tmp_path):
     """Fails if a user without data is left with a stack trace."""
-    with pytest.raises(InputError, match=r"python -m data_scripts\.prepare lcqmc"):
+    with pytest.raises(InputError, match=r"prepare lcqmc"):
         load_corpus("lcqmc", str(tmp_path))
 
 

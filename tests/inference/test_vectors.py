@@ -251,8 +251,8 @@ def cluster(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows is not what Ray clusters run")
 def test_ray_writes_the_bytes_of_a_local_run(tiny_model, shards, tmp_path, cluster):
-    """Fails if the program of docs/scale.md does not run, or a vector differs in a bit from that of `cosent encode`."""
-    page = (Path(__file__).parents[2] / "docs/scale.md").read_text(encoding="utf-8")
+    """Fails if the program of docs/search.md does not run, or a vector differs from that of `cosent encode`."""
+    page = (Path(__file__).parents[2] / "docs/search.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```text\n(import ray\n.*?)```", page, re.DOTALL)
     paths = {"s3-mount/faq": tiny_model, "s3-mount/part-*.parquet": tmp_path / "part-*", "s3-mount/vectors": "ray"}
     for name, path in paths.items():

@@ -177,5 +177,5 @@ def test_a_pair_without_a_token_is_named(encoder):
     bare = copy.deepcopy(encoder)
     bare.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
     for pairs, position in (([""], 0), (["好", ""], 1)):
-        with pytest.raises(InputError, match=f"position {position}: both sentences are empty"):
+        with pytest.raises(InputError, match=f"position {position}"):
             bare.similarity(pairs, pairs)

@@ -41,7 +41,7 @@ def test_a_wheel_in_an_empty_folder(tmp_path):
             for verb, label in (("还", 1), ("借", 0))]  # fmt: skip
     (here / "faq.tsv").write_text("".join(rows), encoding="utf-8")
     shares = ["--validation_share", "0.2", "--test_share", "0.2"]
-    assert "cosent train --config cosent_mini --corpus faq" in cosent(
+    assert "cosent train --config cosent_in_batch_mini --corpus faq" in cosent(
         "prepare", "faq", "--source", "faq.tsv", "--label_kind", "binary", *shares
     )
     cosent("train", "--config", "cosent_mini", "--corpus", "faq", "--output_dir", "runs/faq", "--max_steps", "1",

@@ -119,7 +119,7 @@ def test_a_batch_counts_once_however_often_it_is_tried(train, make_corpus, pairs
 def test_not_even_one_pair_fits(train, corpus, memory):
     """Fails if the search goes on for ever, or ends in a traceback that helps nobody."""
     memory("bi_encoder", 0)
-    with pytest.raises(InputError, match="--cached_part_size auto .*--max_length"):
+    with pytest.raises(InputError, match="--cached_part_size auto.*--max_length"):
         train(corpus, *AUTO)
 
 

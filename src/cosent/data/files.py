@@ -186,7 +186,7 @@ class Table:
                 header = False
                 continue
             try:
-                row = self._row(fields, keep_empty)
+                row = self.row_of(fields, keep_empty)
                 for name in (*self.sentences, *(columns or ())):
                     if name not in row:
                         raise RowError(f"the column {name}", f"a row with {', '.join(row) or 'no columns'}")
@@ -203,7 +203,7 @@ class Table:
         (name,) = self.sentences
         return (row[name] for row in self.rows(self.sentences, keep_empty))
 
-    def _row(self, fields: list | dict | RowError, keep_empty: bool) -> dict:
+    def row_of(self, fields: list | dict | RowError, keep_empty: bool) -> dict:
         """The fields of a row by column, with sentences that are text."""
         if isinstance(fields, RowError):
             raise fields
