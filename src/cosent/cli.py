@@ -6,6 +6,7 @@ of the command line: the same parser types both, and later words win.
 """
 
 import argparse
+import atexit
 import difflib
 import inspect
 import logging
@@ -109,7 +110,6 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
                 print("\nThe same command with --resume_from_checkpoint auto continues from the last checkpoint.",
                       file=sys.stderr)  # fmt: skip
             raise
-        leave_group()
     if status:
         sys.exit(status)
 
@@ -489,14 +489,6 @@ def launch(module: str, strategy: str, processes: int | None) -> NoReturn:
     sys.exit(subprocess.call(command))
 
 
-def leave_group() -> None:
-    """Leaves the group of processes: its threads must end before the interpreter does, which aborts at times."""
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        from accelerate import PartialState
-
-        PartialState().destroy_process_group()
-
-
 def check_world_size(shares_work: bool) -> None:
     """Joins the group of the processes that were launched together.
 
@@ -508,7 +500,9 @@ def check_world_size(shares_work: bool) -> None:
         from accelerate import PartialState
         from accelerate.utils import parse_flag_from_env
 
-        met = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).num_processes
+        state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+        atexit.register(state.destroy_process_group)  # threads of the group that outlive the interpreter abort it
+        met = state.num_processes
     if launched != met:
         raise InputError(
             f"{launched} processes were launched, but this job sees {met}: each would do all of the work. On a CPU set "
