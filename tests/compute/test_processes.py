@@ -66,6 +66,8 @@ def test_what_a_job_says_after_ctrl_c_comes_last(tmp_path):
     launcher = tmp_path / "accelerate"
     launcher.write_text(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {job!r}]).wait()")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A shell that starts its commands in the background lets them ignore Ctrl-C.
+    pipes["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen([sys.executable, str(launcher)], start_new_session=True, **pipes)
     try:
         assert process.stdout.readline() == "ready\n"
