@@ -12,6 +12,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from cosent.cli import parse
+from cosent.compute.processes import end_tree
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,7 +60,12 @@ def launch(
         )
         for machine in range(machines)
     ]
-    ended = [process.communicate(timeout=500) for process in started]
+    try:
+        ended = [process.communicate(timeout=500) for process in started]
+    finally:  # of a launch that hangs, nothing is left
+        for process in started:
+            if process.poll() is None:
+                end_tree(process)
     for process, (_, errors) in zip(started, ended, strict=True):
         assert process.returncode == 0, errors[-3000:]
     return [output for output, _ in ended]
