@@ -8,12 +8,12 @@ from typing import Any
 from huggingface_hub import EvalResult, HfApi, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import HFValidationError, validate_repo_id
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cosent.cli import nearest
 from cosent.data.manifest import MANIFEST_NAME, Manifest, sha256_of_file
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError, write_atomically
+from cosent.reporting.document import templates
 from cosent.run import UNFINISHED, RunRecord, in_words
 
 CARD_NAME, TEMPLATE = "README.md", "card.md.j2"
@@ -77,36 +77,33 @@ def card_of(folder: Path, record: RunRecord | None) -> str:
 def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
     """The card: front matter, then Markdown."""
     name = name or folder.resolve().name
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
     kind, recipe = kind_of(folder, record), {"loss": None, "by": None, "model_name_or_path": None, **record.recipe}
     weights = recipe.get("weights") or [1.0] * len(recipe.get("models") or [])
     corpora = [name for key in ("corpus", "text") for name in as_list(recipe.get(key))]
     shown = {
         m: name for m, name in METRICS.items() if any(m in split for c in record.after.values() for split in c.values())
     }
-    text = environment.get_template(TEMPLATE).render(
-        front_matter=front_matter(name, record, kind).to_yaml(),
-        name=name,
-        record=record,
-        recipe=recipe,
-        kind=kind,
-        KINDS=KINDS,
-        start=start_of(recipe),
-        corpora=[Path(name).name for name in corpora],
-        weights=[weight / sum(weights) for weight in weights],
-        shown=shown,
-        measured=result_rows(record, shown),
-        settings=[f"{key} {recipe[key]}" for key in SETTINGS if recipe.get(key) not in (None, False, "None")],
-        manifests=manifests(record),
-        shortfalls=in_words(record.shortfalls),
-        pooling=one_line_pooling(folder) if kind in ("bi-encoder", "student") else None,
-        served=kind in ("bi-encoder", "student", "cross-encoder") and config(folder).get("model_type") in SERVED,
+    text = (
+        templates(autoescape=False)
+        .get_template(TEMPLATE)
+        .render(
+            front_matter=front_matter(name, record, kind).to_yaml(),
+            name=name,
+            record=record,
+            recipe=recipe,
+            kind=kind,
+            KINDS=KINDS,
+            start=start_of(recipe),
+            corpora=[Path(name).name for name in corpora],
+            weights=[weight / sum(weights) for weight in weights],
+            shown=shown,
+            measured=result_rows(record, shown),
+            settings=[f"{key} {recipe[key]}" for key in SETTINGS if recipe.get(key) not in (None, False, "None")],
+            manifests=manifests(record),
+            shortfalls=in_words(record.shortfalls),
+            pooling=one_line_pooling(folder) if kind in ("bi-encoder", "student") else None,
+            served=kind in ("bi-encoder", "student", "cross-encoder") and config(folder).get("model_type") in SERVED,
+        )
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 

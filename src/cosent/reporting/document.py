@@ -10,6 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True)
@@ -113,18 +117,23 @@ class Section:
     blocks: Sequence[Block] = ()
 
 
-def to_html(title: str, sections: list[Section]) -> str:
-    """One HTML page without scripts or external resources."""
+def templates(autoescape: bool) -> "Environment":
+    """The Jinja templates of this folder; a name that a template is not given is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
+        autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def to_html(title: str, sections: list[Section]) -> str:
+    """One HTML page without scripts or external resources."""
+    environment = templates(autoescape=True)
     environment.filters["printed"] = printed
     environment.tests |= {"table": lambda block: isinstance(block, Table)}
     environment.tests |= {"figures": lambda block: isinstance(block, Figures)}

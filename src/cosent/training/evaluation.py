@@ -172,10 +172,12 @@ def final_table(record: RunRecord, floor: Metrics) -> list[str]:
         retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
     lines += calibrated + retrieval
     if record.written_before is not None and record.written_after is not None:
-        before, after = record.written_before, record.written_after
-        lines.append(f"{'perplexity':<24}{before.perplexity:8.2f}{after.perplexity:8.2f}")
-        for name, value in (after.samples or {}).items():
-            lines.append(f"{f'samples: {name}':<24}{before.samples[name]:8.4f}{value:8.4f}")
+        first, last = record.written_before, record.written_after
+        lines.append(f"{'perplexity':<24}{first.perplexity:8.2f}{last.perplexity:8.2f}")
+        first_samples, last_samples = first.samples or {}, last.samples or {}
+        lines += [
+            f"{f'samples: {name}':<24}{first_samples[name]:8.4f}{last_samples[name]:8.4f}" for name in last_samples
+        ]
     advice = [f"Likeliest remedies: {'; or '.join(record.remedies)}."] if record.remedies else []
     return lines + in_words(record.shortfalls) + advice
 
