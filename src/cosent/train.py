@@ -40,10 +40,10 @@ def main(
     if start is None:
         return
     tower, loss = model_args.tower, loss_args.loss
-    corpora = corpora_of_run(data_args, loss)
+    corpora = corpora_of_run(data_args, loss, args.seed)
     set_selection(args, corpora.selecting)
     manifests = [corpus.manifest for corpus in corpora.training]
-    objective = build_objective(loss, loss_args.parameters(), manifests, tower)
+    objective = build_objective(loss, loss_args.parameters(), manifests, tower, loss_args.sbert_classes)
 
     set_seed(args.seed)
     model = build_model(model_args, loss_args.features, objective, corpora.max_length(tower), args.seed)
@@ -52,7 +52,9 @@ def main(
     prefixes = use_prompts(encoder, prompt_args, make_room=model_args.max_length is None)
 
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
-        train_pairs = training_set(corpora.training, TOWERS[tower].dataset, encoder, prefixes, loss, data_args)
+        train_pairs = training_set(
+            corpora.training, TOWERS[tower].dataset, encoder, prefixes, loss, data_args, objective.classes
+        )
         sets = corpora.evaluation_sets(tower, encoder, prefixes)
         if retrieval_args.retrieval and tower == "bi_encoder":
             add_retrieval(sets, corpora.by_name, retrieval_args, encoder, prefixes)

@@ -19,12 +19,13 @@ def tokenizer(tiny_model):
 def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):
     """Fails if --limit_train differs between runs, or takes the first rows of a sorted file."""
     rows = load_corpus(make_corpus({"train": pairs})).split("train")
-    some = random_subset(rows, 10)
-    assert some["sentence1"][:] == random_subset(rows, 10)["sentence1"][:]
+    some = random_subset(rows, 10, "--limit_train", 1)
+    assert some["sentence1"][:] == random_subset(rows, 10, "--limit_train", 1)["sentence1"][:]
+    assert some["sentence1"][:] != random_subset(rows, 10, "--limit_train", 2)["sentence1"][:]
     assert len(some) == 10 and len(set(some["sentence1"][:])) > 2
     data = PairDataset(some, tokenizer, 32)
     np.testing.assert_array_equal([row[2] for row in data], some["label"][:])
-    assert random_subset(rows, 10**6) is rows
+    assert random_subset(rows, 10**6, "--limit_train", 1) is rows
 
 
 def test_a_missing_corpus_says_how_to_prepare_it(tmp_path):

@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 
+from cosent.losses.angle import angle_loss
 from cosent.losses.classification import (
     binary_cross_entropy_loss,
     cross_entropy_loss,
     joint_cross_entropy_loss,
     mse_loss,
 )
-from cosent.losses.cosent import angle_loss, cosent_loss
+from cosent.losses.cosent import cosent_loss
 from cosent.losses.cosine import (
     cosine_floor_loss,
     cosine_hinge_loss,
@@ -31,8 +32,8 @@ ON_LOGITS = [binary_cross_entropy_loss, mse_loss]
         (lambda: cosent_loss(torch.rand(3), torch.rand(3, 1)), r"\(3,\).*\(3, 1\)"),
         (lambda: cosent_loss(torch.rand(3, 1), torch.rand(3)), r"\(3, 1\)"),
         (lambda: cosent_loss(torch.arange(3), torch.rand(3)), "int64"),
-        (lambda: angle_loss(torch.rand(3, 2, 5), torch.rand(3)), "hidden size.* 5"),
-        (lambda: angle_loss(torch.rand(3, 4), torch.rand(3)), r"\(batch, 2, hidden\)"),
+        (lambda: angle_loss(torch.rand(3, 2, 5), torch.rand(3), torch.zeros(3, 2).long()), "hidden size.* 5"),
+        (lambda: angle_loss(torch.rand(3, 4), torch.rand(3), torch.zeros(3, 2).long()), r"\(batch, 2, hidden\)"),
         (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([0, 2])), "2 in row 1"),
         (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([-1, 0])), "-1 in row 0"),
         (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([0.5, 0.0])), "0.5"),

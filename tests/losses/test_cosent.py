@@ -7,9 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sentence_transformers.sentence_transformer import losses as st_losses
-from sentence_transformers.util import pairwise_angle_sim
 
-from cosent.losses.cosent import angle_loss, cosent_loss, has_ordered_pair
+from cosent.losses.cosent import cosent_loss, has_ordered_pair
 from tests.losses.gradients import loss_and_gradient
 
 
@@ -99,43 +98,20 @@ def test_cosent_survives_extreme_scores():
     assert gradient.tolist() == [-1, 1, 0]
 
 
-def test_cosent_and_angle_equal_sentence_transformers():
+def test_cosent_equals_sentence_transformers():
     """Fails if results cannot be compared with those of the most used library."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(5, (48,), generator=generator) / 4
     embeddings = torch.randn(48, 2, 32, generator=generator)
 
-    def theirs(loss_class):
-        return lambda e, y: loss_class(model=None).compute_loss_from_embeddings(list(e.unbind(1)), y)
+    def theirs(e, y):
+        return st_losses.CoSENTLoss(model=None).compute_loss_from_embeddings(list(e.unbind(1)), y)
 
-    def cosines(e, y):
+    def ours(e, y):
         return cosent_loss(F.cosine_similarity(e[:, 0], e[:, 1]), y)
 
-    for ours, loss_class in (
-        (cosines, st_losses.CoSENTLoss),
-        (partial(angle_loss, cosine_weight=0.0), st_losses.AnglELoss),
-    ):
-        loss, gradient = loss_and_gradient(ours, embeddings, labels)
-        expected, expected_gradient = loss_and_gradient(theirs(loss_class), embeddings, labels)
-        torch.testing.assert_close(loss, expected)
-        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
-        assert gradient.norm() > 0.1
-
-
-def test_angle_on_paper():
-    """Hidden size 2 is one complex number. u = 1 (1, 0), v = i (0, 1): cos 0, sin = 0 * 0 - 1 * 1 = -1, angle score 1.
-    u = v: cos 1, sin 0, angle score 1. With label 1 for the second pair the angle term is log(1 + e^0) = log 2, the
-    cosine term log(1 + exp(2 (0 - 1))). If this fails, real and imaginary halves are mixed up."""
-    embeddings = torch.tensor([[[1.0, 0.0], [0.0, 3.0]], [[2.0, 2.0], [1.0, 1.0]]], dtype=torch.float64)
-    labels = torch.tensor([0.0, 1.0])
-    both = angle_loss(embeddings, labels, scale=2.0, cosine_weight=0.5)
-    assert both.item() == pytest.approx(math.log(2) + 0.5 * math.log1p(math.exp(-2)))
-    torch.testing.assert_close(pairwise_angle_sim(embeddings[:, 0], embeddings[:, 1]), torch.ones(2).double())
-
-
-def test_angle_of_a_zero_vector_has_a_finite_gradient():
-    """Fails if one dead sentence vector turns all weights into NaN or throws them far away."""
-    embeddings = torch.randn(4, 2, 6, generator=torch.Generator().manual_seed(0))
-    embeddings[0, 0] = 0
-    _, gradient = loss_and_gradient(angle_loss, embeddings, torch.tensor([1.0, 0.0, 1.0, 0.0]))
-    assert gradient.isfinite().all() and gradient.abs().max() < 100 and gradient[1:].norm() > 0
+    loss, gradient = loss_and_gradient(ours, embeddings, labels)
+    expected, expected_gradient = loss_and_gradient(theirs, embeddings, labels)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
+    assert gradient.norm() > 0.1

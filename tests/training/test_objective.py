@@ -69,10 +69,24 @@ def test_loss_groups_and_retrieval_agree_on_what_is_similar(low, high):
         assert (loss > 0) == positive
 
 
-def test_classes_count_from_0():
-    """Fails if labels 1..5 become classes 1..5 of a head that has 0..4."""
-    manifest = Manifest("odd", "graded", 1.0, 5.0, {"bi_encoder": 32}, {})
-    assert loss_targets("sbert", np.array([1, 3, 5], dtype=np.float32), manifest).tolist() == [0, 2, 4]
+def test_classes_of_labels():
+    """Fails if grades are split anywhere but where the Sentence-BERT of the source does (label > 2.5), labels 1..5
+    become classes 1..5 of a head that has 0..4, or the three labels of NLI become two classes."""
+
+    def classes(kind, labels, number):
+        manifest = Manifest("odd", kind, min(labels), max(labels), {"bi_encoder": 32}, {})
+        return loss_targets("sbert", np.array(labels, dtype=np.float32), manifest, number).tolist()
+
+    assert classes("graded", [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 5.0], 2) == [0, 0, 0, 0, 1, 1, 1]
+    assert classes("graded", [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 6) == [0, 1, 2, 3, 4, 5]
+    assert classes("graded", [1.0, 2.0, 3.0, 4.0, 5.0], 5) == [0, 1, 2, 3, 4]
+    assert classes("nli", [0.0, 1.0, 2.0], 3) == [0, 1, 2] and classes("binary", [0.0, 1.0], 2) == [0, 1]
+    graded, nli = ([Manifest("odd", kind, 0.0, high, {}, {})] for kind, high in (("graded", 5.0), ("nli", 2.0)))
+    assert [build_objective("sbert", {}, graded, sbert_classes=n).classes for n in (None, 6)] == [2, 6]
+    assert build_objective("sbert", {}, nli).classes == 3
+    for name, manifests, number in (("sbert", nli, 2), ("cosent", graded, 2), ("sbert", graded, 1)):
+        with pytest.raises(InputError, match="--sbert_classes"):
+            build_objective(name, {}, manifests, sbert_classes=number)
 
 
 def test_grades_are_no_two_classes():

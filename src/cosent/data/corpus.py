@@ -84,7 +84,7 @@ def read_parquet(file: Path, split: str) -> datasets.Dataset:
 
 
 def random_subset(
-    rows: datasets.Dataset, count: int | None, flag: str = "--limit_train", seed: int = 42
+    rows: datasets.Dataset, count: int | None, flag: str, seed: int
 ) -> datasets.Dataset:
     """A random subset of `count` rows that depends only on `seed`; all rows if there are no more than that."""
     if count is not None and count < 1:
@@ -95,12 +95,12 @@ def random_subset(
 
 
 def measured_splits(
-    splits: dict[str, datasets.Dataset], limit_validation: int | None, skip_test: bool
+    splits: dict[str, datasets.Dataset], limit_validation: int | None, skip_test: bool, seed: int
 ) -> dict[str, datasets.Dataset]:
     """The splits of a corpus with a random part of validation, or without test."""
     kept = {name: rows for name, rows in splits.items() if not (name == "test" and skip_test)}
     if "validation" in kept:
-        kept["validation"] = random_subset(kept["validation"], limit_validation, "--limit_validation")
+        kept["validation"] = random_subset(kept["validation"], limit_validation, "--limit_validation", seed)
     return kept
 
 

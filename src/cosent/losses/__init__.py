@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from cosent.losses.angle import angle_loss
 from cosent.losses.classification import (
     binary_cross_entropy_loss,
     cross_entropy_loss,
     joint_cross_entropy_loss,
     mse_loss,
 )
-from cosent.losses.cosent import LOGIT_SCALE, angle_loss, cosent_loss
+from cosent.losses.cosent import LOGIT_SCALE, cosent_loss
 from cosent.losses.cosine import (
     cosine_floor_loss,
     cosine_hinge_loss,
@@ -62,12 +63,13 @@ LOSSES = {
     "cosine_floor": Loss(cosine_floor_loss, "scores"),
     "cosine_mse": Loss(cosine_mse_loss, "scores"),
     "cosine_hinge": Loss(cosine_hinge_loss, "scores"),
-    "angle": Loss(angle_loss, "embeddings", compares_pairs=True),
+    "angle": Loss(angle_loss, "embeddings", compares_pairs=True, compares_sentences=True),
     "cosent_in_batch": Loss(cosent_in_batch_loss, "embeddings", compares_pairs=True, compares_sentences=True),
     "cosent_infonce": Loss(cosent_infonce_loss, "embeddings", compares_pairs=True, compares_sentences=True),
     "infonce": Loss(infonce_loss, "embeddings", compares_pairs=True, compares_sentences=True),
     "simcse": Loss(infonce_loss, "embeddings", compares_pairs=True, compares_sentences=True),  # each sentence twice
     "sbert": Loss(cross_entropy_loss, "logits"),
+    "sbert_regression": Loss(cosine_squared_loss, "scores"),
     "sbert_joint": Loss(joint_cross_entropy_loss, "logits"),
     "ce": Loss(cross_entropy_loss, "logits", towers=("cross_encoder",), classes=2),
     "ce3": Loss(cross_entropy_loss, "logits", towers=("cross_encoder",), classes=3),

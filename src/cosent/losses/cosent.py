@@ -8,7 +8,7 @@ score returns a NaN loss: it is never hidden. Checking the values of the labels 
 import torch
 from torch import Tensor
 
-from cosent.losses.checks import at_least_float32, check_embeddings, check_scores, refuse
+from cosent.losses.checks import check_scores, refuse
 
 # Inverse temperature. kexue.fm 8847 multiplies cosines, which lie within -1 and 1, by 20; the logit of a cross-encoder
 # has no bounds and finds its own scale (kexue.fm 9341).
@@ -83,37 +83,3 @@ def has_ordered_pair(labels: Tensor) -> Tensor:
     Stays on the labels' device and does not wait for it. False for one pair and for an empty batch.
     """
     return (labels != labels[:1]).any()
-
-
-def angle_loss(embeddings: Tensor, labels: Tensor, scale: float = COSINE_SCALE, cosine_weight: float = 1.0) -> Tensor:
-    """`cosent_loss(|cos + sin|, labels, scale) + cosine_weight * cosent_loss(cos, labels, scale)`.
-
-    The halves of an embedding are the real and imaginary part of a complex vector. With u, v of length 1,
-    `cos = re(u) . re(v) + im(u) . im(v)` and `sin = im(u) . re(v) - re(u) . im(v)`. A zero vector has cos = sin = 0
-    and a finite gradient. AnglE's third term (in-batch negatives) is omitted.
-
-    Args:
-        embeddings: sentence embeddings of shape `(batch, 2, hidden)`, hidden even.
-        labels: shape `(batch,)`, any numbers that rise with similarity.
-        scale: inverse temperature of both terms.
-        cosine_weight: weight of the term on cosines; 0 leaves it out.
-
-    Raises:
-        ValueError: another shape, an odd hidden size, a NaN label.
-
-    Source: https://arxiv.org/abs/2309.12871, section 3; https://github.com/SeanLee97/AnglE, `angle_emb/loss.py`.
-    """
-    check_embeddings(embeddings)
-    if embeddings.shape[-1] % 2:
-        raise ValueError(
-            f"angle_loss expects an even hidden size, got {embeddings.shape[-1]}. Its two halves are a real and an "
-            "imaginary part: padded with a zero, the angles would depend on the padding. Use another loss or encoder."
-        )
-    embeddings = at_least_float32(embeddings)
-    norm = embeddings.norm(dim=-1, keepdim=True)
-    u, v = (embeddings / norm.masked_fill(norm == 0, 1)).unbind(1)  # 2 x (batch, hidden)
-    (u_re, u_im), (v_re, v_im) = u.chunk(2, dim=-1), v.chunk(2, dim=-1)  # 4 x (batch, hidden / 2)
-    cosines = (u * v).sum(-1)  # (batch,)
-    sines = (u_im * v_re - u_re * v_im).sum(-1)
-    loss = cosent_loss((cosines + sines).abs(), labels, scale)
-    return loss + cosine_weight * cosent_loss(cosines, labels, scale) if cosine_weight else loss

@@ -18,7 +18,10 @@ def cosine_linear_loss(scores: Tensor, labels: Tensor) -> Tensor:
 def cosine_squared_loss(scores: Tensor, labels: Tensor) -> Tensor:
     """`mean of t * (1 - c)^2 + (1 - t) * c^2` with c = scores (cosines), t = labels in 0..1.
 
-    Source: https://kexue.fm/archives/8847, eq. 2.
+    For any t this is `(c - t)^2 + t (1 - t)`, Sentence-BERT's regression objective up to a constant: the same gradient,
+    and `sbert_regression` is another name for it. For t of 0 or 1 the two are equal.
+
+    Source: https://kexue.fm/archives/8847, eq. 2; https://arxiv.org/abs/1908.10084, section 3 (regression objective).
     """
     c, t = check_targets(scores, labels)
     return (t * (1 - c).square() + (1 - t) * c.square()).mean()

@@ -63,10 +63,11 @@ class DataArguments:
         "Corpora for selection (mean validation Spearman), tested with those trained on; default: the latter.",
     )
     data_dir: str = option("data", "Folder of the prepared corpora.")
-    limit_train: int | None = option(None, "Train on a random subset of this many pairs, the same for every --seed.")
-    limit_validation: int | None = option(
-        None, "Validate on a random subset of this many pairs of each corpus, the same for every --seed."
+    limit_train: int | None = option(
+        None, "Train on a random subset of this many pairs, and select on no more than that of validation."
     )
+    limit_validation: int | None = option(None, "Validate on a random subset of this many pairs of each corpus.")
+    limit_seed: int | None = option(None, "Seed of these subsets, to fix them; default: --seed.")
     skip_test: bool = option(False, "Leave the test splits alone, as while settings are being chosen.")
     random_negatives: bool = option(False, "Draw the second sentence of every negative pair anew (binary corpora).")
     text: list[str] | None = option(
@@ -90,6 +91,7 @@ class LossArguments:
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair has no loss.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
     cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines next to it.")
+    in_batch_weight: float | None = option(None, "angle: weight of the term on in-batch negatives next to it.")
     contrastive_weight: float | None = option(None, "cosent_infonce: weight of InfoNCE next to CoSENT.")
     negative_weight: float | None = option(
         None, "cosent_in_batch: weight of all in-batch negatives, relative to the pairs of the batch."
@@ -98,9 +100,13 @@ class LossArguments:
         None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )
 
+    sbert_classes: int | None = option(
+        None, "sbert: classes of graded labels, equal parts of their range; default 2, as in the source."
+    )
+
     def parameters(self) -> dict[str, float]:
         """The values that may be parameters of the loss; None for its own default."""
-        return {key: value for key, value in asdict(self).items() if key not in ("loss", "features")}
+        return {key: value for key, value in asdict(self).items() if key not in ("loss", "features", "sbert_classes")}
 
 
 @dataclass

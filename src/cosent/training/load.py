@@ -95,8 +95,10 @@ class RunCorpora:
         }
 
 
-def corpora_of_run(args: DataArguments, loss: str) -> RunCorpora:
-    """Loads the corpora that the arguments name.
+def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
+    """Loads the corpora that the arguments name, of which --limit_train and --limit_validation draw a part by seed.
+
+    A validation split is no larger than --limit_train: who has few labels to train on has few to select with.
 
     Raises:
         InputError: as `load_corpora`, weights that do not fit, or text that the loss cannot learn from.
@@ -104,8 +106,12 @@ def corpora_of_run(args: DataArguments, loss: str) -> RunCorpora:
     check_text(args, loss)
     training, selecting = load_corpora(args.corpus or [], args.eval_corpora, args.data_dir)
     check_corpus_weights(args.corpus_weights, len(training) + bool(args.text), loss)
+    seed = seed if args.limit_seed is None else args.limit_seed
+    for corpus in training:
+        corpus.splits["train"] = random_subset(corpus.splits["train"], args.limit_train, "--limit_train", seed)
     for corpus in (*training, *selecting):
-        corpus.splits = measured_splits(corpus.splits, args.limit_validation, args.skip_test)
+        limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
+        corpus.splits = measured_splits(corpus.splits, min(limits, default=None), args.skip_test, seed)
     return RunCorpora(training, selecting)
 
 
@@ -135,7 +141,13 @@ def load_corpora(names: list[str], eval_names: list[str] | None, data_dir: str) 
 
 
 def training_set(
-    corpora: list[Corpus], dataset: type[PairDataset], encoder, prefixes: Prefixes, loss: str, args: DataArguments
+    corpora: list[Corpus],
+    dataset: type[PairDataset],
+    encoder,
+    prefixes: Prefixes,
+    loss: str,
+    args: DataArguments,
+    classes: int = 2,
 ) -> PairDataset | ConcatDataset:
     """Training pairs with the targets of the loss.
 
@@ -146,10 +158,10 @@ def training_set(
         warn_without_dropout(encoder.backbone.config)
     parts: dict[str | bool, list] = {}
     for corpus in corpora:
-        rows, manifest = random_subset(corpus.splits["train"], args.limit_train), corpus.manifest
+        rows, manifest = corpus.splits["train"], corpus.manifest
         rows = random_negatives(rows, manifest) if args.random_negatives else rows
         rows = simcse_pairs([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
-        targets = loss_targets(loss, labels_of(rows), manifest)
+        targets = loss_targets(loss, labels_of(rows), manifest, classes)
         groups = None
         if LOSSES[loss].compares_sentences:
             groups = sentence_groups(rows, manifest.similar_from)

@@ -59,7 +59,11 @@ ABOVE_0 = ("scale", "negative_weight", "contrastive_weight")
 
 
 def build_objective(
-    name: str, parameters: dict[str, float], manifests: list[Manifest], tower: str = "bi_encoder"
+    name: str,
+    parameters: dict[str, float],
+    manifests: list[Manifest],
+    tower: str = "bi_encoder",
+    sbert_classes: int | None = None,
 ) -> Objective:
     """Binds a loss and its parameters, for one corpus or several.
 
@@ -68,6 +72,7 @@ def build_objective(
         parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`; None for the default of the loss.
         manifests: manifests of the training corpora.
         tower: tower of the model.
+        sbert_classes: classes of `sbert` on graded labels; None for 2.
 
     Raises:
         InputError: a loss of the other tower, a parameter that this loss does not have, a scale that is not above 0,
@@ -81,7 +86,11 @@ def build_objective(
     loss = partial(chosen.function, **{**chosen.tower_defaults.get(tower, {}), **given})
     classes = chosen.classes if tower == "cross_encoder" else 0
     if tower == "bi_encoder" and chosen.reads == "logits":
-        classes = 5 if name == "sbert_joint" else int(manifests[0].label_max - manifests[0].label_min) + 1
+        classes = 5 if name == "sbert_joint" else 3 if manifests[0].label_kind == "nli" else sbert_classes or 2
+    if sbert_classes is not None and (name != "sbert" or manifests[0].label_kind in ("binary", "nli")):
+        raise InputError("--sbert_classes is for --loss sbert on graded labels. Leave it out.")
+    if sbert_classes is not None and sbert_classes < 2:
+        raise InputError(f"--sbert_classes must be at least 2, got {sbert_classes}.")
     return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias=name != "sbert_joint")
 
 
@@ -132,15 +141,17 @@ def check_labels(name: str, manifests: list[Manifest]) -> None:
         )
 
 
-def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarray:
+def loss_targets(name: str, labels: np.ndarray, manifest: Manifest, classes: int = 2) -> np.ndarray:
     """Targets of a loss for the labels of a corpus, float32 of shape `(pairs,)`.
 
-    Class numbers from 0 for `sbert`, `ce` and `ce3`; for `sbert_joint` similarity labels as 0 or 1 (graded ones split
-    at the middle of their range, as kexue.fm 8541 does with STS-B) and NLI labels as 2, 3, 4; for all others the labels
-    scaled to 0..1.
+    Class numbers from 0 for `sbert`, `ce` and `ce3`; for `sbert_joint` similarity labels as 0 or 1 and NLI labels as 2,
+    3, 4; for all others the labels scaled to 0..1. Graded labels become classes by `equal_parts`.
+
+    Args:
+        classes: of `sbert`, `ce` or `ce3`, as in `Objective`.
 
     Raises:
-        InputError: labels that teach this loss nothing, or fractional labels for classes.
+        InputError: labels that teach this loss nothing.
     """
     distinct = np.unique(labels)
     any_similar = similar(distinct, manifest.similar_from).any()
@@ -157,18 +168,23 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest) -> np.ndarra
             f"{name} learns nothing. Add pairs of another label"
             + (", or train a bi-encoder on positives alone with --loss infonce." if any_similar else ".")
         )
-    low, high = manifest.label_min, manifest.label_max
     if name == "sbert_joint":
-        return labels + 2 if manifest.label_kind == "nli" else (labels > (low + high) / 2).astype(np.float32)
+        return labels + 2 if manifest.label_kind == "nli" else equal_parts(labels, manifest, 2)
     if name in ("sbert", "ce", "ce3"):
-        if np.any(distinct != np.round(distinct)):
-            some = ", ".join(f"{label:g}" for label in distinct[:4])
-            raise InputError(
-                f"--loss {name} makes one class of every label, but {manifest.name} has fractional labels "
-                f"({some} ...). Use --loss cosent: it needs only their order."
-            )
-        return labels - low
+        return equal_parts(labels, manifest, classes)
     return scaled(labels, manifest)
+
+
+def equal_parts(labels: np.ndarray, manifest: Manifest, classes: int) -> np.ndarray:
+    """Class of each label, from 0: the range of labels in equal parts, each with its upper end; float32 `(pairs,)`.
+
+    Two classes of the grades 0..5 split them at 2.5, as the Sentence-BERT of kexue.fm 8847 does on STS-B; six make a
+    class of every grade.
+
+    Source: https://github.com/bojone/CoSENT, `sbert.py`.
+    """
+    shares = (labels.astype(np.float64) - manifest.label_min) / (manifest.label_max - manifest.label_min)
+    return (np.ceil((shares * classes).round(6)) - 1).clip(0, classes - 1).astype(np.float32)
 
 
 def scaled(labels: np.ndarray, manifest: Manifest) -> np.ndarray:

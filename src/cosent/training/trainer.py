@@ -215,7 +215,8 @@ class EvaluatingTrainer(ResumableTrainer):
         pairs = dataloader.dataset
         self.keeps_embeddings = isinstance(pairs, PairDataset) and pairs.retrieval is not None
         options = (prediction_loss_only, ignore_keys, metric_key_prefix)
-        output = super().evaluation_loop(dataloader, description, *options)
+        with torch.random.fork_rng(devices=[]):  # every pass over a DataLoader draws a number, which is not training's
+            output = super().evaluation_loop(dataloader, description, *options)
         if self.keeps_embeddings:
             retrieval, own = pairs.retrieval, output.predictions.pop("embeddings")
             rest = None if retrieval.rest is None else self.embeddings(retrieval.rest)
@@ -228,7 +229,8 @@ class EvaluatingTrainer(ResumableTrainer):
         """Embeddings of pairs without labels, float32 of shape `(pairs, 2, hidden)`."""
         compute, self.compute_metrics = self.compute_metrics, None
         try:
-            return super().evaluation_loop(self.get_test_dataloader(pairs), "Embedding").predictions["embeddings"]
+            with torch.random.fork_rng(devices=[]):
+                return super().evaluation_loop(self.get_test_dataloader(pairs), "Embedding").predictions["embeddings"]
         finally:
             self.compute_metrics = compute
 
