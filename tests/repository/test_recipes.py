@@ -12,6 +12,7 @@ from cosent.data.manifest import Manifest
 from cosent.losses import LOSSES
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.objective import build_objective
+from data_scripts.corpora import CORPORA
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*_encoder/*.yaml"))
@@ -61,6 +62,46 @@ def test_recipes(tmp_path):
         except (Exception, SystemExit) as error:
             problems.append(f"{recipe.relative_to(ROOT)}: {type(error).__name__}: {error}")
     assert not problems, "\n".join(problems)
+
+
+# Settings typed from the scripts of the published rows, https://github.com/bojone/CoSENT. Their encoder is BERT-base or
+# RoBERTa-wwm with dropout 0.1; they do not clip gradients, and those for accuracy choose the epoch by it.
+OF_SCRIPTS = {
+    "bi_encoder/cosent": ("cosent.py", {"pooling": "cls", "epochs": 5, "batch": 32, "scale": 20}),
+    "bi_encoder/sbert": (
+        "sbert.py",
+        {"pooling": "cls", "epochs": 5, "batch": 32, "classes": 2, "features": "u v |u-v|"},
+    ),
+    "bi_encoder/nli": (
+        "cosent_nli.py",
+        {"pooling": "cls", "steps": 50_000, "evaluated": 5_000, "batch": 64, "scale": 20},
+    ),
+    "cross_encoder/cosent": ("accuracy/interact_cosent.py", {"segments": "zero", "epochs": 5, "batch": 64, "scale": 1}),
+    "cross_encoder/ce": ("accuracy/interact.py", {"segments": "zero", "epochs": 5, "batch": 32, "classes": 2}),
+}
+TOKENS = {"bi_encoder": {"pawsx": 128, "": 64}, "cross_encoder": {"pawsx": 256, "": 128}}
+
+
+def test_recipes_of_published_rows_have_the_settings_of_their_scripts(tmp_path):
+    """Fails if a baseline is weaker or stronger than the one whose row its recipe quotes."""
+    graded = [Manifest("stsb", "graded", 0.0, 5.0, {}, {})]
+    for name, (script, settings) in OF_SCRIPTS.items():
+        recipe = ROOT / f"recipes/{name}.yaml"
+        words = ["--config", str(recipe), "--corpus", "stsb", "--output_dir", str(tmp_path), "--use_cpu", "true"]
+        model, _, _, _, loss, args = parse(words, *TRAIN_ARGUMENTS)
+        manifests = [Manifest("lcqmc", "binary", 0.0, 1.0, {}, {})] if loss.loss == "ce" else graded
+        objective = build_objective(loss.loss, loss.parameters(), manifests, model.tower)
+        ours = {"pooling": model.pooling, "segments": model.segment_ids, "scale": loss.scale}
+        ours |= {"epochs": args.num_train_epochs, "steps": args.max_steps, "evaluated": args.eval_steps}
+        ours |= {"batch": args.per_device_train_batch_size, "classes": objective.classes}
+        ours["features"] = " ".join(loss.features or [])
+        assert {key: ours[key] for key in settings} == settings, script
+        assert (args.learning_rate, args.lr_scheduler_type, args.warmup_steps) == (2e-5, "constant", 0), script
+        assert (args.weight_decay, args.gradient_accumulation_steps) == (0, 1), script
+        assert f"bojone/CoSENT, {script}" in recipe.read_text(encoding="utf-8").replace("\n# ", " ")
+    for tower, tokens in TOKENS.items():
+        for corpus in ("atec", "bq", "lcqmc", "pawsx", "stsb"):
+            assert getattr(CORPORA[corpus], f"{tower}_length") == tokens.get(corpus, tokens[""]), (tower, corpus)
 
 
 def test_every_loss_has_a_recipe():

@@ -100,7 +100,7 @@ def test_what_teaches_nothing_is_refused(train, corpus, tmp_path, caplog):
     ]
     for arguments, loss, message in cases:
         with pytest.raises(InputError, match=message):
-            corpora_of_run(DataArguments(**arguments), loss)
+            corpora_of_run(DataArguments(**arguments), loss, 1)
     (tmp_path / "empty.txt").write_text("\n一样\n\n一样\n", encoding="utf-8")
     with pytest.raises(InputError, match="empty.txt has 1 "):
         train(corpus, "--loss", "simcse", "--text", str(tmp_path / "empty.txt"))

@@ -33,8 +33,8 @@ def angle_loss(
     Raises:
         ValueError: another shape, an odd hidden size, a NaN label, labels outside 0..1 with the in-batch term.
 
-    Source: https://arxiv.org/abs/2309.12871, section 3, with all its weights 1 as there; https://github.com/SeanLee97/AnglE,
-    `angle_emb/loss.py`.
+    Source: https://arxiv.org/abs/2309.12871, section 3; https://github.com/SeanLee97/AnglE, `angle_emb/loss.py`, with
+    the defaults of its `train_cli.py`: every weight 1, every temperature 1 / 20.
     """
     check_embeddings(embeddings)
     if embeddings.shape[-1] % 2:
@@ -61,7 +61,8 @@ def in_batch_term(vectors: Tensor, labels: Tensor, groups: Tensor, scale: float)
     """Mean cross entropy, over all 2 * batch sentences, of finding the partner of a similar pair among all others.
 
     The sentences of a pair that is not similar add 0, and stay as negatives of the others. Sentences known to be
-    similar, which have one group, are no negatives of one another; the paper takes equal sentences for positives.
+    similar, which have one group, are no negatives of one another. The authors' code knows 0 and 1 only: it takes any
+    whole label but 0 for similar, and keeps repeated sentences as negatives.
 
     Args:
         vectors: of length 1, shape `(batch, 2, hidden)`.

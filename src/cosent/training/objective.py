@@ -171,7 +171,13 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest, classes: int
     if name == "sbert_joint":
         return labels + 2 if manifest.label_kind == "nli" else equal_parts(labels, manifest, 2)
     if name in ("sbert", "ce", "ce3"):
-        return equal_parts(labels, manifest, classes)
+        targets = equal_parts(labels, manifest, classes)
+        if (targets == targets[0]).all():
+            raise InputError(
+                f"All {len(labels)} training pairs of {manifest.name} fall into one of {classes} classes of labels, "
+                f"from which --loss {name} learns nothing. Use --sbert_classes {classes + 1} or more, or --loss cosent."
+            )
+        return targets
     return scaled(labels, manifest)
 
 
