@@ -1,19 +1,16 @@
 """`cosent evaluate --mteb`: mteb's own tasks on prepared rows."""
 
 import json
-import shutil
 import sys
 
-import datasets
 import pytest
 
 from cosent.cli import parse
+from cosent.data.manifest import sha256_of_file
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
-from cosent.inference.mteb import BENCHMARK, default_name, default_revision
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run import Environment, RunRecord
 from tests.conftest import prepare
 
 
@@ -41,7 +38,7 @@ def evaluate(tiny_model, corpora, capsys):
 @pytest.mark.parametrize("prompt", [(), ("--prompt", "query: ")])
 def test_mteb_and_evaluate_agree(evaluate, tmp_path, prompt):
     """Fails if a figure for the leaderboard is not the one that `evaluate` prints: other rows, prompts or lengths."""
-    found, table = evaluate("--mteb", "sts", "--mteb_output", tmp_path, "--mteb_name", "me/faq", *prompt)
+    found, table = evaluate("--mteb", "sts", "--mteb_output", tmp_path, *prompt)
     assert list(found["tasks"]) == ["ATEC", "AFQMC"] and "AFQMC   validation" in table
     for task, corpus, split in (("ATEC", "atec", "test"), ("AFQMC", "afqmc", "validation")):
         ours, _ = evaluate("--corpus", corpus, "--split", split, "--no_retrieval", *prompt)
@@ -57,57 +54,32 @@ def test_mteb_on_sentence_transformers_agrees(evaluate, tiny_model, corpora, tmp
     import mteb
     from sentence_transformers import SentenceTransformer
 
-    from cosent.inference.mteb import MtebArguments, chosen_tasks, figures, with_rows
+    from cosent.inference.mteb import MtebArguments, chosen_tasks, main_figures, use_prepared_rows
 
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "model")
     found, _ = evaluate("--mteb", "ATEC", "--mteb_output", tmp_path / "mteb", model=tmp_path / "model")
     other, _ = evaluate("--mteb", "ATEC", "--mteb_output", tmp_path / "mteb")
     (task,) = chosen_tasks(mteb, MtebArguments(mteb=["ATEC"]), str(corpora))
-    with_rows(task, str(corpora))
+    use_prepared_rows(task, str(corpora))
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     done = mteb.evaluate(model, task, cache=None, co2_tracker=False)
-    theirs = figures(task, done.task_results[0])["cosine_spearman"]
+    theirs = main_figures(task, done.task_results[0])["cosine_spearman"]
     assert found["tasks"]["ATEC"]["cosine_spearman"] == pytest.approx(theirs, abs=1e-4)
     assert other["tasks"]["ATEC"]["cosine_spearman"] != pytest.approx(theirs, abs=1e-3), "pooling makes no difference"
 
 
-def test_the_result_files_are_those_of_mteb(evaluate, tiny_model, tmp_path, caplog):
-    """Fails if mteb cannot load what is submitted, or a file says that other rows are the published ones."""
+def test_the_result_files_are_those_of_mteb(evaluate, tiny_model, tmp_path):
+    """Fails if mteb cannot load what is written, or a file says that prepared rows are the published ones."""
     from mteb.results import TaskResult
 
-    model = tmp_path / "model"
-    shutil.copytree(tiny_model, model)
-    RunRecord(recipe={"corpus": ["atec", "mine"]}, environment=Environment({}, None, "CPU", 1), train_seconds=1.0,
-              seconds=2.0, history=[]).save(model)  # fmt: skip
-    flags = ("--mteb", "atec", "AFQMC", "--mteb_name", "me/faq", "--mteb_revision", "abc", "--mteb_output")
-    found, _ = evaluate(*flags, tmp_path / "mteb", model=model)
-    folder = tmp_path / "mteb" / "results" / "me__faq" / "abc"
+    found, _ = evaluate("--mteb", "atec", "--mteb_output", tmp_path)
+    folder = tmp_path / "results" / f"local__{tiny_model.name}" / sha256_of_file(tiny_model / "model.safetensors")[:12]
     assert found["results"] == str(folder)
     written = TaskResult.from_disk(folder / "ATEC.json")
     assert written.scores["test"][0]["main_score"] == pytest.approx(found["tasks"]["ATEC"]["cosine_spearman"], abs=1e-6)
-    assert written.dataset_revision.startswith("prepared-") and "not the rows of the leaderboard" in caplog.text
-    assert found["tasks"]["ATEC"]["rows"] == "test: rows 40, published 20000"
+    assert written.dataset_revision.startswith("prepared-")
     meta = json.loads((folder / "model_meta.json").read_text(encoding="utf-8"))
-    assert (meta["name"], meta["revision"], meta["embed_dim"]) == ("me/faq", "abc", 32)
-    assert meta["training_datasets"] == ["ATEC"]
-    assert "AFQMC shares thousands of pairs with ATEC" in caplog.text and "ATEC shares" not in caplog.text
-
-
-def test_rows_of_the_hub_are_read_as_mteb_reads_them(evaluate, pairs, tmp_path, monkeypatch):
-    """Fails if `--mteb_data hub` reads prepared rows, or no result comes of those that mteb loads."""
-    import mteb
-
-    (task,) = (task for task in mteb.get_benchmark(BENCHMARK).tasks if task.metadata.name == "ATEC")
-    folder = tmp_path / task.metadata.dataset["path"]  # load_dataset reads a folder of this name before the Hub
-    columns = zip(("sentence1", "sentence2", "score"), zip(*pairs[:30], strict=True), strict=True)
-    rows = datasets.Dataset.from_dict({name: list(column) for name, column in columns})
-    (folder / "data").mkdir(parents=True)
-    rows.to_parquet(folder / "data/test-00000-of-00001.parquet")
-    monkeypatch.chdir(tmp_path)
-    result, _ = evaluate("--mteb", "ATEC", "--mteb_data", "hub", "--mteb_output", tmp_path / "out")
-    assert result["tasks"]["ATEC"]["pairs"] == 30  # of the prepared corpus 40
-    assert result["tasks"]["ATEC"]["rows"] != "published"
-    assert list((tmp_path / "out").rglob("ATEC.json"))
+    assert (meta["name"], meta["embed_dim"]) == (f"local/{tiny_model.name}", 32)
 
 
 def test_other_settings_get_a_folder_of_their_own(evaluate, tmp_path):
@@ -126,8 +98,7 @@ def test_what_cannot_be_run(evaluate, tiny_model, tmp_path, monkeypatch):
         (("--mteb", "sts", "--corpus", "atec"), "--corpus NAME"),
         ((), "--corpus NAME"),
         (("--mteb", "ATEC", "--threshold", "0.5"), "--threshold"),
-        (("--corpus", "atec", "--mteb_name", "me/faq"), "--mteb_name"),
-        (("--mteb", "ATEC", "--mteb_name", "faq"), "OWNER/NAME"),
+        (("--corpus", "atec", "--mteb_output", "x"), "--mteb_output"),
         (("--mteb", "ATEC", "--prompt", "a: ", "b: "), "'a: ' and 'b: '"),
         (("--mteb", "BQ"), "'bq'"),
     ):
@@ -142,17 +113,3 @@ def test_without_mteb_the_extra_is_named(evaluate, monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(InputError, match=r"\[mteb\]"):
         evaluate("--mteb", "ATEC")
-
-
-def test_the_revision_follows_the_weights(tiny_model, tmp_path):
-    """Fails if two models of one folder share their results, or a new run.json makes another model of it."""
-    shutil.copytree(tiny_model, tmp_path / "model")
-    first = default_revision(str(tmp_path / "model"))
-    (tmp_path / "model" / "run.json").write_text("{}", encoding="utf-8")
-    assert default_revision(str(tmp_path / "model")) == first == default_revision(str(tiny_model))
-    with open(tmp_path / "model" / "model.safetensors", "ab") as file:
-        file.write(b"x")
-    assert default_revision(str(tmp_path / "model")) != first
-    assert default_name(str(tmp_path / "model"), str(tmp_path / "model")) == "local/model"
-    assert default_name("mini", str(tiny_model)) == "cosent/mini"
-    assert default_name("BAAI/bge-base-zh", "BAAI/bge-base-zh") == "BAAI/bge-base-zh"
