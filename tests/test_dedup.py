@@ -8,7 +8,7 @@ import pytest
 
 from cosent import dedup as module
 from cosent.cli import parse
-from cosent.dedup import ARGUMENTS, dense_clusters, linked_groups, main, threshold_of
+from cosent.dedup import ARGUMENTS, linked_groups, main, threshold_of
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
@@ -57,7 +57,6 @@ def test_groups_and_the_file_without_duplicates(dedup, tmp_path):
     with pytest.raises(InputError, match=r"--output .*unique\.txt exists.*--overwrite"):
         dedup("--threshold", 0.99999, "--output", tmp_path / "unique.txt")
     assert dedup("--threshold", -1.0)[0][0] == "group 1: 7 sentences"
-    assert "by HDBSCAN" in dedup("--min_cluster_size", 2)[1]
 
 
 def test_the_output_has_a_line_per_sentence(dedup, tmp_path):
@@ -89,8 +88,6 @@ def test_refusals(dedup, tmp_path):
             dedup("--threshold", threshold)
     for words, message in (
         (["--pairs"], "0 and 1.* --threshold"),
-        (["--pairs", "--min_cluster_size", 3], "--pairs .*--min_cluster_size"),
-        (["--threshold", 0.9, "--min_cluster_size", 3], "--min_cluster_size 3 .*--threshold"),
         (["--threshold", 0.9, "--index", tmp_path], "--index.* or --text"),
         (["--threshold", 0.9, "--json", "--output", tmp_path / "other.txt"], "--json .*--output"),
     ):
@@ -131,14 +128,3 @@ def test_rows_linked_by_others_are_one_group(monkeypatch, held):
     groups = linked_groups(((np.array(a, int), np.array(b, int)) for a, b in blocks), 8)
     assert groups.tolist() == [0, 1, 2, 0, 2, 2, 0, 3]
     assert linked_groups([], 3).tolist() == [0, 1, 2]
-
-
-def test_dense_clusters():
-    """Fails if two dense places become one group, or a row between them joins one."""
-    rng = np.random.default_rng(0)
-    centres = np.eye(8, dtype=np.float32)[[0, 1]]
-    vectors = np.r_[centres.repeat(6, axis=0) + 0.02 * rng.normal(size=(12, 8)), -np.eye(8)[[5]]].astype(np.float32)
-    groups = dense_clusters(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 4).tolist()
-    assert groups == [groups[0]] * 6 + [groups[6]] * 6 + [2] and {groups[0], groups[6]} == {0, 1}
-    with pytest.raises(InputError, match="14 to 50,000 sentences, got 13"):
-        dense_clusters(vectors, 14)

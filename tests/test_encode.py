@@ -10,7 +10,6 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ from cosent.cli import run
 from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
 from cosent.inference import vectors as module
-from cosent.inference.embedding import chunk_embedder
 from cosent.inference.vectors import encode_shard
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.teacher import load_with_settings, sentence_vectors
@@ -26,10 +24,6 @@ from cosent.models.teacher import load_with_settings, sentence_vectors
 LINES = [f"第{number}个问题怎么还款" for number in range(23)]
 
 CUDA = torch.cuda.is_available()
-
-
-def die():
-    os._exit(1)
 
 
 @pytest.fixture
@@ -57,68 +51,34 @@ def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, 
     assert sorted(os.listdir(tmp_path)) == ["sentences.txt", "vectors.npy", "vectors.npy.json"]
 
 
-@pytest.mark.slow
-def test_two_workers_write_what_one_writes(tiny_model, sentences, tmp_path, monkeypatch):
-    """If this fails, --workers mixes up rows, or loses some."""
-    monkeypatch.setattr(module, "CHUNK_ROWS", 5)
-    written = []
-    for workers in (1, 2):
-        main(job(tiny_model, sentences, tmp_path, workers=workers, overwrite=True))
-        written.append(np.load(tmp_path / "vectors.npy"))
-    np.testing.assert_array_equal(*written)
-    assert written[0].shape == (23, 32) and np.abs(written[0][0] - written[0][1]).max() > 1e-4
-
-
-@pytest.mark.slow
-def test_a_dead_worker_is_an_error(tiny_model, sentences, tmp_path):
-    """Fails if a worker killed for lack of memory leaves rows of zeros, or hangs the job."""
-    encoder, settings = load_with_settings(str(tiny_model))
-    with pytest.raises(InputError, match="--workers"), chunk_embedder(encoder, die, 2) as embed_chunks:
-        encode_shard(embed_chunks, sentences, tmp_path / "vectors.npy", settings)
-    assert os.listdir(tmp_path) == ["sentences.txt"]
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows bounds no file")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_full_disk_is_reported_before_anything_is_computed(tiny_model, tmp_path, small_files, workers):
+def test_a_full_disk_is_reported_before_anything_is_computed(tiny_model, tmp_path, small_files):
     """If this fails, encode dies of SIGBUS when the disk is full, after hours and without a word."""
     (encoder, settings), done = load_with_settings(str(tiny_model)), []
     (tmp_path / "sentences.txt").write_text("好\n" * 2000, encoding="utf-8")
-    with (
-        small_files,
-        pytest.raises(InputError, match=r"0\.2 MiB"),
-        chunk_embedder(encoder, die, workers, done.append) as embed_chunks,
-    ):
-        encode_shard(embed_chunks, tmp_path / "sentences.txt", tmp_path / "vectors.npy", settings)
+    with small_files, pytest.raises(InputError, match=r"0\.2 MiB"):
+        encode_shard(encoder, tmp_path / "sentences.txt", tmp_path / "vectors.npy", settings, progress=done.append)
     assert os.listdir(tmp_path) == ["sentences.txt"] and not done
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "workers"), [("SIGTERM", 1), ("SIGTERM", 2), ("SIGKILL", 2)])
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
-def test_nothing_outlives_a_job_that_is_stopped(tiny_model, tmp_path, how, workers):
-    """If this fails, workers compute on after `docker stop`, and write into the file of the next run."""
+def test_a_stopped_job_leaves_nothing_behind(tiny_model, tmp_path):
+    """Fails if `docker stop` leaves a process, or half a file under the name of a complete one."""
     path = tmp_path / "sentences.txt"
     path.write_text("".join(f"第{number}个问题\n" for number in range(150_000)), encoding="utf-8")  # minutes of work
     command = ["--model", str(tiny_model), "--text", str(path), "--output", str(tmp_path / "vectors.npy")]
-    command += ["--device", "cpu", "--batch_size", "32", "--workers", str(workers)]
+    command += ["--device", "cpu", "--batch_size", "32"]
     process = subprocess.Popen([sys.executable, "-m", "cosent.encode", *command], stderr=subprocess.PIPE, text=True)
-    started = []
     try:
         assert wait_until(lambda: written(tmp_path) or process.poll() is not None) and process.poll() is None
-        started = psutil.Process(process.pid).children(recursive=True)
-        assert len(started) >= workers - 1
-        process.send_signal(signal.Signals[how])
+        process.send_signal(signal.SIGTERM)
         errors = process.communicate(timeout=120)[1]
-        assert wait_until(lambda: not any(map(alive, started)))
-        if how == "SIGTERM":
-            assert process.returncode == 130 and errors.endswith("stopped\n") and "Traceback" not in errors
-            assert os.listdir(tmp_path) == ["sentences.txt"]
+        assert process.returncode == 130 and errors.endswith("stopped\n") and "Traceback" not in errors
+        assert os.listdir(tmp_path) == ["sentences.txt"]
     finally:
         process.kill()
         process.communicate()
-        for child in filter(psutil.Process.is_running, started):
-            child.kill()
 
 
 def written(folder: Path) -> bool:
@@ -133,10 +93,6 @@ def wait_until(condition, seconds: float = 240.0) -> bool:
     return condition()
 
 
-def alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
 def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path, monkeypatch):
     """Fails if a file larger than the memory cannot be encoded."""
     monkeypatch.setattr(module, "CHUNK_ROWS", 500)
@@ -145,8 +101,7 @@ def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path, monkeypatch):
         path = tmp_path / f"{len(peaks)}.txt"
         path.write_text("".join(f"{line}\n" for line in LINES) * repetitions, encoding="utf-8")
         tracemalloc.start()
-        with chunk_embedder(encoder, die, 1) as embed_chunks:
-            encode_shard(embed_chunks, path, path.with_suffix(".npy"), settings)
+        encode_shard(encoder, path, path.with_suffix(".npy"), settings)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     vectors = np.load(tmp_path / "2.npy", mmap_mode="r")
@@ -209,7 +164,6 @@ def test_flags_that_cannot_work_are_refused_at_once(tiny_model, sentences, tmp_p
         ({"overwrite": False}, r"vectors\.npy has no vectors\.npy\.json"),
         ({"output": "nowhere/vectors.npy"}, "--output nowhere"),
         ({"output": str(sentences)}, "--output .* --text"),
-        ({"workers": 0}, "--workers .* 0"),
         ({"device": "cuda", "int8": True}, "CPU"),
         ({"int8": True, "dtype": "bfloat16"}, "--int8 .*--dtype bfloat16"),
         ({"text": ["nowhere.txt"]}, "--text: .* nowhere.txt"),

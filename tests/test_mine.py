@@ -208,13 +208,3 @@ def test_two_processes_make_the_corpus_of_one(mine, corpus, bi, cross, tmp_path)
     words = ["--corpus", corpus, "--output", tmp_path / "none", "--neighbours", 0, "--validation_pairs", 0]
     (said,) = launch("ddp", ["-m", "cosent.mine", *map(str, words)], ACCELERATE_USE_CPU="true")
     assert said.count('"pairs"') == 1 and (tmp_path / "none/train.parquet").is_file()
-
-
-def test_neighbours_by_faiss(mine):
-    """Fails if --faiss is not used, or not written down: the pairs could not be made again."""
-    pytest.importorskip("faiss")
-    exact, found = (
-        mine("--per_sentence", 2, *flags, output=name)[0] for flags, name in (((), "a"), (("--faiss", "hnsw"), "b"))
-    )
-    assert found.manifest.splits["train"]["mined"]["neighbours_by"]["faiss"] == "hnsw"
-    assert len(rows_of(exact).keys() & rows_of(found).keys()) > 0.8 * len(rows_of(exact))

@@ -20,7 +20,6 @@ from cosent.inference.index import IndexArguments
 
 HELD_PAIRS = 10_000_000  # in memory before they are merged into groups
 MOST_PAIRS = 50_000_000  # sorted in memory
-MOST_CLUSTERED = 50_000  # sentences of HDBSCAN, which takes sentences² * width operations on one core
 
 
 @dataclass
@@ -31,9 +30,6 @@ class DedupArguments:
         None, "Least cosine of similar sentences; default: the one that training found on validation."
     )
     pairs: bool = option(False, "Print pairs, most similar first, instead of groups.")
-    min_cluster_size: int | None = option(
-        None, "Instead of a threshold: groups of at least so many sentences that HDBSCAN finds."
-    )
     output: str | None = option(None, "File to write: the sentences, of each group only the first.")
     json: bool = option(False, "A JSON object per group or pair.")
     overwrite: bool = option(False, "Replace the output if it exists.")
@@ -47,7 +43,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     from cosent.models.auto import load_bi_encoder
     from cosent.models.teacher import sentence_vectors
 
-    threshold = threshold_of(index_args.model, args.threshold) if args.min_cluster_size is None else None
+    threshold = threshold_of(index_args.model, args.threshold)
     encoder = load_bi_encoder(index_args.model).to(choose_device(index_args.device))
     index = open_index(index_args, encoder, sentence_vectors)
     inputs = index_args.text or [*index.vectors.files, *index.vectors.inputs]
@@ -56,11 +52,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     if args.pairs:
         print_pairs(index, threshold, args.json)
         return
-    if threshold is None:
-        groups, how = dense_clusters(index.vectors, args.min_cluster_size), "HDBSCAN"
-    else:
-        groups = linked_groups((pair[:2] for pair in all_pairs(index, threshold)), len(index))
-        how = f"a cosine of at least {threshold:.4f}"
+    groups = linked_groups((pair[:2] for pair in all_pairs(index, threshold)), len(index))
     if args.output is None:
         print_groups(index.sentences, groups, args.json)
     else:
@@ -70,8 +62,11 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
             write_atomically(args.output, "".join(lines))
         print(json.dumps({"output": args.output, "sentences": len(groups), "kept": len(first)}))
     size = np.bincount(groups)
-    print(f"{len(groups):,} sentences: {len(size):,} groups by {how}, {(size > 1).sum():,} of several sentences",
-          file=sys.stderr)  # fmt: skip
+    print(
+        f"{len(groups):,} sentences: {len(size):,} groups by a cosine of at least {threshold:.4f}, "
+        f"{(size > 1).sum():,} of several sentences",
+        file=sys.stderr,
+    )
 
 
 def check(args: DedupArguments) -> None:
@@ -86,10 +81,8 @@ def check(args: DedupArguments) -> None:
         raise InputError(f"--threshold {args.threshold}: expected a cosine, from -1 to 1. Correct it, e.g. to 0.9.")
     if args.json and args.output is not None:
         raise InputError("--json prints what --output leaves out of its file. Give one of the two.")
-    if args.pairs and (args.output is not None or args.min_cluster_size is not None):
-        raise InputError("--pairs prints pairs above a threshold: leave --output and --min_cluster_size out.")
-    if args.min_cluster_size is not None and (args.threshold is not None or args.min_cluster_size < 2):
-        raise InputError(f"--min_cluster_size {args.min_cluster_size} needs at least 2, and no --threshold.")
+    if args.pairs and args.output is not None:
+        raise InputError("--pairs prints, and --output writes the first sentence of each group. Give one of the two.")
 
 
 def threshold_of(model: str, threshold: float | None) -> float:
@@ -143,27 +136,6 @@ def linked_groups(pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> 
         if count > HELD_PAIRS:
             groups, held, count = merge(), held[:1], 0
     return merge()
-
-
-def dense_clusters(vectors, least: int) -> np.ndarray:
-    """Number of the group of each row by HDBSCAN, shape `(rows,)`; a row that belongs to none is its own.
-
-    Args:
-        vectors: unit vectors, whose Euclidean distance falls with their cosine.
-        least: sentences of the smallest group.
-
-    Raises:
-        InputError: too many rows, or fewer than `least`.
-    """
-    if not least <= len(vectors) <= MOST_CLUSTERED:
-        raise InputError(f"--min_cluster_size {least} is for {least} to {MOST_CLUSTERED:,} sentences, got "
-                         f"{len(vectors):,}. Use --threshold instead.")  # fmt: skip
-    from sklearn.cluster import HDBSCAN
-
-    groups = HDBSCAN(min_cluster_size=least, copy=True).fit_predict(vectors[:])
-    alone = groups < 0
-    groups[alone] = groups.max(initial=-1) + 1 + np.arange(alone.sum())
-    return groups
 
 
 def print_pairs(index, threshold: float, as_json: bool) -> None:

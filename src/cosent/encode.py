@@ -2,7 +2,7 @@
 
 cosent encode --model runs/stsb --text sentences.txt --output vectors.npy --normalize
 cosent encode --model runs/stsb --text 'part-*.parquet' --text_column question --keep id question --output vectors/
-cosent encode --launch ddp ...    shares the chunks out over GPUs
+cosent encode --launch ddp --processes 2 ...    shares the chunks out over GPUs, or over processes on a CPU
 
 Next to vectors.npy, vectors.npy.json says which model and sentences the rows are of. What is there already is
 not encoded again: after a kill, the same command continues with the next file.
@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from cosent.cli import REQUIRED, option, refuse_below_1, run
@@ -49,7 +48,6 @@ class EncodeArguments:
     int8: bool = option(False, "Linear layers in int8 (CPU).")
     dtype: str = option("float32", "Type of the computation; vectors are float32.", ("float32", "bfloat16", "float16"))
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
-    workers: int = option(1, "Processes on the CPU, which share the threads.")
     keep_empty_lines: bool = option(False, "Give an empty line the vector of the empty sentence instead of stopping.")
     overwrite: bool = option(False, "Encode again what is there, also if it was encoded otherwise.")
 
@@ -61,14 +59,13 @@ def main(args: EncodeArguments) -> None:
     from cosent.compute.distributed import rank, wait_for_everyone
     from cosent.compute.onednn import choose_device
     from cosent.data.pairs import warn_truncated
-    from cosent.inference.embedding import chunk_embedder
     from cosent.inference.vectors import encode_shard, shards_of
-    from cosent.models.teacher import load_encoder, load_with_settings
+    from cosent.models.teacher import load_with_settings
 
     start, output = time.time(), Path(args.output)
     device = choose_device(args.device, args.int8)
     shards = shards_of(args.text, output)
-    check(args, device, [source for source, _ in shards])
+    check(args, [source for source, _ in shards])
     own = own_shards(args.shard, shards)
     encoder, settings = load_with_settings(
         args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8,
@@ -76,7 +73,6 @@ def main(args: EncodeArguments) -> None:
         kept=tuple(args.keep or ()), keep_empty_lines=args.keep_empty_lines, shards=len(shards),
     )  # fmt: skip
     warn_of_other_prompts(args.model, settings.prefix.text)
-    load = partial(load_encoder, args.model, args.dtype, args.int8, device)
     if rank() == 0 and output.suffix != ".npy":
         output.mkdir(exist_ok=True)
     wait_for_everyone()
@@ -85,8 +81,7 @@ def main(args: EncodeArguments) -> None:
         def more(rows: int) -> None:
             progress.total += rows
 
-        with chunk_embedder(encoder, load, args.workers, progress.update) as embed_chunks:
-            done = [encode_shard(embed_chunks, *shard, settings, args.overwrite, more) for shard in own]
+        done = [encode_shard(encoder, *shard, settings, args.overwrite, more, progress.update) for shard in own]
     if rank() > 0:
         return
     new = [(rows, truncated) for rows, truncated in done if truncated is not None]
@@ -96,9 +91,11 @@ def main(args: EncodeArguments) -> None:
     result |= {"truncated": truncated, "files": len(done), "already_there": len(done) - len(new)}
     result |= {"prompt": settings.prefix.text, "seconds": round(seconds, 3)}
     print(json.dumps(result | {"sentences_per_second": round(encoded / seconds, 1)}))
+    if args.normalize:
+        print(f"next: cosent search --model {args.model} --index {args.output} --query 怎么还款", file=sys.stderr)
 
 
-def check(args: EncodeArguments, device: str, sources: list[Path]) -> None:
+def check(args: EncodeArguments, sources: list[Path]) -> None:
     """Refuses arguments that would fail only after minutes of work.
 
     Raises:
@@ -113,10 +110,8 @@ def check(args: EncodeArguments, device: str, sources: list[Path]) -> None:
         raise InputError(f"--output {output} is a file, and was not written. Name an .npy file, or a folder.")
     if args.shard and output.suffix == ".npy":
         raise InputError(f"--shard {args.shard} shares out several files, and --output is one. Name a folder.")
-    refuse_below_1(args, "batch_size", "workers")
+    refuse_below_1(args, "batch_size")
     check_line_breaks(args.prompt and [args.prompt])
-    if device != "cpu" and args.workers > 1:
-        raise InputError(f"--workers is for the CPU, got device {device}. Add --device cpu, or drop it.")
     if args.int8 and args.dtype != "float32":
         raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")
 

@@ -34,11 +34,6 @@ class MineArguments(PairArguments):
     cross_threshold: float | None = option(None, "Its lowest score of a similar pair; default: that of its training.")
     validation_pairs: int = option(1000, "Pairs for a validation split, drawn at random.")
     seed: int = option(42, "Seed of all that is drawn.")
-    faiss: str | None = option(
-        None,
-        "Find neighbours approximately, for millions of sentences; auto: hnsw up to a million, ivf above.",
-        ("auto", "hnsw", "ivf"),
-    )
 
 
 def main(args: MineArguments) -> None:
@@ -156,9 +151,7 @@ def find_neighbours(
     Raises:
         InputError: more neighbours than there are other sentences.
     """
-    from cosent.compute.distributed import rank, wait_for_everyone
     from cosent.inference.mining import Ranks, neighbour_pairs
-    from cosent.inference.neighbours import approximate
     from cosent.models.auto import load_bi_encoder
     from cosent.models.teacher import fingerprint, sentence_vectors
 
@@ -171,15 +164,8 @@ def find_neighbours(
     ranks = Ranks(args.range_min, args.range_max, args.per_sentence, args.margin, args.max_score)
     facts = {"model": args.model, "sha256": fingerprint(model, []), **asdict(ranks)}
     vectors = sentence_vectors(model, pool.texts, cache)[: pool.size]  # all of them, as a teacher reads them
-    find = None
-    if args.faiss is not None:
-        facts["faiss"], key = args.faiss, fingerprint(model, pool.texts)
-        if rank() == 0:  # which builds the index; the others read it
-            find = approximate(vectors, args.faiss, cache, key).nearest
-        wait_for_everyone()
-        find = find or approximate(vectors, args.faiss, cache, key).nearest
     similar = pool.labels >= corpus.manifest.similar_from
-    return neighbour_pairs(pool, vectors, ranks, similar, left_out, find), facts
+    return neighbour_pairs(pool, vectors, ranks, similar, left_out), facts
 
 
 def threshold_of(model: str, corpus: str, threshold: float | None) -> float:

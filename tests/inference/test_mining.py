@@ -11,7 +11,6 @@ from sentence_transformers.util import mine_hard_negatives
 from cosent.data.corpus import load_corpus
 from cosent.inference import mining
 from cosent.inference.mining import Ranks, cosines, neighbour_pairs, random_pairs, read_pool
-from cosent.inference.neighbours import approximate
 from cosent.models.bi_encoder import SentenceEncoder
 
 WORDS = [f"{a}{b}" for a in "天地人山水火木金" for b in "大小高低"]
@@ -71,17 +70,6 @@ def test_the_same_neighbours_as_sentence_transformers(pool, saved, monkeypatch):
         assert ours == by_sentence_transformers(saved, pool, ranks), ranks
         for value, reason in ((ranks.margin, "within the margin"), (ranks.max_score, "above the highest cosine")):
             assert (left_out[f"neighbour {reason}"] > 0) == (value is not None)
-
-
-def test_faiss_finds_nearly_the_same_pairs(pool, saved, tmp_path):
-    """Fails if --faiss pairs a sentence with itself, or with a row that faiss did not find."""
-    pytest.importorskip("faiss")
-    vectors = SentenceEncoder.from_pretrained(saved).encode(pool.texts, normalize=True)
-    for kind in ("hnsw", "ivf"):
-        find = approximate(vectors, kind, tmp_path, "0" * 16).nearest
-        both = [neighbour_pairs(pool, vectors, Ranks(0, 5, 2), pool.labels == 1, Counter(), by) for by in (None, find)]
-        exact, found = (set(zip(first.tolist(), second.tolist(), strict=True)) for first, second in both)
-        assert len(exact & found) > 0.9 * len(exact) and all(0 <= a != b >= 0 for a, b in found)
 
 
 def test_nothing_known_is_made(make_corpus):

@@ -1,16 +1,10 @@
 """Bulk embedding of sentences, for `Embedder.encode`, the encode job and distillation."""
 
-import multiprocessing
-import os
 import warnings
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Set
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain
 
 import numpy as np
 import torch
@@ -19,7 +13,6 @@ from torch.nn.functional import normalize as scale_to_length_1
 
 from cosent.compute.distributed import evaluating, gather_object, rank, world_size
 from cosent.compute.onednn import onednn_linears, run_tokenizer
-from cosent.compute.processes import end_with_parent
 from cosent.data.pairs import NO_PREFIX, NO_PREFIXES, JoinedPairCollator, Prefix, Prefixes, tokenize_joined
 from cosent.errors import InputError
 
@@ -267,70 +260,6 @@ def score_tokens(
     restored = np.empty(len(ids), dtype=np.float32)
     restored[order] = scores.cpu().numpy()  # the only synchronisation with the device
     return restored
-
-
-ChunkEmbedder = Callable[..., Iterator[tuple[np.ndarray, int]]]  # chunks, options of `embed` -> what it returns of each
-
-
-@contextmanager
-def chunk_embedder(
-    encoder: nn.Module, load: Callable[[], nn.Module], workers: int = 1, progress: Callable[[int], None] | None = None
-) -> Iterator[ChunkEmbedder]:
-    """Yields a function that embeds lists of sentences one after the other, in this process or in several.
-
-    Args:
-        encoder: an `Embedder`, for this process.
-        load: picklable, returns the same encoder; called in each worker if there are several.
-        workers: processes, which live until the block ends; each takes the next list, with its share of the threads.
-        progress: called with the number of further sentences that are embedded.
-
-    Raises:
-        InputError: a worker died.
-    """
-    if workers == 1:
-        yield lambda chunks, **options: (embed(encoder, chunk, progress=progress, **options) for chunk in chunks)
-        return
-
-    def in_workers(chunks: Iterable[list[str]], **options) -> Iterator[tuple[np.ndarray, int]]:
-        waiting: deque[Future] = deque()
-        for chunk in chain(chunks, repeat(None, 2 * workers)):  # so many wait or run
-            if chunk is not None:
-                waiting.append(pool.submit(embed_in_worker, chunk, options))
-            if waiting and (chunk is None or len(waiting) == 2 * workers):
-                vectors, truncated = waiting.popleft().result()
-                if progress is not None:
-                    progress(len(vectors))
-                yield vectors, truncated
-
-    context = multiprocessing.get_context("spawn")  # a forked process would have one thread, see `survive_forks`
-    others = set(multiprocessing.active_children())
-    start = load, max(1, torch.get_num_threads() // workers), os.getpid()
-    with ProcessPoolExecutor(workers, context, start_worker, start) as pool:
-        try:
-            yield in_workers
-        except BrokenProcessPool as error:
-            raise InputError(
-                f"One of {workers} workers died, most likely for lack of memory: each holds the complete model. Use "
-                "fewer --workers or a smaller --batch_size."
-            ) from error
-        except BaseException:  # Ctrl-C, or a failed chunk: do not wait for the running ones
-            for process in set(multiprocessing.active_children()) - others:
-                process.terminate()
-            raise
-
-
-worker_encoder: nn.Module  # of this process, where it is a worker
-
-
-def start_worker(load: Callable[[], nn.Module], threads: int, parent: int) -> None:
-    global worker_encoder
-    end_with_parent(parent)
-    torch.set_num_threads(threads)
-    worker_encoder = load()
-
-
-def embed_in_worker(sentences: list[str], options: dict) -> tuple[np.ndarray, int]:
-    return embed(worker_encoder, sentences, **options)
 
 
 def score(model, rows, batch_size: int, prompts: tuple[str, str]) -> np.ndarray:

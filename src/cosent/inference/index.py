@@ -20,6 +20,7 @@ import numpy as np
 from cosent.cli import REQUIRED, option
 from cosent.data.pairs import read_texts
 from cosent.errors import InputError
+from cosent.inference.embedding import check_finite
 from cosent.inference.neighbours import Vectors, approximate, nearest
 from cosent.inference.vectors import VectorSet, fingerprint, open_vectors
 
@@ -170,7 +171,9 @@ class Index:
 def reranked(reranker: "TextModel", queries: Sequence[str], hits: list[list[Hit]]) -> list[list[Hit]]:
     """The hits of each query in the order of another model's scores, highest first."""
     first = [query for query, some in zip(queries, hits, strict=True) for _ in some]
-    scores = iter(reranker.similarity(first, [hit.sentence for some in hits for hit in some]).tolist())
+    values = reranker.similarity(first, [hit.sentence for some in hits for hit in some])
+    check_finite(values, 0, "--rerank")
+    scores = iter(values.tolist())
     scored = [[replace(hit, rerank=next(scores)) for hit in some] for some in hits]
     return [sorted(some, key=attrgetter("rerank"), reverse=True) for some in scored]
 

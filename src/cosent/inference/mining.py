@@ -5,9 +5,9 @@ several processes and without a pair that is labelled already.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,6 @@ DRAWS = 100  # rounds of drawing random pairs, before they are said to be too ma
 BINS = 10  # of a histogram of more different labels than that
 
 Pairs = tuple[np.ndarray, np.ndarray]  # places of the first and second sentences, int64 of shape (pairs,) each
-Search = Callable[..., tuple[np.ndarray, np.ndarray]]  # queries, k and exclude -> rows and scores, as `nearest`
 
 
 @dataclass(kw_only=True)
@@ -186,9 +185,7 @@ class Ranks:
     max_score: float | None = None
 
 
-def neighbour_pairs(
-    pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.ndarray, left_out: Counter, find: Search | None = None
-) -> Pairs:
+def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.ndarray, left_out: Counter) -> Pairs:
     """Pairs of a sentence with its neighbours, none that is known, each once.
 
     Processes that were launched together share out the sentences.
@@ -197,15 +194,13 @@ def neighbour_pairs(
         vectors: unit vectors of the pool, float32 of shape `(pool.size, width)`.
         similar: bool of shape `(labelled pairs,)`, which of them are similar.
         left_out: reason -> number of neighbours, to count in.
-        find: search; default: the exact one.
     """
-    find = find or partial(nearest, vectors=vectors)
     limits = None if ranks.margin is None else lowest_similar(pool, vectors, similar) - ranks.margin
     k, last = min(ranks.range_max + pool.most_known(), pool.size - 1), ranks.range_min + ranks.per_sentence
     counted, blocks = Counter(), {}
     for start in tqdm(range(0, pool.size, QUERIES)[rank() :: world_size()], desc="Neighbours", disable=rank() > 0):
         queries = np.arange(start, min(start + QUERIES, pool.size))
-        rows, scores = find(vectors[queries], k=k, exclude=queries)
+        rows, scores = nearest(vectors[queries], vectors, k, queries)
         kept = rows >= 0  # (queries, k)
         leave_out = {
             "neighbour that is labelled or the same sentence": pool.known(

@@ -28,7 +28,7 @@ from cosent.data.files import SENTENCE, format_of, open_parquet, open_table, ste
 from cosent.data.manifest import sha256_of_file
 from cosent.data.pairs import NO_PREFIX, Prefix
 from cosent.errors import InputError, partial_file, write_atomically, writing
-from cosent.inference.embedding import ChunkEmbedder, check_finite
+from cosent.inference.embedding import check_finite, embed
 
 CHUNK_ROWS = 4096
 SAMPLE = 1024  # rows whose bytes tie a manifest to its vectors: those of a chunk that was never written are among them
@@ -307,23 +307,24 @@ def chunks_of(rows: Iterator) -> Iterator[list]:
 
 
 def encode_shard(
-    embed_chunks: ChunkEmbedder, source: Path, output: Path, settings: ShardSettings, overwrite: bool = False,
-    on_start: Callable[[int], None] = lambda rows: None,
+    encoder: nn.Module, source: Path, output: Path, settings: ShardSettings, overwrite: bool = False,
+    on_start: Callable[[int], None] = lambda rows: None, progress: Callable[[int], None] | None = None,
 ) -> tuple[int, int | None]:  # fmt: skip
     """Encodes one input, unless its vectors are there; the output appears when it is complete.
 
     Of several processes launched together, each encodes every world_size-th chunk; they need a common file system.
 
     Args:
-        embed_chunks: of `chunk_embedder`.
+        encoder: an `Embedder`.
         on_start: called with the number of rows before any is encoded.
+        progress: called with the number of further sentences that are embedded.
 
     Returns:
         The rows, and how many sentences were cut; None of what an earlier run had encoded.
 
     Raises:
-        InputError: a row that is no sentence, an output that was encoded otherwise, a full disk, a vector that is not
-            finite, or a worker that died.
+        InputError: a row that is no sentence, an output that was encoded otherwise, a full disk, or a vector that is
+            not finite.
     """
     column = None if settings.text_column is None else [settings.text_column]
     table = open_table(source, column, SENTENCE, "--text_column")
@@ -344,11 +345,9 @@ def encode_shard(
     rows = sum(1 for _ in table.rows(columns, settings.keep_empty_lines))  # all are checked first
     on_start(rows)
     chunks = chunks_of(table.texts(settings.keep_empty_lines))
-    own = embed_chunks(
-        islice(chunks, rank(), None, world_size()),
-        batch_size=settings.batch_size,
-        normalize=settings.normalize,
-        prefix=settings.prefix,
+    own = (
+        embed(encoder, chunk, settings.batch_size, settings.normalize, progress, settings.prefix)
+        for chunk in islice(chunks, rank(), None, world_size())
     )
     with partial_file(output) if rank() == 0 else nullcontext(output) as named:
         partial, start = decided_by_main(lambda: create(named, rows, settings.dim))

@@ -166,16 +166,6 @@ def in_key(prefix: Prefix, text: str) -> str:
     return f"{prefix.text}\0{prefix.skip}\0{text}" if prefix.text else text
 
 
-def load_encoder(model: str, dtype: str = "float32", int8: bool = False, device: str = "cpu") -> SentenceEncoder:
-    return placed(load_bi_encoder(model), dtype, int8, device)
-
-
-def placed(encoder: SentenceEncoder, dtype: str, int8: bool, device: str) -> SentenceEncoder:
-    """A loaded encoder on its device, in the type of the computation."""
-    encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
-    return quantized(encoder) if int8 else encoder
-
-
 def load_with_settings(
     model: str | Path,
     device: str = "cpu",
@@ -193,7 +183,8 @@ def load_with_settings(
     """
     encoder = load_bi_encoder(str(model))
     sha256 = fingerprint(encoder)  # before it gets another type
-    encoder = placed(encoder, dtype, int8, device)
+    encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
+    encoder = quantized(encoder) if int8 else encoder
     prefix = encoder.prefix(encoder.prompts.text(prompt, prompt_name))
     settings |= {"prefix": prefix, "dtype": dtype, "int8": int8}
     return encoder, ShardSettings(str(model), sha256, encoder.embedding_dimension, **settings)
