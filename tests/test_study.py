@@ -367,7 +367,7 @@ def of_study(folder: Path) -> list[psutil.Process]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.matrix)])
 def test_a_stopped_study_leaves_nothing_running(tmp_path, start_study, how):
     """Fails if Ctrl-C or a kill leaves a run training in the dark, or starts the next one.
 
@@ -381,7 +381,7 @@ def test_a_stopped_study_leaves_nothing_running(tmp_path, start_study, how):
     assert not of_study(tmp_path) and len(list(tmp_path.glob("runs/s/*"))) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_killed_study_leaves_nothing_running(tmp_path, start_study):
     """Fails if trainings go on for days after the study that started them was killed."""
     process = start_study()

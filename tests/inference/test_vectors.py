@@ -250,6 +250,7 @@ def cluster(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows is not what Ray clusters run")
+@pytest.mark.matrix
 def test_ray_writes_the_bytes_of_a_local_run(tiny_model, shards, tmp_path, cluster):
     """Fails if the program of docs/search.md does not run, or a vector differs from that of `cosent encode`."""
     page = (Path(__file__).parents[2] / "docs/search.md").read_text(encoding="utf-8")
