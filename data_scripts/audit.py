@@ -31,11 +31,7 @@ class AuditArguments:
 
 
 def main(arguments: AuditArguments) -> None:
-    """Prints the report of a prepared corpus.
-
-    Raises:
-        InputError: there is no such prepared corpus.
-    """
+    """Prints the report of a prepared corpus."""
     folder = corpus_folder(arguments.corpus, "data")
     if folder is None:
         raise InputError(

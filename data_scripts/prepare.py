@@ -73,11 +73,7 @@ class OwnPairsArguments:
 
 
 def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
-    """Prepares one corpus.
-
-    Raises:
-        InputError: wrong flags, files or rows; nothing has been written then.
-    """
+    """Prepares one corpus."""
     check_flags(arguments, own)
     output = Path(arguments.output or Path("data", arguments.name))
     refuse_to_replace(output, arguments.overwrite)

@@ -115,12 +115,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
 
 
 def parse(argv: list[str], *argument_classes: type) -> tuple:
-    """Fills dataclasses from a command line without the program's name; `--config` may be anywhere in it.
-
-    Raises:
-        InputError: no such recipe, not a flat YAML mapping, an unknown key or flag (with the nearest valid one), a flag
-            given twice, or a value that is missing or of another type.
-    """
+    """Fills dataclasses from a command line without the program's name; `--config` may be anywhere in it."""
     return fill(Parser(*argument_classes).values(argv), *argument_classes)
 
 
@@ -379,11 +374,7 @@ AsWritten.add_constructor(NULL, lambda loader, node: None)
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """Reads YAML as it is written: a flag decides what its text means.
-
-    Raises:
-        InputError: not YAML, or a key that occurs twice.
-    """
+    """Reads YAML as it is written: a flag decides what its text means."""
     try:
         return yaml.load(text, Loader=AsWritten)
     except yaml.YAMLError as error:
@@ -490,11 +481,7 @@ def launch(module: str, strategy: str, processes: int | None) -> NoReturn:
 
 
 def check_world_size(shares_work: bool) -> None:
-    """Joins the group of the processes that were launched together.
-
-    Raises:
-        InputError: a job for one process, or processes without a group, as on a CPU that accelerate was not told of.
-    """
+    """Joins the group of the processes that were launched together."""
     launched, met = int(os.environ.get("WORLD_SIZE", 1)), 1
     if shares_work and "WORLD_SIZE" in os.environ:
         from accelerate import PartialState

@@ -70,11 +70,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
 
 
 def check(args: DedupArguments) -> None:
-    """Refuses arguments before a model is loaded.
-
-    Raises:
-        InputError: an output that exists, a threshold that is no cosine, or flags that do not go together.
-    """
+    """Refuses arguments before a model is loaded."""
     if args.output is not None and Path(args.output).exists() and not args.overwrite:
         raise InputError(f"--output {args.output} exists, and nothing was written. Name another, or pass --overwrite.")
     if args.threshold is not None and not -1 <= args.threshold <= 1:
@@ -86,11 +82,7 @@ def check(args: DedupArguments) -> None:
 
 
 def threshold_of(model: str, threshold: float | None) -> float:
-    """The threshold as given, or the one of the model.
-
-    Raises:
-        InputError: the model has none, or several.
-    """
+    """The threshold as given, or the one of the model."""
     if threshold is not None:
         return threshold
     from cosent.run import decision_rules
@@ -139,11 +131,7 @@ def linked_groups(pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> 
 
 
 def print_pairs(index, threshold: float, as_json: bool) -> None:
-    """Prints `cosine row row sentence | sentence`, or JSON, most similar first.
-
-    Raises:
-        InputError: too many pairs.
-    """
+    """Prints `cosine row row sentence | sentence`, or JSON, most similar first."""
     blocks, count = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))], 0
     for block in all_pairs(index, threshold):
         blocks.append(block)

@@ -37,11 +37,7 @@ def main(args: DemoArguments) -> None:
 
 
 def check(args: DemoArguments) -> None:
-    """Refuses arguments before a model is loaded.
-
-    Raises:
-        InputError: Gradio is not installed, or --index and --text are given.
-    """
+    """Refuses arguments before a model is loaded."""
     if find_spec("gradio") is None:
         raise InputError("The page needs Gradio, which is not installed. Run pip install -e '.[demo]'.")
     if args.index and args.text:

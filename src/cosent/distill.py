@@ -175,11 +175,7 @@ def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student |
 
 
 def student_prompts(encoder: SentenceEncoder, args: StudentArguments, prompt_args: SavedPromptArguments) -> Prefixes:
-    """The prompts of a student in training.
-
-    Raises:
-        InputError: a prompt for a student that generates.
-    """
+    """The prompts of a student in training."""
     prefixes = use_prompts(encoder, prompt_args, make_room=args.max_length is None)
     if args.generation and prefixes != NO_PREFIXES:
         raise InputError(
@@ -195,9 +191,6 @@ def training_rows(
     """All pairs of sentences, and which of them are synonyms (bool of shape `(pairs,)`).
 
     Pairs that are not synonyms, and adjacent lines of text, are used only by the similarity term, with a teacher.
-
-    Raises:
-        InputError: text without a teacher, or pairs without synonyms.
     """
     parts, flags = [], []
     for corpus in corpora:
@@ -228,11 +221,7 @@ def tokenised_pairs(
     prefixes: Prefixes,
     args: StudentTrainingArguments,
 ) -> PairDataset:
-    """Training pairs, labelled 1 for synonyms.
-
-    Raises:
-        InputError: fewer pairs than a batch has.
-    """
+    """Training pairs, labelled 1 for synonyms."""
     pairs = PairDataset(rows, encoder.tokenizer, encoder.max_length, positive.astype(np.float32), prefixes)
     warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, flag="--max_length")
     batch = args.cached_batch_size or args.train_batch_size * args.world_size

@@ -96,11 +96,7 @@ def main(args: EncodeArguments) -> None:
 
 
 def check(args: EncodeArguments, sources: list[Path]) -> None:
-    """Refuses arguments that would fail only after minutes of work.
-
-    Raises:
-        InputError: an output that cannot be written, or flags that do not go together.
-    """
+    """Refuses arguments that would fail only after minutes of work."""
     output = Path(args.output)
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: the folder {output.parent} does not exist. Create it first.")

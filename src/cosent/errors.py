@@ -18,7 +18,10 @@ import psutil
 
 
 class InputError(ValueError):
-    """Invalid user input; the message says what to do, and jobs print it without a traceback."""
+    """Invalid user input; the message says what to do, and jobs print it without a traceback.
+
+    Every function of this package may raise it for its arguments or for the files that it reads.
+    """
 
 
 @contextmanager

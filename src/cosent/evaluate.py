@@ -149,11 +149,7 @@ def main(
 
 
 def check(args: EvaluateArguments, mteb_args: MtebArguments, table_args: TableArguments) -> None:
-    """Refuses arguments before a model is loaded.
-
-    Raises:
-        InputError: no corpus or two, flags that do not go together, or predictions that cannot be written.
-    """
+    """Refuses arguments before a model is loaded."""
     refuse_below_1(args, "batch_size")
     if (args.corpus is None and args.pairs is None) == (mteb_args.mteb is None):
         raise InputError("Give --corpus NAME, --pairs FILE or --mteb with tasks of mteb: one of them is scored.")
@@ -199,9 +195,6 @@ def read_labelled(
             names, or the only three columns.
         name: of the corpus.
         values: what labels stand for; see `value_of`.
-
-    Raises:
-        InputError: a file, a column or a row that cannot be read.
     """
     wanted = None
     if text_columns is not None or label_column is not None:
@@ -285,9 +278,6 @@ def choose_decision(args: EvaluateArguments, corpus: Corpus, model, prompts: tup
 
     Args:
         prompts: those of both sentences; what training found with others does not apply.
-
-    Raises:
-        InputError: a threshold is requested on labels that are not binary.
     """
     name, record = corpus.manifest.name, read_record(args.model)
     if corpus.manifest.label_kind != "binary":

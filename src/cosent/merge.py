@@ -68,11 +68,7 @@ def main(args: MergeArguments) -> None:
 
 
 def merged(args: MergeArguments):
-    """The merged model.
-
-    Raises:
-        InputError: models that have no such mean.
-    """
+    """The merged model."""
     from cosent.models.auto import load_model
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
@@ -113,11 +109,7 @@ def evaluate(model, corpus):
 
 
 def prove(model, folder: Path):
-    """Compares the vectors or scores of a few sentences with those of the folder, loaded from disk.
-
-    Raises:
-        InputError: they differ by more than rounding.
-    """
+    """Compares the vectors or scores of a few sentences with those of the folder, loaded from disk."""
     from cosent.models.auto import load_model
     from cosent.models.bi_encoder import Embedder
     from cosent.run import Proof

@@ -83,11 +83,7 @@ def main(args: MineArguments) -> None:
 
 
 def check(args: MineArguments) -> None:
-    """Refuses arguments that would fail only after minutes of work.
-
-    Raises:
-        InputError: an output that exists, or flags that do not go together.
-    """
+    """Refuses arguments that would fail only after minutes of work."""
     if Path(args.output).exists():
         raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
     check_pairs(args)
@@ -99,11 +95,7 @@ def check(args: MineArguments) -> None:
 
 
 def check_labels(args: MineArguments, corpus) -> None:
-    """Refuses corpora whose labels do not serve the request.
-
-    Raises:
-        InputError: a name that the corpus has, no similar pair, or labels that pairs without a teacher cannot have.
-    """
+    """Refuses corpora whose labels do not serve the request."""
     manifest, labels = corpus.manifest, corpus.labels("train")
     if Path(args.output).name == manifest.name:
         raise InputError(f"--output {args.output} has the name of the corpus that is mined. Name another folder.")
@@ -146,11 +138,7 @@ def manifest_of(args: MineArguments, corpus):
 def find_neighbours(
     args: MineArguments, corpus, pool, device: str, cache: Path, left_out: Counter
 ) -> tuple[Pairs, dict]:
-    """Pairs of a sentence with its neighbours, and the model, ranks and search that found them.
-
-    Raises:
-        InputError: more neighbours than there are other sentences.
-    """
+    """Pairs of a sentence with its neighbours, and the model, ranks and search that found them."""
     from cosent.inference.mining import Ranks, neighbour_pairs
     from cosent.models.auto import load_bi_encoder
     from cosent.models.teacher import fingerprint, sentence_vectors
@@ -169,11 +157,7 @@ def find_neighbours(
 
 
 def threshold_of(model: str, corpus: str, threshold: float | None) -> float:
-    """The threshold of the flag, or the one that training found for this corpus, or for the only one.
-
-    Raises:
-        InputError: the model has none, or one for each of several other corpora.
-    """
+    """The threshold of the flag, or the one that training found for this corpus, or for the only one."""
     from cosent.run import read_record
 
     if threshold is not None:
@@ -206,11 +190,7 @@ def drop_similar(
 
 
 def split(args: MineArguments, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows of the train split, and of the validation split if there is to be one.
-
-    Raises:
-        InputError: no pair, fewer training pairs than validation pairs, or training pairs of a single label.
-    """
+    """Rows of the train split, and of the validation split if there is to be one."""
     from cosent.evaluation.metrics import can_rank
 
     if not len(labels):

@@ -30,9 +30,6 @@ def write(folder: Path, metric: str = "recall_at_10") -> tuple[Path, Path]:
 
     Args:
         metric: the retrieval metric to compare methods by.
-
-    Raises:
-        InputError: no results there, or a library that the page needs is not installed.
     """
     from cosent.reporting import comparison, diagnostics, document
     from cosent.results import read_results

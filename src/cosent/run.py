@@ -260,11 +260,7 @@ NESTED: dict[str, type] = {
 
 
 def read_record(folder: str | Path) -> RunRecord | None:
-    """Reads the record of a model folder; None for a model that was not made by a run of ours.
-
-    Raises:
-        InputError: the file is not one that this version can read.
-    """
+    """Reads the record of a model folder; None for a model that was not made by a run of ours."""
     file = Path(folder, RECORD_NAME)
     if not file.is_file():
         return None
@@ -273,11 +269,7 @@ def read_record(folder: str | Path) -> RunRecord | None:
 
 
 def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
-    """Thresholds and probabilities of a model folder by corpus; empty if it was not trained here on labels of 0 and 1.
-
-    Raises:
-        InputError: a `run.json` that this version cannot read.
-    """
+    """Thresholds and probabilities of a model folder by corpus; empty if it was not trained here on binary labels."""
     record = read_record(model)
     if record is None:
         return {}
@@ -287,11 +279,7 @@ def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
 
 @contextmanager
 def readable_by_this_version(file: Path) -> Iterator[None]:
-    """Converts errors while reading a record into an `InputError` that names the file.
-
-    Raises:
-        InputError: always when the block fails.
-    """
+    """Converts errors while reading a record into an `InputError` that names the file."""
     try:
         yield
     except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -302,11 +290,7 @@ def readable_by_this_version(file: Path) -> Iterator[None]:
 
 
 def save_scores(file: str | Path, scores: Scores) -> None:
-    """Writes arrays by corpus, split and name (`labels`, `before`, `after`, `distances`) to a compressed `.npz`.
-
-    Raises:
-        ValueError: an array that is not `(pairs,)`, of another length than its neighbours, or not finite.
-    """
+    """Writes arrays by corpus, split and name (`labels`, `before`, `after`, `distances`) to a compressed `.npz`."""
     arrays: dict[str, Any] = {}
     for corpus, splits in scores.items():
         for split, named in splits.items():

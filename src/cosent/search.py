@@ -70,11 +70,7 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
 
 
 def check(args: SearchArguments) -> None:
-    """Refuses arguments before a model is loaded.
-
-    Raises:
-        InputError: flags that do not go together, or an empty query.
-    """
+    """Refuses arguments before a model is loaded."""
     if args.query and args.queries:
         raise InputError("Give --query or --queries, not both.")
     if args.query and not all(query.strip() for query in args.query):

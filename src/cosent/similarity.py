@@ -106,11 +106,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
 
 
 def check(args: SimilarityArguments, table_args: TableArguments) -> Table | None:
-    """The table of `--pairs`, or None for sentences.
-
-    Raises:
-        InputError: flags that do not go together, a file that cannot be read, or an output that cannot be written.
-    """
+    """The table of `--pairs`, or None for sentences."""
     refuse_below_1(args, "batch_size")
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
@@ -168,9 +164,6 @@ def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str]
 
     Args:
         prompts: texts in front of both sentences; a rule that was found with others says nothing about these scores.
-
-    Raises:
-        InputError: the model has no rule for that corpus.
     """
     names = " ".join(rules)
     if args.corpus is not None and args.corpus not in rules:

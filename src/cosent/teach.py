@@ -63,11 +63,7 @@ class Step:
     made: Path | None = None
 
     def finished(self, data: str) -> bool:
-        """Whether the step was done; `data` is the SHA-256 of the manifest of the corpus with labels.
-
-        Raises:
-            InputError: it was, with other flags or data.
-        """
+        """Whether the step was done; `data` is the SHA-256 of the manifest of the corpus with labels."""
         if not (self.folder / DONE).is_file():
             return False
         before, now = json.loads((self.folder / DONE).read_text(encoding="utf-8")), [*self.job, f"data={data}"]
@@ -119,12 +115,7 @@ def main(args: TeachArguments, pairs: PairArguments) -> int:
 
 
 def steps_of(args: TeachArguments, pairs: PairArguments) -> list[Step]:
-    """All steps in order, each after those whose models or pairs it reads.
-
-    Raises:
-        InputError: a corpus or recipe that is not there, a recipe of the other tower, teachers of both towers, or flags
-            that do not go together.
-    """
+    """All steps in order, each after those whose models or pairs it reads."""
     from cosent.data.corpus import load_corpus
     from cosent.encoders import resolve
     from cosent.models.folder import is_cross_encoder

@@ -38,11 +38,7 @@ def labels_of(rows: datasets.Dataset) -> np.ndarray:
 
 
 def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
-    """Reads a prepared corpus by name or folder and checks it against the contract.
-
-    Raises:
-        InputError: nothing is prepared there, a file is missing, or its columns are not those of the contract.
-    """
+    """Reads a prepared corpus by name or folder and checks it against the contract."""
     folder = corpus_folder(name_or_folder, data_dir)
     if folder is None:
         name = Path(name_or_folder).stem

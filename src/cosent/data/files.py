@@ -176,9 +176,6 @@ class Table:
             columns: those that are wanted, among them `sentences`; default: all, also those of JSON lines that the
                 first one does not have.
             keep_empty: accept empty sentences and lines; default: stop at the first.
-
-        Raises:
-            InputError: a row that cannot be read, with its line; or no row at all.
         """
         header, empty = self.header, True
         for number, _, fields in read_records(self.path, self.format, columns, self.options):
@@ -244,9 +241,6 @@ def open_table(
         known: for each column of sentences, its usual names: `SENTENCE` or `PAIR`.
         flag: the flag of `wanted`, for messages.
         what: the flag of `path`.
-
-    Raises:
-        InputError: no such file, an unknown ending, or columns that are missing or not clear.
     """
     path, format = Path(path), known_format(path, what)
     if not path.is_file():
@@ -338,11 +332,7 @@ def _unclear(path: Path, names: Sequence[object], known: Sequence[Sequence[str]]
 
 
 def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> None:
-    """Refuses an output file that could not be written, or would replace what is there.
-
-    Raises:
-        InputError: no such folder, an ending that no table is written by, or an existing file without `overwrite`.
-    """
+    """Refuses an output file that could not be written, or would replace what is there."""
     path, format = Path(path), known_format(path, "--output")
     if format not in WRITERS:
         endings = ", ".join(ending for ending, format in FORMATS.items() if format in WRITERS)
@@ -367,10 +357,6 @@ def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
     Args:
         path: see `check_output`.
         names: the columns, in their order.
-
-    Raises:
-        InputError: a full disk, a row with another column, or a value of another type than Parquet
-            took a column for in the first rows.
     """
     format = known_format(path, "--output")
     with writing(path), partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:

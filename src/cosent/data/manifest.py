@@ -61,11 +61,7 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Manifest":
-        """Reads the manifest of a prepared folder.
-
-        Raises:
-            InputError: the folder has no manifest, or one of another version of this project.
-        """
+        """Reads the manifest of a prepared folder."""
         path = Path(folder, MANIFEST_NAME)
         if not path.is_file():
             raise InputError(

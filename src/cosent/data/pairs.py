@@ -69,9 +69,6 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes 
     Returns:
         `input_ids`; `first_tokens`, how many of them have segment id 0 (all, if the tokenizer has no segments);
         `truncated`, whether the pair was cut.
-
-    Raises:
-        InputError: the tokenizer numbers segments in another way than zeros before ones.
     """
     options = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
     pairs = run_tokenizer(tokenizer, *prefixed(batch, prefixes), **options)
@@ -222,9 +219,6 @@ def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42)
     stay true. Rows and labels keep their order. Depends only on `seed`.
 
     Source: kexue.fm 8847, which claims that naive cosine losses fail only on hard negatives.
-
-    Raises:
-        InputError: labels that are not binary, or fewer sentences than a negative needs.
     """
     if manifest.label_kind != "binary":
         raise InputError(

@@ -87,9 +87,6 @@ def read_records(
         format: `txt` (a line is the only field), `tsv` (tabs, never quoted), `csv`, `jsonl` (or one JSON array),
             `parquet` or `xlsx`; of the last two, line numbers are those of rows.
         columns: of `parquet`, those to read; default: all.
-
-    Raises:
-        InputError: `parquet` or `xlsx`, and the file is another one; a damaged file; options of another format.
     """
     if options.sheet is not None and format != "xlsx":
         raise InputError(f"--sheet {options.sheet}: {path} is {format} and has no sheets. Leave it out.")

@@ -32,10 +32,6 @@ def pool_and_relevance(
     Returns:
         The pool; its queries, whose `Relevance.items` are places in it; and the places of the sentences of each pair of
         the split, int64 of shape `(pairs, 2)`.
-
-    Raises:
-        InputError: the split has no similar pair, `from_label` is not above 0, where gains begin, or similar pairs
-            connect more than `MOST_CONNECTED` pairs of sentences.
     """
     least = corpus.manifest.similar_from if from_label is None else from_label
     if least <= 0:
@@ -64,11 +60,7 @@ def pool_and_relevance(
 
 
 def connected(first: np.ndarray, second: np.ndarray, sentences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All pairs of sentences that are connected by the given pairs, each once, with labels of 1.
-
-    Raises:
-        InputError: more than `MOST_CONNECTED`.
-    """
+    """All pairs of sentences that are connected by the given pairs, each once, with labels of 1."""
     component = components(first, second, sentences)
     members = np.unique(np.r_[first, second])
     sizes = np.unique(component[members], return_counts=True)[1]

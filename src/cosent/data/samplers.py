@@ -96,9 +96,6 @@ def turns(blocks: list[int], weights: list[float]) -> list[int]:
     """The corpus of each block, until every corpus has had at least `blocks`.
 
     The next block goes to the corpus that is furthest behind its share: weights 2, 1 result in 0, 1, 0, 0, 1, 0, ...
-
-    Raises:
-        InputError: weights so far apart that an epoch would be more than `LONGEST_EPOCH` times as long as the corpora.
     """
     shares = np.array(weights) / sum(weights)
     total = float((blocks / shares).max())

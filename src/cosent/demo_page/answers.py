@@ -84,11 +84,7 @@ class Models:
 
 
 def sentence(text: object, name: str) -> str:
-    """What somebody typed, as one line without lone surrogates, which no tokenizer or file takes.
-
-    Raises:
-        InputError: nothing, or more than `LONGEST` characters.
-    """
+    """What somebody typed, as one line without lone surrogates, which no tokenizer or file takes."""
     line = " ".join(str(text or "").encode("utf-8", "replace").decode().replace("\0", " ").split())
     if not line:
         raise InputError(f"{name}：空的，请先填写。It is empty: write something.")
@@ -208,11 +204,7 @@ def message(text: object) -> str:
 
 
 def read_pairs(path: str) -> tuple[list[list[str]], bool]:
-    """The first rows of a file of pairs with an empty score each, and whether it has more.
-
-    Raises:
-        InputError: a file without two columns of sentences.
-    """
+    """The first rows of a file of pairs with an empty score each, and whether it has more."""
     name = Path(path).name
     try:
         file = open_table(path, None, PAIR, "sentence1, sentence2", name)
@@ -231,11 +223,7 @@ def label_text(label: object) -> str:
 
 
 def filled(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
-    """Name, sentences and label of each row that holds anything besides a score.
-
-    Raises:
-        InputError: no row, too many, or a sentence that is missing or too long.
-    """
+    """Name, sentences and label of each row that holds anything besides a score."""
     pairs = []
     for number, (one, other, label, *_) in enumerate(rows, start=1):
         if any(str(cell or "").strip() for cell in (one, other, label)):
@@ -255,11 +243,7 @@ def scored(judge: Judge, rows: Sequence[Row]) -> list[list[str]]:
 
 
 def as_tsv(rows: Sequence[Row]) -> str:
-    """The pairs as TSV with a header, without quotes, as `data_scripts.prepare` reads it.
-
-    Raises:
-        InputError: a label that is not a number.
-    """
+    """The pairs as TSV with a header, without quotes, as `data_scripts.prepare` reads it."""
     lines = [["sentence1", "sentence2", "label"]]
     for name, row in filled(rows):
         if not is_label(row[2]):

@@ -137,11 +137,7 @@ def ask(triggers: list, function: Callable, inputs: list, outputs: list, *before
 
 
 def serve(models: Models, port: int | None = None, share: bool = False) -> None:
-    """Opens the page and waits until the process is stopped.
-
-    Raises:
-        InputError: the port is taken.
-    """
+    """Opens the page and waits until the process is stopped."""
     page = build(models)
     page.queue(max_size=QUEUE, api_open=False)
     # Without --share, a page of another site cannot pretend to be this host and read the answers.

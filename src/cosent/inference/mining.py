@@ -58,11 +58,7 @@ class PairArguments:
 
 
 def check_pairs(args: PairArguments) -> None:
-    """Refuses counts and ranks that no corpus could serve.
-
-    Raises:
-        InputError: a negative count, or fewer neighbours looked at than skipped and taken.
-    """
+    """Refuses counts and ranks that no corpus could serve."""
     refuse_below_1(args, "range_max", "per_sentence")
     for name in ("range_min", "neighbours", "random", "own"):
         if (getattr(args, name) or 0) < 0:
@@ -123,11 +119,7 @@ class Pool:
 
 
 def read_pool(corpus: Corpus, lines: Iterable[str]) -> Pool:
-    """The sentences of a corpus' train split and of plain text, without those of its other splits.
-
-    Raises:
-        InputError: fewer than two sentences are left.
-    """
+    """The sentences of a corpus' train split and of plain text, without those of its other splits."""
 
     def columns(split: str) -> list[list[str]]:
         return [corpus.split(split)[name][:] for name in ("sentence1", "sentence2")]
@@ -250,11 +242,7 @@ def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.nd
 
 
 def random_pairs(pool: Pool, count: int, taken: Pairs, rng: np.random.Generator) -> Pairs:
-    """`count` random pairs of the pool, each once, none that is known or taken.
-
-    Raises:
-        InputError: there are too few such pairs.
-    """
+    """`count` random pairs of the pool, each once, none that is known or taken."""
     used = pool.keys(*taken)
     first, second = np.empty(0, np.int64), np.empty(0, np.int64)
     for _ in range(DRAWS):

@@ -49,9 +49,6 @@ def evaluate_tasks(model, args, mteb_args: MtebArguments, prompts: tuple[str, st
         model: any model; a cross-encoder is refused, since mteb embeds each sentence alone.
         args: the `EvaluateArguments`.
         prompts: texts in front of the first and the second sentence.
-
-    Raises:
-        InputError: mteb is missing, the model is a cross-encoder, the prompts differ, or there are no rows.
     """
     if not isinstance(model, Embedder):
         raise InputError(

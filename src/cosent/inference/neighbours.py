@@ -51,9 +51,6 @@ def nearest(
     Returns:
         Rows of `vectors`, int64, and scores, float32, each of shape `(queries, k)`, best first. Among equal scores the
         smaller row comes first. Row -1 with score -inf where fewer than `k` dot products are finite.
-
-    Raises:
-        InputError: widths that differ, or `k` greater than the number of rows to choose from.
     """
     if queries.ndim != 2 or queries.shape[1] != vectors.shape[1]:
         raise InputError(f"Expected queries and vectors of equal width, got shapes {queries.shape} and "
@@ -202,9 +199,6 @@ def approximate(
         folder: None keeps the index in memory.
         key: hash of all that the vectors depend on.
         name: what the vectors are called; earlier indexes of that name, with another key, are removed.
-
-    Raises:
-        InputError: faiss is not installed, or the index cannot be written.
     """
     try:
         import faiss

@@ -84,11 +84,7 @@ class VectorManifest(ShardSettings):
 
     @classmethod
     def read(cls, vectors: Path) -> "VectorManifest":
-        """The manifest of a file of vectors.
-
-        Raises:
-            InputError: there is none, or another kind of JSON.
-        """
+        """The manifest of a file of vectors."""
         path = manifest_path(vectors)
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -181,11 +177,7 @@ class VectorSet:
         return np.concatenate([self[row : row + 1] for row in rows])
 
     def sentences(self) -> list[str]:
-        """The sentence of every row.
-
-        Raises:
-            InputError: a file of sentences is missing, or has changed since it was encoded.
-        """
+        """The sentence of every row."""
         texts: list[str] = []
         for vectors, about, source in zip(self.files, self.manifests, self.inputs, strict=True):
             if about.text_column in about.kept:
@@ -206,11 +198,7 @@ class VectorSet:
 
 
 def read_kept(vectors: Path, manifest: VectorManifest) -> list[dict]:
-    """The kept columns of a file of vectors.
-
-    Raises:
-        InputError: their file is missing, or of other vectors.
-    """
+    """The kept columns of a file of vectors."""
     path = rows_path(vectors)
     rows: list[dict] = []
     if path.is_file():
@@ -223,11 +211,7 @@ def read_kept(vectors: Path, manifest: VectorManifest) -> list[dict]:
 
 
 def read_vectors(path: Path, manifest: VectorManifest) -> np.ndarray:
-    """The vectors of a file, memory-mapped, float32 of shape `(rows, dim)`.
-
-    Raises:
-        InputError: a missing, truncated or torn file, or one that the manifest is not of.
-    """
+    """The vectors of a file, memory-mapped, float32 of shape `(rows, dim)`."""
     try:
         vectors = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
@@ -246,10 +230,6 @@ def open_vectors(path: str | Path, model_sha256: str | None = None) -> VectorSet
 
     Args:
         model_sha256: `fingerprint` of the model that queries are embedded with; None accepts vectors of any model.
-
-    Raises:
-        InputError: nothing is there, a shard is missing, torn or not finished, shards of different models or settings,
-            or vectors of another model.
     """
     path = Path(path)
     if not path.exists():
@@ -283,9 +263,6 @@ def shards_of(patterns: Sequence[str], output: Path) -> list[tuple[Path, Path]]:
 
     Args:
         output: the file of vectors itself if it ends in `.npy`, else a folder of files named like the inputs.
-
-    Raises:
-        InputError: a pattern that stands for no file, or several inputs for one file of vectors.
     """
     sources: dict[Path, None] = {}
     for pattern in patterns:
@@ -321,10 +298,6 @@ def encode_shard(
 
     Returns:
         The rows, and how many sentences were cut; None of what an earlier run had encoded.
-
-    Raises:
-        InputError: a row that is no sentence, an output that was encoded otherwise, a full disk, or a vector that is
-            not finite.
     """
     column = None if settings.text_column is None else [settings.text_column]
     table = open_table(source, column, SENTENCE, "--text_column")
@@ -379,11 +352,7 @@ def relative_to(path: Path, folder: Path) -> str:
 
 
 def existing_manifest(output: Path, manifest: VectorManifest, overwrite: bool) -> VectorManifest | None:
-    """The manifest of a complete output that an earlier run encoded alike; None if it is to be encoded.
-
-    Raises:
-        InputError: other vectors are there, and `overwrite` is false.
-    """
+    """The manifest of a complete output that an earlier run encoded alike; None if it is to be encoded."""
     if not output.exists() or overwrite:
         return None
     existing = VectorManifest.read(output)
@@ -397,11 +366,7 @@ def existing_manifest(output: Path, manifest: VectorManifest, overwrite: bool) -
 
 
 def create(path: Path, rows: int, dim: int) -> tuple[Path, int]:
-    """Creates a `.npy` file of zeros; returns its path and the offset of the first row.
-
-    Raises:
-        InputError: the disk has no room for it.
-    """
+    """Creates a `.npy` file of zeros; returns its path and the offset of the first row."""
     size = 4 * rows * dim
     with writing(path, needed=size):
         if shutil.disk_usage(path.absolute().parent).free < size:
@@ -415,9 +380,6 @@ def write_chunks(encoded: Iterable[tuple[np.ndarray, int]], path: Path, start: i
     Args:
         encoded: vectors of each chunk, and how many of its sentences were cut.
         start: bytes in front of the first row.
-
-    Raises:
-        InputError: a full disk, or a vector that is not finite.
     """
     rows = truncated = 0
     for number, (vectors, cut) in zip(count(rank(), world_size()), encoded, strict=False):

@@ -1,4 +1,4 @@
-"""Input checks of the losses: shapes, dtypes and label values, with errors that name the silent failure."""
+"""Input checks of the losses: shapes, dtypes and label values."""
 
 import torch
 from torch import Tensor
@@ -14,13 +14,12 @@ def check_scores(values: Tensor, labels: Tensor, dims: int = 1, is_mean: bool = 
         expected = "scores (batch,)" if dims == 1 else "logits (batch, classes)"
         raise ValueError(
             f"Expected floating {expected} and labels (batch,), got {values.dtype} {tuple(values.shape)} and "
-            f"{tuple(labels.shape)}. Broadcasting would silently pair scores with the labels of other rows. Pass "
-            "one row and one label per pair; `squeeze(-1)` a column."
+            f"{tuple(labels.shape)}. Pass one row and one label per pair; `squeeze(-1)` a column."
         )
     if is_mean and not len(labels):
         raise ValueError(
-            "Expected at least one pair, got an empty batch. Its mean is NaN and would erase the weights at the next "
-            "step. Leave empty batches out (in a distributed run: gather before the loss)."
+            "Expected at least one pair, got an empty batch, whose mean is NaN. Leave empty batches out (in a "
+            "distributed run: gather before the loss)."
         )
     return at_least_float32(values)
 
@@ -33,13 +32,13 @@ def check_targets(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def check_range(labels: Tensor) -> None:
     outside = ~((labels >= 0) & (labels <= 1))  # NaN too
-    refuse(outside, labels, "within 0..1", "1 - label would turn negative and the loss push the pair the wrong way")
+    refuse(outside, labels, "within 0..1")
 
 
 def check_classes(logits: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     logits = check_scores(logits, labels, dims=2)
     no_class = ~((labels >= 0) & (labels < classes) & (labels % 1 == 0))  # NaN too
-    refuse(no_class, labels, "whole numbers below the number of classes", "another class would be learnt")
+    refuse(no_class, labels, "whole numbers below the number of classes")
     return logits, labels.long()
 
 
@@ -47,7 +46,7 @@ def check_embeddings(embeddings: Tensor) -> None:
     if embeddings.ndim != 3 or embeddings.shape[1] != 2 or not embeddings.is_floating_point():
         raise ValueError(
             f"Expected floating embeddings (batch, 2, hidden), got {embeddings.dtype} {tuple(embeddings.shape)}. "
-            "Another layout would pair sentences of different rows. `view(-1, 2, hidden)` neighbouring rows."
+            "`view(-1, 2, hidden)` neighbouring rows."
         )
 
 
@@ -55,16 +54,16 @@ def check_sentence_vectors(embeddings: Tensor) -> None:
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise ValueError(
             f"Expected floating embeddings (sentences, hidden), got {embeddings.dtype} {tuple(embeddings.shape)}. "
-            "A product with another layout would compare other things than sentences. `flatten(0, 1)` pairs."
+            "`flatten(0, 1)` pairs."
         )
 
 
-def refuse(bad: Tensor, labels: Tensor, expected: str, consequence: str) -> None:
+def refuse(bad: Tensor, labels: Tensor, expected: str) -> None:
     if bad.any():
         rows = bad.nonzero().flatten().tolist()
         raise ValueError(
             f"Expected labels {expected}, got {labels[rows[0]].item()} in row {rows[0]} of the batch "
-            f"({len(rows)} of {len(bad)} are like it). Otherwise {consequence}. Correct or scale the labels."
+            f"({len(rows)} of {len(bad)} are like it). Correct or scale the labels."
         )
 
 
@@ -72,5 +71,5 @@ def check_groups(groups: Tensor, embeddings: Tensor) -> None:
     if groups.shape != embeddings.shape[:2] or groups.is_floating_point():
         raise ValueError(
             f"Expected whole numbers as groups (batch, 2) for embeddings {tuple(embeddings.shape)}, got {groups.dtype} "
-            f"{tuple(groups.shape)}. Similar sentences would be pushed apart as negatives. Pass a number per sentence."
+            f"{tuple(groups.shape)}. Pass a number per sentence."
         )

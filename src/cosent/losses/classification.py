@@ -45,10 +45,7 @@ def joint_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     Source: https://kexue.fm/archives/8541; https://github.com/ZhuiyiTechnology/roformer-sim, `train/supervised.py`.
     """
     if logits.shape[1:] != (5,):
-        raise ValueError(
-            f"Expected logits (batch, 5), got {tuple(logits.shape)}. Rows would be scored by the columns of the other "
-            "task. Use a head of 5 classes."
-        )
+        raise ValueError(f"Expected logits (batch, 5), got {tuple(logits.shape)}. Use a head of 5 classes.")
     logits, classes = check_classes(logits, labels, 5)
     is_nli_column = torch.arange(5, device=logits.device) >= 2  # (5,)
     logits = logits.masked_fill((classes >= 2)[:, None] != is_nli_column, -torch.inf)

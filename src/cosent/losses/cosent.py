@@ -34,7 +34,7 @@ def cosent_loss(scores: Tensor, labels: Tensor, scale: float = COSINE_SCALE) -> 
     Source: https://kexue.fm/archives/8847; https://doi.org/10.1109/TASLP.2024.3402087.
     """
     scores = check_scores(scores, labels, is_mean=False)
-    refuse(labels.isnan(), labels, "numbers", "NaN has no rank, so these pairs would be compared at random")
+    refuse(labels.isnan(), labels, "numbers")
     return _CosentKernel.apply(scores, labels, scale)
 
 

@@ -27,9 +27,6 @@ class CachedParts(TrainerCallback):
 
     Args:
         args: arguments of the run.
-
-    Raises:
-        InputError: sizes that do not fit together, or `auto` under a strategy that communicates within a part.
     """
 
     def __init__(self, args: PairTrainingArguments):
@@ -75,11 +72,7 @@ class CachedParts(TrainerCallback):
 
 
 def sizes(args: PairTrainingArguments) -> tuple[int, int]:
-    """Pairs per device of a batch, and of its parts or, for `auto`, the largest parts to try.
-
-    Raises:
-        InputError: a batch that devices, or parts of `per_device_train_batch_size`, cannot share out.
-    """
+    """Pairs per device of a batch, and of its parts or, for `auto`, the largest parts to try."""
     part = args.per_device_train_batch_size
     if args.cached_batch_size is None:
         batch = part

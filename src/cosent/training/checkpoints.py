@@ -60,9 +60,6 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
 
     Modifies nothing. Files of a run that was killed before its first complete checkpoint are replaced by `auto`, in
     `claim_output_folder`, and kept otherwise.
-
-    Raises:
-        InputError: the named checkpoint is missing or incomplete, or a run would replace another's model.
     """
     return decided_by_main(
         lambda: find_in_folder(args.output_dir, args.resume_from_checkpoint, args.overwrite_output_dir)
@@ -128,9 +125,6 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
     Args:
         checkpoint: result of `find_checkpoint`.
         settings: result of `run_settings`, stored in every checkpoint.
-
-    Raises:
-        InputError: the checkpoint is of a run with other settings, or has none stored.
     """
 
     def prepare() -> None:
@@ -169,11 +163,7 @@ def comparable(name: str, value):
 
 
 def best_checkpoint(resumed: str | Path) -> str | None:
-    """The best checkpoint so far of the run that a checkpoint is of, also if its folder was moved or copied.
-
-    Raises:
-        InputError: it is no longer there.
-    """
+    """The best checkpoint so far of the run that a checkpoint is of, also if its folder was moved or copied."""
     recorded = json.loads(Path(resumed, STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
     if recorded is None:
         return None

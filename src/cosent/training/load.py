@@ -99,9 +99,6 @@ def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
     """Loads the corpora that the arguments name, of which --limit_train and --limit_validation draw a part by seed.
 
     A validation split is no larger than --limit_train: who has few labels to train on has few to select with.
-
-    Raises:
-        InputError: as `load_corpora`, weights that do not fit, or text that the loss cannot learn from.
     """
     check_text(args, loss)
     training, selecting = load_corpora(args.corpus or [], args.eval_corpora, args.data_dir)
@@ -116,11 +113,7 @@ def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
 
 
 def load_corpora(names: list[str], eval_names: list[str] | None, data_dir: str) -> tuple[list[Corpus], list[Corpus]]:
-    """Loads the corpora to train on, and those for selection and test, by default the same.
-
-    Raises:
-        InputError: a training corpus without training pairs, or two corpora of one name.
-    """
+    """Loads the corpora to train on, and those for selection and test, by default the same."""
     training, selecting = ([load_corpus(name, data_dir) for name in some] for some in (names, eval_names or names))
     for corpus in training:
         if "train" not in corpus.splits:
@@ -182,11 +175,7 @@ def training_set(
 
 
 def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:
-    """Warns if similar pairs connect most sentences of a corpus, so that a loss finds few in-batch negatives.
-
-    Raises:
-        InputError: they connect all sentences.
-    """
+    """Warns if similar pairs connect most sentences of a corpus, so that a loss finds few in-batch negatives."""
     known = share_of_known_similar(groups)
     if known == 1:
         raise InputError(
@@ -257,9 +246,6 @@ def build_model(
 
     Args:
         max_length: tokens that the corpora need, unless set in `args`.
-
-    Raises:
-        InputError: a flag of the other tower.
     """
     other = {"pooling": args.pooling, "features": features} if args.tower == "cross_encoder" else {}
     if args.tower == "bi_encoder" and args.segment_ids != "tokenizer":
@@ -299,11 +285,7 @@ def use_prompts(encoder: TextModel, args: SavedPromptArguments, make_room: bool)
 
 
 def adapter(args: ModelArguments, model: nn.Module, seed: int) -> lora.Adapter | None:
-    """Adds the LoRA adapter of the arguments to the model, if any.
-
-    Raises:
-        InputError: settings of an adapter without --use_peft.
-    """
+    """Adds the LoRA adapter of the arguments to the model, if any."""
     if not args.use_peft:
         refuse_changed(args, ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"), "--use_peft true")
         return None

@@ -37,11 +37,7 @@ class Objective:
     bias: bool = True
 
     def head(self, hidden_size: int, features: list[str] | None, seed: int) -> torch.nn.Module | None:
-        """A fresh head of a bi-encoder on `u`, `v`, `|u-v|` by default, or None for a loss that reads no logits.
-
-        Raises:
-            InputError: unknown features, or features for a loss without a head.
-        """
+        """A fresh head of a bi-encoder on `u`, `v`, `|u-v|` by default, or None for a loss that reads no logits."""
         if not self.classes:
             if features is not None:
                 raise InputError("--features are those of a Sentence-BERT head: leave it out, or choose --loss sbert.")
@@ -73,10 +69,6 @@ def build_objective(
         manifests: manifests of the training corpora.
         tower: tower of the model.
         sbert_classes: classes of `sbert` on graded labels; None for 2.
-
-    Raises:
-        InputError: a loss of the other tower, a parameter that this loss does not have, a scale that is not above 0,
-            or corpora that it cannot learn from, separately or together.
     """
     check_tower(name, tower)
     chosen = LOSSES[name]
@@ -149,9 +141,6 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest, classes: int
 
     Args:
         classes: of `sbert`, `ce` or `ce3`, as in `Objective`.
-
-    Raises:
-        InputError: labels that teach this loss nothing.
     """
     distinct = np.unique(labels)
     any_similar = similar(distinct, manifest.similar_from).any()

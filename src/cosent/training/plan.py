@@ -44,9 +44,6 @@ def show_plan(
 
     Args:
         checkpoint, settings: results of `find_checkpoint` and `run_settings`.
-
-    Raises:
-        InputError: the checkpoint is of a run with other settings.
     """
     if checkpoint is not None:
         decided_by_main(lambda: check_settings(Path(checkpoint), settings))

@@ -78,9 +78,6 @@ def initial_model(path: str, architecture: str | None = None, two_sentences: boo
 
     Args:
         two_sentences: also load, or initialise, BERT's pooler and its head on it.
-
-    Raises:
-        InputError: an architecture that pretraining does not support, or that does not fit the other arguments.
     """
     path = resolve(path)
     kind = load_config(path).model_type

@@ -59,11 +59,7 @@ class FolderProof:
             self.start = answers(self.encoder, self.pairs)
 
     def check(self, folder: str | Path) -> Proof:
-        """Compares a saved folder; all processes must call it, and all raise.
-
-        Raises:
-            InputError: the folder is not the model in memory, up to rounding.
-        """
+        """Compares a saved folder; all processes must call it, and all raise."""
         if launched_with() == "fsdp":
             state = whole_state(self.model)
             if self.copy is not None:

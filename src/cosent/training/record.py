@@ -64,9 +64,6 @@ def run_training(
         arguments: argument dataclasses of the job, `TrainingArguments` first.
         text: files of sentences that are trained on.
         facts: further fields of the record.
-
-    Raises:
-        InputError: a checkpoint of a run with other settings, or a saved folder that is not the trained model.
     """
     args = trainer.args
     training, evaluated = corpora
@@ -120,11 +117,7 @@ def run_training(
 
 
 def finish(trainer: ResumableTrainer, record: RunRecord) -> None:
-    """Writes card and record into the output folder, and publishes it with --push_to_hub; for the main process.
-
-    Raises:
-        InputError: the Hub refuses; the run has finished all the same.
-    """
+    """Writes card and record into the output folder, and publishes it with --push_to_hub; for the main process."""
     args = trainer.args
     write_card(args.output_dir, record)
     record.save(args.output_dir)  # from here on the run counts as finished

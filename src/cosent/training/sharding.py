@@ -33,11 +33,7 @@ def launched_with() -> str | None:
 
 
 def check_strategy(accelerator: Accelerator, precision: str) -> None:
-    """Refuses strategies under which a run would fail later or train incorrectly.
-
-    Raises:
-        InputError: FSDP with other settings than `FSDP_CONFIG`, a ZeRO stage other than 1 or 2, or fp16.
-    """
+    """Refuses strategies under which a run would fail later or train incorrectly."""
     if launched_with() is None:
         return
     if precision == "fp16":

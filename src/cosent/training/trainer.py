@@ -287,9 +287,6 @@ class PairTrainer(EvaluatingTrainer):
         corpus_weights: share of the batches of each corpus of a `ConcatDataset`; default: equal shares.
         adapter: the LoRA adapter inside the model, if any; checkpoints then hold both the merged model and the adapter.
         kwargs: arguments of `transformers.Trainer`.
-
-    Raises:
-        InputError: a cached batch size that the devices cannot share out, or early stopping without evaluations.
     """
 
     targets = ("labels", "groups")  # entries of a batch that go to the loss, not to the model
