@@ -86,11 +86,7 @@ class TextModel(nn.Module):
         return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def prefix(self, text: str) -> Prefix:
-        """A prompt as this model reads it.
-
-        Raises:
-            InputError: it is so long that nothing of a sentence would be read.
-        """
+        """A prompt as this model reads it."""
         if not text:
             return NO_PREFIX
         ids = run_tokenizer(self.tokenizer, text, verbose=False)["input_ids"]
@@ -435,11 +431,7 @@ class BiEncoder(nn.Module):
             save_file(submodule_state(state_dict, "head."), Path(folder, HEAD_NAME))
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
-        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them.
-
-        Raises:
-            InputError: a model of another kind.
-        """
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
         if is_cross_encoder(str(folder)):
             raise InputError(f"{folder} was saved by a cross-encoder run. Resume with its own recipe.")
         saved = SentenceEncoder.from_pretrained(str(folder))

@@ -55,9 +55,6 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
 
     Args:
         id2label: from a transformers config; names may be numbers, as transformers' example scripts keep them.
-
-    Raises:
-        InputError: names that do not identify the classes.
     """
     names = [str(id2label[number]).strip().lower() for number in sorted(id2label)]
     names = [re.sub(r"[\s-]+", "_", name).removeprefix("is_") for name in names]
@@ -139,9 +136,6 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
     Args:
         config, tokenizer: of a decoder's classifier; changed in place, and saved with it.
         fresh: whether its head is new.
-
-    Raises:
-        InputError: the tokenizer has no other special token to pad with.
     """
     if fresh and not tokenizer.num_special_tokens_to_add(pair=True):
         backend, end = tokenizer.backend_tokenizer, tokenizer.eos_token or tokenizer.pad_token
@@ -329,11 +323,7 @@ class CrossEncoder(TextModel):
         self.prompts.save_for_classifier(folder)
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
-        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them.
-
-        Raises:
-            InputError: a model of another kind.
-        """
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
         saved = CrossEncoder.from_pretrained(str(folder)) if is_cross_encoder(str(folder)) else None
         classes = self.model.config.num_labels
         if saved is None or saved.model.config.num_labels != classes:

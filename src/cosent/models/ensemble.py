@@ -96,11 +96,7 @@ class VectorEnsemble(Embedder):
             member.packing = packing
 
     def prefix(self, text: str) -> Prefix:
-        """A prompt, whose tokens each member counts for itself.
-
-        Raises:
-            InputError: as for one model; or a prompt for members that read behind their own ones.
-        """
+        """A prompt, whose tokens each member counts for itself."""
         if text and not self.same_prompts:
             own = ", ".join(repr(member.prompts.text()) for member in self.members)
             raise InputError(
@@ -127,9 +123,6 @@ class VectorEnsemble(Embedder):
         Args:
             device: see `TextModel`.
             options: others of `from_pretrained` of the members.
-
-        Raises:
-            InputError: a module after the members.
         """
         path = resolve(model_name_or_path)
         first, *others = read_json(path, MODULES)
@@ -182,11 +175,7 @@ class VectorEnsemble(Embedder):
 
 
 def shares(weights: Sequence[float] | None, models: int) -> list[float]:
-    """Weights of models, scaled to a sum of 1; equal ones for None.
-
-    Raises:
-        InputError: fewer than two models, or weights that are not one positive number for each.
-    """
+    """Weights of models, scaled to a sum of 1; equal ones for None."""
     numbers = [1.0] * models if weights is None else list(weights)
     if models < 2 or len(numbers) != models or not all(0 < number < np.inf for number in numbers):
         raise InputError(
@@ -209,9 +198,6 @@ def average(
         models: of one tower and architecture, with the same tokenizer, pooling and prompts.
         names: their folders, for messages.
         weights: as for `VectorEnsemble`.
-
-    Raises:
-        InputError: models that differ in more than their weights.
     """
     described = [description(model) for model in models]
     for name, other in zip(names[1:], described[1:], strict=True):

@@ -29,11 +29,7 @@ CONVERTED = {
 
 
 def load_config(path: str):
-    """Reads the config of a transformers model, without running or asking to run code that comes with it.
-
-    Raises:
-        InputError: an ensemble; the model needs such code, or an architecture that transformers does not have.
-    """
+    """Reads the config of a transformers model, without running or asking to run code that comes with it."""
     if is_ensemble(path):
         raise InputError(
             f"{path} is an ensemble, whose weights cannot be trained. Take one of its members, or let it teach: "
@@ -127,9 +123,6 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
 
     Args:
         head: whether to set that of a classifier's head too.
-
-    Raises:
-        InputError: not a probability below 1, or an architecture without dropout of hidden states and attention.
     """
     if dropout is None:
         return {}
@@ -166,9 +159,6 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> tup
 
     Returns:
         The model, and the names of the missing weights.
-
-    Raises:
-        InputError: weights for code that comes with the model, which is never run.
     """
     config = load_config(path)
     if getattr(config, "is_decoder", False):  # RoFormer-Sim: attention would be causal
@@ -206,9 +196,6 @@ def load_tokenizer(path: str, **options):
 
     Args:
         options: options of `from_pretrained`.
-
-    Raises:
-        InputError: a vocabulary of words without rjieba, or neither a padding token nor one that ends a text.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
@@ -234,11 +221,7 @@ def freeze_sines(model: nn.Module) -> None:
 
 
 def keep_layers(backbone: nn.Module, count: int) -> None:
-    """Keeps `count` evenly spaced layers of a backbone, including its first and last, for a smaller student.
-
-    Raises:
-        InputError: no such number of layers, or a backbone that does not store its layers like BERT.
-    """
+    """Keeps `count` evenly spaced layers of a backbone, including its first and last, for a smaller student."""
     layers = getattr(getattr(backbone, "encoder", None), "layer", None)
     if layers is None or not 1 <= count <= len(layers):
         available = "an unknown number of" if layers is None else len(layers)
@@ -260,10 +243,6 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
 
     Args:
         pooling: pooling of its token vectors; None if a classifier reads them.
-
-    Raises:
-        InputError: it does not run on `input_ids` and `attention_mask`, or the pooling reads a first token that sees no
-            other.
     """
     kind = backbone.config.model_type
     if kind in POSITIONS and kind not in DECODERS:

@@ -64,11 +64,7 @@ class Adapter:
         save_file({name: state_dict[name].contiguous() for name in self.trained}, place / TRAINED)
 
     def saved_state(self, folder: str | Path) -> dict[str, Tensor]:
-        """The trained weights that `save` wrote, under the names of the model.
-
-        Raises:
-            InputError: another run wrote them, or one without LoRA.
-        """
+        """The trained weights that `save` wrote, under the names of the model."""
         file = Path(folder, ADAPTER, TRAINED)
         saved = load_file(file) if file.is_file() else {}
         shapes = {name: weight.shape for name, weight in self.model.named_parameters() if weight.requires_grad}
@@ -110,9 +106,6 @@ def add_adapter(
         r, alpha, dropout: rank, `lora_alpha` and dropout of the adapter.
         targets: names of linear layers, e.g. `query`, or only `all-linear`.
         seed: seed of the adapter; the global random state is left alone.
-
-    Raises:
-        InputError: a rank or alpha that is not positive, or no linear layer of such a name.
     """
     if r < 1 or alpha <= 0:
         raise InputError(f"--lora_r and --lora_alpha must be positive, got {r} and {alpha}.")
@@ -148,9 +141,6 @@ def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> Non
 
     Args:
         heads: names of the parts that are trained in full and get no adapter.
-
-    Raises:
-        InputError: no linear layer of such a name, or none at all.
     """
     within = tuple(f"{head}." for head in heads)
     linear = [
@@ -169,9 +159,6 @@ def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> Non
 
 def four_bit_config():
     """Quantisation config that loads the frozen weights in 4 bits (NF4, computing in bfloat16).
-
-    Raises:
-        InputError: no CUDA device, or no bitsandbytes.
 
     Source: https://arxiv.org/abs/2305.14314.
     """

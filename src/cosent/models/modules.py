@@ -145,9 +145,6 @@ class Module(NamedTuple):
         Args:
             path: folder or Hub id of the model.
             width: width of the vectors that it reads.
-
-        Raises:
-            InputError: another module, a key, a width or an activation that is not supported.
         """
         file = f"{path}/{self.folder}/config.json"
         config = {
@@ -243,9 +240,6 @@ def load_modules(
     Args:
         pooling_choice: one of `CHOICES`, or several modes joined by `+`; None for that of the folder.
         seed: seed of weights that the folder does not have.
-
-    Raises:
-        InputError: an unsupported module, and no other pooling is requested.
     """
     saved = read_saved(path)
     if saved is not None:
@@ -285,11 +279,7 @@ def embedding_dimension(width: int, modules: "nn.Sequential | list[nn.Module]") 
 
 
 def load_weights(module: nn.Module, path: str, folder: str) -> None:
-    """Loads the weights of a module, if it has any, from its own folder.
-
-    Raises:
-        InputError: the folder has none, or others.
-    """
+    """Loads the weights of a module, if it has any, from its own folder."""
     expected = {name: tuple(weight.shape) for name, weight in module.state_dict().items()}
     weights = read_weights(path, folder) if expected else {}
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
@@ -351,11 +341,7 @@ class KeptSettings:
 
     @classmethod
     def read(cls, path: str, weights: dict[str, torch.Tensor]) -> "KeptSettings":
-        """Reads both files of a folder or Hub id; those of a cross-encoder are about another model.
-
-        Raises:
-            InputError: a setting that means other vectors than are computed here.
-        """
+        """Reads both files of a folder or Hub id; those of a cross-encoder are about another model."""
         if is_cross_encoder(path):
             return cls(weights=weights)
         settings = read_json(path, SETTINGS) or {}

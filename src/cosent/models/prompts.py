@@ -43,11 +43,7 @@ class Prompts:
 
     @classmethod
     def read(cls, path: str, model_type: str = BI_ENCODER) -> "Prompts":
-        """The prompts of a folder or Hub id; none for a bare backbone, or for a model of the other type.
-
-        Raises:
-            InputError: the default prompt is not among the prompts.
-        """
+        """The prompts of a folder or Hub id; none for a bare backbone, or for a model of the other type."""
 
         from cosent.models.folder import MODULES, SETTINGS, read_json
 
@@ -78,11 +74,7 @@ class Prompts:
         return f"its names: {', '.join(self.texts)}" if self.texts else "it has none"
 
     def text(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
-        """The text to put in front of a sentence: `prompt`, the one called `prompt_name`, or the default one.
-
-        Raises:
-            InputError: both, or a name that the model does not have.
-        """
+        """The text to put in front of a sentence: `prompt`, the one called `prompt_name`, or the default one."""
         if prompt is not None and prompt_name is not None:
             raise InputError(f"Got the prompt {prompt!r} and the prompt name {prompt_name!r}. Pass one of the two.")
         if prompt is not None:
@@ -103,9 +95,6 @@ class Prompts:
 
         Args:
             prompt, prompt_name: as for `text`; a list of two for sides that differ.
-
-        Raises:
-            InputError: as for `text`, or more than two.
         """
         first, second = zip(two_sides(prompt), two_sides(prompt_name), strict=True)
         return self.text(*first), self.text(*second)
@@ -181,11 +170,7 @@ class SavedPromptArguments(PromptArguments):
 
 
 def check_line_breaks(prompts: list[str] | None) -> None:
-    """Refuses prompts in which a shell left `\\n` as two characters.
-
-    Raises:
-        InputError: a backslash with an n.
-    """
+    """Refuses prompts in which a shell left `\\n` as two characters."""
     for prompt in prompts or []:
         if "\\n" in prompt:
             raise InputError(

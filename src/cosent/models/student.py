@@ -38,9 +38,6 @@ class Student(SentenceEncoder):
 
     Args:
         model: its backbone and head become this module's.
-
-    Raises:
-        InputError: a pooling of several layers.
     """
 
     def __init__(

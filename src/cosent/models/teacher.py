@@ -108,9 +108,6 @@ def cached_array(
     Args:
         texts: what the teacher reads; one row of the array each.
         compute: a slice of `texts` -> its rows.
-
-    Raises:
-        InputError: an output that is not finite.
     """
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
     if any(gather_object(not file.is_file())):  # another machine may have another cache
