@@ -16,11 +16,13 @@ from cosent.errors import InputError
 from cosent.models import cross_encoder
 from cosent.models.auto import load_model
 from cosent.models.cross_encoder import CrossEncoder
-from tests.families import FAMILIES, random_family
+from tests.families import FAMILIES, each, random_family
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
 SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
 PACKED = [name for name, family in FAMILIES.items() if (family.model_type or name) in POSITIONS]
+# Besides the representatives: a pooler that is a bare linear layer, which `heads.py` has a branch for.
+HEADS = ["albert", *each(name for name in PACKED if name != "albert")]
 
 
 @pytest.fixture
@@ -28,9 +30,7 @@ def encoder(tiny_model):
     return CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, family in FAMILIES.items() if (family.model_type or name) in POSITIONS]
-)
+@pytest.mark.parametrize("name", HEADS)
 def test_packed_logits_are_those_of_the_stock_model(name, monkeypatch):
     """Fails if an architecture's head reads something else on packed rows: a pooler, another token, a mean."""
     stock = random_family(name, num_labels=2).eval()
@@ -92,14 +92,6 @@ def test_zero_segments_change_the_scores_and_stay(tiny_model, tmp_path):
     assert np.abs(as_tokenizer.similarity(FIRST, SECOND) - zero.similarity(FIRST, SECOND)).max() > 1e-5
     zero.save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path).model_input_names == ["input_ids", "attention_mask"]
-
-
-def test_the_head_keeps_float32_under_autocast(encoder):
-    """Fails if bf16 training or evaluation rounds logits until pairs tie that the model tells apart."""
-    inputs = encoder.tokenizer(FIRST, SECOND, padding=True, return_tensors="pt")
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        scores = encoder.eval()(**inputs)["scores"]
-    assert not torch.equal(scores, scores.bfloat16().float())
 
 
 def test_a_compiled_classifier_scores_as_before(encoder):
