@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from cosent.cli import parse
 from cosent.encode import EncodeArguments
@@ -116,6 +117,10 @@ def test_reranking(search, folder):
     found = index.search(["还款"], top=2, reranker=cross, candidates=5)[0]
     assert [hit.row for hit in found] == [hit["row"] for hit in answer["hits"]]
     assert reranked(cross, ["a"], [[]]) == [[]] and isinstance(found[0], Hit)
+    with torch.no_grad():
+        next(cross.model.parameters()).fill_(torch.nan)
+    with pytest.raises(InputError, match="--rerank"):
+        index.search(["还款"], top=2, reranker=cross, candidates=5)
 
 
 def test_several_files_are_one_index(folder, tmp_path):
@@ -244,3 +249,28 @@ def test_ctrl_c_ends_a_session(folder):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_search_can_find_nothing(search, folder, make_corpus, monkeypatch):
+    """Fails if something is returned whatever the query, a hit below the limit is shown, or JSON hides the query."""
+    lines, _ = search("--top", "3", "--query", "怎么还款", "--min_score", "0.99")
+    assert [line.split()[-1] for line in lines[2:]] == ["怎么还款", "怎么还款"]
+    lines, _ = search("--top", "3", "--query", "别的事", "--min_score", "0.999999")
+    assert lines[1:] == ["别的事", "      nothing found"]
+    (found,), _ = search("--top", "3", "--query", "别的事", "--min_score", "0.999999", "--json")
+    assert json.loads(found) == {"query": "别的事", "hits": []}
+    with pytest.raises(InputError, match="--min_probability: .* no corpus.*--min_score"):
+        search("--top", "3", "--query", "怎么还款", "--min_probability", "0.5")
+    rows = [(6 * word, f"{6 * word}？", 1.0) for word in "怎么还款如何我喜欢北京今天气很好红色的苹果推荐一辆车"]
+    corpus = make_corpus({"validation": rows})
+    monkeypatch.setattr("cosent.inference.abstention.CONFIDENCE", 0.5)
+    _, said = search("--top", "3", "--query", "怎么还款", "--precision", "0.01", "--corpus", corpus)
+    assert f"{2 * len(rows)} queries among {2 * len(rows)} sentences" in said
+    for flags, message in (
+        (("--min_score", "0.5", "--min_probability", "0.5"), "--min_score and --min_probability"),
+        (("--precision", "0.9"), "--precision needs --corpus"),
+        (("--precision", "1.5", "--corpus", "a"), "--precision .* 1.5"),
+        (("--corpus", "a"), "--corpus does nothing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            search("--top", "3", "--query", "怎么还款", *flags)

@@ -9,6 +9,7 @@ not encoded again: after a kill, the same command continues with the next file.
 """
 
 import json
+import shlex
 import sys
 import time
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ def main(args: EncodeArguments) -> None:
     result |= {"prompt": settings.prefix.text, "seconds": round(seconds, 3)}
     print(json.dumps(result | {"sentences_per_second": round(encoded / seconds, 1)}))
     if args.normalize:
-        print(f"next: cosent search --model {args.model} --index {args.output} --query 怎么还款", file=sys.stderr)
+        words = shlex.join(["cosent", "search", "--model", args.model, "--index", args.output])
+        print(f"next: {words} --query 怎么还款", file=sys.stderr)
 
 
 def check(args: EncodeArguments, sources: list[Path]) -> None:

@@ -2,6 +2,7 @@
 
 cosent search --model runs/faq --text questions.txt --query 怎么还款                 embeds the file once, and caches it
 cosent search --model runs/faq --index vectors.npy --query 怎么还款 --rerank runs/cross
+cosent search --model runs/faq --text questions.txt --query 怎么还款 --precision 0.9 --corpus faq     or "nothing found"
 
 Without --query and --queries, queries are read from standard input, one a line.
 """
@@ -9,10 +10,11 @@ Without --query and --queries, queries are read from standard input, one a line.
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import islice
 
-from cosent.cli import option, refuse_below_1, run
+from cosent.cli import option, refuse_below_1, refuse_changed, run
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.index import IndexArguments
@@ -37,6 +39,16 @@ class SearchArguments:
         None, "Search approximately, with this kind of index; auto: hnsw up to a million sentences, ivf above.",
         ("auto", "hnsw", "ivf"),
     )  # fmt: skip
+    min_score: float | None = option(None, "Least score of a hit: its cosine, or with --rerank that of the reranker.")
+    min_probability: float | None = option(
+        None, "Least probability of a hit, by the map that the training of the model (with --rerank: of that) found."
+    )
+    precision: float | None = option(
+        None, "Answer only so that at least this share of answers is right, as estimated on the validation split of "
+        "--corpus, where half of the queries have no answer."
+    )  # fmt: skip
+    corpus: str | None = option(None, "Prepared corpus of --precision; or whose map --min_probability uses.")
+    data_dir: str = option("data", "Folder of the prepared corpora.")
     json: bool = option(False, "A JSON object per query.")
 
 
@@ -56,6 +68,7 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         raise InputError(f"--top {args.top}: there are {len(index)} sentences. Lower it.")
     if args.faiss is not None:
         index.use_faiss(args.faiss)
+    accepts = acceptance(args, index_args.model, index)
     if not args.json:
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine       row  sentence")
     queries, at_once = args.query, QUERIES
@@ -66,7 +79,7 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         queries, at_once = filter(None, map(str.strip, iter(sys.stdin.readline, ""))), 1
     queries = iter(queries)
     while some := list(islice(queries, at_once)):
-        answer(some, index, reranker, args)
+        answer(some, index, reranker, args, accepts)
 
 
 def check(args: SearchArguments) -> None:
@@ -77,25 +90,72 @@ def check(args: SearchArguments) -> None:
         raise InputError(f"--query: got an empty one in {args.query}. Leave it out.")
     refuse_below_1(args, "top", "candidates")
     check_line_breaks(args.prompt and [args.prompt])
+    chosen = [name for name in ("min_score", "min_probability", "precision") if getattr(args, name) is not None]
+    if len(chosen) > 1:
+        raise InputError(f"--{chosen[0]} and --{chosen[1]} both decide what is found. Give one of them.")
+    if args.min_probability is None and args.precision is None:
+        refuse_changed(args, ("corpus", "data_dir"), "--precision 0.9")
+    for name in ("min_probability", "precision"):
+        if (value := getattr(args, name)) is not None and not 0 < value < 1:
+            raise InputError(f"--{name} must lie between 0 and 1, got {value:g}.")
+    if args.precision is not None and (args.corpus is None or args.rerank is not None or args.faiss is not None):
+        raise InputError(
+            "--precision needs --corpus, labelled pairs like your queries, and neither --rerank nor --faiss."
+        )
 
 
-def answer(queries: list[str], index, reranker, args: SearchArguments) -> None:
+def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], list]:
+    """What is left of the hits of a query, best first; nothing where the search should say that it found nothing."""
+    if args.precision is not None:
+        from cosent.data.corpus import load_corpus
+        from cosent.inference.abstention import fit_rule, simulate
+
+        prompts = (args.prompt if args.prompt is not None else index.encoder.prompts.for_search()[0], index.prompt)
+        simulated = simulate(index.encoder, load_corpus(args.corpus, args.data_dir), "validation", prompts)
+        rule = fit_rule(simulated, args.precision)
+        print(
+            f"answers only if cosine + {rule.lead:g} x lead >= {rule.threshold:.4f}: at least {rule.precision:.1%} "
+            f"right and {rule.answered:.1%} of answerable queries answered, on {rule.queries:,} queries among "
+            f"{rule.pool:,} sentences of {args.corpus} validation, half of them without an answer",
+            file=sys.stderr,
+        )
+        return lambda hits: hits if rule.answers(hits[0].cosine, hits[1].cosine if len(hits) > 1 else -1.0) else []
+    if args.min_probability is not None:
+        from cosent.run import decision_rules
+
+        model = args.rerank or model
+        rules = decision_rules(model)
+        name = args.corpus or next(iter(rules), "")
+        if name not in rules or (args.corpus is None and len(rules) > 1):
+            raise InputError(
+                f"--min_probability: {model} has probabilities for {', '.join(rules) or 'no corpus'}. "
+                + ("Name one with --corpus." if rules else "Give --min_score, or train it on labels of 0 and 1.")
+            )
+        least = args.min_probability
+        return lambda hits: [hit for hit in hits if rules[name].probabilities([hit.score])[0] >= least]
+    if args.min_score is not None:
+        return lambda hits: [hit for hit in hits if hit.score >= args.min_score]
+    return list
+
+
+def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: Callable[[list], list]) -> None:
     """Prints the hits of each query, and how long each step took."""
     from cosent.inference.index import reranked
 
     times = {"encode": time.perf_counter()}
     vectors = index.embed(queries, args.prompt)
     times["search"] = time.perf_counter()
-    hits = index.nearest(vectors, args.top if reranker is None else min(max(args.top, args.candidates), len(index)))
+    most = max(args.top, 2 if args.precision else 1, args.candidates if reranker is not None else 1)
+    hits = index.nearest(vectors, min(most, len(index)))
     if reranker is not None:
         times["rerank"] = time.perf_counter()
         hits = reranked(reranker, queries, hits)
     ends = [*list(times.values())[1:], time.perf_counter()]
-    for query, some in zip(queries, hits, strict=True):
+    for query, some in zip(queries, map(accepts, hits), strict=True):
         if args.json:
             print(json.dumps({"query": query, "hits": [asdict(hit) for hit in some[: args.top]]}, ensure_ascii=False))
             continue
-        print(query)
+        print(query if some else f"{query}\n      nothing found")
         for rank, hit in enumerate(some[: args.top], start=1):
             score = "" if hit.rerank is None else f"{hit.rerank:8.4f}  "
             print(f"{rank:4}  {score}{hit.cosine:7.4f}  {hit.row:>8}  {hit.sentence}")

@@ -20,7 +20,6 @@ import numpy as np
 from cosent.cli import REQUIRED, option
 from cosent.data.pairs import read_texts
 from cosent.errors import InputError
-from cosent.inference.embedding import check_finite
 from cosent.inference.neighbours import Vectors, approximate, nearest
 from cosent.inference.vectors import VectorSet, fingerprint, open_vectors
 
@@ -62,6 +61,11 @@ class Hit:
     sentence: str
     cosine: float
     rerank: float | None = None
+
+    @property
+    def score(self) -> float:
+        """What orders the hits: the score of the reranker, or the cosine."""
+        return self.cosine if self.rerank is None else self.rerank
 
 
 class Index:
@@ -172,7 +176,8 @@ def reranked(reranker: "TextModel", queries: Sequence[str], hits: list[list[Hit]
     """The hits of each query in the order of another model's scores, highest first."""
     first = [query for query, some in zip(queries, hits, strict=True) for _ in some]
     values = reranker.similarity(first, [hit.sentence for some in hits for hit in some])
-    check_finite(values, 0, "--rerank")
+    if not np.isfinite(values).all():
+        raise InputError("--rerank: the model returns nan or inf, which has no rank. Name another one.")
     scores = iter(values.tolist())
     scored = [[replace(hit, rerank=next(scores)) for hit in some] for some in hits]
     return [sorted(some, key=attrgetter("rerank"), reverse=True) for some in scored]
