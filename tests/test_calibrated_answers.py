@@ -10,7 +10,15 @@ from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS as EVALUATE
 from cosent.evaluate import main as evaluate
-from cosent.evaluation.calibration import DecisionRule, Isotonic, Platt, fit_calibration, probability_metrics, sigmoid
+from cosent.evaluation.calibration import (
+    DecisionRule,
+    Isotonic,
+    Platt,
+    at_base_rate,
+    fit_calibration,
+    probability_metrics,
+    sigmoid,
+)
 from cosent.run import read_record
 from cosent.similarity import ARGUMENTS as SIMILARITY
 from cosent.similarity import SimilarityArguments, answers, choose_rule, line
@@ -63,6 +71,13 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys
     verdict = "similar" if scores[1] >= rule.threshold else "not similar"
     assert out.split("  ")[0].strip() == f"{scores[1]:.4f}" and f"{probabilities[1]:.4f}  {verdict}" in out
     assert "as on made_up validation" in err
+    rare = at_base_rate(probabilities[1], rule.calibration.base_rate, 0.001)
+    similarity(*parse(["--model", str(folder), first[1], second[1], "--base_rate", "0.001"], *SIMILARITY))
+    verdict = "similar" if rare >= 0.5 else "not similar"
+    assert f"{rare:.4f}  {verdict}" in capsys.readouterr().out
+    for value in ("auto", "1.5", "much"):
+        with pytest.raises(InputError, match=f"--base_rate {value}"):
+            similarity(*parse(["--model", str(folder), first[1], second[1], "--base_rate", value], *SIMILARITY))
 
 
 def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, splits, capsys):

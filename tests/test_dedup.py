@@ -59,6 +59,20 @@ def test_groups_and_the_file_without_duplicates(dedup, tmp_path):
     assert dedup("--threshold", -1.0)[0][0] == "group 1: 7 sentences"
 
 
+def test_what_differs_in_a_number_is_kept_apart(dedup, tmp_path):
+    """Fails if 101 and 102 become one group, directly or through a sentence without a number, or nobody is told."""
+    lines = ["房间101怎么走", "房间102怎么走", "房间怎么走", "房间101怎么走？"]
+    (tmp_path / "rooms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    groups, said = dedup("--threshold", -1.0, text="rooms.txt")
+    assert [line.split()[-1] for line in groups[1:]] == [lines[0], lines[3]]
+    assert "kept apart: 5 by number or code" in said and "房间101怎么走 / 房间102怎么走" in said
+    pairs, _ = dedup("--threshold", -1.0, "--pairs", "--json", text="rooms.txt")
+    reasons = [json.loads(pair)["kept_apart"] for pair in pairs]
+    assert reasons.count("number or code") == 5 and reasons.count(None) == 1
+    groups, said = dedup("--threshold", -1.0, "--no_keep_apart", text="rooms.txt")
+    assert groups[0] == "group 1: 4 sentences" and "kept apart" not in said
+
+
 def test_the_output_has_a_line_per_sentence(dedup, tmp_path):
     """Fails if a sentence with a line break is read as two when the output is read again."""
     (tmp_path / "faq.jsonl").write_text('{"text": "第一行\\n第二行"}\n{"text": "另一句"}\n', encoding="utf-8")

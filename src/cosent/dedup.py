@@ -7,6 +7,7 @@ cosent dedup --model runs/faq --index vectors.npy --threshold 0.9 --pairs
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError, write_atomically, writing
 from cosent.inference.index import IndexArguments
 
+EXAMPLES = 5  # of pairs that are kept apart
 HELD_PAIRS = 10_000_000  # in memory before they are merged into groups
 MOST_PAIRS = 50_000_000  # sorted in memory
 
@@ -29,6 +31,7 @@ class DedupArguments:
     threshold: float | None = option(
         None, "Least cosine of similar sentences; default: the one that training found on validation."
     )
+    keep_apart: bool = option(True, "Keep sentences apart that differ in a number, unit, Latin code or negation.")
     pairs: bool = option(False, "Print pairs, most similar first, instead of groups.")
     output: str | None = option(None, "File to write: the sentences, of each group only the first.")
     json: bool = option(False, "A JSON object per group or pair.")
@@ -49,10 +52,11 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     inputs = index_args.text or [*index.vectors.files, *index.vectors.inputs]
     if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:
         raise InputError(f"--output {args.output} is an input. Name another file.")
+    kept_apart = KeptApart(index.sentences) if args.keep_apart else None
     if args.pairs:
-        print_pairs(index, threshold, args.json)
+        print_pairs(index, threshold, args.json, kept_apart)
         return
-    groups = linked_groups((pair[:2] for pair in all_pairs(index, threshold)), len(index))
+    groups = linked_groups((pair[:2] for pair in all_pairs(index, threshold, kept_apart)), len(index))
     if args.output is None:
         print_groups(index.sentences, groups, args.json)
     else:
@@ -67,6 +71,8 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
         f"{(size > 1).sum():,} of several sentences",
         file=sys.stderr,
     )
+    if kept_apart is not None:
+        kept_apart.report()
 
 
 def check(args: DedupArguments) -> None:
@@ -97,8 +103,40 @@ def threshold_of(model: str, threshold: float | None) -> float:
     return next(iter(rules.values())).threshold
 
 
-def all_pairs(index, threshold: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """`pairs_above` of an index, with its progress on stderr."""
+class KeptApart:
+    """Pairs above the threshold that differ in a fact, see `differences`: counted by reason, with the first few.
+
+    Equal facts are an equivalence, so that no third sentence links two that differ.
+    """
+
+    def __init__(self, sentences):
+        self.sentences, self.reasons, self.examples = sentences, Counter(), []
+
+    def reason(self, first: int, second: int) -> str | None:
+        """Why two sentences are kept apart, counted; None if they are not."""
+        from cosent.inference.differences import difference
+
+        pair = self.sentences[first], self.sentences[second]
+        reason = difference(*pair)
+        if reason is not None:
+            self.reasons[reason] += 1
+            self.examples += [pair] * (len(self.examples) < EXAMPLES)
+        return reason
+
+    def report(self) -> None:
+        """Says on stderr what was kept apart."""
+        if self.reasons:
+            counts = ", ".join(f"{count:,} by {reason}" for reason, count in self.reasons.most_common())
+            examples = "; ".join(" / ".join(pair) for pair in self.examples)
+            print(
+                f"kept apart: {counts} ({examples}). --pairs lists all; --no_keep_apart merges them.", file=sys.stderr
+            )
+
+
+def all_pairs(
+    index, threshold: float, kept_apart: KeptApart | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """`pairs_above` of an index without those that are kept apart, with its progress on stderr."""
     from tqdm.auto import tqdm
 
     from cosent.inference.neighbours import pairs_above
@@ -106,6 +144,9 @@ def all_pairs(index, threshold: float) -> Iterator[tuple[np.ndarray, np.ndarray,
     with tqdm(total=len(index), desc="Pairs", unit="sentence", file=sys.stderr) as progress:
         for first, second, scores in pairs_above(index.vectors, threshold):
             progress.update(int(first[0]) - progress.n)
+            if kept_apart is not None:
+                alike = [kept_apart.reason(*rows) is None for rows in zip(first, second, strict=True)]
+                first, second, scores = first[alike], second[alike], scores[alike]
             yield first, second, scores
         progress.update(len(index) - progress.n)
 
@@ -130,8 +171,8 @@ def linked_groups(pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> 
     return merge()
 
 
-def print_pairs(index, threshold: float, as_json: bool) -> None:
-    """Prints `cosine row row sentence | sentence`, or JSON, most similar first."""
+def print_pairs(index, threshold: float, as_json: bool, kept_apart: KeptApart | None) -> None:
+    """Prints `cosine row row sentence | sentence`, and why a pair is kept apart, or JSON; most similar first."""
     blocks, count = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))], 0
     for block in all_pairs(index, threshold):
         blocks.append(block)
@@ -142,11 +183,13 @@ def print_pairs(index, threshold: float, as_json: bool) -> None:
     for place in np.argsort(-scores, kind="stable"):
         rows = [int(first[place]), int(second[place])]
         one, other = (index.sentences[row] for row in rows)
+        reason = None if kept_apart is None else kept_apart.reason(*rows)
         if as_json:
             pair = {"cosine": round(float(scores[place]), 6), "rows": rows, "sentences": [one, other]}
-            print(json.dumps(pair, ensure_ascii=False))
+            print(json.dumps(pair | {"kept_apart": reason}, ensure_ascii=False))
         else:
-            print(f"{scores[place]:7.4f}  {rows[0]:>8}  {rows[1]:>8}  {one}  |  {other}")
+            note = "" if reason is None else f"  (kept apart: {reason})"
+            print(f"{scores[place]:7.4f}  {rows[0]:>8}  {rows[1]:>8}  {one}  |  {other}{note}")
     print(f"{len(index):,} sentences: {len(first):,} pairs with a cosine of at least {threshold:.4f}", file=sys.stderr)
 
 

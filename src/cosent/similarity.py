@@ -11,9 +11,12 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import Any
+
+import numpy as np
 
 from cosent.cli import REQUIRED, option, refuse_below_1, refuse_changed, run
 from cosent.data.files import (
@@ -32,6 +35,7 @@ from cosent.errors import InputError
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 
 CHUNK = 32768  # pairs read, scored and written at a time
+UNLIKELY = 1e-4  # a share at which EM has run to an end of its range
 
 
 @dataclass
@@ -60,6 +64,10 @@ class SimilarityArguments:
     corpus: str | None = option(
         None, "Corpus whose threshold and probabilities to use; default: the only one that the model has them for."
     )
+    base_rate: str | None = option(
+        None, "Share of similar pairs among yours, as 0.001, which probabilities and verdicts then hold for; auto: "
+        "estimated from the scores of all --pairs; default: that of the corpus."
+    )  # fmt: skip
     batch_size: int = option(512, "Most sentences or pairs per forward pass; their tokens are limited too.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
     overwrite: bool = option(False, "Replace the output if it exists.")
@@ -88,11 +96,15 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
     print(note, file=sys.stderr)
     columns = table.sentences if table else ("sentence1", "sentence2")
     scores, known, written = array("d"), array("d"), 0
-    scored = score(model, pairs, columns, rule, args.batch_size, prompts)
+    scored = score(model, pairs, columns, args.batch_size, prompts)
+    if rule is not None and args.base_rate is not None:
+        rule, scored = with_base_rate(rule, args.base_rate, scored)
     new = ("score",) if rule is None else ("score", "probability", "verdict")
     shown = partial(show, columns=columns, label=args.label_column, known=known, as_json=args.json)
     with nullcontext(shown) if args.output is None else table_writer(args.output, (*table.names, *new)) as append:
-        for rows in scored if args.output is None else tqdm(scored, unit=f" x {CHUNK:,} pairs", file=sys.stderr):
+        chunks = scored if args.output is None else tqdm(scored, unit=f" x {CHUNK:,} pairs", file=sys.stderr)
+        for chunk, values in chunks:
+            rows = [row | new for row, new in zip(chunk, answers(values, rule), strict=True)]
             if labels is not None:
                 known.extend(labels.read(row, number) for number, row in enumerate(rows, start=written + 1))
                 scores.extend(row["score"] for row in rows)
@@ -110,6 +122,7 @@ def check(args: SimilarityArguments, table_args: TableArguments) -> Table | None
     refuse_below_1(args, "batch_size")
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
+    check_base_rate(args.base_rate, args.pairs)
     if args.pairs is None:
         refuse_changed(args, ("text_columns", "label_column", "output", "overwrite"), "--pairs FILE")
         refuse_changed(table_args, OF_TABLES, "--pairs FILE")
@@ -129,15 +142,53 @@ def check(args: SimilarityArguments, table_args: TableArguments) -> Table | None
     return table
 
 
+def check_base_rate(base_rate: str | None, pairs: str | None) -> None:
+    """Refuses anything but a share or `auto`, which needs many pairs."""
+    if base_rate == "auto" and pairs is None:
+        raise InputError(
+            "--base_rate auto estimates the share of similar pairs from many: give --pairs FILE, or a share."
+        )
+    try:
+        fits = base_rate in (None, "auto") or 0 < float(base_rate or 0) < 1
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InputError(f"--base_rate {base_rate}: expected a share between 0 and 1, as 0.001, or auto.")
+
+
 def score(
-    model, rows: Iterable[dict], columns: tuple[str, str], rule, batch_size: int, prompts: tuple[str, str]
-) -> Iterator[list[dict]]:
-    """Yields chunks of the rows with their `score`, and with a rule `probability` and `verdict`."""
+    model, rows: Iterable[dict], columns: tuple[str, str], batch_size: int, prompts: tuple[str, str]
+) -> Iterator[tuple[list[dict], np.ndarray]]:
+    """Yields chunks of the rows, and their scores."""
     rows = iter(rows)
     while chunk := list(islice(rows, CHUNK)):
         first, second = ([row[name] for row in chunk] for name in columns)
-        new = answers(model.similarity(first, second, batch_size, prompt=prompts), rule)
-        yield [row | columns_of_row for row, columns_of_row in zip(chunk, new, strict=True)]
+        yield chunk, model.similarity(first, second, batch_size, prompt=prompts)
+
+
+def with_base_rate(rule, base_rate: str, scored: Iterable) -> tuple[Any, Iterable]:
+    """The rule at the base rate of the flag; for `auto`, all chunks are scored first, and held in memory."""
+    if rule.calibration.base_rate is None:
+        raise InputError(
+            "--base_rate: the model does not say how many of its validation pairs are similar. Train it again."
+        )
+    if base_rate == "auto":
+        from cosent.evaluation.calibration import estimated_base_rate
+
+        scored = list(scored)
+        probabilities = rule.probabilities(np.concatenate([values for _, values in scored]))
+        share = estimated_base_rate(probabilities, rule.calibration.base_rate)
+        if not UNLIKELY < share < 1 - UNLIKELY:
+            raise InputError(
+                f"--base_rate auto: no share of similar pairs explains these scores by the map of {rule.corpus}, whose "
+                "pairs are of another kind. Label some of yours and give their share."
+            )
+        print(
+            f"base rate: {share:.4f} by the scores, {rule.calibration.base_rate:.4f} on {rule.corpus}", file=sys.stderr
+        )
+    else:
+        share = float(base_rate)
+    return replace(rule, base_rate=min(max(share, 1e-9), 1 - 1e-9)), scored
 
 
 def answers(scores, rule) -> list[dict]:

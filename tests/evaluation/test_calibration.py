@@ -11,11 +11,14 @@ from scipy.optimize import minimize
 from sklearn.metrics import brier_score_loss, log_loss
 
 from cosent.evaluation.calibration import (
+    DecisionRule,
     Isotonic,
     Platt,
+    at_base_rate,
     calibration_from,
     calibration_metrics,
     cross_validated_log_loss,
+    estimated_base_rate,
     fit_calibration,
     fit_isotonic,
     fit_platt,
@@ -188,3 +191,34 @@ def test_uncalibrated_scores_are_read_as_serving_tools_show_them():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert sigmoid([-1e4, 0, 1e4]).tolist() == [0, 0.5, 1]
+
+
+def test_another_base_rate_on_paper():
+    """A probability of 0.5 among pairs of which half are similar is an odds ratio of 1: at a base rate of 0.1 it is 1
+    in 10. Twice the odds, 2 / 3, become 2 * (1 / 9) = 2 / 9, a probability of 2 / 11. Fails if the odds are corrected
+    the wrong way round, or a base rate that is the same changes anything."""
+    probabilities = np.array([0.5, 2 / 3])
+    np.testing.assert_allclose(at_base_rate(probabilities, 0.5, 0.1), [0.1, 2 / 11])
+    np.testing.assert_allclose(at_base_rate(probabilities, 0.3, 0.3), probabilities)
+
+
+def test_the_base_rate_of_unlabelled_pairs():
+    """Fails if EM settles at the rate of the corpus, or far from the share that the pairs were drawn with."""
+    rng = np.random.default_rng(0)
+
+    def draw(count, share):
+        labels = (rng.random(count) < share).astype(float)
+        return rng.normal(labels, 0.7), labels
+
+    fitted = fit_calibration(*draw(5000, 0.5))
+    assert fitted.base_rate == pytest.approx(0.5, abs=0.03)
+    for share in (0.02, 0.2, 0.8):
+        scores, labels = draw(20_000, share)
+        estimated = estimated_base_rate(fitted.probabilities(scores), fitted.base_rate)
+        assert estimated == pytest.approx(labels.mean(), abs=0.02)
+        rule = DecisionRule("faq", 0.5, fitted, base_rate=estimated)
+        before, after = (
+            probability_metrics(p, labels) for p in (fitted.probabilities(scores), rule.probabilities(scores))
+        )
+        assert after["log_loss"] < 0.95 * before["log_loss"] and after["calibration_error"] < 0.05
+        assert (rule.similar(scores) == (rule.probabilities(scores) >= 0.5)).all()

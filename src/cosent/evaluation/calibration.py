@@ -89,12 +89,14 @@ class Calibration:
 
     Args:
         pairs: number of pairs that it was fitted on.
+        base_rate: share of similar ones among them; None if it was not kept.
         log_loss: cross-validated log loss of each method on them, by which the better one was chosen; empty for few
             pairs, see `calibration_fit`.
         method: key of `METHODS`, by which JSON tells them apart.
     """
 
     pairs: int
+    base_rate: float | None = None
     log_loss: dict[str, float] = field(default_factory=dict)
     method: str = field(default="", init=False)
 
@@ -140,6 +142,36 @@ class Isotonic(Calibration):
 METHODS: dict[str, type[Calibration]] = {"platt": Platt, "isotonic": Isotonic}
 
 
+def at_base_rate(probabilities: np.ndarray, fitted: float, expected: float) -> np.ndarray:
+    """Probabilities for pairs of which another share is similar: `p * a / (p * a + (1 - p) * b)`.
+
+    With `a = expected / fitted` and `b = (1 - expected) / (1 - fitted)`. Exact if similar pairs score as before, and so
+    do the others: only their shares have changed.
+
+    Args:
+        probabilities: shape `(pairs,)`.
+        fitted, expected: shares of similar pairs, between 0 and 1.
+
+    Source: Saerens, Latinne and Decaestecker 2002, Adjusting the Outputs of a Classifier to New a Priori Probabilities.
+    """
+    similar = probabilities * expected / fitted
+    return similar / (similar + (1 - probabilities) * (1 - expected) / (1 - fitted))
+
+
+def estimated_base_rate(probabilities: np.ndarray, fitted: float) -> float:
+    """Share of similar pairs among unlabelled ones, of greatest likelihood: EM, by the same authors.
+
+    Args:
+        probabilities: by a map that was fitted where `fitted` of the pairs are similar, shape `(pairs,)`.
+    """
+    share = fitted
+    for _ in range(10_000):
+        share, before = float(at_base_rate(probabilities, fitted, share).mean()), share
+        if abs(share - before) < 1e-7:
+            break
+    return share
+
+
 def calibration_from(saved: dict) -> Calibration:
     """The map from its fields, as JSON holds them.
 
@@ -167,19 +199,26 @@ class DecisionRule:
 
     Args:
         prompts: texts in front of the first and the second sentence of the pairs that were scored.
+        base_rate: share of similar pairs where the rule is used; None for that of `corpus`.
     """
 
     corpus: str
     threshold: float
     calibration: Calibration
     prompts: tuple[str, str] = ("", "")
+    base_rate: float | None = None
 
     def probabilities(self, scores: Numbers) -> np.ndarray:
-        """Probability in float64 that each pair is similar, among pairs like those of `corpus`; shape of `scores`."""
-        return self.calibration.probabilities(scores)
+        """Probability in float64 that each pair is similar, at the base rate; shape of `scores`."""
+        probabilities = self.calibration.probabilities(scores)
+        if self.base_rate is None or self.calibration.base_rate is None:
+            return probabilities
+        return at_base_rate(probabilities, self.calibration.base_rate, self.base_rate)
 
     def similar(self, scores: Numbers) -> np.ndarray:
-        """Whether each score reaches the threshold: bool, shape of `scores`."""
+        """Whether each score reaches the threshold, or with a base rate a probability of 0.5: bool."""
+        if self.base_rate is not None:
+            return self.probabilities(scores) >= 0.5
         return np.asarray(scores, dtype=np.float64) >= self.threshold
 
 
@@ -247,7 +286,13 @@ def fit_platt(scores: np.ndarray, labels: np.ndarray, **described) -> Platt:
         slope, intercept = float(line.coef_[0, 0] / spread), float(line.intercept_[0])
     if slope <= 0:
         slope, intercept = 0.0, float(np.log(targets.sum() / (1 - targets).sum()))
-    return Platt(pairs=len(scores), slope=slope, intercept=float(intercept - slope * center), **described)
+    return Platt(
+        pairs=len(scores),
+        base_rate=float(labels.mean()),
+        slope=slope,
+        intercept=float(intercept - slope * center),
+        **described,
+    )
 
 
 def fit_isotonic(scores: np.ndarray, labels: np.ndarray, **described) -> Isotonic:
@@ -261,7 +306,11 @@ def fit_isotonic(scores: np.ndarray, labels: np.ndarray, **described) -> Isotoni
     ends = (scores.max(), scores.min())
     curve = IsotonicRegression(increasing=True).fit(np.append(scores, ends), np.append(labels, (0.0, 1.0)))
     return Isotonic(
-        pairs=len(scores), scores=curve.X_thresholds_.tolist(), fitted=curve.y_thresholds_.tolist(), **described
+        pairs=len(scores),
+        base_rate=float(labels.mean()),
+        scores=curve.X_thresholds_.tolist(),
+        fitted=curve.y_thresholds_.tolist(),
+        **described,
     )
 
 
