@@ -159,7 +159,7 @@ def bi_run(tiny_model, made_up, tmp_path_factory) -> FinishedRun:
 @pytest.fixture(scope="session")
 def cross_run(tiny_model, made_up, tmp_path_factory) -> FinishedRun:
     """A cross-encoder after 16 epochs, without segment ids."""
-    flags = ("--tower", "cross_encoder", "--num_train_epochs", "16", "--segment_ids", "zero")
+    flags = ("--tower", "cross_encoder", "--num_train_epochs", "16", "--segment_ids", "zero", "--learning_rate", "3e-3")
     return FinishedRun(tiny_model, made_up, tmp_path_factory.mktemp("cross") / "run", *flags)
 
 

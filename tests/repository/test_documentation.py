@@ -25,7 +25,7 @@ from cosent.run import Environment, RunRecord
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src/cosent/encoders").glob("*/README.md")]
-OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "export", "git", "cd"}  # not ours to check
+OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "curl", "export", "git", "cd"}  # not ours to check
 OTHER_MODULES = {"pip", "venv", "ruff", "mypy", "pytest"}
 LEARNING_JOBS = {"cosent.train", "cosent.distill", "cosent.pretrain"}
 

@@ -32,7 +32,7 @@ def test_every_file_names_the_same_version():
 def test_what_is_pinned_is_in_range():
     """Fails if `pip install cosent` and `make install` could never agree, or a dependency has no tried version."""
     exact = pins("requirements.txt")
-    extras, installed = PROJECT["optional-dependencies"], ("demo", "report", "xlsx")
+    extras, installed = PROJECT["optional-dependencies"], ("demo", "report", "serve", "xlsx")
     wanted = [Requirement(line) for line in PROJECT["dependencies"] + sum((extras[name] for name in installed), [])]
     assert {requirement.name for requirement in wanted} == set(exact)
     assert len(wanted) > 10

@@ -1,0 +1,286 @@
+"""Serve models over HTTP: embeddings, reranking, similarities with probability and verdict.
+
+cosent serve --model runs/faq                                    http://127.0.0.1:8000, until Ctrl-C
+cosent serve --model runs/faq --rerank runs/cross --port 8080
+curl -s localhost:8000/similarity -H 'Content-Type: application/json' -d '{"pairs": [["怎么还款", "如何还款"]]}'
+
+/v1/embeddings has the shape of OpenAI's, /rerank those of TEI ("texts") and of Jina and Cohere ("documents"). What
+several clients ask at a time is computed in one packed batch. Requests need the key of COSENT_API_KEY, if it is set.
+"""
+
+import asyncio
+import base64
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from cosent.cli import REQUIRED, option, run
+from cosent.encoders import resolve
+from cosent.errors import InputError
+
+KEY_VARIABLE = "COSENT_API_KEY"
+MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES = 2048, 20_000, 8 * 2**20  # of a request; of a text; of a request
+BATCH = 1024  # texts or pairs computed at a time
+WAITING = 256  # requests; one more is answered with 503
+
+
+@dataclass
+class ServeArguments:
+    """Models to serve, and where."""
+
+    model: str = option(REQUIRED, "Folder of a trained model of either tower, a shipped encoder or a Hub id.")
+    rerank: str | None = option(None, "Model for /rerank, best a cross-encoder; default: --model.")
+    corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: the only one.")
+    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
+    port: int = option(8000, "Port.")
+    int8: bool = option(False, "Linear layers in int8 (CPU).")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
+
+
+def main(args: ServeArguments) -> None:
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        raise InputError("cosent serve needs FastAPI and uvicorn. Run pip install -e '.[serve]'.")
+    for model in filter(None, (args.model, args.rerank)):
+        resolve(model)  # before imports that take seconds
+    import uvicorn
+
+    from cosent.compute.onednn import choose_device
+    from cosent.inference.embedding import quantized
+    from cosent.models.auto import load_model
+    from cosent.run import decision_rules
+
+    device = choose_device(args.device, args.int8)
+    models = [load_model(path).to(device).eval() for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
+    models = [quantized(model) if args.int8 else model for model in models]
+    rules = decision_rules(args.model)
+    if args.corpus is not None and args.corpus not in rules:
+        raise InputError(
+            f"--corpus {args.corpus}: {args.model} has probabilities for {', '.join(rules) or 'no corpus'}."
+        )
+    rule = rules.get(args.corpus or "", next(iter(rules.values())) if len(rules) == 1 else None)
+    app = build(args.model, models[0], models[-1], rule, os.environ.get(KEY_VARIABLE))
+    uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False)
+
+
+class Batches:
+    """Computes what is asked at a time in one call, in a thread; requests pile up while the last batch is computed.
+
+    Args:
+        compute: a list of things -> a result for each.
+    """
+
+    def __init__(self, compute: Callable[[list], Iterable]):
+        self.compute = compute
+        self.waiting: asyncio.Queue[tuple[list, asyncio.Future]] = asyncio.Queue(WAITING)
+
+    async def results(self, things: list) -> list:
+        """The results of things; `asyncio.QueueFull` if too many requests wait."""
+        future = asyncio.get_running_loop().create_future()
+        self.waiting.put_nowait((things, future))
+        return await future
+
+    async def run(self) -> None:
+        """Answers requests for ever."""
+        while True:
+            requests = [await self.waiting.get()]
+            while not self.waiting.empty() and sum(len(things) for things, _ in requests) < BATCH:
+                requests.append(self.waiting.get_nowait())
+            try:
+                every = list(await asyncio.to_thread(self.compute, [one for things, _ in requests for one in things]))
+            except Exception as error:
+                every = error
+            for things, future in requests:
+                if future.done():  # the client has gone
+                    continue
+                if isinstance(every, Exception):
+                    future.set_exception(every)
+                else:
+                    future.set_result(every[: len(things)])
+                    del every[: len(things)]
+
+
+def build(name: str, model, reranker, rule=None, key: str | None = None):
+    """The FastAPI application.
+
+    Args:
+        name: of the model, in answers.
+        model, reranker: any `TextModel`; the same one may be both.
+        rule: the `DecisionRule` of `/similarity`.
+        key: token that requests need.
+    """
+    from fastapi import Depends, FastAPI, HTTPException, Request
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse
+    from pydantic import AfterValidator, BaseModel, Field
+
+    from cosent.models.bi_encoder import Embedder
+
+    def check_text(text: str) -> str:
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"at most {MOST_CHARACTERS:,} characters, got {len(text):,}")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError("text that is UTF-8, got half of a character (a lone surrogate)") from error
+        return text
+
+    Text = Annotated[str, Field(min_length=1), AfterValidator(check_text)]
+    Texts = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+
+    class Embeddings(BaseModel):
+        input: Text | Texts
+        model: str | None = None
+        encoding_format: Literal["float", "base64"] = "float"
+        dimensions: int | None = None
+
+    class Rerank(BaseModel):
+        query: Text
+        texts: Texts | None = None
+        documents: Texts | None = None
+        top_n: int | None = Field(None, ge=1)
+        return_documents: bool = False
+        return_text: bool = False
+
+    class Similarity(BaseModel):
+        pairs: Annotated[list[tuple[Text, Text]], Field(min_length=1, max_length=MOST_TEXTS)]
+
+    def scores_by(scorer) -> Callable[[list], list]:
+        def scores(pairs: list[tuple[str, str]]) -> list[float]:
+            return scorer.similarity(*map(list, zip(*pairs, strict=True))).tolist()
+
+        return scores
+
+    embeddings = Batches(lambda texts: model.encode(texts, normalize=True)) if isinstance(model, Embedder) else None
+    similarities = Batches(scores_by(model))
+    reranking = similarities if reranker is model else Batches(scores_by(reranker))
+
+    @asynccontextmanager
+    async def lifespan(app):
+        tasks = [asyncio.create_task(one.run()) for one in {embeddings, similarities, reranking} - {None}]
+        yield
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def authorised(request: Request) -> None:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if key is not None and not secrets.compare_digest(given.encode(), key.encode()):
+            raise HTTPException(401, "the bearer token is missing or wrong")
+
+    app = FastAPI(title="cosent", lifespan=lifespan, docs_url=None, redoc_url=None)
+    protected: dict[str, Any] = {"dependencies": [Depends(authorised)]}
+    app.add_middleware(LimitedBody)
+
+    @app.exception_handler(asyncio.QueueFull)
+    async def too_many(request, error):
+        return JSONResponse({"detail": f"{WAITING} requests are waiting already; try again"}, 503)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request, error):  # without the input, which may not even be UTF-8
+        problems = [{"loc": problem["loc"], "msg": problem["msg"]} for problem in error.errors()]
+        return JSONResponse({"detail": problems}, 422)
+
+    @app.exception_handler(InputError)
+    async def wrong(request, error):
+        return JSONResponse({"detail": str(error)}, 400)
+
+    @app.get("/health")
+    async def health():
+        return {"status": "ok", "model": name}
+
+    @app.post("/v1/embeddings", **protected)
+    async def embed(asked: Embeddings):
+        if embeddings is None:
+            raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
+        texts = [asked.input] if isinstance(asked.input, str) else asked.input
+        if asked.dimensions not in (None, model.embedding_dimension):
+            raise HTTPException(422, f"dimensions: this model has {model.embedding_dimension}")
+        vectors = await embeddings.results(texts)
+        as_base64 = asked.encoding_format == "base64"
+        data = [
+            {"object": "embedding", "index": index, "embedding": encoded(vector) if as_base64 else vector.tolist()}
+            for index, vector in enumerate(vectors)
+        ]
+        tokens = sum(map(len, model.tokenizer(texts, truncation=True, max_length=model.max_length)["input_ids"]))
+        return {
+            "object": "list",
+            "data": data,
+            "model": name,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+
+    @app.post("/rerank", **protected)
+    @app.post("/v1/rerank", **protected)
+    async def rerank(asked: Rerank):
+        texts = asked.texts or asked.documents
+        if texts is None or (asked.texts and asked.documents):
+            raise HTTPException(422, "give texts (as TEI has it) or documents (as Jina and Cohere have it)")
+        scores = await reranking.results([(asked.query, text) for text in texts])
+        order = sorted(range(len(texts)), key=lambda index: -scores[index])[: asked.top_n]
+        if asked.texts:
+            return [
+                {"index": index, "score": scores[index]} | ({"text": texts[index]} if asked.return_text else {})
+                for index in order
+            ]
+        results = [
+            {"index": index, "relevance_score": scores[index]}
+            | ({"document": {"text": texts[index]}} if asked.return_documents else {})
+            for index in order
+        ]
+        return {"model": name, "results": results}
+
+    @app.post("/similarity", **protected)
+    async def similarity(asked: Similarity):
+        scores = await similarities.results(asked.pairs)
+        if rule is None:
+            return {"model": name, "scores": scores}
+        verdicts = ["similar" if similar else "not similar" for similar in rule.similar(scores)]
+        answer = {"scores": scores, "probabilities": rule.probabilities(scores).tolist(), "verdicts": verdicts}
+        return {"model": name, "corpus": rule.corpus} | answer
+
+    return app
+
+
+def encoded(vector: np.ndarray) -> str:
+    """A vector as OpenAI's clients ask for it: its float32 bytes, little-endian, in base64."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+class LimitedBody:
+    """Middleware that refuses a body of more than `MOST_BYTES`, whatever its header says."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        from starlette.responses import JSONResponse
+
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+            if len(body) > MOST_BYTES:
+                return await JSONResponse({"detail": f"at most {MOST_BYTES:,} bytes"}, 413)(scope, receive, send)
+        whole = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay():
+            return whole.pop() if whole else await receive()
+
+        return await self.app(scope, replay, send)
+
+
+ARGUMENTS = (ServeArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS, shares_work=False)
