@@ -68,7 +68,7 @@ def test_what_a_report_needs_is_kept(bi_run, cross_run, pairs):
             for moment in ("before", "after"):
                 expected = getattr(record, moment)["made_up"][split]["spearman"]
                 assert spearman(scores[split][moment], scores[split]["labels"]) == pytest.approx(expected, abs=1e-9)
-    assert scores["test"].keys() == {"labels", "before", "after"}, "a cross-encoder has no vectors"
+    assert scores["test"].keys() == {"labels", "groups", "before", "after"}, "a cross-encoder has no vectors"
     distances = read_scores(bi_run.folder / "scores.npz")["made_up"]["test"]["distances"]
     same = [a == b for a, b, _ in pairs[32:]]
     assert (distances < 1e-4).tolist() == same, "equal sentences lie at distance 0, others do not"

@@ -31,7 +31,8 @@ class Result(RunRecord):
         settings: what recipe, study and variant asked for.
         train_pairs_per_second, score_pairs_per_second: by Trainer's own clock, without evaluation; None if unknown.
         validation_curve: (epoch, validation Spearman), in the order of training.
-        scores: test scores by corpus and name (`labels`, `before`, `after`, `distances`), each `(pairs,)`.
+        scores: test scores by corpus and name (`labels`, `before`, `after`, `distances`), each `(pairs,)`; `groups` are
+            those of pairs that share a sentence, which an interval draws together.
         queries: retrieval metrics of the test queries by corpus.
     """
 

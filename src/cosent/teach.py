@@ -193,7 +193,7 @@ def steps_of(args: TeachArguments, pairs: PairArguments) -> list[Step]:
 def teaching_table(study: "Study") -> str:
     """Spearman x100 of every model, mean and standard deviation over seeds, and what teaching adds on test.
 
-    Differences are those of the means on seeds that both have, with the interval of a paired bootstrap; empty without
+    Differences are those of the means on seeds that both have, with the interval over rows and seeds; empty without
     a model of that tower that learnt from labels alone.
     """
     from cosent.reporting.comparison import by_seed, compare

@@ -1,7 +1,7 @@
 """Which sentences are known to be similar; if these fail, synonyms are pushed apart as in-batch negatives."""
 
 from cosent.data.corpus import load_corpus
-from cosent.data.groups import sentence_groups
+from cosent.data.groups import pair_groups, sentence_groups
 from cosent.data.pairs import simcse_pairs
 
 
@@ -21,6 +21,12 @@ def test_groups_of_chosen_rows(make_corpus):
     groups = sentence_groups(chosen, 1.0)
     assert (groups[:, 0] == groups[:, 1]).tolist() == [True, True, False, True]
     assert groups[0, 1] == groups[2, 0] and groups[2, 1] == groups[3, 0] and groups[1, 0] != groups[0, 0]
+
+
+def test_pairs_that_share_a_sentence_are_one_group(make_corpus):
+    """Fails if an interval takes pairs of one question for independent: a, b and c are one group."""
+    rows = [("a", "b", 1.0), ("d", "e", 0.0), ("b", "c", 0.0), ("f", "f", 0.0), ("e", "g", 1.0)]
+    assert pair_groups(load_corpus(make_corpus({"test": rows})).split("test")).tolist() == [0, 1, 0, 2, 1]
 
 
 def test_simcse_pairs_are_distinct_sentences():

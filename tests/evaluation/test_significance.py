@@ -5,7 +5,19 @@ import pytest
 from scipy import stats
 
 from cosent.evaluation import significance
-from cosent.evaluation.significance import difference, mean_of_ranks, ranks, resampled_spearman, spearman
+from cosent.evaluation.significance import (
+    Difference,
+    benjamini_hochberg,
+    difference,
+    difference_over_seeds,
+    holm,
+    independent,
+    mean_of_ranks,
+    ranks,
+    resampled_means,
+    resampled_spearman,
+    spearman,
+)
 
 
 @pytest.fixture
@@ -42,41 +54,93 @@ def test_many_rows_are_drawn_as_few(rng, monkeypatch):
     assert np.array_equal(both[:, 1:], resampled_spearman(scores[1:], labels, resamples=400))
 
 
-def test_a_method_does_not_differ_from_itself(rng):
+def test_groups_are_drawn_whole(rng):
+    """Fails if pairs that share a sentence are drawn apart: with one group, every resample is the rows as they are."""
+    labels, scores = rng.normal(size=60), rng.normal(size=(1, 60))
+    whole = resampled_spearman(scores, labels, resamples=5, groups=np.zeros(60, int))
+    assert whole == pytest.approx(np.full((5, 1), spearman(scores[0], labels)), abs=1e-12)
+    twins = resampled_spearman(np.repeat(scores, 2, axis=1), np.repeat(labels, 2), groups=np.repeat(np.arange(60), 2))
+    assert twins == pytest.approx(resampled_spearman(scores, labels), abs=1e-12), "a copy of each row adds no evidence"
+    sizes = np.array([0, 0, 0, 1])
+    means = resampled_means(np.array([[1.0, 1.0, 1.0, 5.0]]), resamples=50, groups=sizes)
+    assert set(means.ravel().round(9)) == {1.0, 2.0, 5.0}
+    assert independent(sizes) == 16 / 10 and independent(np.arange(7)) == 7
+
+
+def test_a_method_does_not_differ_from_itself():
     """Fails if rows or seeds are drawn differently for the two methods of a pair: identical scores give [0, 0]."""
-    labels, scores = rng.integers(0, 2, 100), rng.normal(size=(3, 100))
-    values = resampled_spearman(scores, labels, resamples=200)
-    same = difference(values, values, 0.0)
-    assert (same.low, same.high) == (0, 0) and not same.significant
+    same = difference(np.zeros(3), np.zeros((200, 3)), 100)
+    assert (same.low, same.high) == (0, 0) and not same.significant and same.p_value() == 1 and same.p_within(1) == 0
 
 
-def test_an_interval_on_paper():
-    """Fails if the interval is not the 2.5th and 97.5th percentile of the differences, or seeds are not averaged.
+def test_an_error_on_paper():
+    """Fails if a variance is counted twice, or not at all.
 
-    Differences per resample and seed are k + (-1, +1) for k = 0..1000, so that drawing the two seeds adds a mean of
-    -1, 0 or +1; with one seed nothing is drawn and the percentiles are those of 0..1000: 25 and 975.
+    Resamples of -1 and 1, the same for both seeds, have a variance of 4/3 for rows and none between rows and seeds; gaps
+    of 1 and 5 have one of 8, hence 4/3 + 8/2. Opposite signs cancel in the mean, and 8/3 of the 8 are
+    between rows and seeds.
     """
-    k = np.arange(1001.0)
-    one = difference(k[:, None], np.zeros((1001, 1)), 500.0)
-    assert (one.mean, one.low, one.high, one.significant) == (500, 25, 975, True)
-    two = difference(np.stack([k - 1, k + 1], axis=1), np.zeros((1001, 2)), 500.0)
-    assert abs(two.low - 25) <= 1 and abs(two.high - 975) <= 1
-    seeds_only = difference(np.tile([-1.0, 1.0], (1001, 1)), np.zeros((1001, 2)), 0.0)
-    assert (seeds_only.low, seeds_only.high) == (-1, 1), "the spread over seeds is left out"
+    rows = np.array([-1.0, -1.0, 1.0, 1.0])
+    equal = difference(np.array([1.0, 5.0]), np.stack([rows, rows], axis=1), 11)
+    assert equal.mean == 3 and equal.error**2 == pytest.approx(4 / 3 + 4)
+    assert equal.freedom == pytest.approx((4 / 3 + 4) ** 2 / ((4 / 3) ** 2 / 10 + 4**2 / 1))
+    steady = difference(np.array([3.0, 3.1]), np.stack([rows, -rows + rows[::-1] / 2], axis=1), 11)
+    assert steady.freedom == pytest.approx(10), "seeds that differ less than their rows explain say nothing more"
+    opposite = difference(np.array([1.0, 5.0]), np.stack([rows, -rows], axis=1), 11)
+    assert opposite.error**2 == pytest.approx((8 - 8 / 3) / 2) and opposite.freedom == 1
+    one = difference(np.array([2.0]), rows[:, None], 11)
+    assert (one.mean, one.freedom) == (2, 10) and one.error**2 == pytest.approx(4 / 3)
+    assert one.high - 2 == pytest.approx(stats.t.ppf(0.975, 10) * one.error)
+    seeds = difference_over_seeds(np.array([1.0, 2.0, 3.0]))
+    assert seeds.high - 2 == pytest.approx(4.302653 / 3**0.5) and seeds.freedom == 2
 
 
-def test_intervals_cover_what_they_should(rng):
-    """Fails if a 95% interval is far too narrow or too wide: 60 data sets with two equally good methods.
+def test_probabilities_on_paper():
+    """Fails if p is that of a normal tail, or "within a margin" follows from noise: with 2 degrees of freedom t = 3.46
+    has 0.074; 0.2 from 1 in steps of 0.1 is 8 errors, from an error of 1 nothing is known, and 3 is not within 1."""
+    assert Difference(2.0, 1 / 3**0.5, 2).p_value() == pytest.approx(0.0742, abs=1e-4)
+    assert Difference(0.2, 0.1, 1000).p_within(1) < 1e-9
+    assert Difference(0.0, 1.0, 1000).p_within(1) == pytest.approx(stats.t.sf(1, 1000))
+    assert Difference(3.0, 0.1, 1000).p_within(1) == 1
 
-    60 x 0.05 = 3 intervals are expected to miss 0; more than 9 has a probability of 0.1%.
+
+def test_many_claims_need_more_evidence():
+    """Fails if 0.02 decides among three by Holm: it asks for 0.05 / 3, then 0.05 / 2, and stops at the first that fails;
+    Benjamini and Hochberg ask for 0.05 / 3, 0.05 * 2 / 3 and 0.05, and take all up to the last that passes."""
+    assert holm([0.03, 0.01, 0.04]) == [False, True, False]
+    assert holm([0.02, 0.01, 0.04]) == [True, True, True]
+    assert holm([0.02, 0.03, 0.04]) == [False] * 3 and benjamini_hochberg([0.02, 0.03, 0.04]) == [True] * 3
+    assert benjamini_hochberg([0.02, 0.04, 0.06]) == [False] * 3 and holm([]) == benjamini_hochberg([]) == []
+
+
+@pytest.mark.parametrize(
+    "seeds, of_seeds, grouped", [(1, 0.0, False), (3, 0.3, False), (3, 0.05, True), (10, 0.3, True)]
+)
+def test_intervals_cover_what_they_should(seeds, of_seeds, grouped):
+    """Fails if a 95% interval is too narrow or far too wide: 150 studies of two methods whose runs are equally good.
+
+    Each run has noise of its own and a quality of its own (`of_seeds`); grouped rows are four near copies of each other.
+    7.5 misses are expected, 16 or more have a probability below 0.5%.
     """
     missed = 0
-    for data_set in range(60):
-        labels = rng.normal(size=80)
-        scores = labels + rng.normal(size=(2, 80))
-        values = resampled_spearman(scores, labels, resamples=300, seed=data_set)
-        missed += difference(values[:, :1], values[:, 1:], 0.0).significant
-    assert 0 < missed <= 9
+    for study in range(150):
+        rng = np.random.default_rng(study)
+        count = 40 if grouped else 120
+        labels, shared = rng.normal(size=count), rng.normal(size=(2, 1, count))
+        quality = 1 + of_seeds * rng.normal(size=(2, seeds, 1))
+        groups = np.arange(count)
+        if grouped:
+            labels, shared, groups = (np.repeat(values, 4, axis=-1) for values in (labels, shared, groups))
+        noise = shared + 0.5 * rng.normal(size=(2, seeds, len(labels)))
+        scores = (quality * labels + noise).reshape(2 * seeds, -1)
+        each = np.array([spearman(row, labels) for row in scores])
+        resampled = resampled_spearman(scores, labels, resamples=200, seed=study, groups=groups)
+        found = difference(
+            each[:seeds] - each[seeds:], resampled[:, :seeds] - resampled[:, seeds:], independent(groups)
+        )
+        missed += found.significant
+    assert missed < 16, "too narrow"
+    assert missed > 0 or seeds == 3, "too wide"
 
 
 def test_fusion_on_paper():

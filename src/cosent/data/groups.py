@@ -1,4 +1,4 @@
-"""Groups of sentences that are known to be similar, so that no loss takes them for in-batch negatives."""
+"""Groups of sentences that are known to be similar, and of pairs that share sentences."""
 
 import datasets
 import numpy as np
@@ -16,13 +16,27 @@ def sentence_groups(rows: datasets.Dataset, similar_from: float) -> np.ndarray:
     Equal sentences are in one group, and so are two that are connected by pairs with a label of at least
     `similar_from`. Depends only on `rows`.
     """
-    columns = [rows.with_format("arrow")[name][:] for name in ("sentence1", "sentence2")]
-    chunks = [chunk for column in columns for chunk in column.chunks]
-    numbers = pc.dictionary_encode(pa.chunked_array(chunks))  # one dictionary for all chunks
-    sentence = np.concatenate([chunk.indices.to_numpy() for chunk in numbers.chunks]).reshape(2, -1)
+    sentence = sentence_numbers(rows)
     first, second = sentence[:, similar(labels_of(rows), similar_from)]
     group = components(first, second, int(sentence.max()) + 1)
     return group.astype(np.int64)[sentence.T]
+
+
+def pair_groups(rows: datasets.Dataset) -> np.ndarray:
+    """Number from 0 of the group of each pair, int64 `(pairs,)`: pairs that share a sentence, also by others, have one.
+
+    Such pairs are not independent: an interval draws whole groups.
+    """
+    first, second = sentence_numbers(rows)
+    return np.unique(components(first, second, int(max(first.max(), second.max())) + 1)[first], return_inverse=True)[1]
+
+
+def sentence_numbers(rows: datasets.Dataset) -> np.ndarray:
+    """Number of each sentence, equal for equal ones, int32 of shape `(2, pairs)`."""
+    columns = [rows.with_format("arrow")[name][:] for name in ("sentence1", "sentence2")]
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    numbers = pc.dictionary_encode(pa.chunked_array(chunks))  # one dictionary for all chunks
+    return np.concatenate([chunk.indices.to_numpy() for chunk in numbers.chunks]).reshape(2, -1)
 
 
 def similar(labels: np.ndarray, least: float) -> np.ndarray:

@@ -1,36 +1,73 @@
-"""Paired bootstrap intervals of the difference between two methods' Spearman correlations.
+"""The difference of two methods in Spearman correlation: its interval over test rows and over training seeds.
 
-A resample draws test rows with replacement, the same rows for every method, and ranks the drawn rows anew; with several
-seeds it also draws seeds with replacement, the same seeds for both methods. The interval therefore says how the
-difference varies over other test rows *and* over other runs. Two or three seeds are few to draw from: they make the
-interval too narrow rather than too wide.
+Rows are drawn with replacement, the same ones for both methods, and ranked anew; pairs that share a sentence are not
+independent, so whole connected groups of pairs are drawn. That gives the variance of the rows and, from the spread over
+seeds, that of other runs; their sum has an interval of Student's t, which is wide for three seeds.
 
-Sources: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13 (percentile interval); Koehn 2004,
-Statistical Significance Tests for Machine Translation Evaluation (same test rows for both systems); Owen 2007, The
-Pigeonhole Bootstrap, Annals of Applied Statistics 1(2) (rows and seeds, which cross, are drawn independently).
+Sources: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 6 (standard error); Koehn 2004,
+Statistical Significance Tests for Machine Translation Evaluation (same test rows for both systems); Satterthwaite 1946,
+An Approximate Distribution of Estimates of Variance Components; Holm 1979, A Simple Sequentially Rejective Multiple
+Test Procedure; Benjamini and Hochberg 1995, Controlling the False Discovery Rate.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 RESAMPLES = 2000
 BLOCK = 2**17  # drawn rows in memory at a time: they stay in the cache of a core
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two means over seeds, and the ends of its 95% interval."""
+    """A difference of two means over seeds.
+
+    Args:
+        mean: of the differences by seed on the test rows as they are.
+        error: its standard error over rows and seeds; of a single seed, over rows alone.
+        freedom: degrees of freedom of Student's t.
+    """
 
     mean: float
-    low: float
-    high: float
+    error: float
+    freedom: float
+
+    @property
+    def low(self) -> float:
+        """Lower end of the 95% interval."""
+        return self.mean - self._half
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 95% interval."""
+        return self.mean + self._half
 
     @property
     def significant(self) -> bool:
         """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
+
+    @property
+    def _half(self) -> float:
+        from scipy.stats import t
+
+        return float(t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
+
+    def p_value(self, bound: float = 0.0) -> float:
+        """Two-sided probability of a difference as far from `bound` as this one, if `bound` is the true one."""
+        from scipy.stats import t
+
+        if self.error == 0:
+            return float(self.mean == bound)
+        return float(2 * t.sf(abs(self.mean - bound) / self.error, self.freedom))
+
+    def p_within(self, margin: float) -> float:
+        """Probability of a difference as small as this one, if the true one is `margin` or more (two one-sided)."""
+        if abs(self.mean) >= margin:
+            return 1.0
+        return max(self.p_value(margin), self.p_value(-margin)) / 2
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
@@ -45,7 +82,7 @@ def spearman(scores: np.ndarray, labels: np.ndarray) -> float:
     if np.isnan(scores).any() or np.isnan(labels).any():
         return float("nan")
     once = np.ones((1, len(labels)))
-    return float(_correlations([_Groups.of(scores)], _Groups.of(labels), once)[0, 0])
+    return float(_correlations([_Ties.of(scores)], _Ties.of(labels), once)[0, 0])
 
 
 def mean_of_ranks(scores: np.ndarray) -> np.ndarray:
@@ -56,14 +93,21 @@ def mean_of_ranks(scores: np.ndarray) -> np.ndarray:
     return ranks(scores).mean(axis=0)
 
 
-def resampled_spearman(scores: np.ndarray, labels: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+def resampled_spearman(
+    scores: np.ndarray,
+    labels: np.ndarray,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    groups: np.ndarray | None = None,
+) -> np.ndarray:
     """Spearman correlations of several runs on the same resamples of their rows.
 
     Args:
         scores: `(runs, rows)`.
         labels: `(rows,)`.
-        resamples: number of bootstrap samples, each of as many rows as there are, drawn with replacement.
-        seed: the same seed and number of rows draw the same rows, so that calls can be compared.
+        resamples: number of bootstrap samples, each of as many groups as there are, drawn with replacement.
+        seed: the same seed and groups draw the same rows, so that calls can be compared.
+        groups: number from 0 of the group of each row, `(rows,)`, see `data.groups.pair_groups`; None: each row is one.
 
     Returns:
         float64 `(resamples, runs)`; NaN in a resample whose labels or scores are all equal.
@@ -75,23 +119,30 @@ def resampled_spearman(scores: np.ndarray, labels: np.ndarray, resamples: int = 
             f"Expected scores (runs, rows) and labels (rows,), got {scores.shape} and {labels.shape}. Scores would be "
             "compared with the labels of other rows. Pass one score and one label per row."
         )
-    label_groups, groups = _Groups.of(labels), [_Groups.of(row) for row in scores]
-    return np.concatenate([_correlations(groups, label_groups, counts) for counts in _drawn(rows, resamples, seed)])
+    of_labels, ties = _Ties.of(labels), [_Ties.of(row) for row in scores]
+    drawn = _drawn(rows, resamples, seed, groups)
+    return np.concatenate([_correlations(ties, of_labels, counts) for counts in drawn])
 
 
-def resampled_means(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+def resampled_means(
+    values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0, groups: np.ndarray | None = None
+) -> np.ndarray:
     """Means of several runs on the same resamples of their rows, float64 `(resamples, runs)`.
 
     Args:
         values: `(runs, rows)`.
-        resamples, seed: as for `resampled_spearman`, with the same draws.
+        resamples, seed, groups: as for `resampled_spearman`, with the same draws.
     """
-    _, rows = values.shape
-    return np.concatenate([counts @ values.T / rows for counts in _drawn(rows, resamples, seed)])
+    drawn = _drawn(values.shape[1], resamples, seed, groups)
+    return np.concatenate([counts @ values.T / counts.sum(axis=1, keepdims=True) for counts in drawn])
 
 
-def _drawn(rows: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+def _drawn(rows: int, resamples: int, seed: int, groups: np.ndarray | None) -> Iterator[np.ndarray]:
     """How often each row is drawn in each resample, float64 `(resamples, rows)`, a block of resamples at a time."""
+    if groups is not None:
+        for counts in _drawn(int(groups.max()) + 1, resamples, seed, None):
+            yield counts[:, groups]
+        return
     rng, step = np.random.default_rng(seed), max(1, BLOCK // rows)
     for start in range(0, resamples, step):
         size = min(step, resamples - start)
@@ -99,30 +150,68 @@ def _drawn(rows: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
         yield np.bincount(places.ravel(), minlength=size * rows).reshape(size, rows).astype(np.float64)
 
 
-def difference(first: np.ndarray, second: np.ndarray, observed: float) -> Difference:
-    """Interval of mean(first) - mean(second) over seeds, from `resampled_spearman` of both on the same rows.
+def independent(groups: np.ndarray) -> float:
+    """How many groups of equal size vary as much as these, `(rows,)`: one large group is worth little."""
+    sizes = np.bincount(groups)
+    return float(sizes.sum() ** 2 / np.square(sizes).sum())
+
+
+def difference(gaps: np.ndarray, resampled: np.ndarray, groups: float) -> Difference:
+    """The mean of the differences of two methods over seeds, with its standard error over rows and seeds.
+
+    With the variance over resamples of the mean of all seeds, `Vm`, and of one seed, `V1`, the unbiased components are
+    `AB = (V1 - Vm) n / (n - 1)` (rows by seeds), and `s²`, the variance of `gaps`, which holds that of seeds and `AB`,
+    the squared error is `Vm + max(0, s² - AB) / n`. Its degrees of freedom are Satterthwaite's: those of the groups for
+    `Vm` and `n - 1` for `s² / n`, if that is above `AB / n`.
 
     Args:
-        first, second: `(resamples, seeds)`, column i of both from the same training seed.
-        observed: the difference of the means on the test rows as they are.
+        gaps: differences by seed on the test rows as they are, `(seeds,)`.
+        resampled: the same on resamples of the rows, `(resamples, seeds)`; NaN where a resample has no order.
+        groups: how many groups of equal size the drawn rows are worth, see `independent`.
     """
-    resamples, seeds = first.shape
-    drawn = np.random.default_rng(0).integers(seeds, size=(resamples, seeds))
-    differences = np.take_along_axis(first - second, drawn, axis=1).mean(axis=1)
-    low, high = np.nanpercentile(differences, (2.5, 97.5))
-    return Difference(observed, float(low), float(high))
+    seeds = len(gaps)
+    mean, of_mean = float(np.mean(gaps)), float(np.nanvar(resampled.mean(axis=1), ddof=1))
+    if seeds == 1:
+        return Difference(mean, of_mean**0.5, max(1.0, groups - 1))
+    both = max(0.0, float(np.nanvar(resampled, axis=0, ddof=1).mean()) - of_mean) * seeds / (seeds - 1)
+    of_seeds = float(np.var(gaps, ddof=1))
+    squared = of_mean + max(0.0, of_seeds - both) / seeds
+    spread = of_mean**2 / max(1.0, groups - 1) + (of_seeds > both) * (of_seeds / seeds) ** 2 / (seeds - 1)
+    return Difference(mean, squared**0.5, max(seeds - 1, squared**2 / spread) if spread else seeds - 1)
+
+
+def difference_over_seeds(gaps: np.ndarray) -> Difference:
+    """As `difference`, of what has no test rows, such as epochs: two or more seeds alone."""
+    return Difference(float(np.mean(gaps)), float(np.std(gaps, ddof=1)) / len(gaps) ** 0.5, len(gaps) - 1)
+
+
+def holm(values: Sequence[float], level: float = LEVEL) -> list[bool]:
+    """Which hypotheses are rejected with a probability below `level` that any of them is true (Holm 1979)."""
+    rejected = [False] * len(values)
+    for done, place in enumerate(np.argsort(values, kind="stable")):
+        if values[place] > level / (len(values) - done):
+            break
+        rejected[place] = True
+    return rejected
+
+
+def benjamini_hochberg(values: Sequence[float], level: float = LEVEL) -> list[bool]:
+    """Which hypotheses are rejected with an expected share of true ones below `level` (Benjamini and Hochberg 1995)."""
+    from scipy.stats import false_discovery_control
+
+    return (false_discovery_control(values) <= level).tolist() if len(values) else []
 
 
 @dataclass(frozen=True)
-class _Groups:
-    """Rows sorted by value and grouped by equal value, from which the ranks of a resample are counted."""
+class _Ties:
+    """Rows sorted by value, equal values together, from which the ranks of a resample are counted."""
 
     order: np.ndarray  # (rows,): row numbers by rising value
-    ends: np.ndarray  # (groups,): place in `order` where a group ends
-    group: np.ndarray  # (rows,): group of each row
+    ends: np.ndarray  # (values,): place in `order` where rows of a value end
+    group: np.ndarray  # (rows,): place of the value of each row
 
     @classmethod
-    def of(cls, values: np.ndarray) -> "_Groups":
+    def of(cls, values: np.ndarray) -> "_Ties":
         _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
         return cls(np.argsort(group, kind="stable"), np.cumsum(counts) - 1, group)
 
@@ -139,7 +228,7 @@ class _Groups:
         return np.take(twice, self.group, axis=1), np.einsum("ij,ij,ij->i", sizes, twice, twice)
 
 
-def _correlations(scores: list[_Groups], labels: _Groups, counts: np.ndarray) -> np.ndarray:
+def _correlations(scores: list[_Ties], labels: _Ties, counts: np.ndarray) -> np.ndarray:
     """Spearman correlations `(resamples, runs)` when each row is drawn `counts` `(resamples, rows)` times."""
     of_labels, label_squares = labels.deviations(counts)
     weighted = counts * of_labels

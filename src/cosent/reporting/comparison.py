@@ -13,6 +13,7 @@ from cosent.evaluation.significance import (
     RESAMPLES,
     Difference,
     difference,
+    independent,
     resampled_means,
     resampled_spearman,
     spearman,
@@ -29,10 +30,10 @@ STARTS = ("model_name_or_path", "tower", "pooling")
 # Settings that differ between runs, but are not a choice.
 INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
 METHOD = (
-    f"Paired bootstrap: {RESAMPLES:,} times, test rows are drawn with replacement, the same rows for both methods, and "
-    "so are seeds, the same for both (only seeds that both have; one seed says nothing about other runs). The "
-    "interval is that of the 2.5th to the 97.5th percentile of the difference of the mean. There is no correction for "
-    "the number of comparisons. Sources: Efron and Tibshirani 1993, chapter 13; Koehn 2004; Owen 2007."
+    f"Intervals of Student's t over test rows and seeds, with Satterthwaite's degrees of freedom. {RESAMPLES:,} times, "
+    "test rows are drawn with replacement, the same rows for both methods and pairs that share a sentence together. The "
+    "spread over seeds (those that both have; one seed says nothing about other runs) adds what rows do not explain. "
+    "There is no correction for the number of comparisons."
 )
 RETRIEVAL = (
     "Every sentence with similar ones is a query for them among all others. Intervals of differences are paired, as "
@@ -282,8 +283,9 @@ def compare(runs: Runs, corpus: str) -> Compared:
     """
     if len(runs) < 2:
         return {}
-    scores, labels = shared_scores([run for seeds in runs.values() for run in seeds.values()], corpus)
-    return paired(runs, [spearman(row, labels) for row in scores], resampled_spearman(scores, labels))
+    scores, labels, groups = shared_scores([run for seeds in runs.values() for run in seeds.values()], corpus)
+    resampled = resampled_spearman(scores, labels, groups=groups)
+    return paired(runs, [spearman(row, labels) for row in scores], resampled, independent(groups))
 
 
 def compare_queries(runs: Runs, corpus: str, metric: str) -> Compared:
@@ -295,17 +297,20 @@ def compare_queries(runs: Runs, corpus: str, metric: str) -> Compared:
     if len(runs) < 2:
         return {}
     values = shared_queries([run for seeds in runs.values() for run in seeds.values()], corpus, metric)
-    return paired(runs, [float(row.mean()) for row in values], resampled_means(values))
+    return paired(runs, [float(row.mean()) for row in values], resampled_means(values), values.shape[1])
 
 
-def shared_scores(runs: list[Result], corpus: str) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of several runs on the test rows that they share, `(runs, rows)`, and the labels of these, `(rows,)`.
+def shared_scores(runs: list[Result], corpus: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores of several runs on the test rows that they share, `(runs, rows)`, their labels and groups, `(rows,)`.
 
     Raises:
         InputError: runs were tested on other rows.
     """
     refuse_others(runs, corpus, lambda run: run.scores[corpus]["labels"].tobytes(), "rows")
-    return np.stack([run.scores[corpus]["after"] for run in runs]), runs[0].scores[corpus]["labels"]
+    rows = runs[0].scores[corpus]
+    groups = next((run.scores[corpus]["groups"] for run in runs if "groups" in run.scores[corpus]), None)
+    of_row = np.arange(len(rows["labels"])) if groups is None else np.unique(groups, return_inverse=True)[1]
+    return np.stack([run.scores[corpus]["after"] for run in runs]), rows["labels"], of_row
 
 
 def shared_queries(runs: list[Result], corpus: str, metric: str) -> np.ndarray:
@@ -327,12 +332,13 @@ def refuse_others(runs: list[Result], corpus: str, task: Callable[[Result], Hash
             )
 
 
-def paired(runs: Runs, values: list[float], resampled: np.ndarray) -> Compared:
+def paired(runs: Runs, values: list[float], resampled: np.ndarray, groups: float) -> Compared:
     """Differences of all pairs of methods that share a seed.
 
     Args:
         values: the metric of every run, in order.
         resampled: the metric on the same resamples, `(resamples, runs)`.
+        groups: how many groups of equal size the drawn rows are worth.
     """
     places = {id(run): place for place, run in enumerate(run for seeds in runs.values() for run in seeds.values())}
     found = {}
@@ -340,6 +346,6 @@ def paired(runs: Runs, values: list[float], resampled: np.ndarray) -> Compared:
         seeds = [seed for seed in ours if seed in theirs]
         if seeds:
             a, b = ([places[id(side[seed])] for seed in seeds] for side in (ours, theirs))
-            observed = float(np.mean([values[i] for i in a]) - np.mean([values[i] for i in b]))
-            found[first, second] = difference(resampled[:, a], resampled[:, b], observed), len(seeds)
+            gaps = np.array([values[i] - values[j] for i, j in zip(a, b, strict=True)])
+            found[first, second] = difference(gaps, resampled[:, a] - resampled[:, b], groups), len(seeds)
     return found

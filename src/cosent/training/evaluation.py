@@ -117,7 +117,7 @@ def save_evaluations(folder: str, before: Evaluation, after: Evaluation) -> None
     for corpus, splits in before.scores.items():
         for split, start in splits.items():
             moments = {"before": start["scores"], "after": after.scores[corpus][split]["scores"]}
-            others = {name: start[name] for name in ("labels", "distances") if name in start}
+            others = {name: start[name] for name in ("labels", "distances", "groups") if name in start}
             scores.setdefault(corpus, {})[split] = others | moments
     queries: Queries = {
         corpus: {

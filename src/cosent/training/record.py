@@ -18,6 +18,7 @@ from transformers import TrainingArguments
 import cosent
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
+from cosent.data.groups import pair_groups
 from cosent.data.manifest import sha256_of_file
 from cosent.data.pairs import Prefixes
 from cosent.reporting.card import upload, write_card
@@ -109,6 +110,9 @@ def run_training(
         **facts,
     )
     floor = judge(record, evaluated, training)
+    for corpus in evaluated:
+        if "test" in corpus.splits:
+            before.scores[corpus.manifest.name]["test"]["groups"] = pair_groups(corpus.split("test"))
     save_evaluations(args.output_dir, before, after)
     finish(trainer, record)
     print(*final_table(record, floor), record.footprint, sep="\n")
