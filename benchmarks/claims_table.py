@@ -1,55 +1,106 @@
-"""The table of claims: those that were measured with their differences, the others with the reason."""
+"""The page of claims: a tally by theme, the primary family, and a table of each theme with its settings folded."""
 
+import json
+from pathlib import Path
 from typing import Any
 
-from cosent.reporting.document import Cell, Number, Range, markdown_table
+from cosent.reporting.document import Cell, Number, markdown_table
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided at this size"
+VERDICTS = ("agrees", "disagrees", "within a point", "unresolved at this size")
+NOT_MEASURED = {
+    "answered": "Answered by the code, not by runs",
+    "needs": "Needs a GPU, data or runs",
+    "absent": "No such feature",
+}
 UNITS = {
     "accuracy": "accuracy",
     "recall_at_10": "Recall@10",
-    "first_epoch": "validation after one epoch",
-    "epochs_to_90": "epochs to 90%",
+    "first_epoch": "validation",
+    "epochs_to_90": "epochs",
 }
-ABOUT = ["claim", "source", "measured in"]
-MEASURED = [*ABOUT, "difference", "setting", "mean", "95% interval", "published", "seeds", "verdict"]
+HEADER = ["claim", "source's figure", "ours [95%]", "same setting as the source?", "verdict"]
+RATES = Path(__file__).parents[1] / "results/error_rate.json"
 
 
 def claims_table(result: dict[str, Any]) -> str:
-    measured = [measured_row(row) for row in result["rows"] if "mean" in row]
-    others = [other_row(row) for row in result["rows"] if "mean" not in row]
-    found = ", ".join(f"{name} {count}" for name, count in counts(result["rows"]).items())
-    summary = f"Of {len(result['rows'])} claims, {len(measured)} are measured ({found})."
-    tables = [markdown_table(MEASURED, measured), markdown_table([*ABOUT, "because"], others)]
-    for name in {row[key] for row in result["rows"] for key in ("study", "result") if key in row}:
-        target = f"results/{name}.json" if any(row.get("result") == name for row in result["rows"]) else None
-        for place, study in enumerate((f"results/{name}", f"recipes/studies/{name}.yaml")):
-            tables[place] = tables[place].replace(f"| {name} |", f"| [{name}](../{target or study}) |")
-    return f"{summary}\n\n{tables[0]}\n\nNot measured:\n\n{tables[1]}"
+    rows = result["rows"]
+    themes = list(dict.fromkeys(row["theme"] for row in rows))
+    parts = [markdown_table(["theme", *VERDICTS, "not measured"], [tally(rows, theme) for theme in [*themes, None]])]
+    primary = [row for row in rows if row.get("family") == "primary"]
+    parts += ["## The primary family", error_rates(), table_of(primary)]
+    for theme in themes:
+        measured = [row for row in rows if row["theme"] == theme and row not in primary and "verdict" in row]
+        parts += [f"## {theme}", table_of(measured)]
+    parts.append("## Not measured")
+    for key, title in NOT_MEASURED.items():
+        listed = [f"* {row['claim']} ({row['source']}): {row[key]}." for row in rows if key in row]
+        parts.append(f"{title}:\n\n" + "\n".join(listed))
+    return "\n\n".join(parts)
 
 
-def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """How often each verdict was given."""
-    return {name: sum(row["verdict"].startswith(name) for row in rows) for name in (HOLDS, FAILS, OPEN)}
+def tally(rows: list[dict[str, Any]], theme: str | None) -> list[Cell]:
+    """How often each verdict was given in a theme, or in all."""
+    ours = [row for row in rows if theme in (None, row["theme"])]
+    counts = [sum(row.get("verdict") == name for row in ours) for name in VERDICTS]
+    return [theme or "all", *counts, sum("verdict" not in row for row in ours)]
 
 
-def about(row: dict[str, Any]) -> list[Cell]:
-    measured_in = row.get("study") or row.get("result") or ("claims of this page" if "mean_of" in row else None)
-    return [row["claim"], row["source"], measured_in]
+def error_rates() -> str:
+    """The simulated error rates of the procedure, from benchmarks/error_rate.py."""
+    rates = json.loads(RATES.read_text(encoding="utf-8"))
+    primary = ", ".join(f"{100 * rate:.1f}% with {seeds} seeds" for seeds, rate in rates["primary"].items())
+    return (
+        f"Simulated {rates['repetitions']:,} times without any difference, with the variances measured here, the "
+        f"probability of any wrong verdict in this family is {primary}. Of the other claims, judged with the seeds that "
+        f"they have, {rates['others_wrong']:.2f} of {rates['others']} verdicts are wrong on average."
+    )
 
 
-def measured_row(row: dict[str, Any]) -> list[Cell]:
-    unit = f", {UNITS[row['quantity']]}" if row.get("quantity") in UNITS else ""
-    note = f"; {row['note']}" if "note" in row else ""
-    interval = None if row["low"] is None else Range(row["low"], row["high"])
-    setting = f"{row['corpus']}; {row['setting']}{note}"
-    published = ", ".join(f"{gap:+.2f} ({encoder})" for encoder, gap in row.get("published", {}).items()) or None
-    numbers = [Number(row["mean"], form="+.2f"), interval, published, row["seeds"]]
-    first, *second = row["compared"]
-    of_second = f"{row['share']:.0%} of " if "share" in row else ""
-    compared = " - ".join([first, *(of_second + name for name in second)])
-    return [*about(row), compared + unit, setting, *numbers, row["verdict"]]
+def table_of(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "Not run yet."
+    cells = [[row["claim"], figure(row), ours(row), same_setting(row), verdict(row)] for row in rows]
+    settings = "; ".join(f"**{row['claim']}**: {how(row)}" for row in rows)
+    return f"{markdown_table(HEADER, cells)}\n\n<details><summary>Studies, settings and seeds</summary>\n\n{settings}.\n\n</details>"
 
 
-def other_row(row: dict[str, Any]) -> list[Cell]:
-    return [*about(row), row["verdict"].removeprefix("not measured: ")]
+def figure(row: dict[str, Any]) -> str:
+    gaps = ", ".join(f"{gap:+.2f} ({encoder})" for encoder, gap in row.get("published", {}).items())
+    return gaps or row.get("figure", "")
+
+
+def ours(row: dict[str, Any]) -> str:
+    if "ours" in row:
+        return row["ours"]
+    if "shares" in row:
+        return ", ".join(f"{share:.0%} of {name}" for name, share in row["shares"].items())
+    unit = f" {UNITS[row['quantity']]}" if row.get("quantity") in UNITS else ""
+    interval = f" [{row['low']:+.2f}, {row['high']:+.2f}]" if "low" in row else ""
+    return f"{Number(row['mean'], form='+.2f')}{interval}{unit}"
+
+
+def same_setting(row: dict[str, Any]) -> str:
+    if "review" in row["source"]:
+        return "it gives none; ours: mini"
+    return f"no: {', '.join(row.get('differs', ['encoder']))}"
+
+
+def verdict(row: dict[str, Any]) -> str:
+    models = f" ({row['one_model']})" if "one_model" in row else ""
+    few = f" ({row['seeds']} seeds)" if row.get("seeds", 3) < 3 else ""
+    return f"{row['verdict']}{models or few}"
+
+
+def how(row: dict[str, Any]) -> str:
+    """Source, study, compared rows, setting, seeds and note of a claim, escaped by the table's rules."""
+    names = row.get("study") or row.get("fusion") or row.get("result") or row.get("fact") or "means of claims above"
+    study = " and ".join(names) if isinstance(names, list) else names
+    parts = [row["source"], f"`{study}`"]
+    if "compared" in row:
+        parts.append(f"`{' - '.join(row['compared'])}` on {row['corpus']}")
+    parts += [row[key] for key in ("setting", "note") if key in row]
+    if "seeds" in row:
+        parts.append(f"{row['seeds']} seeds")
+    if "p" in row:
+        parts.append(f"p {row['p']:.2g}")
+    return ", ".join(parts)

@@ -22,8 +22,8 @@ from benchmarks.generation import generation_table
 from benchmarks.quickstart import quickstart_table
 from benchmarks.speed.table import speed_table
 from benchmarks.study_tables import probabilities_table, retrieval_table, study_table
+from benchmarks.test_rows import read_study
 from cosent.errors import InputError, messages_for_users
-from cosent.results import read_results
 from cosent.teach import teaching_table
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +77,7 @@ def fill(text: str, results: Path) -> str:
         if name in TABLES and file.is_file():
             text = TABLES[name](json.loads(file.read_text(encoding="utf-8")))
         elif view in VIEWS and (results / name).is_dir():
-            text = VIEWS[view](read_results(results / name))
+            text = VIEWS[view](read_study(results / name))
         else:
             raise InputError(f"There is no table for results:{name} {view or ''} in {results}.")
         return f"{start}{text}\n{end}"

@@ -76,9 +76,9 @@ def test_a_method_does_not_differ_from_itself():
 def test_an_error_on_paper():
     """Fails if a variance is counted twice, or not at all.
 
-    Resamples of -1 and 1, the same for both seeds, have a variance of 4/3 for rows and none between rows and seeds; gaps
-    of 1 and 5 have one of 8, hence 4/3 + 8/2. Opposite signs cancel in the mean, and 8/3 of the 8 are
-    between rows and seeds.
+    Resamples of -1 and 1, the same for both seeds, have a variance of 4/3 for rows and none between rows and seeds;
+    gaps of 1 and 5 have one of 8, hence 4/3 + 8/2. Opposite signs cancel in the mean: 8/3 of the 8 are between rows and
+    seeds.
     """
     rows = np.array([-1.0, -1.0, 1.0, 1.0])
     equal = difference(np.array([1.0, 5.0]), np.stack([rows, rows], axis=1), 11)
@@ -105,7 +105,7 @@ def test_probabilities_on_paper():
 
 
 def test_many_claims_need_more_evidence():
-    """Fails if 0.02 decides among three by Holm: it asks for 0.05 / 3, then 0.05 / 2, and stops at the first that fails;
+    """Fails if 0.02 decides among three by Holm: it asks for 0.05 / 3, then 0.05 / 2, and stops at the first above;
     Benjamini and Hochberg ask for 0.05 / 3, 0.05 * 2 / 3 and 0.05, and take all up to the last that passes."""
     assert holm([0.03, 0.01, 0.04]) == [False, True, False]
     assert holm([0.02, 0.01, 0.04]) == [True, True, True]
@@ -119,7 +119,7 @@ def test_many_claims_need_more_evidence():
 def test_intervals_cover_what_they_should(seeds, of_seeds, grouped):
     """Fails if a 95% interval is too narrow or far too wide: 150 studies of two methods whose runs are equally good.
 
-    Each run has noise of its own and a quality of its own (`of_seeds`); grouped rows are four near copies of each other.
+    Each run has noise of its own and a quality of its own (`of_seeds`); grouped rows are four near copies.
     7.5 misses are expected, 16 or more have a probability below 0.5%.
     """
     missed = 0

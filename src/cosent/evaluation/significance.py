@@ -156,28 +156,59 @@ def independent(groups: np.ndarray) -> float:
     return float(sizes.sum() ** 2 / np.square(sizes).sum())
 
 
-def difference(gaps: np.ndarray, resampled: np.ndarray, groups: float) -> Difference:
-    """The mean of the differences of two methods over seeds, with its standard error over rows and seeds.
-
-    With the variance over resamples of the mean of all seeds, `Vm`, and of one seed, `V1`, the unbiased components are
-    `AB = (V1 - Vm) n / (n - 1)` (rows by seeds), and `s²`, the variance of `gaps`, which holds that of seeds and `AB`,
-    the squared error is `Vm + max(0, s² - AB) / n`. Its degrees of freedom are Satterthwaite's: those of the groups for
-    `Vm` and `n - 1` for `s² / n`, if that is above `AB / n`.
+@dataclass(frozen=True)
+class Components:
+    """Variances of a difference that several seeds share.
 
     Args:
-        gaps: differences by seed on the test rows as they are, `(seeds,)`.
-        resampled: the same on resamples of the rows, `(resamples, seeds)`; NaN where a resample has no order.
-        groups: how many groups of equal size the drawn rows are worth, see `independent`.
+        seeds: how many.
+        of_mean: variance over rows of the mean of all seeds.
+        both: variance between rows and seeds, of one seed.
+        of_seeds: variance over seeds on the same rows, which holds `both`.
+        groups: how many groups of equal size the rows are worth, see `independent`.
     """
-    seeds = len(gaps)
-    mean, of_mean = float(np.mean(gaps)), float(np.nanvar(resampled.mean(axis=1), ddof=1))
+
+    seeds: int
+    of_mean: float
+    both: float
+    of_seeds: float
+    groups: float
+
+    def difference(self, mean: float) -> Difference:
+        """The difference with its error, `of_mean + max(0, of_seeds - both) / seeds` squared.
+
+        The degrees of freedom are Satterthwaite's: those of the groups for the rows, and `seeds - 1` for the seeds if
+        they differ by more than their rows explain.
+        """
+        of_rows = max(1.0, self.groups - 1)
+        if self.seeds == 1:
+            return Difference(mean, self.of_mean**0.5, of_rows)
+        squared = self.of_mean + max(0.0, self.of_seeds - self.both) / self.seeds
+        spread = self.of_mean**2 / of_rows
+        if self.of_seeds > self.both:
+            spread += (self.of_seeds / self.seeds) ** 2 / (self.seeds - 1)
+        return Difference(mean, squared**0.5, max(self.seeds - 1, squared**2 / spread) if spread else self.seeds - 1)
+
+
+def components(gaps: np.ndarray, resampled: np.ndarray, groups: float) -> Components:
+    """Unbiased variance components of the differences of two methods.
+
+    Args:
+        gaps: by seed on the test rows as they are, `(seeds,)`.
+        resampled: the same on resamples of the rows, `(resamples, seeds)`; NaN where a resample has no order.
+        groups: as in `Components`.
+    """
+    seeds, of_mean = len(gaps), float(np.nanvar(resampled.mean(axis=1), ddof=1))
     if seeds == 1:
-        return Difference(mean, of_mean**0.5, max(1.0, groups - 1))
-    both = max(0.0, float(np.nanvar(resampled, axis=0, ddof=1).mean()) - of_mean) * seeds / (seeds - 1)
-    of_seeds = float(np.var(gaps, ddof=1))
-    squared = of_mean + max(0.0, of_seeds - both) / seeds
-    spread = of_mean**2 / max(1.0, groups - 1) + (of_seeds > both) * (of_seeds / seeds) ** 2 / (seeds - 1)
-    return Difference(mean, squared**0.5, max(seeds - 1, squared**2 / spread) if spread else seeds - 1)
+        return Components(1, of_mean, 0.0, 0.0, groups)
+    of_one = float(np.nanvar(resampled, axis=0, ddof=1).mean())
+    both = max(0.0, of_one - of_mean) * seeds / (seeds - 1)
+    return Components(seeds, of_mean, both, float(np.var(gaps, ddof=1)), groups)
+
+
+def difference(gaps: np.ndarray, resampled: np.ndarray, groups: float) -> Difference:
+    """The mean of the differences of two methods over seeds, with its error over rows and seeds; as `components`."""
+    return components(gaps, resampled, groups).difference(float(np.mean(gaps)))
 
 
 def difference_over_seeds(gaps: np.ndarray) -> Difference:

@@ -31,7 +31,7 @@ STARTS = ("model_name_or_path", "tower", "pooling")
 INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
 METHOD = (
     f"Intervals of Student's t over test rows and seeds, with Satterthwaite's degrees of freedom. {RESAMPLES:,} times, "
-    "test rows are drawn with replacement, the same rows for both methods and pairs that share a sentence together. The "
+    "test rows are drawn with replacement, the same for both methods and pairs that share a sentence together. The "
     "spread over seeds (those that both have; one seed says nothing about other runs) adds what rows do not explain. "
     "There is no correction for the number of comparisons."
 )

@@ -1,0 +1,155 @@
+"""Claims that no difference of two rows decides: counts, extremes and single models. Each is a figure and a verdict."""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks.claim_measures import study_of
+from benchmarks.study_tables import ROOT
+from benchmarks.test_rows import CORPORA, read_test_rows
+from cosent.evaluation.significance import ranks
+from cosent.results import Result
+
+Fact = tuple[str, str]  # figure, verdict
+NAMES = {"sbert": "Sentence-BERT", "cosent": "CoSENT"}
+PRIMARY = ("primary", "primary_cross", "primary_cross_stsb")  # counted apart, since more seeds are still to come
+
+
+def plain_below_untrained() -> Fact:
+    grid = rates()
+    row = next(row for row in grid["rows"] if row["loss"] == "cosine_linear")
+    ends = " and ".join(f"{value:.1f}" for value in row["test"] if value < grid["untrained"][1])
+    return f"{ends} at the two highest rates, untrained {grid['untrained'][1]:.1f}", "agrees"
+
+
+def hard_to_tune() -> Fact:
+    spans = {row["loss"]: row["test"][:4] for row in rates()["rows"]}  # 1e-4 to 1e-3
+    ours, theirs = spans["cosent"], spans["sbert"]
+    text = f"1e-4 to 1e-3: {min(theirs):.1f} to {max(theirs):.1f}, CoSENT {min(ours):.1f} to {max(ours):.1f}"
+    return text, "agrees" if np.ptp(theirs) > np.ptp(ours) else "disagrees"
+
+
+def rates() -> dict:
+    return json.loads((ROOT / "results/learning_rates.json").read_text(encoding="utf-8"))
+
+
+def closer_before_training() -> Fact:
+    """Share of the combinations of a similar and a dissimilar pair of which the untrained model has the former closer."""
+    shares = {}
+    for corpus in (name for name in CORPORA if name != "pawsx"):
+        scores, labels = read_test_rows()[f"{corpus}/untrained"], study_labels(corpus)
+        similar = labels > (labels.min() + labels.max()) / 2
+        above = ranks(scores)[similar].sum() - similar.sum() * (similar.sum() + 1) / 2
+        shares[corpus] = above / (similar.sum() * (~similar).sum())
+    text = ", ".join(f"{100 * share:.0f}% {corpus}" for corpus, share in shares.items())
+    return text, "agrees" if min(shares.values()) > 0.5 else "disagrees"
+
+
+def study_labels(corpus: str) -> np.ndarray:
+    every = [run for name in ("native_mini", "losses_stsb") for run in results_of(name)]
+    return next(run.scores[corpus]["labels"] for run in every if corpus in run.scores)
+
+
+def results_of(name: str) -> list[Result]:
+    study = study_of(name)
+    return study.results if study else []
+
+
+def collapses() -> Fact:
+    ends = {loss: [end for _, end, start in endings(loss) if end < start] for loss in ("sbert", "cosent")}
+    runs = {loss: len(list(endings(loss))) for loss in ends}
+    low, high = len(ends["sbert"]) / runs["sbert"], len(ends["cosent"]) / runs["cosent"]
+    text = ", ".join(f"{name} {len(ends[loss])} of {runs[loss]}" for loss, name in NAMES.items())
+    text += " runs end below their start"
+    return text, "agrees" if low > high else "disagrees"
+
+
+def endings(loss: str) -> Iterator[tuple[str, float, float]]:
+    """Name, validation Spearman at the end and that of the untrained encoder, of all distinct runs of a loss from `mini`.
+
+    Runs of a grid have no record of their start, which is that of other runs with the same validation rows.
+    """
+    seen = set()
+    folders = [file.parent.name for file in sorted((ROOT / "results").glob("*/study.jsonl"))]
+    studies = [study for name in folders if name not in PRIMARY and (study := study_of(name))]
+    starts = {key_of(run): start_of(run) for study in studies for run in study.results}
+    for study in studies:
+        for run in [*study.results, *study.trials]:
+            flags = run.recipe or run.settings
+            plain = flags.get("features", ["u", "v", "|u-v|"]) == ["u", "v", "|u-v|"] and flags.get("pooling") == "mean"
+            usual = run.tower == "bi_encoder" and plain and float(flags["learning_rate"]) <= 1e-3
+            start = starts.get(key_of(run))
+            end = run.after.get(run.corpus, {}).get("validation", {}).get("spearman")
+            if end is None and run.point and run.validation_curve and not flags.get("eval_corpora"):
+                end = run.validation_curve[-1][1]
+            if flags.get("loss", "cosent") != loss or not usual or start is None or end is None:
+                continue
+            if (run.corpus, end) not in seen:  # studies share runs
+                seen.add((run.corpus, end))
+                yield f"{study.name}/{run.name} {run.point}", end, start
+
+
+def key_of(run: Result) -> tuple:
+    flags = run.recipe or run.settings
+    return run.corpus, flags.get("limit_validation"), run.tower, flags.get("pooling"), flags["model_name_or_path"]
+
+
+def start_of(run: Result) -> float | None:
+    return run.before.get(run.corpus, {}).get("validation", {}).get("spearman")
+
+
+def keeps_rising() -> Fact:
+    study = study_of("convergence")
+    assert study is not None
+    falls = {
+        row: [int((np.diff([value for _, value in run.validation_curve]) < 0).sum()) for run in study.rows[row]]
+        for row in ("cosent", "sbert")
+    }
+    text = ", ".join(f"{name} {min(falls[loss])} to {max(falls[loss])}" for loss, name in NAMES.items())
+    text += " of 15 steps fall"
+    return text, "disagrees" if min(falls["cosent"]) > 3 else "agrees"
+
+
+def spread_over_seeds() -> Fact:
+    deviations = {}
+    for name, epochs in (("losses_stsb", 1), ("convergence", 4)):
+        study = study_of(name)
+        assert study is not None
+        deviations[epochs] = np.std([100 * run.test("stsb") for run in study.rows["sbert"]], ddof=1)
+    return f"{deviations[1]:.1f} points over seeds after 1 epoch, {deviations[4]:.1f} after 4", "agrees"
+
+
+def colours() -> Fact:
+    result = json.loads((ROOT / "results/quickstart.json").read_text(encoding="utf-8"))
+    places = [
+        place for place, pair in enumerate(result["pairs"]) if "红色" in pair[0] and pair[1][-2:] not in ("红车",)
+    ]
+    ours = [np.mean([run["scores"][place] for run in result["runs"]]) for place in places]
+    text = " and ".join(f"{own:.2f}" for own in ours)
+    return f"red and green apple, red and black car: {text}", "disagrees" if min(ours) > 0.9 else "agrees"
+
+
+def student_against_sbert() -> Fact:
+    rows = json.loads((ROOT / "results/student_stsb_equal.json").read_text(encoding="utf-8"))["rows"]
+    study = study_of("losses_stsb")
+    assert study is not None
+    direct = np.mean([100 * run.test("stsb") for run in study.rows["sbert"]])
+    names = ("then stage 2 (distilled from cosent)", "student of")
+    student, stage_1 = (
+        100 * np.mean(next(row["values"] for row in rows if row["name"].startswith(name))) for name in names
+    )
+    text = f"student {student:.1f}, Sentence-BERT {direct:.1f}; the student before distillation {stage_1:.1f}"
+    return text, "agrees" if student > direct else "disagrees"
+
+
+FACTS = {
+    "plain_below_untrained": plain_below_untrained,
+    "hard_to_tune": hard_to_tune,
+    "closer_before_training": closer_before_training,
+    "collapses": collapses,
+    "keeps_rising": keeps_rising,
+    "spread_over_seeds": spread_over_seeds,
+    "colours": colours,
+    "student_against_sbert": student_against_sbert,
+}
