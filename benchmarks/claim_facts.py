@@ -35,7 +35,7 @@ def rates() -> dict:
 
 
 def closer_before_training() -> Fact:
-    """Share of the combinations of a similar and a dissimilar pair of which the untrained model has the former closer."""
+    """How often the untrained model has a similar pair closer than a dissimilar one."""
     shares = {}
     for corpus in (name for name in CORPORA if name != "pawsx"):
         scores, labels = read_test_rows()[f"{corpus}/untrained"], study_labels(corpus)
@@ -66,7 +66,7 @@ def collapses() -> Fact:
 
 
 def endings(loss: str) -> Iterator[tuple[str, float, float]]:
-    """Name, validation Spearman at the end and that of the untrained encoder, of all distinct runs of a loss from `mini`.
+    """Name, validation Spearman at the end and that of the untrained encoder, of all distinct runs of a loss.
 
     Runs of a grid have no record of their start, which is that of other runs with the same validation rows.
     """

@@ -192,7 +192,7 @@ def of_result(claim: Claim, file: Path) -> dict[str, Any]:
 
 
 def of_fusion(claim: Claim, study: Study) -> dict[str, Any]:
-    """Fusing runs of two rows by the mean of their ranks, less the mean of fusing two seeds of each; over rows alone."""
+    """Mean of the ranks of runs of two rows, less the mean of fusing two seeds of each; over test rows alone."""
     sides = [list(of_row(study, name, claim["corpus"]).values()) for name in claim["compared"]]
     scores, labels, groups = shared_scores([run for side in sides for run in side], claim["corpus"])
     first, second = np.split(scores, 2)
@@ -276,7 +276,7 @@ def setting(runs: list[Result], other: str | None) -> str:
 
 
 def departures(claim: Claim, runs: list[Result]) -> list[str]:
-    """In what the runs differ from the source, as far as it says how it trained: kexue.fm 8847 has five epochs, [CLS]."""
+    """In what the runs differ from the source, as far as it says: kexue.fm 8847 has five epochs and [CLS]."""
     of_8847 = "8847" in claim["source"] and "review" not in claim["source"]
     found = ["encoder"]
     if any(run.recipe.get("limit_train") for run in runs) or claim["corpus"] in PARTS:

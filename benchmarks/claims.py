@@ -2,10 +2,10 @@
 
 python -m benchmarks.claims        then python -m benchmarks.tables writes docs/claims.md
 
-A claim says that a difference of two rows is positive (`above`) or smaller than a point (`equal`). Its p-value is that of
-Student's t over test rows and seeds. The primary family is judged by Holm's procedure (any wrong verdict has a
-probability below 5%), the others by Benjamini and Hochberg's (an expected 5% of the verdicts are wrong). Fewer than three
-seeds decide nothing, and what one model shows has no p-value.
+A claim says that a difference of two rows is positive (`above`) or smaller than a point (`equal`). Its p-value is that
+of Student's t over test rows and seeds. The primary family is judged by Holm's procedure (any wrong verdict has a
+probability below 5%), the others by Benjamini and Hochberg's (an expected 5% of the verdicts are wrong). Fewer than
+three seeds decide nothing, and what one model shows has no p-value.
 """
 
 import json

@@ -27,7 +27,7 @@ def claims_table(result: dict[str, Any]) -> str:
     themes = list(dict.fromkeys(row["theme"] for row in rows))
     parts = [markdown_table(["theme", *VERDICTS, "not measured"], [tally(rows, theme) for theme in [*themes, None]])]
     primary = [row for row in rows if row.get("family") == "primary"]
-    parts += ["## The primary family", error_rates(), table_of(primary)]
+    parts += ["## The primary family", error_rates(), table_of([row for row in primary if "verdict" in row])]
     for theme in themes:
         measured = [row for row in rows if row["theme"] == theme and row not in primary and "verdict" in row]
         parts += [f"## {theme}", table_of(measured)]
@@ -51,8 +51,8 @@ def error_rates() -> str:
     primary = ", ".join(f"{100 * rate:.1f}% with {seeds} seeds" for seeds, rate in rates["primary"].items())
     return (
         f"Simulated {rates['repetitions']:,} times without any difference, with the variances measured here, the "
-        f"probability of any wrong verdict in this family is {primary}. Of the other claims, judged with the seeds that "
-        f"they have, {rates['others_wrong']:.2f} of {rates['others']} verdicts are wrong on average."
+        f"probability of any wrong verdict in this family is {primary}. Of {rates['others']} other claims, judged with "
+        f"the seeds that they have, {rates['others_wrong']:.2f} are decided wrongly on average."
     )
 
 
@@ -61,7 +61,8 @@ def table_of(rows: list[dict[str, Any]]) -> str:
         return "Not run yet."
     cells = [[row["claim"], figure(row), ours(row), same_setting(row), verdict(row)] for row in rows]
     settings = "; ".join(f"**{row['claim']}**: {how(row)}" for row in rows)
-    return f"{markdown_table(HEADER, cells)}\n\n<details><summary>Studies, settings and seeds</summary>\n\n{settings}.\n\n</details>"
+    folded = f"<details><summary>Studies, settings and seeds</summary>\n\n{settings}.\n\n</details>"
+    return f"{markdown_table(HEADER, cells)}\n\n{folded}"
 
 
 def figure(row: dict[str, Any]) -> str:
@@ -93,7 +94,7 @@ def verdict(row: dict[str, Any]) -> str:
 
 def how(row: dict[str, Any]) -> str:
     """Source, study, compared rows, setting, seeds and note of a claim, escaped by the table's rules."""
-    names = row.get("study") or row.get("fusion") or row.get("result") or row.get("fact") or "means of claims above"
+    names = row.get("study") or row.get("fusion") or row.get("result") or row.get("fact") or "the claims averaged"
     study = " and ".join(names) if isinstance(names, list) else names
     parts = [row["source"], f"`{study}`"]
     if "compared" in row:

@@ -3,10 +3,10 @@
 python -m benchmarks.error_rate        after python -m benchmarks.claims
 
 For every claim, the differences of its seeds and the estimates of their variances are drawn anew from the variance
-components that were measured: normal effects of rows, seeds and both, around 0 for claims that a difference is positive and
-around a point for those that it is smaller; estimates over rows vary as chi-squared over the independent groups. Claims are
-drawn independently. Components of the primary family are those of its runs or, until there are three of them, of the
-claims about the same methods with three seeds.
+components that were measured: normal effects of rows, seeds and both, around 0 for claims that a difference is positive
+and around a point for those that it is smaller; estimates over rows vary as chi-squared over the independent groups.
+Claims are drawn independently. Claims of the primary family that have no three seeds yet have the components of other
+claims about CoSENT.
 """
 
 import json

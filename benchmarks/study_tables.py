@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from cosent.evaluation.significance import Difference
 from cosent.reporting.comparison import by_seed, compare, compare_queries, setting, start_rows, test_row
 from cosent.reporting.diagnostics import ERROR_HEADER, error_rows
@@ -45,6 +47,40 @@ def overlap(corpus: str) -> Number | None:
     """Spearman x100 of the character overlap of the test pairs; None for a corpus without an audit."""
     audits = json.loads((ROOT / "results/audit.json").read_text(encoding="utf-8"))
     return Number(audits[corpus]["splits"]["test"]["overlap_spearman"]) if corpus in audits else None
+
+
+def corpora_table(study: Study) -> str:
+    """Test Spearman x100 of the baselines and of CoSENT, a row per corpus, and how far CoSENT is ahead of each method.
+
+    The sign of the gap to Sentence-BERT in kexue.fm 8847 is that of its BERT models, or level within a point.
+    """
+    tables = yaml.safe_load((ROOT / "results/published.yaml").read_text(encoding="utf-8"))
+    bert = {row["method"]: row for row in tables[0]["rows"] if row["encoder"] == "BERT"}
+    rows: list[list[Cell]] = []
+    for corpus in study.corpora:
+        runs = by_seed(study, corpus, lambda run, corpus=corpus: corpus in run.scores)
+        found = compare(runs, corpus)
+        cells = {name: times_100(run.test(corpus) for run in seeds.values()) for name, seeds in runs.items()}
+        start = times_100([next(iter(runs["cosent"].values())).test(corpus, moment="before")])
+        gaps = [ahead(found, ("cosent", name)) for name in ("sbert", "sbert_regression")]
+        run = next(iter(runs["cosent"].values()))
+        budget = f"{run_length([run])}, {run.train_pairs:,}"
+        gap = bert["cosent"][corpus] - bert["sbert"][corpus]
+        sign = "level" if abs(gap) < 1 else "ahead" if gap > 0 else "behind"
+        means = [cells.get(name) for name in ("sbert", "sbert_regression", "cosent")]
+        rows.append([corpus, overlap(corpus), start, *means, *gaps, min(map(len, runs.values())), budget, sign])
+    header = ["test Spearman x100", "character overlap", "untrained", "Sentence-BERT, two classes"]
+    header += ["Sentence-BERT, regression", "CoSENT", "CoSENT minus two classes [95%]", "CoSENT minus regression [95%]"]
+    header += ["seeds", "epochs, pairs", "CoSENT in kexue.fm 8847"]
+    return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
+
+
+def ahead(found: dict[tuple[str, str], tuple[Difference, int]], pair: tuple[str, str]) -> str | None:
+    """How far the first method is ahead of the second, with its interval."""
+    if pair not in found:
+        return None
+    each, _ = found[pair]
+    return f"{100 * each.mean:+.2f} [{100 * each.low:+.2f}, {100 * each.high:+.2f}]"
 
 
 def probabilities_table(study: Study) -> str:

@@ -6,8 +6,8 @@ python -m benchmarks.tables --check      change nothing, exit with 1 where a tab
 
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `results/NAME`, or of the benchmark whose JSON is `results/NAME.json`. `<!-- results:NAME probabilities -->` asks for
-the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it, and
-`teaching` for what teachers add.
+the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
+`corpora` for a row per corpus, and `teaching` for what teachers add.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from benchmarks.exactness import exactness_table
 from benchmarks.generation import generation_table
 from benchmarks.quickstart import quickstart_table
 from benchmarks.speed.table import speed_table
-from benchmarks.study_tables import probabilities_table, retrieval_table, study_table
+from benchmarks.study_tables import corpora_table, probabilities_table, retrieval_table, study_table
 from benchmarks.test_rows import read_study
 from cosent.errors import InputError, messages_for_users
 from cosent.teach import teaching_table
@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 VIEWS = {  # of a study
     None: study_table,
+    "corpora": corpora_table,
     "probabilities": probabilities_table,
     "retrieval": retrieval_table,
     "teaching": teaching_table,
