@@ -98,7 +98,7 @@ def how(row: dict[str, Any]) -> str:
     study = " and ".join(names) if isinstance(names, list) else names
     parts = [row["source"], f"`{study}`"]
     if "compared" in row:
-        parts.append(f"`{' - '.join(row['compared'])}` on {row['corpus']}")
+        parts.append(f"{' minus '.join(row['compared'])} on {row['corpus']}")
     parts += [row[key] for key in ("setting", "note") if key in row]
     if "seeds" in row:
         parts.append(f"{row['seeds']} seeds")

@@ -94,7 +94,7 @@ def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):
 
 
 def test_results_stay_small():
-    """Fails if the repository grows by results again: 80 files and 10 MiB, two files a study (3 MiB are the ten seeds of `primary`)."""
+    """Fails if the repository grows by results again: 80 files and 10 MiB, two files a study."""
     files = [file for file in (ROOT / "results").rglob("*") if file.is_file() and "report." not in file.name]
     assert len(files) <= 80 and sum(file.stat().st_size for file in files) < 10 * 2**20
     assert all(json.loads(line) for folder in KEPT for line in (folder / STUDY_NAME).read_text().splitlines())

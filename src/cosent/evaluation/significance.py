@@ -37,12 +37,12 @@ class Difference:
     @property
     def low(self) -> float:
         """Lower end of the 95% interval."""
-        return self.mean - self._half
+        return self.mean - self.half
 
     @property
     def high(self) -> float:
         """Upper end of the 95% interval."""
-        return self.mean + self._half
+        return self.mean + self.half
 
     @property
     def significant(self) -> bool:
@@ -50,7 +50,7 @@ class Difference:
         return self.low > 0 or self.high < 0
 
     @property
-    def _half(self) -> float:
+    def half(self) -> float:
         from scipy.stats import t
 
         return float(t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
