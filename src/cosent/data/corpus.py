@@ -79,9 +79,7 @@ def read_parquet(file: Path, split: str) -> datasets.Dataset:
             datasets.enable_progress_bars()
 
 
-def random_subset(
-    rows: datasets.Dataset, count: int | None, flag: str, seed: int
-) -> datasets.Dataset:
+def random_subset(rows: datasets.Dataset, count: int | None, flag: str, seed: int) -> datasets.Dataset:
     """A random subset of `count` rows that depends only on `seed`; all rows if there are no more than that."""
     if count is not None and count < 1:
         raise InputError(f"{flag} must be at least 1 pair, got {count}. Leave it out to take all pairs.")
