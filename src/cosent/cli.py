@@ -113,6 +113,8 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
             raise
     if status:
         sys.exit(status)
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        end_of_rank()
 
 
 def parse(argv: list[str], *argument_classes: type) -> tuple:
@@ -489,10 +491,18 @@ def check_world_size(shares_work: bool) -> None:
         from accelerate.utils import parse_flag_from_env
 
         state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
-        atexit.register(state.destroy_process_group)  # threads of the group that outlive the interpreter abort it
+        atexit.register(state.destroy_process_group)
         met = state.num_processes
     if launched != met:
         raise InputError(
             f"{launched} processes were launched, but this job sees {met}: each would do all of the work. On a CPU set "
             "ACCELERATE_USE_CPU=true and distributed_type MULTI_GPU; start other jobs without a launcher."
         )
+
+
+def end_of_rank() -> NoReturn:
+    """Ends a launched process after its work: threads of gloo that outlive the interpreter can abort it."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
