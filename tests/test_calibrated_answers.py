@@ -21,7 +21,7 @@ from cosent.evaluation.calibration import (
 )
 from cosent.run import read_record
 from cosent.similarity import ARGUMENTS as SIMILARITY
-from cosent.similarity import SimilarityArguments, answers, choose_rule, line
+from cosent.similarity import SimilarityArguments, answers, line, rule_and_note
 from cosent.similarity import main as similarity
 
 
@@ -88,7 +88,7 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
                make_corpus(graded, "graded", 5.0, name="stsb"))  # fmt: skip
     folder = train(corpora)
     rules = decision_rules(folder)
-    assert list(rules) == ["one", "two"] and rules["one"].calibration != rules["two"].calibration
+    assert list(rules) == ["one", "two", "all"] and rules["one"].calibration != rules["two"].calibration
     assert "brier" not in read_record(folder).after["stsb"]["test"]
     capsys.readouterr()
     evaluate(*parse(["--model", str(folder), "--corpus", str(corpora[2])], *EVALUATE))
@@ -99,7 +99,7 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
     pair = ["--model", str(folder), "好", "坏"]
     similarity(*parse(pair, *SIMILARITY))
     out, err = capsys.readouterr()
-    assert "similar" not in out and "choose --corpus one or two" in err
+    assert "similar" in out and "as on all validation" in err
     similarity(*parse([*pair, "--corpus", "two"], *SIMILARITY))
     out, err = capsys.readouterr()
     assert "similar" in out and "as on two validation" in err
@@ -133,10 +133,10 @@ def test_the_only_rule_needs_no_flag():
     """Fails if the common case, one corpus, asks for a flag, or a name is taken for a prefix."""
     rules = {"atec": DecisionRule("atec", 0.9, Isotonic(pairs=3, scores=[0.0], fitted=[0.5]))}
     (arguments,) = parse(["--model", "m"], SimilarityArguments)
-    assert choose_rule(rules, arguments)[0] is rules["atec"]
+    assert rule_and_note(rules, arguments)[0] is rules["atec"]
     arguments.corpus = "ate"
     with pytest.raises(InputError, match="--corpus ate: .* atec"):
-        choose_rule(rules, arguments)
+        rule_and_note(rules, arguments)
 
 
 def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, capsys):

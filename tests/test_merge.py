@@ -72,16 +72,27 @@ def test_weights_of_cross_encoders(merge, models):
 def test_what_is_refused(merge, models):
     """Fails if a mean that is not defined is written."""
     cases = [
-        ("vectors", ["mean"], (), "--weights .* got 1 models"),
+        ("vectors", ["mean"], (), "--by vectors .*two or more"),
+        ("vectors", ["mean", "cls"], ("--dtype", "float16"), "--dtype"),
         ("vectors", ["mean", "cross1"], (), "--by vectors .*cross1 .*CrossEncoder"),
         ("weights", ["mean", "cls"], (), "differ in their pooling"),
-        ("vectors", ["mean", "cls"], ("--weights", "1", "-1"), "--weights .* 2 models and 1 -1"),
+        ("vectors", ["mean", "cls"], ("--weights", "1", "-1"), "--weights .* 2 models, got 1 -1"),
     ]
     before = sorted(models.iterdir())
     for by, names, flags, message in cases:
         with pytest.raises(InputError, match=message):
             merge(by, *names, flags=flags)
         assert sorted(models.iterdir()) == before
+
+
+def test_half_precision_halves_the_folder(merge, models):
+    """Fails if a folder of float16 is not half as large, or answers unlike the model that was measured."""
+    merge("weights", "mean", flags=("--dtype", "float16"))
+    sizes = [(models / name / "model.safetensors").stat().st_size for name in ("mean", "made")]
+    assert sizes[1] < 0.6 * sizes[0]
+    pair = ("怎么还款", "如何还款")
+    before, after = (load_model(str(models / name)).similarity(*pair) for name in ("mean", "made"))
+    assert before != after == pytest.approx(before, abs=1e-2)
 
 
 def test_a_folder_is_complete_or_absent(merge, models, monkeypatch):

@@ -91,16 +91,17 @@ def threshold_of(model: str, threshold: float | None) -> float:
     """The threshold as given, or the one of the model."""
     if threshold is not None:
         return threshold
+    from cosent.evaluation.calibration import choose_rule
     from cosent.run import decision_rules
 
     rules = decision_rules(model)
-    if len(rules) != 1:
+    if (rule := choose_rule(rules, None, model)) is None:
         names = ", ".join(f"{rule.threshold:.4f} ({name})" for name, rule in rules.items())
         raise InputError(
             f"{model} has {names or 'no threshold, since it was not trained here on labels of 0 and 1'}. Give "
             "--threshold, e.g. 0.9, and look at --pairs."
         )
-    return next(iter(rules.values())).threshold
+    return rule.threshold
 
 
 class KeptApart:

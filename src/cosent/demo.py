@@ -9,7 +9,7 @@ The page is for this machine alone, and neither it nor the server asks any other
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import option, run
 from cosent.errors import InputError
 
 
@@ -17,7 +17,7 @@ from cosent.errors import InputError
 class DemoArguments:
     """Models to try, and what they search."""
 
-    model: str = option(REQUIRED, "Folder of a trained model of either tower, a shipped encoder or a Hub id.")
+    model: str = option("similar", "Folder of a trained model of either tower, a shipped model or a Hub id.")
     cross: str | None = option(None, "Cross-encoder, which scores pairs too and reranks what --model found.")
     student: str | None = option(None, "Student, which writes paraphrases.")
     index: str | None = option(None, "To search: unit vectors that `cosent encode` wrote, or a folder of them.")

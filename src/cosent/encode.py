@@ -25,7 +25,6 @@ from cosent.models.prompts import check_line_breaks, warn_of_other_prompts
 class EncodeArguments:
     """Input, output and speed of encoding."""
 
-    model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
     text: list[str] = option(
         REQUIRED, "Files of any length, or patterns such as 'part-*.parquet': txt (one sentence per line), tsv, csv, "
         "jsonl, parquet, xlsx; text also as .gz.", commas=True,
@@ -34,6 +33,7 @@ class EncodeArguments:
         REQUIRED, "File to write, x.npy: float32, a row per sentence; numpy.load(..., mmap_mode='r'). Any other name "
         "is that of a folder, which gets one such file per input.",
     )  # fmt: skip
+    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
     text_column: str | None = option(None, "Column of the sentences; default: text or sentence, or the only one.")
     keep: list[str] | None = option(None, "Columns to keep row for row in x.rows.parquet next to x.npy.", commas=True)
     shard: str | None = option(

@@ -17,7 +17,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 
-from cosent.cli import REQUIRED, option, refuse_below_1, refuse_changed, run
+from cosent.cli import option, refuse_below_1, refuse_changed, run
 from cosent.data.corpus import Corpus
 from cosent.data.files import (
     AS_USUAL,
@@ -91,7 +91,7 @@ OF_CORPUS = ("text_columns", "label_column", "split", "threshold", "find_thresho
 class EvaluateArguments:
     """Model, corpus and threshold of an evaluation."""
 
-    model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
+    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
     corpus: str | None = option(None, "Prepared corpus: a name under --data_dir, or a folder.")
     pairs: str | None = option(
         None, "Instead: file with a labelled pair per row: txt or tsv (tabs), csv, jsonl, parquet, xlsx; text also as "

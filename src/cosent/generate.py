@@ -7,7 +7,7 @@ cosent generate --model runs/student --text questions.xlsx --text_column questio
 import json
 from dataclasses import dataclass
 
-from cosent.cli import REQUIRED, option, refuse_changed, run
+from cosent.cli import option, refuse_changed, run
 from cosent.data.files import SENTENCE, check_output, open_table, table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -17,7 +17,7 @@ from cosent.errors import InputError
 class GenerateArguments:
     """Input and sampling parameters of generation."""
 
-    model: str = option(REQUIRED, "Folder of a student, or a published RoFormer-Sim.")
+    model: str = option("similar-writer", "Folder of a student, or a published RoFormer-Sim.")
     sentences: list[str] | None = option(None, "Sentences to generate similar ones for.", positional=True, commas=True)
     text: str | None = option(
         None,

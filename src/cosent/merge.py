@@ -19,13 +19,14 @@ PAIRS = [("今天天气不错", "今天天气很好"), ("我喜欢北京", "我�
 class MergeArguments:
     """Models to merge, and how."""
 
-    models: list[str] = option(REQUIRED, "Folders of trained models, shipped encoders or Hub ids; two or more.")
+    models: list[str] = option(REQUIRED, "Folders of trained models, shipped models or Hub ids.")
     by: str = option(REQUIRED, "What is averaged.", ("vectors", "weights"))
     output: str = option(REQUIRED, "Folder to write.")
     weights: list[float] | None = option(None, "A positive number for each model; default: equal ones.")
-    corpus: str | None = option(
-        None, "Prepared corpus whose validation split finds threshold and probabilities; default: none are found."
+    corpus: list[str] | None = option(
+        None, "Prepared corpora whose validation splits find threshold and probabilities; default: none are found."
     )
+    dtype: str = option("float32", "Type of the saved weights; float16 halves the folder.", ("float32", "float16"))
     data_dir: str = option("data", "Folder of the prepared corpora.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
@@ -42,9 +43,15 @@ def main(args: MergeArguments) -> None:
     if output.exists():
         raise InputError(f"--output {output} exists. Name another folder, or remove it.")
     weights = shares(args.weights, len(args.models))
-    corpus = None if args.corpus is None else load_corpus(args.corpus, args.data_dir)
+    if args.by == "vectors" and (len(args.models) == 1 or args.dtype == "float16"):
+        raise InputError("--by vectors keeps two or more models as they are. Use --by weights, without --dtype.")
+    corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
     model = merged(args).to(choose_device(args.device))
-    evaluation = evaluate(model, corpus)
+    saved = {}
+    if args.dtype == "float16":
+        saved["state_dict"] = model.half().state_dict()
+        model.float()  # scored as it will be loaded
+    evaluation = evaluate(model, corpora)
     record = RunRecord(
         recipe=asdict(args) | {"model_name_or_path": common_start(args.models) if args.by == "weights" else None},
         environment=environment(),
@@ -52,14 +59,14 @@ def main(args: MergeArguments) -> None:
         seconds=time.time() - start,
         history=[],
         footprint=footprint(model, None),
-        corpora={} if corpus is None else {corpus.manifest.name: CorpusRecord.of(corpus.folder)},
+        corpora={corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in corpora},
         after=evaluation.metrics,
         thresholds=evaluation.thresholds,
         calibrations=evaluation.calibrations,
         prompts=model.prompts.sides(),
     )
     with writing(args.output), complete_folder(output) as folder:
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, **saved)
         record.proof = prove(model, folder)
         write_card(folder, record, output.name)
         record.save(folder)
@@ -85,26 +92,25 @@ def merged(args: MergeArguments):
     return VectorEnsemble(models, args.weights) if args.by == "vectors" else average(models, args.models, args.weights)
 
 
-def evaluate(model, corpus):
-    """Scores the validation split; for labels of 0 and 1 also finds threshold and map to probabilities.
+def evaluate(model, corpora):
+    """Scores the validation splits; for labels of 0 and 1 also finds threshold and map to probabilities.
 
     Nothing is found without a corpus, since the thresholds of members mean nothing for their mean.
     """
-    from cosent.evaluation.calibration import fit_calibration
-    from cosent.evaluation.metrics import SimilarityMetrics, can_rank, find_threshold
+    from cosent.evaluation.metrics import SimilarityMetrics, can_rank
     from cosent.training.evaluation import Evaluation
 
     evaluation = Evaluation()
-    if corpus is None:
-        return evaluation
-    name, rows, labels = corpus.manifest.name, corpus.split("validation"), corpus.labels("validation")
-    scores = model.similarity(rows["sentence1"][:], rows["sentence2"][:], show_progress_bar=True)
-    if corpus.manifest.label_kind == "binary" and can_rank(labels):
-        evaluation.thresholds[name] = find_threshold(scores, labels)[0]
-        evaluation.calibrations[name] = fit_calibration(scores, labels)
-    threshold = evaluation.thresholds.get(name)
-    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
-    evaluation.metrics[name] = {"validation": metrics}
+    for corpus in corpora:
+        name, rows, labels = corpus.manifest.name, corpus.split("validation"), corpus.labels("validation")
+        scores = model.similarity(rows["sentence1"][:], rows["sentence2"][:], show_progress_bar=True)
+        evaluation.scores[name] = {"validation": {"labels": labels, "scores": scores}}
+        if corpus.manifest.label_kind == "binary" and can_rank(labels):
+            evaluation.decide(name, scores, labels)
+        threshold = evaluation.thresholds.get(name)
+        metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
+        evaluation.metrics[name] = {"validation": metrics}
+    evaluation.decide_jointly(list(evaluation.scores))
     return evaluation
 
 

@@ -121,18 +121,19 @@ def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], lis
         )
         return lambda hits: hits if rule.answers(hits[0].cosine, hits[1].cosine if len(hits) > 1 else -1.0) else []
     if args.min_probability is not None:
+        from cosent.evaluation.calibration import choose_rule
         from cosent.run import decision_rules
 
         model = args.rerank or model
         rules = decision_rules(model)
-        name = args.corpus or next(iter(rules), "")
-        if name not in rules or (args.corpus is None and len(rules) > 1):
+        chosen = choose_rule(rules, args.corpus, model)
+        if chosen is None:
             raise InputError(
                 f"--min_probability: {model} has probabilities for {', '.join(rules) or 'no corpus'}. "
                 + ("Name one with --corpus." if rules else "Give --min_score, or train it on labels of 0 and 1.")
             )
-        least = args.min_probability
-        return lambda hits: [hit for hit in hits if rules[name].probabilities([hit.score])[0] >= least]
+        least, chosen_rule = args.min_probability, chosen
+        return lambda hits: [hit for hit in hits if chosen_rule.probabilities([hit.score])[0] >= least]
     if args.min_score is not None:
         return lambda hits: [hit for hit in hits if hit.score >= args.min_score]
     return list

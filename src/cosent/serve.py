@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import option, run
 from cosent.encoders import resolve
 from cosent.errors import InputError
 
@@ -34,9 +34,9 @@ WAITING = 256  # requests; one more is answered with 503
 class ServeArguments:
     """Models to serve, and where."""
 
-    model: str = option(REQUIRED, "Folder of a trained model of either tower, a shipped encoder or a Hub id.")
+    model: str = option("similar", "Folder of a trained model of either tower, a shipped model or a Hub id.")
     rerank: str | None = option(None, "Model for /rerank, best a cross-encoder; default: --model.")
-    corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: the only one.")
+    corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
     port: int = option(8000, "Port.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
@@ -51,6 +51,7 @@ def main(args: ServeArguments) -> None:
     import uvicorn
 
     from cosent.compute.onednn import choose_device
+    from cosent.evaluation.calibration import choose_rule
     from cosent.inference.embedding import quantized
     from cosent.models.auto import load_model
     from cosent.run import decision_rules
@@ -58,12 +59,7 @@ def main(args: ServeArguments) -> None:
     device = choose_device(args.device, args.int8)
     models = [load_model(path).to(device).eval() for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
     models = [quantized(model) if args.int8 else model for model in models]
-    rules = decision_rules(args.model)
-    if args.corpus is not None and args.corpus not in rules:
-        raise InputError(
-            f"--corpus {args.corpus}: {args.model} has probabilities for {', '.join(rules) or 'no corpus'}."
-        )
-    rule = rules.get(args.corpus or "", next(iter(rules.values())) if len(rules) == 1 else None)
+    rule = choose_rule(decision_rules(args.model), args.corpus, args.model)
     app = build(args.model, models[0], models[-1], rule, os.environ.get(KEY_VARIABLE))
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cosent.cli import REQUIRED, option, refuse_below_1, refuse_changed, run
+from cosent.cli import option, refuse_below_1, refuse_changed, run
 from cosent.data.files import (
     OF_TABLES,
     PAIR,
@@ -32,6 +32,7 @@ from cosent.data.files import (
 )
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.evaluation.calibration import choose_rule
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 
 CHUNK = 32768  # pairs read, scored and written at a time
@@ -42,7 +43,7 @@ UNLIKELY = 1e-4  # a share at which EM has run to an end of its range
 class SimilarityArguments:
     """Sentences to compare."""
 
-    model: str = option(REQUIRED, "Folder of a trained model, a shipped encoder or a Hub id.")
+    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
     sentences: list[str] | None = option(None, "Sentences, in pairs.", positional=True, commas=True)
     pairs: str | None = option(
         None, "Instead of sentences: file with a pair per row, of any length: txt or tsv (tabs), csv, jsonl, parquet, "
@@ -61,9 +62,7 @@ class SimilarityArguments:
         "parquet, xlsx; default: lines on stdout."
     )  # fmt: skip
     json: bool = option(False, "Print a JSON line per pair.")
-    corpus: str | None = option(
-        None, "Corpus whose threshold and probabilities to use; default: the only one that the model has them for."
-    )
+    corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
     base_rate: str | None = option(
         None, "Share of similar pairs among yours, as 0.001, which probabilities and verdicts then hold for; auto: "
         "estimated from the scores of all --pairs; default: that of the corpus."
@@ -92,7 +91,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
     model = load_model(args.model).to(choose_device(args.device))
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
     warn_of_other_prompts(args.model, *prompts)
-    rule, note = choose_rule(rules, args, prompts)
+    rule, note = rule_and_note(rules, args, prompts)
     print(note, file=sys.stderr)
     columns = table.sentences if table else ("sentence1", "sentence2")
     scores, known, written = array("d"), array("d"), 0
@@ -210,23 +209,17 @@ def show(rows: list[dict], columns: tuple[str, str], label: str | None, known: a
     sys.stdout.flush()
 
 
-def choose_rule(rules: dict, args: SimilarityArguments, prompts: tuple[str, str] = ("", "")):
-    """The decision rule of `--corpus`, or the only one, or None; and a note about it for the user.
+def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, str] = ("", "")):
+    """The decision rule, see `choose_rule`, or None; and a note about it for the user.
 
     Args:
         prompts: texts in front of both sentences; a rule that was found with others says nothing about these scores.
     """
-    names = " ".join(rules)
-    if args.corpus is not None and args.corpus not in rules:
-        raise InputError(
-            f"--corpus {args.corpus}: {args.model} has a threshold and probabilities for {names or 'no corpus'}. Name "
-            "one of these, or leave it out."
-        )
+    rule = choose_rule(rules, args.corpus, args.model)
     if not rules:
         return None, "score; no probability or verdict, since this model was not trained here on labels of 0 and 1"
-    if args.corpus is None and len(rules) > 1:
-        return None, f"score; for probability and verdict choose --corpus {names.replace(' ', ' or ')}"
-    rule = rules[args.corpus or names]
+    if rule is None:
+        return None, f"score; for probability and verdict choose --corpus {' or '.join(rules)}"
     if rule.prompts != prompts:
         return None, f"score; no probability or verdict, since this model was trained with {described(rule.prompts)}"
     return rule, f"score, probability and verdict (at {rule.threshold:.4f}) as on {rule.corpus} validation"

@@ -12,7 +12,7 @@ import numpy as np
 
 from cosent.data.files import LABEL_NAMES, PAIR, is_label, open_table, value_of
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule
+from cosent.evaluation.calibration import DecisionRule, choose_rule
 from cosent.inference.index import Hit, Index
 from cosent.models.bi_encoder import Embedder, TextModel
 from cosent.models.student import Student
@@ -55,8 +55,9 @@ class Judge:
     def of(cls, folder: str, model: TextModel) -> "Judge":
         """A judge with the rules of its folder that were found with the prompts it reads here."""
         prompts = model.prompts.sides()
-        rules = [rule for rule in decision_rules(folder).values() if rule.prompts == prompts]
-        return cls(model, rules, "/".join(Path(folder).parts[-2:]))
+        rules = {name: rule for name, rule in decision_rules(folder).items() if rule.prompts == prompts}
+        chosen = choose_rule(rules, None, folder)
+        return cls(model, [chosen] if chosen else [*rules.values()], "/".join(Path(folder).parts[-2:]))
 
     @property
     def is_cosine(self) -> bool:

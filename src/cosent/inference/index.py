@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.cli import REQUIRED, option
+from cosent.cli import option
 from cosent.data.pairs import read_texts
 from cosent.errors import InputError
 from cosent.inference.neighbours import Vectors, approximate, nearest
@@ -35,7 +35,7 @@ LENGTHS = 1000  # vectors whose length is checked
 class IndexArguments:
     """The sentences, and the model that compares them."""
 
-    model: str = option(REQUIRED, "Bi-encoder: folder of a trained model, a shipped encoder or a Hub id.")
+    model: str = option("similar", "Bi-encoder: folder of a trained model, a shipped model or a Hub id.")
     index: str | None = option(None, "Vectors that `cosent encode` wrote with --normalize, or a folder of them.")
     text: list[str] | None = option(
         None, "Instead: text files, a sentence per line; embedded once, and cached by model and text."

@@ -177,9 +177,9 @@ class VectorEnsemble(Embedder):
 def shares(weights: Sequence[float] | None, models: int) -> list[float]:
     """Weights of models, scaled to a sum of 1; equal ones for None."""
     numbers = [1.0] * models if weights is None else list(weights)
-    if models < 2 or len(numbers) != models or not all(0 < number < np.inf for number in numbers):
+    if len(numbers) != models or not all(0 < number < np.inf for number in numbers):
         raise InputError(
-            f"--weights takes one positive number for each of two models or more, got {models} models and "
+            f"--weights takes one positive number for each of the {models} models, got "
             f"{' '.join(f'{number:g}' for number in numbers)}."
         )
     return [number / sum(numbers) for number in numbers]

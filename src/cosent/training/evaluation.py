@@ -13,7 +13,7 @@ from cosent.data.corpus import Corpus
 from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.retrieval import RetrievalArguments, RetrievalTask, retrieval_task
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Calibration, calibration_metrics, fit_calibration
+from cosent.evaluation.calibration import JOINT, Calibration, calibration_metrics, fit_calibration
 from cosent.evaluation.metrics import SimilarityMetrics, can_rank, find_threshold
 from cosent.evaluation.retrieval import METRICS, mean_intervals
 from cosent.evaluation.significance import resampled_spearman
@@ -67,11 +67,26 @@ class Evaluation:
     queries: dict[str, dict[str, tuple[str, dict[str, np.ndarray]]]] = field(default_factory=dict)
     written: Written | None = None
 
+    def decide(self, name: str, scores: np.ndarray, labels: np.ndarray) -> None:
+        """Finds threshold and calibration on validation pairs with labels of 0 and 1."""
+        self.thresholds[name] = find_threshold(scores, labels)[0]
+        self.calibrations[name] = fit_calibration(scores, labels)
+
+    def decide_jointly(self, names: list[str]) -> None:
+        """Finds threshold and calibration `JOINT` on the validation pairs of several corpora, if there are several."""
+        joined = [self.scores[name]["validation"] for name in names if name in self.calibrations]
+        if len(joined) > 1:
+            scores, labels = (np.concatenate([pairs[column] for pairs in joined]) for column in ("scores", "labels"))
+            self.decide(JOINT, scores, labels)
+
 
 def evaluate_splits(
-    trainer: PairTrainer, sets: EvaluationSets, tower: str, binary: list[str], final: bool
+    trainer: PairTrainer, sets: EvaluationSets, tower: str, binary: list[str], trained: list[str], final: bool
 ) -> Evaluation:
     """Evaluates every split; `final`, with intervals, and thresholds and calibrations of the corpora in `binary`.
+
+    A model of several such corpora also gets a threshold and a calibration named `JOINT`, from the validation pairs of
+    those in `trained` together.
 
     Accuracy and F1 of both splits use the threshold that is most accurate on validation. For comparison with projects
     that choose it on test, the test split also has `oracle_threshold` and `oracle_accuracy`, which no deployed model
@@ -83,8 +98,7 @@ def evaluate_splits(
         scored = {split: (output.predictions["scores"], output.label_ids) for split, output in predicted.items()}
         rankable = [split for split, (_, labels) in scored.items() if final and name in binary and can_rank(labels)]
         if "validation" in rankable:
-            result.thresholds[name] = find_threshold(*scored["validation"])[0]
-            result.calibrations[name] = fit_calibration(*scored["validation"])
+            result.decide(name, *scored["validation"])
         metrics = result.metrics.setdefault(name, {})
         for split, (scores, labels) in scored.items():
             metrics[split] = SimilarityMetrics().compute(
@@ -108,6 +122,7 @@ def evaluate_splits(
             metrics["test"] |= {"oracle_threshold": oracle[0], "oracle_accuracy": oracle[1]}
         if name in result.calibrations and "test" in scored:
             metrics["test"] |= calibration_metrics(result.calibrations[name], *scored["test"], tower)
+    result.decide_jointly(trained)
     return result
 
 
