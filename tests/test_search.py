@@ -42,7 +42,7 @@ def folder(tiny_model, tmp_path_factory):
 
 
 def encoded(text, output, model, **changes):
-    encode(EncodeArguments(str(model), [str(text)], str(output), **{"normalize": True, "device": "cpu"} | changes))
+    encode(EncodeArguments([str(text)], str(output), str(model), **{"normalize": True, "device": "cpu"} | changes))
 
 
 @pytest.fixture

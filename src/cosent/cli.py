@@ -45,6 +45,7 @@ JOBS = {
     "dedup": "find near-duplicates in a file",
     "similarity": "score pairs of sentences",
     "generate": "generate sentences similar to a given one",
+    "export": "write a model as ONNX or OpenVINO, with all that runs it",
     "serve": "answer requests for embeddings, reranking and similarities over HTTP",
     "demo": "try models on a page in the browser",
     "publish": "publish a model on the Hub, with its card",

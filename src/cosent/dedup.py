@@ -91,8 +91,7 @@ def threshold_of(model: str, threshold: float | None) -> float:
     """The threshold as given, or the one of the model."""
     if threshold is not None:
         return threshold
-    from cosent.evaluation.calibration import choose_rule
-    from cosent.run import decision_rules
+    from cosent.run import choose_rule, decision_rules
 
     rules = decision_rules(model)
     if (rule := choose_rule(rules, None, model)) is None:

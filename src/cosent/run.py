@@ -17,7 +17,7 @@ import numpy as np
 
 from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
 from cosent.errors import InputError, write_atomically
-from cosent.evaluation.calibration import Calibration, DecisionRule, calibration_from
+from cosent.evaluation.calibration import JOINT, Calibration, DecisionRule, calibration_from
 
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"
@@ -275,6 +275,20 @@ def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
         return {}
     return {name: DecisionRule(name, record.thresholds[name], calibration, record.prompts)
             for name, calibration in record.calibrations.items()}  # fmt: skip
+
+
+def choose_rule(rules: dict[str, DecisionRule], corpus: str | None, model: str) -> DecisionRule | None:
+    """The rule of a corpus; without one, that of all corpora together, or the only one, or None.
+
+    Raises:
+        InputError: the model has no rule of this corpus.
+    """
+    if corpus is not None and corpus not in rules:
+        raise InputError(
+            f"--corpus {corpus}: {model} has a threshold and probabilities for {' '.join(rules) or 'no corpus'}. Name "
+            "one of these, or leave it out."
+        )
+    return rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
 
 
 @contextmanager

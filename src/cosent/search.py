@@ -121,8 +121,7 @@ def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], lis
         )
         return lambda hits: hits if rule.answers(hits[0].cosine, hits[1].cosine if len(hits) > 1 else -1.0) else []
     if args.min_probability is not None:
-        from cosent.evaluation.calibration import choose_rule
-        from cosent.run import decision_rules
+        from cosent.run import choose_rule, decision_rules
 
         model = args.rerank or model
         rules = decision_rules(model)

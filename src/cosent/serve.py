@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -34,7 +35,7 @@ WAITING = 256  # requests; one more is answered with 503
 class ServeArguments:
     """Models to serve, and where."""
 
-    model: str = option("similar", "Folder of a trained model of either tower, a shipped model or a Hub id.")
+    model: str = option("similar", "Trained model of either tower, exported bundle, shipped model or Hub id.")
     rerank: str | None = option(None, "Model for /rerank, best a cross-encoder; default: --model.")
     corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
@@ -51,15 +52,26 @@ def main(args: ServeArguments) -> None:
     import uvicorn
 
     from cosent.compute.onednn import choose_device
-    from cosent.evaluation.calibration import choose_rule
+    from cosent.evaluation.calibration import DecisionRule, calibration_from
+    from cosent.inference.bundle import Bundle
     from cosent.inference.embedding import quantized
     from cosent.models.auto import load_model
-    from cosent.run import decision_rules
+    from cosent.run import choose_rule, decision_rules
 
     device = choose_device(args.device, args.int8)
-    models = [load_model(path).to(device).eval() for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
-    models = [quantized(model) if args.int8 else model for model in models]
-    rule = choose_rule(decision_rules(args.model), args.corpus, args.model)
+
+    def load(path: str):
+        if Path(path, "bundle.json").is_file():
+            return Bundle(path)
+        model = load_model(path).to(device).eval()
+        return quantized(model) if args.int8 else model
+
+    models = [load(path) for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
+    rules = decision_rules(args.model)
+    if isinstance(models[0], Bundle) and (saved := models[0].settings)["calibration"]:
+        rule = DecisionRule(saved["corpus"], saved["threshold"], calibration_from(saved["calibration"]))
+        rules = {saved["corpus"]: rule}
+    rule = choose_rule(rules, args.corpus, args.model)
     app = build(args.model, models[0], models[-1], rule, os.environ.get(KEY_VARIABLE))
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False)
 
@@ -106,7 +118,7 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
 
     Args:
         name: of the model, in answers.
-        model, reranker: any `TextModel`; the same one may be both.
+        model, reranker: any `TextModel` or `Bundle`; the same one may be both.
         rule: the `DecisionRule` of `/similarity`.
         key: token that requests need.
     """
@@ -114,8 +126,6 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
     from pydantic import AfterValidator, BaseModel, Field
-
-    from cosent.models.bi_encoder import Embedder
 
     def check_text(text: str) -> str:
         if len(text) > MOST_CHARACTERS:
@@ -152,7 +162,8 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
 
         return scores
 
-    embeddings = Batches(lambda texts: model.encode(texts, normalize=True)) if isinstance(model, Embedder) else None
+    width = getattr(model, "embedding_dimension", None)
+    embeddings = Batches(lambda texts: model.encode(texts, normalize=True)) if width else None
     similarities = Batches(scores_by(model))
     reranking = similarities if reranker is model else Batches(scores_by(reranker))
 
@@ -196,15 +207,15 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         if embeddings is None:
             raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
         texts = [asked.input] if isinstance(asked.input, str) else asked.input
-        if asked.dimensions not in (None, model.embedding_dimension):
-            raise HTTPException(422, f"dimensions: this model has {model.embedding_dimension}")
+        if asked.dimensions not in (None, width):
+            raise HTTPException(422, f"dimensions: this model has {width}")
         vectors = await embeddings.results(texts)
         as_base64 = asked.encoding_format == "base64"
         data = [
             {"object": "embedding", "index": index, "embedding": encoded(vector) if as_base64 else vector.tolist()}
             for index, vector in enumerate(vectors)
         ]
-        tokens = sum(map(len, model.tokenizer(texts, truncation=True, max_length=model.max_length)["input_ids"]))
+        tokens = sum(map(model.count_tokens, texts))
         return {
             "object": "list",
             "data": data,

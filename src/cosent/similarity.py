@@ -32,8 +32,8 @@ from cosent.data.files import (
 )
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.evaluation.calibration import choose_rule
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
+from cosent.run import choose_rule
 
 CHUNK = 32768  # pairs read, scored and written at a time
 UNLIKELY = 1e-4  # a share at which EM has run to an end of its range

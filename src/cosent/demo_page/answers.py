@@ -12,11 +12,11 @@ import numpy as np
 
 from cosent.data.files import LABEL_NAMES, PAIR, is_label, open_table, value_of
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule, choose_rule
+from cosent.evaluation.calibration import DecisionRule
 from cosent.inference.index import Hit, Index
 from cosent.models.bi_encoder import Embedder, TextModel
 from cosent.models.student import Student
-from cosent.run import decision_rules
+from cosent.run import choose_rule, decision_rules
 
 TOP, CANDIDATES = 10, 50  # sentences shown, and read again by the cross-encoder
 SAMPLES, KEPT = 60, 20  # paraphrases drawn, and shown

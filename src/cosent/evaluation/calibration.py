@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cosent.errors import InputError
-
 BINS = 15
 LEAST = 1e-7  # of float32, in which models compute: a probability of 0 or 1 counts as this far from it
 FOLDS = 5
@@ -224,20 +222,6 @@ class DecisionRule:
         if self.base_rate is not None:
             return self.probabilities(scores) >= 0.5
         return np.asarray(scores, dtype=np.float64) >= self.threshold
-
-
-def choose_rule(rules: dict[str, DecisionRule], corpus: str | None, model: str) -> DecisionRule | None:
-    """The rule of a corpus; without one, that of all corpora together, or the only one, or None.
-
-    Raises:
-        InputError: the model has no rule of this corpus.
-    """
-    if corpus is not None and corpus not in rules:
-        raise InputError(
-            f"--corpus {corpus}: {model} has a threshold and probabilities for {' '.join(rules) or 'no corpus'}. Name "
-            "one of these, or leave it out."
-        )
-    return rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
 
 
 def calibration_metrics(

@@ -101,7 +101,7 @@ class Pooling(nn.Module):
             index = mask.int().argmax(dim=1)  # the first of equal ones
             if mode == "lasttoken":
                 index = mask.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)
-            return tokens.take_along_dim(index[:, None, None], dim=1)[:, 0]
+            return tokens[torch.arange(tokens.shape[0], device=tokens.device), index]
         if mode == "max":
             return tokens.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
         if mode == "attention":

@@ -1,0 +1,123 @@
+"""Compare sentences with this bundle, in Python or by `python run.py 怎么还款 如何还款`; `--vectors` prints embeddings.
+
+bundle = Bundle("faq.onnx")
+scores = bundle.similarity(["怎么还款"], ["如何还款"])
+bundle.probabilities(scores), bundle.similar(scores)
+
+Needs numpy, tokenizers, and onnxruntime or openvino. `cosent export` wrote this file.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+FORM = 1  # of the folder
+
+
+class Bundle:
+    """A bi-encoder or a cross-encoder in a folder; `settings` is its `bundle.json`."""
+
+    def __init__(self, folder=Path(__file__).parent):
+        folder = Path(folder)
+        if not (folder / "bundle.json").is_file():
+            raise ValueError(f"{folder} is no bundle: it has no bundle.json. Name a folder that cosent export wrote.")
+        self.settings = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
+        if self.settings.get("form") != FORM:
+            raise ValueError(f"{folder} has form {self.settings.get('form')}, expected {FORM}. Use the run.py in it.")
+        for name in self.settings["files"]:
+            if not (folder / name).is_file():
+                raise ValueError(f"{folder / name} is missing. Copy the whole folder, or export the model again.")
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.enable_truncation(self.settings["max_length"])
+        self.tokenizer.enable_padding(pad_id=self.settings["pad_id"], pad_token=self.settings["pad_token"])
+        self.compute = compiled(folder / self.settings["files"][0])
+
+    @property
+    def embedding_dimension(self):
+        """Width of a vector; None for a cross-encoder."""
+        return self.settings["embedding_dimension"]
+
+    def count_tokens(self, text):
+        """Tokens of a text without special ones."""
+        return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def outputs(self, texts, batch_size=32):
+        """Vectors `(texts, width)` of texts, or scores `(pairs,)` of pairs of texts, in their order."""
+        rows = sorted(range(len(texts)), key=lambda row: len("".join(texts[row])))
+        parts = []
+        for start in range(0, len(rows), batch_size):
+            batch = self.tokenizer.encode_batch([texts[row] for row in rows[start : start + batch_size]])
+            columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+            names = self.settings["inputs"]
+            parts.append(
+                self.compute({name: np.array([getattr(one, columns[name]) for one in batch]) for name in names})
+            )
+        outputs = np.concatenate(parts)
+        outputs[rows] = outputs.copy()
+        return outputs
+
+    def encode(self, sentences, normalize=True, prompt=None):
+        """Vectors `(sentences, width)` of a bi-encoder, of length 1 unless `normalize` is False."""
+        prompt = self.settings["prompts"][0] if prompt is None else prompt
+        vectors = self.outputs([prompt + sentence for sentence in sentences])
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize else vectors
+
+    def similarity(self, first, second):
+        """Scores `(pairs,)`: cosines of a bi-encoder, logits of a cross-encoder."""
+        prompts = self.settings["prompts"]
+        if self.settings["tower"] == "cross_encoder":
+            return self.outputs([(prompts[0] + one, other) for one, other in zip(first, second, strict=True)])
+        one, other = self.encode(first, prompt=prompts[0]), self.encode(second, prompt=prompts[1])
+        return (one * other).sum(axis=1)
+
+    def probabilities(self, scores):
+        """Probability that each pair is similar, by the map that training fitted on validation."""
+        fit, scores = self.settings["calibration"], np.asarray(scores, dtype=np.float64)
+        if fit["method"] == "platt":
+            curve = 1 / (1 + np.exp(-fit["slope"] * scores - fit["intercept"]))
+        else:
+            curve = np.interp(scores, fit["scores"], fit["fitted"])
+        least = 1 / (fit["pairs"] + 2)
+        return np.clip(curve, least, 1 - least)
+
+    def similar(self, scores):
+        """Whether each score reaches the threshold of validation."""
+        return np.asarray(scores) >= self.settings["threshold"]
+
+
+def compiled(file):
+    """The graph, as a function of its named inputs."""
+    if file.suffix == ".onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        return lambda inputs: session.run(None, inputs)[0]
+    import openvino
+
+    model = openvino.Core().compile_model(str(file), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda inputs: model(inputs)[0].copy()
+
+
+def main():
+    sentences, bundle = [word for word in sys.argv[1:] if word != "--vectors"], Bundle()
+    if "--vectors" in sys.argv:
+        for sentence, vector in zip(sentences, bundle.encode(sentences), strict=True):
+            print(json.dumps({"text": sentence, "vector": [round(float(x), 6) for x in vector]}, ensure_ascii=False))
+        return
+    if not sentences or len(sentences) % 2:
+        sys.exit("Give sentences in pairs: python run.py 怎么还款 如何还款")
+    first, second = sentences[::2], sentences[1::2]
+    scores = bundle.similarity(first, second)
+    for one, other, score in zip(first, second, scores, strict=True):
+        row = {"sentence1": one, "sentence2": other, "score": round(float(score), 6)}
+        if bundle.settings["calibration"]:
+            row["probability"] = round(float(bundle.probabilities([score])[0]), 6)
+            row["verdict"] = "similar" if bundle.similar([score])[0] else "not similar"
+        print(json.dumps(row, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""`cosent export`: the bundle answers like the model, on a machine that has three packages."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cosent import decision_rules, load_model
+from cosent.cli import parse
+from cosent.errors import InputError
+from cosent.export import ARGUMENTS, main
+from cosent.inference.bundle import Bundle
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.prompts import Prompts
+
+for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
+    pytest.importorskip(package)
+SENTENCES = ["怎么还款", "如何还款", "好" * 90, "OPPO R11 多少钱?"]
+OTHERS = ["如何还款", "今天天气很好", "好", "三星 S8"]
+
+
+@pytest.fixture
+def export(tmp_path, capsys):
+    """A function that exports a model, and returns the folder of the bundle."""
+
+    def run(model, *flags):
+        main(*parse(["--model", str(model), "--output", str(tmp_path / "bundle"), *map(str, flags)], *ARGUMENTS))
+        return tmp_path / "bundle"
+
+    return run
+
+
+def test_a_bundle_needs_three_packages(export, bi_run, made_up):
+    """Fails if run.py needs more than numpy, tokenizers and the runtime, or score, probability or verdict differ."""
+    folder = export(bi_run.folder, "--corpus", made_up)
+    blocked = "import sys; sys.modules.update({name: None for name in ('torch', 'transformers', 'cosent', 'scipy')}); "
+    code = f"{blocked} import runpy; runpy.run_path({str(folder / 'run.py')!r}, run_name='__main__')"
+    command = [sys.executable, "-I", "-c", code, *SENTENCES[:2]]
+    answer = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    model, rule = load_model(str(bi_run.folder)), decision_rules(bi_run.folder)["made_up"]
+    score = model.similarity(*SENTENCES[:2])
+    assert answer["score"] == pytest.approx(score, abs=1e-5)
+    assert answer["probability"] == pytest.approx(rule.probabilities([score])[0], abs=1e-4)
+    assert answer["verdict"] == ("similar" if rule.similar([score])[0] else "not similar")
+
+
+def test_a_cross_encoder_in_openvino(export, cross_run, pairs):
+    """Fails if pairs are cut, padded or joined in another way than in training."""
+    folder = export(cross_run.folder, "--format", "openvino")
+    first, second, _ = zip(*pairs[:20], strict=True)
+    first, second = [*first, *SENTENCES], [*second, *OTHERS]
+    expected = load_model(str(cross_run.folder)).similarity(first, second)
+    np.testing.assert_allclose(Bundle(folder).similarity(first, second), expected, atol=1e-5)
+    assert np.ptp(expected) > 1e-3
+
+
+def test_a_student_and_prompts(export, tiny_student, tmp_path):
+    """Fails if a bundle leaves a prompt or the layers after the pooling out."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_student))
+    encoder.prompts = Prompts({"query": "查询："}, "query")
+    encoder.save_pretrained(tmp_path / "prompted")
+    vectors = Bundle(export(tmp_path / "prompted")).encode(SENTENCES)
+    np.testing.assert_allclose(vectors, encoder.encode(SENTENCES, normalize=True), atol=1e-5)
+    assert np.abs(vectors - encoder.encode(SENTENCES, normalize=True, prompt="")).max() > 1e-3
+
+
+def test_int8_is_refused_where_it_costs_too_much(export, bi_run, made_up, monkeypatch, tmp_path):
+    """Fails if int8 is written without a proof, or a failed proof leaves a folder."""
+    with pytest.raises(InputError, match="--corpus"):
+        export(bi_run.folder, "--int8")
+    monkeypatch.setattr("cosent.export.LEAST_AGREEMENT", 1.1)
+    with pytest.raises(InputError, match="same_verdicts"):
+        export(bi_run.folder, "--int8", "--corpus", made_up)
+    assert not (tmp_path / "bundle").exists()
+    monkeypatch.undo()
+    folder = export(bi_run.folder, "--int8", "--corpus", made_up)
+    scores = load_model(str(bi_run.folder)).similarity(SENTENCES, OTHERS)
+    assert 0 < np.abs(Bundle(folder).similarity(SENTENCES, OTHERS) - scores).max() < 0.1
+    with pytest.raises(InputError, match="exists"):
+        export(bi_run.folder)
+
+
+def test_a_damaged_bundle(export, tiny_model):
+    """Fails if a bundle of another version, or without one of its files, is read."""
+    folder = export(tiny_model)
+    settings = json.loads((folder / "bundle.json").read_text())
+    (folder / "bundle.json").write_text(json.dumps(settings | {"form": 0}))
+    with pytest.raises(ValueError, match="form 0"):
+        Bundle(folder)
+    (folder / "bundle.json").write_text(json.dumps(settings))
+    (folder / "model.onnx").unlink()
+    with pytest.raises(ValueError, match="model.onnx is missing"):
+        Bundle(folder)
+    with pytest.raises(ValueError, match="bundle.json"):
+        Bundle(folder.parent)
