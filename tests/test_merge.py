@@ -1,9 +1,11 @@
 """The job that makes one model of several."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from cosent import decision_rules, load_model
 from cosent.cli import parse
@@ -14,6 +16,7 @@ from cosent.evaluation.metrics import find_threshold
 from cosent.merge import MergeArguments, main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.student import Student
 from cosent.run import read_record
 from cosent.training import proof
 
@@ -93,6 +96,16 @@ def test_half_precision_halves_the_folder(merge, models):
     pair = ("怎么还款", "如何还款")
     before, after = (load_model(str(models / name)).similarity(*pair) for name in ("mean", "made"))
     assert before != after == pytest.approx(before, abs=1e-2)
+
+
+def test_a_student_keeps_writing(merge, tiny_student, models):
+    """Fails if a merged student loses the head that it generates with."""
+    shutil.copytree(tiny_student, models / "student")
+    merge("weights", "student", flags=("--dtype", "float16"))
+    before, after = (Student.from_pretrained(str(models / name)).state_dict() for name in ("student", "made"))
+    assert any(name.startswith("head.") for name in before)
+    for name, weight in before.items():
+        torch.testing.assert_close(after[name], weight.half().to(weight.dtype), rtol=0, atol=0)
 
 
 def test_a_folder_is_complete_or_absent(merge, models, monkeypatch):

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cosent.cli import REQUIRED, option, run
+from cosent.encoders import resolve
 from cosent.errors import InputError, complete_folder, writing
 
 PAIRS = [("今天天气不错", "今天天气很好"), ("我喜欢北京", "我不喜欢北京"), ("怎么还款", "如何还款")]  # of the proof
@@ -80,8 +81,10 @@ def merged(args: MergeArguments):
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
     from cosent.models.ensemble import VectorEnsemble, average
+    from cosent.models.student import Student, is_student
 
-    models = [load_model(name) for name in args.models]
+    students = args.by == "weights" and all(is_student(resolve(name)) for name in args.models)
+    models = [(Student.from_pretrained if students else load_model)(name) for name in args.models]
     kinds = {"bi-encoder": SentenceEncoder} | ({"cross-encoder": CrossEncoder} if args.by == "weights" else {})
     for name, model in zip(args.models, models, strict=True):
         if not isinstance(model, tuple(kinds.values())):

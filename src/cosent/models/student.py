@@ -15,7 +15,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decoding import Sampling, rank_candidates, unilm_mask, write_targets
-from cosent.models.folder import submodule_state
+from cosent.models.folder import read_json, submodule_state
 from cosent.models.loading import (
     dropout_changes,
     keep_layers,
@@ -27,6 +27,11 @@ from cosent.models.loading import (
 )
 from cosent.models.modules import load_modules
 from cosent.models.pooling import LINEAR_CLS, Pooling
+
+
+def is_student(path: str) -> bool:
+    """Whether a folder holds a RoFormer with its language-model head, which can generate."""
+    return (read_json(path, "config.json") or {}).get("architectures") == ["RoFormerForMaskedLM"]
 
 
 class Student(SentenceEncoder):
