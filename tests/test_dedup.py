@@ -14,7 +14,7 @@ from cosent.encode import main as encode
 from cosent.errors import InputError
 from cosent.evaluation.calibration import DecisionRule, Platt
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.teacher import sentence_vectors
+from cosent.models.teacher import growing_vectors
 
 LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹果", "今天天气很好。", "怎么还款", "推荐一辆红车"]
 
@@ -22,8 +22,8 @@ LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹�
 @pytest.fixture
 def dedup(tiny_model, tmp_path, capsys, monkeypatch):
     """A function that runs the job on `LINES` and returns its lines of stdout, and stderr."""
-    cached = partial(sentence_vectors, cache=tmp_path / "cache")
-    monkeypatch.setattr("cosent.models.teacher.sentence_vectors", cached)
+    cached = partial(growing_vectors, cache=tmp_path / "cache")
+    monkeypatch.setattr("cosent.models.teacher.growing_vectors", cached)
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "bi")
     (tmp_path / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
 

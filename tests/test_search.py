@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from cosent.inference.vectors import VectorManifest, sample_hash
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.prompts import Prompts
-from cosent.models.teacher import sentence_vectors
+from cosent.models.teacher import growing_vectors
 from cosent.search import ARGUMENTS, main
 
 LINES = ["怎么还款", "如何还款", "今天天气很好", "红色的苹果", "我喜欢北京", "推荐一辆红车", "怎么还款"]
@@ -48,8 +49,8 @@ def encoded(text, output, model, **changes):
 @pytest.fixture
 def search(folder, tmp_path, capsys, monkeypatch):
     """A function that runs the job and returns its lines of stdout, and stderr."""
-    cached = partial(sentence_vectors, cache=tmp_path / "cache")
-    monkeypatch.setattr("cosent.models.teacher.sentence_vectors", cached)
+    cached = partial(growing_vectors, cache=tmp_path / "cache")
+    monkeypatch.setattr("cosent.models.teacher.growing_vectors", cached)
 
     def run(*flags, index=folder / "index/vectors.npy"):
         capsys.readouterr()
@@ -143,7 +144,7 @@ def test_prompts_of_queries_and_sentences(folder, tiny_model, tmp_path, caplog):
     index = Index.open(tmp_path / "vectors.npy", encoder)
     np.testing.assert_allclose(index.embed(["还款"]), encoder.encode(["问：还款"], normalize=True), atol=1e-6)
     np.testing.assert_allclose(index.embed(["还款"], ""), encoder.encode(["还款"], normalize=True), atol=1e-6)
-    for embed in (None, partial(sentence_vectors, cache=tmp_path / "cache")):
+    for embed in (None, partial(growing_vectors, cache=tmp_path / "cache")):
         own = Index.of(LINES, encoder, embed)
         np.testing.assert_allclose(own.vectors, index.vectors[: len(LINES)], atol=1e-6)
     assert "--prompt_name" not in caplog.text
@@ -195,6 +196,36 @@ def test_refusals(search, folder):
         index.search(["还款"], top=8)
     with pytest.raises(InputError, match="no sentence"):
         Index.of([], encoder)
+
+
+def test_only_new_lines_are_embedded(search, folder, tmp_path, monkeypatch):
+    """Fails if a file that grew is embedded again as a whole, or a line gets the vector of another."""
+    text, embedded, stock = tmp_path / "faq.txt", [], SentenceEncoder.encode
+    monkeypatch.setattr(
+        SentenceEncoder, "encode", lambda *args, **options: embedded.append(list(args[1])) or stock(*args, **options)
+    )
+    for lines in (LINES, ["怎么借钱", *LINES[1:]], LINES[1:3]):
+        text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        embedded.clear()
+        out, _ = search("--text", text, "--query", lines[-1], "--top", "1", "--json", index=None)
+        hit = json.loads(out[0])["hits"][0]
+        assert hit["sentence"] == lines[-1] and hit["cosine"] == pytest.approx(1, abs=1e-5)
+        if lines is not LINES:
+            assert set(chain(*embedded)) <= {"怎么借钱", lines[-1]}
+
+
+def test_hybrid_search_finds_codes(search, folder, tmp_path):
+    """Fails if a line that shares a rare code with the query is not moved up, or a hit has no cosine."""
+    pytest.importorskip("bm25s")
+    lines = [*LINES, "路由器AX3000Pro怎么重启", *(f"路由器AX{number}怎么重启" for number in range(3100, 3160))]
+    (tmp_path / "codes.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    flags = ("--text", tmp_path / "codes.txt", "--query", "ax3000pro", "--top", "3", "--json")
+    out, _ = search(*flags, "--hybrid", index=None)
+    hits = json.loads(out[0])["hits"]
+    assert hits[0]["sentence"] == lines[len(LINES)] and len(hits) == 3
+    everything, _ = search(*flags[:-2], str(len(lines)), "--json", index=None)
+    cosines = {hit["row"]: hit["cosine"] for hit in json.loads(everything[0])["hits"]}
+    assert [hit["cosine"] for hit in hits] == pytest.approx([cosines[hit["row"]] for hit in hits], abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "auto"])

@@ -44,11 +44,11 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     from cosent.compute.onednn import choose_device
     from cosent.inference.index import open_index
     from cosent.models.auto import load_bi_encoder
-    from cosent.models.teacher import sentence_vectors
+    from cosent.models.teacher import growing_vectors
 
     threshold = threshold_of(index_args.model, args.threshold)
     encoder = load_bi_encoder(index_args.model).to(choose_device(index_args.device))
-    index = open_index(index_args, encoder, sentence_vectors)
+    index = open_index(index_args, encoder, growing_vectors)
     inputs = index_args.text or [*index.vectors.files, *index.vectors.inputs]
     if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:
         raise InputError(f"--output {args.output} is an input. Name another file.")

@@ -52,14 +52,14 @@ def load(args: DemoArguments):
     from cosent.inference.index import Index
     from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.student import Student
-    from cosent.models.teacher import sentence_vectors
+    from cosent.models.teacher import growing_vectors
 
     device, index = choose_device(args.device), None
     if args.index is not None:
         index = Index.open(args.index, load_bi_encoder(args.model).to(device))
     elif args.text is not None:
         table = open_table(args.text, None, SENTENCE, "the only column, or one called text or sentence")
-        index = Index.of(list(table.texts()), load_bi_encoder(args.model).to(device), sentence_vectors)
+        index = Index.of(list(table.texts()), load_bi_encoder(args.model).to(device), growing_vectors)
     judges = [Judge.of(args.model, load_model(args.model).to(device) if index is None else index.encoder)]
     if args.cross is not None:
         judges.append(Judge.of(args.cross, load_model(args.cross).to(device)))

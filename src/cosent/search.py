@@ -37,8 +37,11 @@ class SearchArguments:
     )
     faiss: str | None = option(
         None, "Search approximately, with this kind of index; auto: hnsw up to a million sentences, ivf above.",
-        ("auto", "hnsw", "ivf"),
+        ("auto", "hnsw", "ivf", "int8"),
     )  # fmt: skip
+    hybrid: bool = option(
+        False, "Fuse the ranks by cosine with those of BM25 over characters and words, for codes and model numbers."
+    )
     min_score: float | None = option(None, "Least score of a hit: its cosine, or with --rerank that of the reranker.")
     min_probability: float | None = option(
         None, "Least probability of a hit, by the map that the training of the model (with --rerank: of that) found."
@@ -59,15 +62,17 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     from cosent.data.pairs import read_texts
     from cosent.inference.index import open_index
     from cosent.models.auto import load_bi_encoder, load_model
-    from cosent.models.teacher import sentence_vectors
+    from cosent.models.teacher import growing_vectors
 
     device = choose_device(index_args.device)
-    index = open_index(index_args, load_bi_encoder(index_args.model).to(device), sentence_vectors)
+    index = open_index(index_args, load_bi_encoder(index_args.model).to(device), growing_vectors)
     reranker = None if args.rerank is None else load_model(args.rerank).to(device)
     if args.top > len(index):
         raise InputError(f"--top {args.top}: there are {len(index)} sentences. Lower it.")
     if args.faiss is not None:
         index.use_faiss(args.faiss)
+    if args.hybrid:
+        index.use_bm25()
     accepts = acceptance(args, index_args.model, index)
     if not args.json:
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine       row  sentence")
@@ -98,9 +103,9 @@ def check(args: SearchArguments) -> None:
     for name in ("min_probability", "precision"):
         if (value := getattr(args, name)) is not None and not 0 < value < 1:
             raise InputError(f"--{name} must lie between 0 and 1, got {value:g}.")
-    if args.precision is not None and (args.corpus is None or args.rerank is not None or args.faiss is not None):
+    if args.precision is not None and (args.corpus is None or args.rerank or args.faiss or args.hybrid):
         raise InputError(
-            "--precision needs --corpus, labelled pairs like your queries, and neither --rerank nor --faiss."
+            "--precision needs --corpus, labelled pairs like your queries, and none of --rerank, --faiss and --hybrid."
         )
 
 
@@ -146,7 +151,8 @@ def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: 
     vectors = index.embed(queries, args.prompt)
     times["search"] = time.perf_counter()
     most = max(args.top, 2 if args.precision else 1, args.candidates if reranker is not None else 1)
-    hits = index.nearest(vectors, min(most, len(index)))
+    most = min(most, len(index))
+    hits = index.fused(queries, vectors, most) if args.hybrid else index.nearest(vectors, most)
     if reranker is not None:
         times["rerank"] = time.perf_counter()
         hits = reranked(reranker, queries, hits)

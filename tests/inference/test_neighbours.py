@@ -120,7 +120,7 @@ def vectors():
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+@pytest.mark.parametrize("kind", ["hnsw", "ivf", "int8"])
 def test_nearly_the_exact_neighbours(vectors, tmp_path, kind, caplog, monkeypatch):
     """Fails if an index misses most neighbours, gives other scores, or is built again at every search."""
     monkeypatch.setattr(neighbours, "READ_SHARE", 2)  # of random vectors, the nearest ones lie in any list
@@ -153,7 +153,7 @@ def test_fewer_found_than_asked_for(vectors, monkeypatch):
     assert (rows < 0).any() and np.isinf(scores[rows < 0]).all() and not np.isinf(scores[rows >= 0]).any()
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+@pytest.mark.parametrize("kind", ["hnsw", "ivf", "int8"])
 def test_one_row_and_an_index_of_another_number(vectors, tmp_path, kind):
     """Fails if a single sentence is a traceback, or an index that is not of these vectors gives their rows."""
     assert approximate(vectors[:1], kind, tmp_path, "4").nearest(vectors[:1], 1)[0].tolist() == [[0]]

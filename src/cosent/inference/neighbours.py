@@ -27,7 +27,8 @@ QUERIES, ROWS = 1024, 2048  # of a block of scores: 8 MB, which stay in the cach
 LARGEST = 524288  # rows of a block for few queries
 GROUP = 64  # scores whose highest is compared first; divides ROWS and LARGEST
 
-KINDS = ("auto", "hnsw", "ivf")  # of approximate search
+KINDS = ("auto", "hnsw", "ivf", "int8")  # of approximate search
+RESCORED = 4  # times as many neighbours by int8 vectors as are asked for are scored again with the vectors themselves
 LARGE = 1_000_000  # rows above which `auto` takes ivf, which is built in a fraction of the time
 PER_LIST, READ_SHARE = 40, 32  # of IVF: training rows of a list; one list in so many is read
 ROWS_ADDED = 65536  # to an index of faiss at a time
@@ -173,14 +174,25 @@ def blocks(vectors: Vectors, rows: int, first: int = 0) -> Iterator[tuple[int, n
 
 
 class Approximate:
-    """An index of faiss that answers as `nearest` does."""
+    """An index of faiss that answers as `nearest` does.
 
-    def __init__(self, index: Any):
-        self.index = index
+    Args:
+        vectors: of an index that holds them in int8: the neighbours that it finds are scored again with these.
+    """
+
+    def __init__(self, index: Any, vectors: Vectors | None = None):
+        self.index, self.vectors = index, vectors
 
     def nearest(self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """As `nearest` of the exact search; row -1 and score -inf where fewer than `k` neighbours were found."""
-        scores, rows = self.index.search(np.ascontiguousarray(queries), k + (exclude is not None))
+        wanted = k + (exclude is not None)
+        if self.vectors is None:
+            scores, rows = self.index.search(np.ascontiguousarray(queries), wanted)
+        else:
+            _, rows = self.index.search(np.ascontiguousarray(queries), min(RESCORED * wanted, len(self.vectors)))
+            scores = np.stack([self.vectors[some] @ query for some, query in zip(rows, queries, strict=True)])
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :wanted]
+            rows, scores = (np.take_along_axis(of, order, axis=1) for of in (rows, scores))
         scores[rows < 0] = -np.inf
         if exclude is None:
             return rows, scores
@@ -212,9 +224,9 @@ def approximate(
         index = faiss.read_index(str(file))
         if (index.ntotal, index.d) == vectors.shape:
             logger.info("%s, read from %s", about, file)
-            return Approximate(index)
+            return Approximate(index, vectors if kind == "int8" else None)
     start = time.perf_counter()
-    found = Approximate(build(vectors, kind))
+    found = Approximate(build(vectors, kind), vectors if kind == "int8" else None)
     logger.info("%s, built in %.0f s: recall@%d %.3f of the exact search", about, time.perf_counter() - start,
                 RECALL_AT, recall(found, vectors))  # fmt: skip
     if file is not None:
@@ -230,14 +242,15 @@ def build(vectors: Vectors, kind: str) -> Any:
     import faiss
 
     lists = int(max(1, min(4 * len(vectors) ** 0.5, len(vectors) // PER_LIST)))
-    factory = "HNSW32" if kind == "hnsw" else f"IVF{lists},Flat"
+    factory = {"hnsw": "HNSW32", "ivf": f"IVF{lists},Flat", "int8": "SQ8"}[kind]
     index: Any = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
     if kind == "hnsw":
         index.hnsw.efConstruction, index.hnsw.efSearch = 200, 128  # the defaults miss neighbours
     else:
-        index.nprobe = max(1, lists // READ_SHARE)
         rows = np.random.default_rng(0).permutation(len(vectors))[: lists * PER_LIST]
         index.train(vectors[np.sort(rows)])
+    if kind == "ivf":
+        index.nprobe = max(1, lists // READ_SHARE)
     with tqdm(total=len(vectors), desc=f"faiss {kind}", unit="row") as progress:
         for _, block in blocks(vectors, ROWS_ADDED):
             index.add(np.ascontiguousarray(block))

@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,39 @@ def sentence_vectors(
     """
     text = teacher.prompts.text(prompt)
     return prompted_vectors(teacher, [(text, sentence) for sentence in sentences], cache)
+
+
+def growing_vectors(
+    teacher: Embedder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
+) -> np.memmap:
+    """As `sentence_vectors`, but sentences of an earlier list are not embedded again: for files that grow.
+
+    The newest list by the same model and prompt is looked up by the hashes of its sentences, next to its vectors.
+    """
+    text = teacher.prompts.text(prompt)
+    prefix = teacher.prefix(text)
+    file = Path(cache, f"{fingerprint(teacher, ['vectors', *(in_key(prefix, one) for one in sentences)])}.npy")
+    ending = f".{fingerprint(teacher, [in_key(prefix, '')])}.lines"
+    hashes = [blake2b(sentence.encode(), digest_size=16).digest() for sentence in sentences]
+    lists = sorted(cache.glob(f"*{ending}"), key=lambda lines: lines.stat().st_mtime)
+    arrays = {lines: lines.with_name(f"{lines.name.removesuffix(ending)}.npy") for lines in lists}
+    earlier = [lines for lines in lists if arrays[lines].is_file()]
+    if file.is_file() or not earlier:
+        vectors = sentence_vectors(teacher, sentences, cache, prompt)
+    else:
+        old = np.load(arrays[earlier[-1]], mmap_mode="r")
+        row_of = {line.tobytes(): row for row, line in enumerate(np.load(earlier[-1]))}
+        rows = np.array([row_of.get(line, -1) for line in hashes])
+        new = np.flatnonzero(rows < 0)
+        logger.info("%s of %s sentences are new to this model.", f"{len(new):,}", f"{len(rows):,}")
+        joined = np.empty((len(rows), old.shape[1]), dtype=np.float32)
+        joined[rows >= 0] = old[rows[rows >= 0]]
+        if len(new):
+            joined[new] = sentence_vectors(teacher, [sentences[row] for row in new], cache, prompt)
+        write_array(file, joined)
+        vectors = np.load(file, mmap_mode="r")
+    write_array(file.with_name(f"{file.stem}{ending}"), np.frombuffer(b"".join(hashes), dtype="V16"))
+    return vectors
 
 
 def prompted_vectors(teacher: Embedder, texts: list[tuple[str, str]], cache: Path) -> np.memmap:
