@@ -40,6 +40,8 @@ class DedupArguments:
 
 def main(index_args: IndexArguments, args: DedupArguments) -> None:
     check(args)  # before imports that take seconds
+    if index_args.long_texts == "best":
+        raise InputError("--long_texts best keeps several vectors of a text. Give mean or truncate.")
     resolve(index_args.model)
     from cosent.compute.onednn import choose_device
     from cosent.inference.index import open_index
@@ -47,7 +49,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     from cosent.models.teacher import growing_vectors
 
     threshold = threshold_of(index_args.model, args.threshold)
-    encoder = load_bi_encoder(index_args.model).to(choose_device(index_args.device))
+    encoder = load_bi_encoder(index_args.model, index_args.long_texts).to(choose_device(index_args.device))
     index = open_index(index_args, encoder, growing_vectors)
     inputs = index_args.text or [*index.vectors.files, *index.vectors.inputs]
     if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:

@@ -45,6 +45,10 @@ class EncodeArguments:
         None, 'Text in front of every sentence; "" for none; default: the default prompt of the model.'
     )
     prompt_name: str | None = option(None, "Instead: the name of a prompt of the model.")
+    long_texts: str = option(
+        "truncate", "What becomes of texts longer than the model reads: cut, or the mean of the vectors of overlapping "
+        "windows.", ("truncate", "mean"),
+    )  # fmt: skip
     normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
     dtype: str = option("float32", "Type of the computation; vectors are float32.", ("float32", "bfloat16", "float16"))
@@ -69,7 +73,7 @@ def main(args: EncodeArguments) -> None:
     check(args, [source for source, _ in shards])
     own = own_shards(args.shard, shards)
     encoder, settings = load_with_settings(
-        args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8,
+        args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8, args.long_texts,
         batch_size=args.batch_size, normalize=args.normalize, text_column=args.text_column,
         kept=tuple(args.keep or ()), keep_empty_lines=args.keep_empty_lines, shards=len(shards),
     )  # fmt: skip

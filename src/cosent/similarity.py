@@ -67,6 +67,10 @@ class SimilarityArguments:
         None, "Share of similar pairs among yours, as 0.001, which probabilities and verdicts then hold for; auto: "
         "estimated from the scores of all --pairs; default: that of the corpus."
     )  # fmt: skip
+    long_texts: str = option(
+        "truncate", "What becomes of texts longer than the model reads (bi-encoders): cut; mean of the vectors of "
+        "overlapping windows; or the best pair of windows.", ("truncate", "mean", "best"),
+    )  # fmt: skip
     batch_size: int = option(512, "Most sentences or pairs per forward pass; their tokens are limited too.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
     overwrite: bool = option(False, "Replace the output if it exists.")
@@ -80,7 +84,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
 
     from cosent.compute.onednn import choose_device
     from cosent.evaluation.metrics import correlations
-    from cosent.models.auto import load_model
+    from cosent.models.auto import load_bi_encoder, load_model
     from cosent.run import decision_rules
 
     pairs = table.rows() if table else pair_up(args.sentences or [])
@@ -88,7 +92,8 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, table_args: Ta
     if table and args.label_column:
         labels = LabelColumn(table.path, args.label_column, label_values(table_args.label_values))
     rules = decision_rules(args.model)
-    model = load_model(args.model).to(choose_device(args.device))
+    load = load_model if args.long_texts == "truncate" else partial(load_bi_encoder, long_texts=args.long_texts)
+    model = load(args.model).to(choose_device(args.device))
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
     warn_of_other_prompts(args.model, *prompts)
     rule, note = rule_and_note(rules, args, prompts)

@@ -118,8 +118,32 @@ def embed(
 
     Returns:
         float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut. A
-        sentence without tokens, which some tokenizers can produce, has a vector of zeros.
+        sentence without tokens, which some tokenizers can produce, has a vector of zeros. With `long_texts` of the
+        encoder set to `mean` none is cut: if there are
+        longer ones, all have length 1, and those the direction of the mean of their windows' unit vectors.
     """
+    if encoder.long_texts != "mean":
+        return embed_each(encoder, sentences, batch_size, normalize, progress, prefix)
+    texts, owner = windows(encoder, sentences, prefix)
+    if len(texts) == len(sentences):
+        return embed_each(encoder, sentences, batch_size, normalize, progress, prefix)
+    vectors, _ = embed_each(encoder, texts, batch_size, True, None, prefix)
+    means = np.zeros((len(sentences), vectors.shape[1]), np.float32)
+    np.add.at(means, owner, vectors)
+    if progress is not None:
+        progress(len(sentences))
+    return means / np.maximum(np.linalg.norm(means, axis=1), 1e-12)[:, None], 0
+
+
+def embed_each(
+    encoder: nn.Module,
+    sentences: list[str],
+    batch_size: int,
+    normalize: bool,
+    progress: Callable[[int], None] | None,
+    prefix: Prefix,
+) -> tuple[np.ndarray, int]:
+    """As `embed`, cut at `max_length`."""
     rows: dict[str, int] = {}
     row = np.fromiter((rows.setdefault(sentence, len(rows)) for sentence in sentences), np.int64, len(sentences))
     unique, copies = list(rows), np.bincount(row, minlength=len(rows))
@@ -139,6 +163,44 @@ def embed(
                 joined = scale_to_length_1(joined, dim=-1) if normalize else joined
             vectors[chunk] = joined.cpu().numpy()  # the only synchronisation with the device
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
+
+
+LONG_TEXTS = ("truncate", "mean", "best")  # what becomes of texts that are longer than `max_length`
+
+
+def windows(encoder: nn.Module, sentences: list[str], prefix: Prefix = NO_PREFIX) -> tuple[list[str], np.ndarray]:
+    """Cuts sentences of more than `max_length` tokens into windows that overlap by half; others are one window.
+
+    Returns:
+        The windows in order, and the number of the sentence that each is of, int64 of shape `(windows,)`.
+    """
+    room = encoder.max_length - (encoder.count_tokens(prefix.text) if prefix.text else 0)
+    special = encoder.tokenizer.num_special_tokens_to_add()
+    options = {"return_overflowing_tokens": True, "return_offsets_mapping": True, "return_attention_mask": False}
+    texts: list[str] = []
+    owner: list[int] = []
+    for start in range(0, len(sentences), CHUNK_SEQUENCES):
+        chunk = sentences[start : start + CHUNK_SEQUENCES]
+        stride = max(0, (room - special) // 2)
+        cut = run_tokenizer(encoder.tokenizer, chunk, truncation=True, max_length=room, stride=stride, **options)
+        rows = cut["overflow_to_sample_mapping"]
+        counts = np.bincount(rows, minlength=len(chunk))
+        for row, offsets in zip(rows, cut["offset_mapping"], strict=True):
+            ends = [end for end in offsets if end[1] > end[0]]  # special tokens have no characters
+            whole = counts[row] == 1 or not ends
+            texts.append(chunk[row] if whole else chunk[row][ends[0][0] : ends[-1][1]])
+            owner.append(start + row)
+    return texts, np.array(owner)
+
+
+def best_of_windows(encoder, first: list[str], second: list[str], sides: tuple[str, str], **options) -> np.ndarray:
+    """The highest cosine of any window of one sentence with any of the other, float32 of shape `(pairs,)`."""
+    parts = []
+    for column, prompt in zip((first, second), sides, strict=True):
+        texts, owner = windows(encoder, column, encoder.prefix(prompt))
+        vectors = encoder.encode(texts, normalize=True, prompt=prompt, **options)
+        parts.append(np.split(vectors, np.flatnonzero(np.diff(owner)) + 1))
+    return np.array([(one @ other.T).max() for one, other in zip(*parts, strict=True)], dtype=np.float32)
 
 
 def tokenize(encoder: nn.Module, sentences: list[str]) -> TokenizedSentences:

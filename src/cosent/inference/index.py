@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ import numpy as np
 from cosent.cli import option
 from cosent.data.pairs import read_texts
 from cosent.errors import InputError
+from cosent.inference.embedding import windows
 from cosent.inference.neighbours import Vectors, approximate, nearest
 from cosent.inference.vectors import VectorSet, fingerprint, open_vectors
 
@@ -45,11 +46,17 @@ class IndexArguments:
     text: list[str] | None = option(
         None, "Instead: text files, a sentence per line; embedded once, and cached by model and text."
     )
+    long_texts: str = option(
+        "truncate", "What becomes of texts longer than the model reads: cut; mean of the vectors of overlapping "
+        "windows; or the best window, with --text.", ("truncate", "mean", "best"),
+    )  # fmt: skip
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
     def __post_init__(self):
         if (self.index is None) == (self.text is None):
             raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
+        if self.index is not None and self.long_texts == "best":
+            raise InputError("--long_texts best keeps several vectors of a text, and --index has one. Give --text.")
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ class Index:
                  faiss_folder: Path | None = None, key: str = "", name: str | None = None):  # fmt: skip
         self.encoder, self.vectors, self.sentences, self.prompt = encoder, vectors, sentences, prompt
         self.faiss_folder, self.key, self.name = faiss_folder, key, name
+        self.owner: np.ndarray | None = None  # the sentence of each vector, if there are more vectors than sentences
         self.find: Callable = lambda queries, k: nearest(queries, vectors, k)
 
     @classmethod
@@ -114,11 +122,17 @@ class Index:
         if not sentences:
             raise InputError("There is no sentence to find. Give at least one.")
         prompt = encoder.prompts.for_search()[1]
+        texts, owner = list(sentences), None
+        if encoder.long_texts == "best":
+            texts, owner = windows(encoder, texts, encoder.prefix(prompt))
         if embed is None:
-            return cls(encoder, encoder.encode(list(sentences), normalize=True, prompt=prompt), sentences, prompt)
-        vectors = embed(encoder, list(sentences), prompt=prompt)
-        file = Path(vectors.filename)
-        return cls(encoder, vectors, sentences, prompt, file.parent, file.stem)
+            index = cls(encoder, encoder.encode(texts, normalize=True, prompt=prompt), sentences, prompt)
+        else:
+            vectors = embed(encoder, texts, prompt=prompt)
+            file = Path(vectors.filename)
+            index = cls(encoder, vectors, sentences, prompt, file.parent, file.stem)
+        index.owner = None if len(texts) == len(sentences) else owner
+        return index
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -158,13 +172,20 @@ class Index:
         """
         if not 1 <= top <= len(self):
             raise InputError(f"Expected 1 to {len(self)} sentences to find, as many as there are, got {top}.")
-        return [
-            [Hit(int(row), self.sentences[row], float(cosine)) for row, cosine in zip(*pair, strict=True) if row >= 0]
-            for pair in zip(*self.find(vectors, top), strict=True)
-        ]
+        depth = top if self.owner is None else min(len(self.owner), top * int(np.bincount(self.owner).max()))
+        found = []
+        for pair in zip(*self.find(vectors, depth), strict=True):
+            best: dict[int, float] = {}  # by sentence, of which only the best window counts
+            for row, cosine in zip(*pair, strict=True):
+                if row >= 0:
+                    best.setdefault(int(row if self.owner is None else self.owner[row]), float(cosine))
+            found.append([Hit(row, self.sentences[row], cosine) for row, cosine in islice(best.items(), top)])
+        return found
 
     def use_bm25(self) -> None:
         """Makes `fused` available: counts the characters, pairs of characters and words of all sentences."""
+        if self.owner is not None:
+            raise InputError("--hybrid counts the words of whole texts. Give --long_texts mean or truncate.")
         try:
             import bm25s
         except ImportError as error:

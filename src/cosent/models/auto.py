@@ -21,8 +21,11 @@ def load_model(model_name_or_path: str, **options) -> Embedder | CrossEncoder:
     return tower.from_pretrained(model_name_or_path, **options)
 
 
-def load_bi_encoder(model_name_or_path: str) -> Embedder:
+def load_bi_encoder(model_name_or_path: str, long_texts: str = "truncate") -> Embedder:
     """Loads a bi-encoder, or an ensemble of them.
+
+    Args:
+        long_texts: see `Embedder`.
 
     Raises:
         InputError: the folder holds a cross-encoder, which has no sentence embeddings.
@@ -34,4 +37,10 @@ def load_bi_encoder(model_name_or_path: str) -> Embedder:
         )
     model = load_model(model_name_or_path)
     assert isinstance(model, Embedder)
+    if long_texts != "truncate":
+        if not isinstance(model, SentenceEncoder):
+            raise InputError(
+                f"--long_texts {long_texts}: {model_name_or_path} is an ensemble. Name one of its members."
+            )
+        model.long_texts = long_texts
     return model

@@ -18,7 +18,7 @@ from cosent.data.pairs import NO_PREFIX, Prefix, Prefixes, tokenizer_rules, warn
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
-from cosent.inference.embedding import check_pairs, check_sentences, embed
+from cosent.inference.embedding import best_of_windows, check_pairs, check_sentences, embed
 from cosent.models.folder import MODULES, add_server_keys, is_cross_encoder, read_json, save_modules, submodule_state
 from cosent.models.loading import (
     check_architecture,
@@ -185,7 +185,14 @@ class TextModel(nn.Module):
 
 
 class Embedder(TextModel):
-    """Base class of models that embed single sentences, and compare two by the cosine of their vectors."""
+    """Base class of models that embed single sentences, and compare two by the cosine of their vectors.
+
+    Attributes:
+        long_texts: what becomes of texts over `max_length`: `truncate`; `mean`, of the vectors of overlapping windows;
+            `best`, the windows that are most similar (only to score pairs and to search). Not saved.
+    """
+
+    long_texts = "truncate"
 
     @property
     @abstractmethod
@@ -237,6 +244,8 @@ class Embedder(TextModel):
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
     ) -> np.ndarray:
         """The cosine of each pair."""
+        if self.long_texts == "best":
+            return best_of_windows(self, sentences1, sentences2, sides, **options)
         first, second = sides
         if first == second:  # a sentence of both sides is read once
             vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)
@@ -280,7 +289,8 @@ class SentenceEncoder(Embedder):
 
     @property
     def rules(self) -> str:
-        return repr((self.modules_after_backbone, self.max_length, tokenizer_rules(self.tokenizer)))
+        long_texts = () if self.long_texts == "truncate" else (self.long_texts,)
+        return repr((self.modules_after_backbone, self.max_length, tokenizer_rules(self.tokenizer), *long_texts))
 
     @classmethod
     def from_pretrained(

@@ -204,15 +204,17 @@ def load_with_settings(
     prompt_name: str | None = None,
     dtype: str = "float32",
     int8: bool = False,
+    long_texts: str = "truncate",
     **settings,
 ) -> tuple[SentenceEncoder, ShardSettings]:
     """An encoder for shards, and what their manifests say of it.
 
     Args:
         prompt, prompt_name: as for `SentenceEncoder.encode`.
+        long_texts: see `Embedder`.
         settings: other fields of `ShardSettings`.
     """
-    encoder = load_bi_encoder(str(model))
+    encoder = load_bi_encoder(str(model), long_texts)
     sha256 = fingerprint(encoder)  # before it gets another type
     encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
     encoder = quantized(encoder) if int8 else encoder
