@@ -46,14 +46,19 @@ def test_no_column_serves_twice(bench):
 @pytest.mark.parametrize(
     ("name", "content", "flags", "message"),
     [
-        ("a.tsv", "sentence1\tsentence2\tgrade\n甲\t乙\t1\n", ("--label_column", "similar"), "'similar'.*'grade'"),
-        ("a.tsv", "7\t甲\t乙\t1\n", (), "3 columns .*got 4.*--sentence1_column"),
-        ("a.tsv", "甲\t乙\t1\n", ("--label_column", "3"), "a column 3"),
+        (
+            "a.tsv",
+            "sentence1\tsentence2\tgrade\n甲\t乙\t1\n",
+            ("--label_column", "similar"),
+            "grade, none of them label",
+        ),
+        ("a.tsv", "7\t甲\t乙\t1\n", (), "got 4: .*--sentence1_column"),
+        ("a.tsv", "甲\t乙\t1\n", ("--label_column", "3"), "none of them label"),
         ("a.tsv", "甲\t乙\t1\n", ("--no_header", "--label_column", "label"), "--no_header"),
         ("a.tsv", b"", (), "is empty"),
         ("a.tsv", "甲\t乙\t1\n".encode("gbk"), (), "line 1: .*UTF-8"),
-        ("a.csv", "句子1,句子2,标签,标签\n甲,乙,1,0\n", (), "one column 标签"),
-        ("a.jsonl", '{"a": "甲", "b": "乙", "c": 1}\n', ("--label_column", "2"), "a.jsonl is jsonl"),
+        ("a.csv", "句子1,句子2,标签,标签\n甲,乙,1,0\n", (), "标签, 标签.*--label_column"),
+        ("a.jsonl", '{"a": "甲", "b": "乙", "c": 1}\n', ("--label_column", "2"), "a, b, c, none of them sentence1"),
         ("a", "甲\t乙\t1\n", (), "--format"),
     ],
 )

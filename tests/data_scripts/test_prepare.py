@@ -45,7 +45,7 @@ def test_an_earlier_folder_is_replaced_only_when_told_and_as_a_whole(bench):
     path.write_text("丙\t丁\t0\n", encoding="utf-8")
     bench.stops("out .*--overwrite", "mine", "--source", path, *BINARY)
     path.write_text("丙\t丁\n", encoding="utf-8")
-    bench.stops("3 columns", "mine", "--source", path, *BINARY, "--overwrite")
+    bench.stops("three different columns", "mine", "--source", path, *BINARY, "--overwrite")
     assert bench.rows() == [("甲", "乙", 1.0)]
     assert sorted(path.name for path in bench.folder.iterdir()) == ["out", "pairs.tsv"]
     bench.write("out/thesis.txt", "mine")

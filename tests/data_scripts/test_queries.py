@@ -180,10 +180,9 @@ def test_memory_does_not_grow_with_the_file(bench):
     """Fails if the texts of a file are held in memory: a hundred times the rows take little more than hashes."""
     import tracemalloc
 
-    from cosent.data.files import AS_USUAL
     from data_scripts.corpora import Corpus
-    from data_scripts.own import find_layout
-    from data_scripts.sources import RawFile, Source
+    from data_scripts.own import find_rows
+    from data_scripts.sources import Source
     from data_scripts.splits import Carve
 
     def peak(count: int) -> int:
@@ -192,8 +191,8 @@ def test_memory_does_not_grow_with_the_file(bench):
         path = bench.folder / "long.jsonl"
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(map(lines, rows))
-        layout, _ = find_layout(path, prepare.OwnPairsArguments(), AS_USUAL)
-        files, carve = {"train": [RawFile(path, layout)]}, Carve(0.1, 0, 42)
+        file, _ = find_rows(path, prepare.OwnPairsArguments())
+        files, carve = {"train": [file]}, Carve(0.1, 0, 42)
         source = Source(Corpus("mine", "binary"), files, "", on_conflict="drop", carve=carve)
         tracemalloc.start()
         found = source.repetitions("train")

@@ -52,8 +52,8 @@ SEPARATORS = {
     ";": "semicolons, which no format here has: save it as xlsx, or with commas",
 }
 
-
 Write = Callable[[list[dict]], None]
+TableRecord = tuple[int, str, dict | RowError | None]  # line number, text, row (None: blank) or what is wrong with it
 
 
 @dataclass
@@ -165,9 +165,22 @@ class Table:
     path: Path
     format: str
     names: tuple[str, ...]
-    sentences: tuple[str, ...]
-    header: bool
+    sentences: tuple[str, ...] = ()
+    header: bool = False
     options: FileOptions = AS_USUAL
+
+    def records(self, columns: Sequence[str] | None = None) -> Iterator[TableRecord]:
+        """Streams line number, text and `{column: value}` of all rows; see `rows`."""
+        header, width = self.header, len(self.names)
+        for number, text, fields in read_records(self.path, self.format, columns, self.options):
+            if header and fields:
+                header = False
+                continue
+            if isinstance(fields, list):
+                wrong = None if len(fields) == width else RowError(f"{width} columns", str(len(fields)))
+                yield number, text, wrong or dict(zip(self.names, fields, strict=True))
+            else:
+                yield number, text, fields
 
     def rows(self, columns: Sequence[str] | None = None, keep_empty: bool = False) -> Iterator[dict]:
         """Streams the rows as `{column: value}`; values of txt, tsv and csv are text.
@@ -177,16 +190,12 @@ class Table:
                 first one does not have.
             keep_empty: accept empty sentences and lines; default: stop at the first.
         """
-        header, empty = self.header, True
-        for number, _, fields in read_records(self.path, self.format, columns, self.options):
-            if header and fields:
-                header = False
-                continue
+        empty = True
+        for number, _, row in self.records(columns):
+            if row is None and keep_empty:
+                row = dict.fromkeys(self.names) | dict.fromkeys(self.sentences, "")
             try:
-                row = self.row_of(fields, keep_empty)
-                for name in (*self.sentences, *(columns or ())):
-                    if name not in row:
-                        raise RowError(f"the column {name}", f"a row with {', '.join(row) or 'no columns'}")
+                row = self.checked(row, columns or (), keep_empty)
             except RowError as error:
                 where = place(self.path, self.format, number)
                 raise InputError(f"{where}: {error}. Correct or remove it.") from error
@@ -200,25 +209,19 @@ class Table:
         (name,) = self.sentences
         return (row[name] for row in self.rows(self.sentences, keep_empty))
 
-    def row_of(self, fields: list | dict | RowError, keep_empty: bool) -> dict:
-        """The fields of a row by column, with sentences that are text."""
-        if isinstance(fields, RowError):
-            raise fields
-        if isinstance(fields, dict):
-            row = fields
-        elif not fields and keep_empty:
-            row = dict.fromkeys(self.names) | dict.fromkeys(self.sentences, "")
-        elif not fields:
+    def checked(self, row: dict | RowError | None, columns: Sequence[str], keep_empty: bool) -> dict:
+        """A row that has `columns`, and text as its sentences."""
+        if isinstance(row, RowError):
+            raise row
+        if row is None:
             raise RowError("a sentence", "an empty line")
-        elif len(fields) != len(self.names):
-            raise RowError(f"{len(self.names)} columns ({', '.join(self.names)})", f"{len(fields)}")
-        else:
-            row = dict(zip(self.names, fields, strict=True))
+        for name in (*self.sentences, *columns):
+            if name not in row:
+                raise RowError(f"the column {name}", f"a row with {', '.join(row) or 'no columns'}")
         for name in self.sentences:
-            value = row.get(name, "")
-            if not isinstance(value, str):
-                raise RowError(f"text in {name}", f"{value!r}" if value is not None else "nothing")
-            if name in row and not keep_empty and not value.strip():
+            if not isinstance(row[name], str):
+                raise RowError(f"text in {name}", repr(row[name]))
+            if not keep_empty and not row[name].strip():
                 raise RowError(f"a sentence in {name}", "an empty one")
         return row
 
@@ -252,83 +255,62 @@ def open_table(
     if format == "txt":
         if wanted is not None:
             raise InputError(f"{path} has a sentence per line and no columns. Leave {flag} out.")
-        return Table(path, format, ("text",), ("text",), False, options)
+        return Table(path, format, ("text",), ("text",), options=options)
     first = first_fields(path, format, options)
     names = tuple(str(field).strip() for field in first)
-    positions = None if format in KEYED else _positions(path, format, first, wanted, known, flag)
-    if positions is not None:
-        if max(positions) >= len(first) or len(set(positions)) < len(positions):
-            raise InputError(
-                f"{path}, line 1: expected {len(positions)} columns of sentences at {positions} (counted from 0), got "
-                f"{len(first)} columns. Correct {flag} or the ending of the file.{separator_hint(first)}"
-            )
-        named = dict(zip(positions, (some[0] for some in known), strict=True))
-        if positions == [0, 1] and len(first) == 3:
-            named[2] = "label"
-        names = tuple(named.get(position, f"column{position + 1}") for position in range(len(first)))
-        return Table(path, format, names, tuple(named[position] for position in positions), False, options)
+    usual = " and ".join(" or ".join(some[:2]) for some in known)
+    unclear = InputError(
+        f"{path}: {' '.join([flag, *wanted]) + ': ' if wanted else ''}expected different columns, {usual}, got "
+        f"{', '.join(names)}. Name them with {flag}: names of the first line, or positions from 0 in a file without "
+        f"any.{separator_hint(names)}"
+    )
+    header = format not in KEYED and _has_header(first, format, wanted, known)
+    if not header and format not in KEYED:
+        with_label = len(known) == 2 and [is_label(field) for field in first] == [False, False, True]
+        if wanted is None:
+            if len(first) > len(known) and not with_label:
+                raise unclear
+            reason = "the first two columns are the sentences" if with_label else "line 1 names no known column"
+            logger.info("%s: no header, %s; %s says otherwise.", path, reason, flag)
+        positions = range(len(known)) if wanted is None else map(int, wanted)
+        made_up = dict(zip(positions, (some[0] for some in known), strict=True))
+        if len(first) == 3 and set(made_up) == {0, 1}:
+            made_up[2] = "label"
+        names = tuple(made_up.get(position, f"column{position + 1}") for position in range(len(first)))
+        wanted = [some[0] for some in known]
+    if wanted is None and len(known) == len(names) == 1:
+        wanted = names
+    elif wanted is None:
+        wanted = [next((name for name in some if name in names), "") for some in known]
+    if not set(wanted) <= set(names) or len(set(wanted)) < len(wanted):
+        raise unclear
     if len(set(names)) < len(names):
         raise InputError(f"{path}, line 1: expected different columns, got {names}. Rename one of two.")
-    return Table(path, format, names, _columns(path, names, wanted, known, flag), format not in KEYED, options)
+    return Table(path, format, names, tuple(wanted), header, options)
 
 
-def first_fields(path: Path, format: str, options: FileOptions) -> list:
-    """The columns of Parquet, the keys of the first row, or the fields of line 1."""
+def first_fields(path: Path, format: str, options: FileOptions) -> list | dict:
+    """The columns of Parquet, the first row of JSON lines that can be read, or the fields of line 1."""
     if format == "parquet":
         with open_parquet(path) as file:
             return list(file.schema_arrow.names)
+    problem = InputError(f"{path} is empty: it has no rows. Name another file.")
     for number, _, fields in read_records(path, format, options=options):
         if isinstance(fields, RowError):
-            raise InputError(f"{place(path, format, number)}: {fields}. Columns are read from it: correct the line.")
-        if fields:
-            return list(fields)
-    raise InputError(f"{path} is empty: it has no rows. Name a file with sentences.")
+            problem = InputError(f"{place(path, format, number)}: {fields}. Correct it: columns are read here.")
+            if format not in KEYED:
+                break
+        elif fields:
+            return fields
+    raise problem
 
 
-def _positions(
-    path: Path, format: str, first: list, wanted: Sequence[str] | None, known: Sequence[Sequence[str]], flag: str
-) -> list[int] | None:
-    """Positions of the sentences in a file without a header; None if line 1 is one."""
+def _has_header(first: list | dict, format: str, wanted: Sequence[str] | None, known: Sequence[Sequence[str]]) -> bool:
     names = {str(field).strip() for field in first}
     if wanted is not None:
-        by_position = all(name.isdecimal() for name in wanted) and not set(wanted) <= names
-        return [int(name) for name in wanted] if by_position else None
-    if all(set(some) & names for some in known):
-        return None
-    if format == "xlsx" and all(isinstance(field, str) and field.strip() for field in first):
-        return None
-    with_label = len(known) == 2 and [is_label(field) for field in first] == [False, False, True]
-    if len(first) > len(known) and not with_label:
-        raise _unclear(path, first, known, flag)
-    reason = "the first two columns are the sentences" if with_label else "line 1 names no known column"
-    logger.info("%s: no header, %s; %s says otherwise.", path, reason, flag)
-    return list(range(len(known)))
-
-
-def _columns(
-    path: Path, names: tuple[str, ...], wanted: Sequence[str] | None, known: Sequence[Sequence[str]], flag: str
-) -> tuple[str, ...]:
-    """The columns of sentences among `names`."""
-    if wanted is None:
-        if len(known) == len(names) == 1:
-            return names
-        if not all(set(some) & set(names) for some in known):
-            raise _unclear(path, names, known, flag)
-        return tuple(next(name for name in some if name in names) for some in known)
-    if not set(wanted) <= set(names) or len(set(wanted)) < len(wanted):
-        raise InputError(
-            f"{path}: {flag} {' '.join(wanted)}: expected different ones of its columns, {', '.join(names)}. Correct "
-            f"the name.{separator_hint(names)}"
-        )
-    return tuple(wanted)
-
-
-def _unclear(path: Path, names: Sequence[object], known: Sequence[Sequence[str]], flag: str) -> InputError:
-    usual = " and ".join(" or ".join(some[:2]) for some in known)
-    return InputError(
-        f"{path}: expected a column named {usual}, got {', '.join(map(str, names))}. Name it with {flag}: a name of "
-        "the first line, or a position from 0 in a file without one."
-    )
+        return set(wanted) <= names or not all(name.isdecimal() for name in wanted)
+    all_text = all(isinstance(field, str) and field.strip() for field in first)
+    return (format == "xlsx" and all_text) or all(set(some) & names for some in known)
 
 
 def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> None:
