@@ -347,7 +347,7 @@ def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
             others = set().union(*rows).difference(names)
             if others and format != "jsonl":
                 raise InputError(
-                    f"{path}: expected rows with the columns {', '.join(names)}, as the first one, got one with "
+                    f"{path}: expected rows with the columns {', '.join(names)}, got one with "
                     f"{', '.join(sorted(others))} too. Write .jsonl, or give all rows the same keys."
                 )
             write(rows)
@@ -357,21 +357,20 @@ def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
 
 @contextmanager
 def _text_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Write]:
-    def tsv_line(row: dict) -> str:
-        values = ("" if row.get(name) is None else str(row[name]) for name in names)
-        return "\t".join(re.sub(r"[\t\r\n]+", " ", value) for value in values)
-
-    opened = gzip.open if path.lower().endswith(".gz") else open
+    opened, format = gzip.open if path.lower().endswith(".gz") else open, format_of(path)
     with opened(partial, "wt", encoding="utf-8", newline="") as file:  # type: ignore[operator]
-        if format_of(path) == "csv":
-            writer = csv.DictWriter(file, names, lineterminator="\n")
-            writer.writeheader()
-            yield writer.writerows
+        if format == "jsonl":
+            yield lambda rows: file.writelines(as_text(row) + "\n" for row in rows)
             return
-        line = as_text if format_of(path) == "jsonl" else tsv_line
-        if line is tsv_line:
-            file.write("\t".join(names) + "\n")
-        yield lambda rows: file.writelines(line(row) + "\n" for row in rows)
+        unquoted: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+        writer = csv.DictWriter(file, names, lineterminator="\n", **unquoted if format == "tsv" else {})
+        writer.writeheader()
+        yield lambda rows: writer.writerows(map(one_line, rows) if format == "tsv" else rows)
+
+
+def one_line(row: dict) -> dict:
+    """A row without tabs and line breaks in its texts."""
+    return {name: re.sub(r"[\t\r\n]+", " ", str(value)) for name, value in row.items() if value is not None}
 
 
 @contextmanager
@@ -393,8 +392,7 @@ def _parquet_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[
             writer.write_table(table)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
             raise InputError(
-                f"{path}: a column of Parquet has one type, and later rows have another ({error}). Correct them, or "
-                "write .jsonl."
+                f"{path}: a column of Parquet has one type, and later rows have another ({error}). Write .jsonl."
             ) from error
 
     try:
@@ -411,12 +409,12 @@ def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
     openpyxl = import_openpyxl(path)
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet()
+    sheet.append(list(names))
     count = 1
 
     def cell(value: object) -> object:
         """A value as a cell: lists become JSON, and text stays text, also where it begins with `=`."""
-        if isinstance(value, list | dict):
-            value = as_text(value)
+        value = as_text(value) if isinstance(value, list | dict) else value
         if not isinstance(value, str):
             return value
         text = openpyxl.cell.WriteOnlyCell(sheet, value)
@@ -432,11 +430,8 @@ def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
             for row in rows:
                 sheet.append([cell(row.get(name)) for name in names])
         except openpyxl.utils.exceptions.IllegalCharacterError as error:
-            raise InputError(
-                f"{path}: xlsx takes no control characters, got {str(error)!r}. Write .parquet."
-            ) from error
+            raise InputError(f"{path}: xlsx has no control characters, got {str(error)!r}. Write .parquet.") from error
 
-    sheet.append(list(names))
     try:
         yield write
     except BaseException:
