@@ -144,10 +144,10 @@ def find_rows(path: Path, arguments) -> tuple[RawFile, str]:
     names = tuple(str(field).strip() for field in first_fields(path, format, options))
     flags = (arguments.sentence1_column, arguments.sentence2_column, arguments.label_column)
     if not any(flags) and arguments.header is not False and query_column(names) is not None:
+        check_queries(path, names)
         table = Table(path, format, names, header=not keyed, options=options)
-        rows = query_rows(table)
-        words = "lists of texts" if rows.lists else "one text per column"
-        return RawFile(path, table.records, rows, format), f"a query with positives and negatives per row, {words}"
+        rows = QueryRows(str(query_column(names)))
+        return RawFile(path, table.records, rows, format), "a query with positives and negatives per row"
     if keyed and arguments.header is not None:
         raise InputError(f"{path} is {format}, whose rows have keys: leave --header out.")
     header, reason = has_header(names, flags, arguments.header) if not keyed else (True, "rows have keys")
@@ -200,20 +200,15 @@ def has_header(names: tuple[str, ...], wanted: tuple, flag: bool | None) -> tupl
     return False, "no header (line 1 holds no known column name; --header if it is one)"
 
 
-def query_rows(table: Table) -> QueryRows:
-    """The rows of a file of queries; its first one shows whether columns hold lists."""
-    names = table.names
-    positive, negative = (columns for columns, _ in SIDES.values())
-    if set(COLUMN_NAMES[2]) & set(names) and not any(map(negative.fullmatch, names)):
+def check_queries(path: Path, names: tuple[str, ...]) -> None:
+    """Refuses columns of queries that could mean something else."""
+    if set(COLUMN_NAMES[2]) & set(names) and not any(map(SIDES["neg_scores"][0].fullmatch, names)):
         raise InputError(
-            f"{table.path}, line 1: {', '.join(names)} could be pairs with a label, or texts that all belong to their "
-            f"query. For pairs, pass {COLUMN_FLAGS}; for the other, remove the label."
+            f"{path}, line 1: {', '.join(names)} could be pairs with a label, or texts that all belong to their query. "
+            f"For pairs, pass {COLUMN_FLAGS}; for the other, remove the label."
         )
     if len(set(names)) < len(names):
-        raise InputError(f"{table.path}, line 1: expected different columns, got {names}. Rename one of two.")
-    first = next((row for _, _, row in table.records() if isinstance(row, dict)), {})
-    lists = any(isinstance(value, list) for name, value in first.items() if positive.fullmatch(name))
-    return QueryRows(str(query_column(names)), lists)
+        raise InputError(f"{path}, line 1: expected different columns, got {names}. Rename one of two.")
 
 
 def query_fields(files: list[RawFile]) -> tuple[int, Counter, set[str]]:

@@ -113,13 +113,11 @@ class QueryRows:
 
     Args:
         query: column of the query.
-        lists: whether each column of texts holds a list of them.
         scored: whether the labels are the scores in `pos_scores` and `neg_scores`; else 1 and 0.
         add_prompt: whether the prompt of a row is written before its query.
     """
 
     query: str
-    lists: bool = False
     scored: bool = False
     add_prompt: bool = False
 
@@ -135,7 +133,7 @@ class QueryRows:
             query = prompt + query
         pairs = []
         for side, (columns, label) in SIDES.items():
-            texts = self._texts(row, columns)
+            texts = texts_of(row, columns)
             scores = row.get(side) if self.scored else [label] * len(texts)
             if scores is None and not texts:
                 continue
@@ -149,18 +147,17 @@ class QueryRows:
             raise RowError("a text in pos or neg", f"none in {', '.join(row)}")
         return pairs
 
-    def _texts(self, row: dict, columns: re.Pattern) -> list[str]:
-        """The texts of one side; a column without a value (null) holds none."""
-        texts = []
-        for name, value in row.items():
-            if value is None or not columns.fullmatch(name):
-                continue
-            if isinstance(value, list) != self.lists:
-                expected = f"a list of texts in {name}" if self.lists else f"a text in {name}, as in the first row"
-                raise RowError(expected, f"{value!r}")
-            places = [(f"{name}[{i}]", text) for i, text in enumerate(value)] if self.lists else [(name, value)]
-            texts += [check_text(text, where) for where, text in places]
-        return texts
+
+def texts_of(row: dict, columns: re.Pattern) -> list[str]:
+    """The texts of some columns: one, a list of them, or none (null) in each."""
+    texts = []
+    for name, value in row.items():
+        if value is not None and columns.fullmatch(name):
+            some = (
+                [(f"{name}[{i}]", text) for i, text in enumerate(value)] if isinstance(value, list) else [(name, value)]
+            )
+            texts += [check_text(text, where) for where, text in some]
+    return texts
 
 
 def query_column(names: Iterable[str]) -> str | None:

@@ -91,7 +91,7 @@ GOOD = {"query": Q, "pos": [A], "neg": [B], "pos_scores": [3], "neg_scores": [1]
 BAD_ROWS = [
     ({"pos": [A], "neg": [B]}, "key query, .*pos, neg"),
     (GOOD | {"query": None}, "query, got None"),
-    (GOOD | {"pos": A}, "pos, got '如何还款'"),
+    (GOOD | {"pos": 4}, "pos, got 4"),
     (GOOD | {"neg": [""]}, r"neg\[0\], got an empty"),
     ({"query": Q, "pos": [], "neg": []}, "pos or neg"),
     (GOOD | {"neg": [B, C]}, "2 scores in neg_scores.*got 1 scores"),
