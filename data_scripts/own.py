@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from cosent.data import records
-from cosent.data.files import SCORE_NAMES, Table, first_fields, label_values, separator_hint
-from cosent.data.manifest import COLUMNS, SPLITS
+from cosent.data.files import SCORE_NAMES, Table, find_columns, first_fields, label_values
+from cosent.data.manifest import SPLITS
 from cosent.data.records import KEYED, FileOptions, RowError, ending_of, format_of
 from cosent.errors import InputError
 from data_scripts.corpora import Corpus, unknown_name
@@ -141,8 +141,8 @@ def find_rows(path: Path, arguments) -> tuple[RawFile, str]:
     if format is None:
         raise InputError(f"The format of {path} is not clear from its name. Pass --format.")
     options, keyed = FileOptions(arguments.sheet, arguments.encoding or "utf-8"), format in KEYED
-    names = tuple(str(field).strip() for field in first_fields(path, format, options))
     flags = (arguments.sentence1_column, arguments.sentence2_column, arguments.label_column)
+    names = tuple(str(field).strip() for field in first_fields(path, format, options))
     if not any(flags) and arguments.header is not False and query_column(names) is not None:
         check_queries(path, names)
         table = Table(path, format, names, header=not keyed, options=options)
@@ -150,54 +150,19 @@ def find_rows(path: Path, arguments) -> tuple[RawFile, str]:
         return RawFile(path, table.records, rows, format), "a query with positives and negatives per row"
     if keyed and arguments.header is not None:
         raise InputError(f"{path} is {format}, whose rows have keys: leave --header out.")
-    header, reason = has_header(names, flags, arguments.header) if not keyed else (True, "rows have keys")
     known = (*COLUMN_NAMES[:2], SCORE_NAMES) if arguments.label_kind == "scores" else COLUMN_NAMES
-    positions = find_positions(path, names, flags, known, header, keyed)
-    columns = tuple(names[position] for position in positions)
-    words = f"{reason}, columns {', '.join(columns if header else map(str, positions))}"
-    if not header:
-        made_up, columns = dict(zip(positions, COLUMNS, strict=True)), COLUMNS
-        names = tuple(made_up.get(position, f"column {position}") for position in range(len(names)))
-    table = Table(path, format, names, header=header and not keyed, options=options)
-    return RawFile(path, table.records, PairRows(columns), format), words
-
-
-def find_positions(path: Path, names: tuple[str, ...], flags: tuple, known: tuple, header: bool, keyed: bool) -> list:
-    """The positions of sentence1, sentence2 and label: as their flags say, by known names, or else of three columns."""
-    positions: list[int | None] = []
-    for place, (flag, usual) in enumerate(zip(flags, known, strict=True)):
-        position = next((names.index(name) for name in flag or usual if header and name in names), None)
-        if flag and is_position(flag) and not keyed:
-            position = int(flag[0]) if int(flag[0]) < len(names) else None
-        elif not flag and position is None and not keyed and len(names) == 3:
-            position = place
-        positions.append(position)
-    missing = [role for role, position in zip(COLUMNS, positions, strict=True) if position is None]
-    twice = header and any(names.count(names[position]) > 1 for position in positions if position is not None)
-    if missing or twice or len(set(positions)) < 3:
-        raise InputError(
-            f"{path}, line 1: expected three different columns, got {len(names)}: {', '.join(names)}"
-            + (f", none of them {' or '.join(missing)}" if missing else "")
-            + f". Name them with {COLUMN_FLAGS} (names, or positions from 0), pass --header, --no_header or --format, "
-            f"or leave a split without labels out with --leave_out.{separator_hint(names)}"
-        )
-    return positions
-
-
-def is_position(flag: list[str]) -> bool:
-    """Whether a flag names a column by its position."""
-    return len(flag) == 1 and flag[0].isdecimal()
-
-
-def has_header(names: tuple[str, ...], wanted: tuple, flag: bool | None) -> tuple[bool, str]:
-    """Whether line 1 is a header, and why: only if it holds known (or requested) column names."""
-    if flag is not None:
-        return flag, "line 1 is a header (--header)" if flag else "no header (--no_header)"
-    if any(column and not is_position(column) for column in wanted):
-        return True, "line 1 is a header (columns are asked for by name)"
-    if all(set(known) & set(names) for known in COLUMN_NAMES[:2]):
-        return True, "line 1 is a header (it holds column names; --no_header if not)"
-    return False, "no header (line 1 holds no known column name; --header if it is one)"
+    try:
+        table = find_columns(path, format, flags, known, COLUMN_FLAGS, options, arguments.header)
+    except InputError as error:
+        more = "Or pass --header, --no_header or --format, or leave a split without labels out with --leave_out."
+        raise InputError(f"{error} {more}") from error
+    words = f"columns {', '.join(table.sentences)}"
+    if not keyed and table.header:
+        words = f"line 1 is a header (--no_header if not), {words}"
+    elif not keyed:
+        positions = (str(table.names.index(name)) for name in table.sentences)
+        words = f"no header (--header if line 1 is one), columns {', '.join(positions)}"
+    return RawFile(path, table.records, PairRows(table.sentences), format), words
 
 
 def check_queries(path: Path, names: tuple[str, ...]) -> None:

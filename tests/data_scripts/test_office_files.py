@@ -50,7 +50,7 @@ def test_pairs_with_a_label_need_no_header(bench, ending, caplog):
         path = bench.write(f"faq.{ending}", lines(PAIRS, "," if ending == "csv" else "\t"))
     with caplog.at_level("INFO", logger="cosent"):
         assert same_in_every_job(bench, path) == [(*row[:2], float(row[2])) for row in PAIRS]
-    assert "first two columns" in caplog.text
+    assert "first columns" in caplog.text
 
 
 @pytest.mark.parametrize(("yes", "no"), [("是", "否"), ("相似", "不相似"), ("TRUE", "False"), ("yes", "No")])

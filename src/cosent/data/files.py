@@ -256,37 +256,64 @@ def open_table(
         if wanted is not None:
             raise InputError(f"{path} has a sentence per line and no columns. Leave {flag} out.")
         return Table(path, format, ("text",), ("text",), options=options)
-    first = first_fields(path, format, options)
+    roles = [None] * len(known) if wanted is None else [[name] for name in wanted]
+    table = find_columns(path, format, roles, known, flag, options)
+    if len(set(table.names)) < len(table.names):
+        raise InputError(f"{path}, line 1: expected different columns, got {table.names}. Rename one of two.")
+    if not table.header and wanted is None and format not in KEYED:
+        logger.info("%s: no header, the first columns are the sentences; %s says otherwise.", path, flag)
+    return table
+
+
+def find_columns(
+    path: Path,
+    format: str,
+    wanted: Sequence[Sequence[str] | None],
+    known: Sequence[Sequence[str]],
+    flag: str,
+    options: FileOptions = AS_USUAL,
+    header: bool | None = None,
+) -> Table:
+    """Finds columns by the first row of a file.
+
+    Args:
+        wanted: for each column, names of which the first one present is taken, or its position from 0; None to find it.
+        known: the usual names of each.
+        header: whether line 1 holds names; default: found out.
+    """
+    first, keyed = first_fields(path, format, options), format in KEYED
     names = tuple(str(field).strip() for field in first)
-    usual = " and ".join(" or ".join(some[:2]) for some in known)
-    unclear = InputError(
-        f"{path}: {' '.join([flag, *wanted]) + ': ' if wanted else ''}expected different columns, {usual}, got "
-        f"{', '.join(names)}. Name them with {flag}: names of the first line, or positions from 0 in a file without "
-        f"any.{separator_hint(names)}"
+    found = all(set(some) & set(names) for some in known[:2])
+    called_so = keyed or all(some and some[0] in names for some in wanted)  # also columns called 0 and 1
+    fixed = [some is not None and len(some) == 1 and some[0].isdecimal() and not called_so for some in wanted]
+    all_text = all(isinstance(field, str) and field.strip() for field in first)
+    named_sheet = format == "xlsx" and len(known) < 3 and not any(wanted) and all_text
+    if keyed or header is None:
+        by_name = any(some and not position for some, position in zip(wanted, fixed, strict=True))
+        header = keyed or found or by_name or named_sheet
+    in_order = len(names) <= len(known) or (
+        len(known) == 2 and [is_label(one) for one in first] == [False, False, True]
     )
-    header = format not in KEYED and _has_header(first, format, wanted, known)
-    if not header and format not in KEYED:
-        with_label = len(known) == 2 and [is_label(field) for field in first] == [False, False, True]
-        if wanted is None:
-            if len(first) > len(known) and not with_label:
-                raise unclear
-            reason = "the first two columns are the sentences" if with_label else "line 1 names no known column"
-            logger.info("%s: no header, %s; %s says otherwise.", path, reason, flag)
-        positions = range(len(known)) if wanted is None else map(int, wanted)
-        made_up = dict(zip(positions, (some[0] for some in known), strict=True))
-        if len(first) == 3 and set(made_up) == {0, 1}:
+    if keyed or (named_sheet and not found):
+        in_order = len(names) == len(known) == 1
+    positions: list[int] = []
+    for i, (some, usual) in enumerate(zip(wanted, known, strict=True)):
+        present = (names.index(name) for name in some or usual if header and name in names)
+        elsewhere = i if in_order and not some else len(names)
+        positions.append(int(some[0]) if some and fixed[i] else next(present, elsewhere))
+    columns = [names[position] for position in set(positions) if position < len(names)]
+    if len(columns) < len(known) or (header and any(names.count(name) > 1 for name in columns)):
+        roles = ", ".join(" or ".join(some or usual[:2]) for some, usual in zip(wanted, known, strict=True))
+        raise InputError(
+            f"{path}, line 1: expected different columns, {roles}, got {', '.join(names)}. Name them with {flag}: "
+            f"names of line 1, or positions from 0 if it has none.{separator_hint(names)}"
+        )
+    if not header:
+        made_up = {position: some[0] for position, some in zip(positions, known, strict=True)}
+        if len(names) == 3 and set(made_up) == {0, 1}:
             made_up[2] = "label"
-        names = tuple(made_up.get(position, f"column{position + 1}") for position in range(len(first)))
-        wanted = [some[0] for some in known]
-    if wanted is None and len(known) == len(names) == 1:
-        wanted = names
-    elif wanted is None:
-        wanted = [next((name for name in some if name in names), "") for some in known]
-    if not set(wanted) <= set(names) or len(set(wanted)) < len(wanted):
-        raise unclear
-    if len(set(names)) < len(names):
-        raise InputError(f"{path}, line 1: expected different columns, got {names}. Rename one of two.")
-    return Table(path, format, names, tuple(wanted), header, options)
+        names = tuple(made_up.get(i, f"column{i + 1}") for i in range(len(names)))
+    return Table(path, format, names, tuple(names[i] for i in positions), header and not keyed, options)
 
 
 def first_fields(path: Path, format: str, options: FileOptions) -> list | dict:
@@ -303,14 +330,6 @@ def first_fields(path: Path, format: str, options: FileOptions) -> list | dict:
         elif fields:
             return fields
     raise problem
-
-
-def _has_header(first: list | dict, format: str, wanted: Sequence[str] | None, known: Sequence[Sequence[str]]) -> bool:
-    names = {str(field).strip() for field in first}
-    if wanted is not None:
-        return set(wanted) <= names or not all(name.isdecimal() for name in wanted)
-    all_text = all(isinstance(field, str) and field.strip() for field in first)
-    return (format == "xlsx" and all_text) or all(set(some) & names for some in known)
 
 
 def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> None:
