@@ -83,10 +83,7 @@ def build(folder: Path, scratch: Path, source: Source) -> dict[str, Tally]:
         if not info.num_examples:
             names = ", ".join(str(file.path) for file in source.files[split])
             bad = [f"; line {row['line']}: {row['reason']}" for row in builder.tallies[split].bad_rows[:1]]
-            raise InputError(
-                f"The {split} split has no usable row (read: {names}{''.join(bad)}). Check that this is the right "
-                "file, with its --format and --label_kind."
-            )
+            raise InputError(f"The {split} split has no usable row (read: {names}{''.join(bad)}). Name another file.")
         (file,) = (scratch / "parquet").glob(f"pairs-{split}*.parquet")
         file.rename(folder / f"{split}.parquet")
     for split, tally in builder.tallies.items():

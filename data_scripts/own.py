@@ -107,30 +107,24 @@ def split_files(source: Path, format: str | None, left_out: list[str]) -> tuple[
     for path in sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")):
         words = set(re.findall("[a-z]+", path.stem.lower()))
         splits = [split for split, names in SPLIT_WORDS.items() if set(names) & words]
-        if not format and not format_of(path, FORMATS):
-            if splits:
-                raise InputError(
-                    f"{path} is {splits[0]} by its name, and its ending none of {', '.join(FORMATS)}. Unpack or rename "
-                    "it, name the format with --format, or move it away."
-                )
-            decisions.append(f"{path.name}: not read, its ending is none of {', '.join(FORMATS)}")
-        elif len(splits) > 1:
+        present |= set(splits)
+        if len(splits) > 1:
             raise InputError(f"{path} could be {' or '.join(splits)} by its name. Rename it.")
-        elif not splits:
+        if not splits:
             decisions.append(f"{path.name}: not read, its name holds no word train, dev, valid or test")
         elif splits[0] in left_out:
             decisions.append(f"{path.name}: not read, --leave_out {splits[0]}")
         else:
             paths[splits[0]].append(path)
-        present |= set(splits)
     if not set(left_out) <= present:
         raise InputError(f"--leave_out {' '.join(left_out)}: {source} has no files of such a split. Correct the flag.")
     files = [path for some in paths.values() for path in some]
-    if not files or (len(set(map(ending_of, files))) > 1 and not format):
+    formats = {ending_of(path) if format_of(path, FORMATS) else None for path in files}
+    if not files or (not format and (None in formats or len(formats) > 1)):
         raise InputError(
             f"Expected in {source} files of one format ({', '.join(FORMATS)}) with train, dev (or valid) or test as a "
-            f"word of their names, got {', '.join(path.name for path in files) or 'none'}. Rename them, or name one "
-            "file with --source."
+            f"word of their names, got {', '.join(path.name for path in files) or 'none'}. Rename or move them, or "
+            "name one file with --source."
         )
     return {split: some for split, some in paths.items() if some}, decisions
 

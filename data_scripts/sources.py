@@ -79,8 +79,8 @@ def from_folder(corpus: Corpus, folder: Path) -> Source:
     """The files of a corpus in the table, in the senteval_cn layout or its publisher's."""
     if not folder.is_dir():
         raise InputError(
-            f"--source must be the folder that holds the raw files of {corpus.name}, got {folder}, which is not a "
-            "folder. For a file of your own pairs, choose another name and pass --label_kind."
+            f"--source must be the folder of the raw files of {corpus.name}, got {folder}. For pairs of your own, choose "
+            "another name and pass --label_kind."
         )
     source = Source(corpus, {}, f"folder {folder.resolve().name}", list(corpus.notes))
     part_of: dict[Path, str] = {}
@@ -104,8 +104,7 @@ def from_folder(corpus: Corpus, folder: Path) -> Source:
         holds = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
         raise InputError(
             f"No file of {corpus.name} in {folder}. Expected one of {', '.join(patterns)}, there or in a folder "
-            f"{' or '.join(folders)} below; it holds {holds}. Point --source at the right folder, or choose a name of "
-            "your own and pass --label_kind."
+            f"{' or '.join(folders)} below; it holds {holds}. Point --source at the right folder."
         )
     return source
 
@@ -140,16 +139,15 @@ def from_hub(corpus: Corpus) -> Source:
         loaded = datasets.load_dataset(repository, revision=revision)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise InputError(
-            f"--source hub needs {repository} at revision {revision}, and the Hugging Face Hub could not be reached "
-            f"({error}). Without network, use --source FOLDER with the raw files; behind a mirror, set HF_ENDPOINT."
+            f"--source hub: {repository} at revision {revision} could not be reached ({error}). Use --source FOLDER, or "
+            "set HF_ENDPOINT to a mirror."
         ) from error
     files = {}
     for name, rows in loaded.items():
         if name not in HUB_SPLITS or not set(HUB_COLUMNS) <= set(rows.column_names):
             raise InputError(
                 f"{repository}@{revision}: expected splits among {', '.join(HUB_SPLITS)} with the columns "
-                f"{', '.join(HUB_COLUMNS)}, got split {name!r} with {', '.join(rows.column_names)}. Please report "
-                "this; until then use --source FOLDER."
+                f"{', '.join(HUB_COLUMNS)}, got split {name!r} with {rows.column_names}. Use --source FOLDER."
             )
         files[HUB_SPLITS[name]] = [RawFile(Path(repository, name), partial(_hub_records, rows))]
     files = {split: files[split] for split in SPLITS if split in files}
