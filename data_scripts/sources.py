@@ -79,8 +79,8 @@ def from_folder(corpus: Corpus, folder: Path) -> Source:
     """The files of a corpus in the table, in the senteval_cn layout or its publisher's."""
     if not folder.is_dir():
         raise InputError(
-            f"--source must be the folder of the raw files of {corpus.name}, got {folder}. For pairs of your own, choose "
-            "another name and pass --label_kind."
+            f"--source must be the folder of the raw files of {corpus.name}, got {folder}. For pairs of your own, pass "
+            "another name and --label_kind."
         )
     source = Source(corpus, {}, f"folder {folder.resolve().name}", list(corpus.notes))
     part_of: dict[Path, str] = {}
@@ -139,8 +139,8 @@ def from_hub(corpus: Corpus) -> Source:
         loaded = datasets.load_dataset(repository, revision=revision)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise InputError(
-            f"--source hub: {repository} at revision {revision} could not be reached ({error}). Use --source FOLDER, or "
-            "set HF_ENDPOINT to a mirror."
+            f"--source hub: {repository} at revision {revision} could not be reached ({error}). Use --source FOLDER, "
+            "or set HF_ENDPOINT to a mirror."
         ) from error
     files = {}
     for name, rows in loaded.items():
