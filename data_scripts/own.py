@@ -8,7 +8,7 @@ from pathlib import Path
 from cosent.data import records
 from cosent.data.files import SCORE_NAMES, Table, find_columns, first_fields, label_values
 from cosent.data.manifest import SPLITS
-from cosent.data.records import KEYED, FileOptions, RowError, ending_of, format_of
+from cosent.data.records import KEYED, RowError, ending_of, format_of
 from cosent.errors import InputError
 from data_scripts.corpora import Corpus, unknown_name
 from data_scripts.pairs import (
@@ -134,7 +134,7 @@ def find_rows(path: Path, arguments) -> tuple[RawFile, str]:
     format = arguments.format or format_of(path, FORMATS)
     if format is None:
         raise InputError(f"The format of {path} is not clear from its name. Pass --format.")
-    options, keyed = FileOptions(arguments.sheet, arguments.encoding or "utf-8"), format in KEYED
+    options, keyed = arguments.options, format in KEYED
     flags = (arguments.sentence1_column, arguments.sentence2_column, arguments.label_column)
     names = tuple(str(field).strip() for field in first_fields(path, format, options))
     if not any(flags) and arguments.header is not False and query_column(names) is not None:

@@ -58,7 +58,7 @@ TableRecord = tuple[int, str, dict | RowError | None]  # line number, text, row 
 
 @dataclass
 class TableArguments:
-    """What the file of --pairs does not say about itself."""
+    """What a file of pairs does not say about itself."""
 
     sheet: str | None = option(None, "Sheet to read of a workbook with several.")
     encoding: str = option("utf-8", "Encoding of text.", ENCODINGS)
