@@ -32,7 +32,7 @@ def test_columns_by_name_and_by_position(bench):
 def test_no_column_serves_twice(bench):
     """With the label first under a name of its own, position 2 would be the second sentence and the label at once."""
     path = bench.write("pairs.tsv", "同义\tsentence1\tsentence2\n1\t甲\t乙\n")
-    bench.refuses("different columns", path)
+    bench.refuses("each once", path)
     bench.binary(path, "--label_column", "同义")
     assert bench.rows() == [("甲", "乙", 1.0)]
 

@@ -42,7 +42,7 @@ def test_an_earlier_folder_is_replaced_only_when_told_and_as_a_whole(bench):
     bench.refuses("out .*--overwrite", path)
     bench.overwrite = ["--overwrite"]
     path.write_text("丙\t丁\n", encoding="utf-8")
-    bench.refuses("different columns", path)
+    bench.refuses("each once", path)
     assert bench.rows() == [("甲", "乙", 1.0)]
     assert sorted(path.name for path in bench.folder.iterdir()) == ["out", "pairs.tsv"]
     bench.write("out/thesis.txt", "mine")

@@ -305,7 +305,7 @@ def find_columns(
     if len(columns) < len(known) or (header and any(names.count(name) > 1 for name in columns)):
         roles = ", ".join(" or ".join(some or usual[:2]) for some, usual in zip(wanted, known, strict=True))
         raise InputError(
-            f"{path}, line 1: expected different columns, {roles}, got {', '.join(names)}. Name them with {flag}: "
+            f"{path}, line 1: expected, each once, the columns {roles}, got {', '.join(names)}. Name them with {flag}: "
             f"names of line 1, or positions from 0 if it has none.{separator_hint(names)}"
         )
     if not header:
