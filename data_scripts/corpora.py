@@ -23,7 +23,7 @@ class Corpus:
             sentence1 TAB sentence2 TAB label, all others names of columns.
         parts: by split, the (corpus, split) couples that it joins; in place of `folders` and `files`.
         published_rows: by split, the number of rows stated by the publisher (or by the paper that made the split).
-        bi_encoder_length, cross_encoder_length: tokens with special tokens, per sentence and per pair.
+        max_length: tokens with special tokens, per sentence and per pair.
         hub_repository, hub_revision: pinned dataset on the Hugging Face Hub with columns sentence1, sentence2, score.
         generated: the demo corpus of this project, read without --source.
         notes: remarks for readers of the manifest, stored as its warnings.
@@ -37,8 +37,7 @@ class Corpus:
     files: dict[str, tuple[str, ...]] = field(default_factory=dict)
     parts: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     published_rows: dict[str, int] = field(default_factory=dict)
-    bi_encoder_length: int = 64
-    cross_encoder_length: int = 128
+    max_length: tuple[int, int] = (64, 128)
     hub_repository: str = ""
     hub_revision: str = ""
     generated: bool = False
@@ -89,8 +88,7 @@ _TABLE = (
             "validation": ("PAWSX.valid.data", "dev_2k.tsv"),
             "test": ("PAWSX.test.data", "test_2k.tsv"),
         },
-        bi_encoder_length=128,
-        cross_encoder_length=256,
+        max_length=(128, 256),
     ),
     _senteval_cn(
         "STS-B",

@@ -45,7 +45,7 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
         label_kind=corpus.label_kind,
         label_min=low,
         label_max=high,
-        max_length={"bi_encoder": corpus.bi_encoder_length, "cross_encoder": corpus.cross_encoder_length},
+        max_length=dict(zip(("bi_encoder", "cross_encoder"), corpus.max_length, strict=True)),
         splits=splits,
         absent_splits=[split for split in SPLITS if split not in splits],
         warnings=warnings,

@@ -1,6 +1,7 @@
 """If these fail, a retrieval file (query, positives, negatives) trains on other pairs or labels than it holds."""
 
 import json
+import tracemalloc
 
 import pyarrow
 import pyarrow.parquet
@@ -8,6 +9,7 @@ import pytest
 
 from cosent.errors import InputError
 from data_scripts import prepare
+from data_scripts.own import from_own_pairs
 
 Q, A, B, C = "怎么还款", "如何还款", "怎么借款", "今天天气好"
 
@@ -155,26 +157,16 @@ def test_whole_queries_are_carved_out(bench, prepared):
 
 def test_memory_does_not_grow_with_the_file(bench):
     """Fails if the texts of a file are held in memory: a hundred times the rows take little more than hashes."""
-    import tracemalloc
-
-    from data_scripts.corpora import Corpus
-    from data_scripts.own import find_rows
-    from data_scripts.sources import Source
-    from data_scripts.splits import Carve
 
     def peak(count: int) -> int:
         text = "很长的句子" * 100
         rows = ({"query": f"{i}{text}", "pos": [f"甲{i}{text}"], "neg": [f"乙{i}{text}"]} for i in range(count))
-        path = bench.folder / "long.jsonl"
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(map(lines, rows))
-        file, _ = find_rows(path, prepare.OwnPairsArguments())
-        files, carve = {"train": [file]}, Carve(0.1, 0, 42)
-        source = Source(Corpus("mine", "binary"), files, "", on_conflict="drop", carve=carve)
+        path = bench.write("long.jsonl", "".join(map(lines, rows)))
+        source = from_own_pairs("mine", path, prepare.OwnPairsArguments(on_conflict="drop", validation_share=0.1))
         tracemalloc.start()
         found = source.repetitions("train")
-        held_out = carve.held_out(source.kept("train", found))
-        assert sum(carve.key(*kept) in held_out for kept in source.kept("train", found)) == 2 * count // 10
+        held_out = source.carve.held_out(source.kept("train", found))
+        assert sum(source.carve.key(*kept) in held_out for kept in source.kept("train", found)) == 2 * count // 10
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return most
