@@ -161,7 +161,7 @@ def _read_json(path: Path, lines: Iterator[Line]) -> Iterator[Record]:
     lines = chain(head, lines)
     if head and ARRAY.match(head[-1][1]):
         return _read_json_array(path, "\n".join(text for _, text in lines))
-    return _read_by_line(lines, _json_line)
+    return _read_by_line(lines, _json_row)
 
 
 def _read_json_array(path: Path, text: str) -> Iterator[Record]:
@@ -174,20 +174,17 @@ def _read_json_array(path: Path, text: str) -> Iterator[Record]:
     decoder, number, counted, end = json.JSONDecoder(), 1, 0, text.index("[") + 1
     while text[start := BETWEEN_ITEMS.match(text, end).end()] != "]":  # type: ignore[union-attr]  # "" matches too
         number, counted = number + text.count("\n", counted, start), start
-        value, end = decoder.raw_decode(text, start)
-        yield number, text[start:end], _json_object(value, text[start:end])
+        _, end = decoder.raw_decode(text, start)
+        yield number, text[start:end], _json_row(text[start:end])
 
 
-def _json_line(text: str) -> dict | RowError:
+def _json_row(text: str) -> dict | RowError:
     try:
-        return _json_object(json.loads(text), text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         return RowError("one JSON object per line", f"text that is not JSON ({error.msg}, column {error.colno})")
     except (ValueError, RecursionError) as error:
         return RowError("one JSON object per line", f"one that cannot be read ({error})")
-
-
-def _json_object(value: object, text: str) -> dict | RowError:
     if not isinstance(value, dict):
         return RowError("one JSON object per line", f"a JSON {type(value).__name__}")
     if SURROGATE.search(text) and undecoded(as_text(value)):
