@@ -66,6 +66,8 @@ def test_a_header_is_one_only_if_it_names_the_columns(tmp_path):
         open_table(wide, None, SENTENCE, "--text_column")
     wide.write_text("1\t甲\t乙\n", encoding="utf-8")
     assert next(pairs(wide, ["2", "1"]).rows()) == {"column1": "1", "sentence2": "甲", "sentence1": "乙"}
+    assert next(pairs(with_names, ["2", "1"]).rows()) == {"label": "1", "question1": "甲", "question2": "乙"}
+    assert pairs(with_names, ["2", "1"]).sentences == ("question2", "question1")
 
 
 @pytest.mark.parametrize(

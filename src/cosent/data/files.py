@@ -276,6 +276,10 @@ def find_columns(
 ) -> Table:
     """Finds columns by the first row of a file.
 
+    It is a header if columns are asked for by name, if it has known names of the (first two) columns, or if it is all
+    text in a sheet in which only sentences are looked for. A column that is neither asked for nor known by name has the
+    place that it has in `known`, if there are no further columns but a label behind two sentences.
+
     Args:
         wanted: for each column, names of which the first one present is taken, or its position from 0; None to find it.
         known: the usual names of each.
@@ -284,8 +288,8 @@ def find_columns(
     first, keyed = first_fields(path, format, options), format in KEYED
     names = tuple(str(field).strip() for field in first)
     found = all(set(some) & set(names) for some in known[:2])
-    called_so = keyed or all(some and some[0] in names for some in wanted)  # also columns called 0 and 1
-    fixed = [some is not None and len(some) == 1 and some[0].isdecimal() and not called_so for some in wanted]
+    numbers_are_names = keyed or (header is not False and all(some and some[0] in names for some in wanted))
+    fixed = [some is not None and some[0].isdecimal() and len(some) == 1 and not numbers_are_names for some in wanted]
     all_text = all(isinstance(field, str) and field.strip() for field in first)
     named_sheet = format == "xlsx" and len(known) < 3 and not any(wanted) and all_text
     if keyed or header is None:
