@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cosent.data.files import LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES, TableRecord, value_of
 from cosent.data.manifest import COLUMNS, NLI_CLASSES, sha256_of_file
-from cosent.data.records import RowError, as_gb18030, place
+from cosent.data.records import RowError, as_gb18030, as_text, place
 from cosent.errors import InputError
 
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
@@ -226,8 +226,9 @@ class RawFile:
                     raise row
                 pairs = self.rows.pairs(row, labels)
             except RowError as error:
+                text = printable(text or as_text(row))
                 if on_bad_rows == "skip":
-                    bad = {"file": str(self.path), "line": number, "text": printable(text), "reason": str(error)}
+                    bad = {"file": str(self.path), "line": number, "text": text, "reason": str(error)}
                     tally.bad_rows.append(bad)
                     tally.left_out["bad row"] += 1
                     continue
@@ -237,7 +238,7 @@ class RawFile:
                         f"Correct the line. If all are like it: name the columns with {COLUMN_FLAGS}, pass --header if "
                         "this is one, or say what labels stand for, as in --label_values 否=0 是=1."
                     )
-                raise InputError(f"{self.place(number)}: {error}.\n  {printable(text)!r}\n{advice}") from error
+                raise InputError(f"{self.place(number)}: {error}.\n  {text!r}\n{advice}") from error
             if pairs:
                 counts["rows"] += 1
             else:

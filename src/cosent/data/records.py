@@ -35,7 +35,9 @@ class RowError(InputError):
 
 
 Line = tuple[int, str]
-Record = tuple[int, str, list | dict | RowError | None]  # line number, text, fields (None: blank) or why it has none
+Record = tuple[
+    int, str, list | dict | RowError | None
+]  # line number, text (not of Parquet), fields (None: blank) or error
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]
     with open_parquet(path) as file:
         batches = file.iter_batches(batch_size=PARQUET_ROWS, columns=columns)
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-            yield number, as_text(row), row
+            yield number, "", row
 
 
 def import_openpyxl(path: str | Path):
