@@ -5,7 +5,6 @@ cosent audit data/my_pairs --output audit.json
 """
 
 import json
-import unicodedata
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,10 +13,9 @@ from pathlib import Path
 from cosent.cli import REQUIRED, option, run
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest, corpus_folder
 from cosent.errors import InputError
-from data_scripts.description import histogram, shown_histogram
+from data_scripts.description import histogram, read_columns, shown_histogram
 
 PERCENTILES = (50, 90, 99, 100)
-PLACEHOLDER = "NS"  # stands for a missing translation in PAWS-X (google-research-datasets/paws#15)
 
 Pair = tuple[str, str, float]
 
@@ -42,7 +40,7 @@ def main(arguments: AuditArguments) -> None:
     pairs = {split: read(folder / f"{split}.parquet") for split in SPLITS if split in manifest.splits}
     report = {
         "name": manifest.name,
-        "splits": {split: {**describe(rows, manifest), **duplicates(rows)} for split, rows in pairs.items()},
+        "splits": {split: describe(rows, manifest) for split, rows in pairs.items()},
         "leaks": {f"{a} -> {b}": leaks(pairs[a], pairs[b]) for a, b in combinations(pairs, 2)},
         "warnings": manifest.warnings,
     }
@@ -53,10 +51,7 @@ def main(arguments: AuditArguments) -> None:
 
 
 def read(path: Path) -> list[Pair]:
-    import pyarrow.parquet
-
-    columns = pyarrow.parquet.read_table(path, columns=list(COLUMNS))
-    return list(zip(*(columns[name].to_pylist() for name in COLUMNS), strict=True))
+    return list(zip(*(column.to_pylist() for column in read_columns(path, *COLUMNS).columns), strict=True))
 
 
 def labels_by_pair(pairs: list[Pair]) -> dict[frozenset[str], set[float]]:
@@ -67,10 +62,19 @@ def labels_by_pair(pairs: list[Pair]) -> dict[frozenset[str], set[float]]:
     return labels
 
 
-def duplicates(pairs: list[Pair]) -> dict:
-    """Rows beyond the first of each pair, and pairs whose rows disagree about the label."""
+def describe(pairs: list[Pair], manifest: Manifest) -> dict:
+    """Labels, lengths, the no-model baseline, rows beyond the first of each pair, and pairs with different labels."""
+    import numpy as np
+
+    lengths = [len(sentence) for pair in pairs for sentence in pair[:2]]
+    percentiles = np.percentile(lengths, PERCENTILES).round().astype(int).tolist()
     labels = labels_by_pair(pairs)
     return {
+        "rows": len(pairs),
+        "label_histogram": histogram([pair[2] for pair in pairs], manifest.label_min, manifest.label_max),
+        "characters": dict(zip(map(str, PERCENTILES), percentiles, strict=True)),
+        "equal_sentences": sum(pair[0] == pair[1] for pair in pairs),
+        "overlap_spearman": overlap_spearman(pairs),
         "repeated_ordered": len(pairs) - len({pair[:2] for pair in pairs}),
         "repeated_unordered": len(pairs) - len(labels),
         "conflicting_pairs": sum(len(some) > 1 for some in labels.values()),
@@ -92,28 +96,6 @@ def leaks(seen: list[Pair], held_out: list[Pair]) -> dict:
         "pair_other_label": sum(label not in some for some, label in leaked),
         "both_sentences": shared.count(2),
         "one_or_both_sentences": len(held_out) - shared.count(0),
-    }
-
-
-def is_placeholder(sentence: str) -> bool:
-    """`NS`, or no letter, digit or Chinese character at all."""
-    return sentence == PLACEHOLDER or not any(unicodedata.category(character)[0] in "LN" for character in sentence)
-
-
-def describe(pairs: list[Pair], manifest: Manifest) -> dict:
-    import numpy as np
-
-    lengths = [len(sentence) for pair in pairs for sentence in pair[:2]]
-    placeholders = [is_placeholder(pair[0]) + is_placeholder(pair[1]) for pair in pairs]
-    percentiles = np.percentile(lengths, PERCENTILES).round().astype(int).tolist()
-    return {
-        "rows": len(pairs),
-        "label_histogram": histogram([pair[2] for pair in pairs], manifest.label_min, manifest.label_max),
-        "characters": dict(zip(map(str, PERCENTILES), percentiles, strict=True)),
-        "equal_sentences": sum(pair[0] == pair[1] for pair in pairs),
-        "placeholder_one_sentence": placeholders.count(1),
-        "placeholder_both_sentences": placeholders.count(2),
-        "overlap_spearman": overlap_spearman(pairs),
     }
 
 

@@ -5,7 +5,7 @@ it would return the old rows. So `build` bypasses that cache: every build writes
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
@@ -14,7 +14,6 @@ from cosent.data.manifest import COLUMNS
 from cosent.errors import InputError
 from data_scripts.pairs import Tally
 from data_scripts.sources import Source
-from data_scripts.splits import Repetitions
 
 VERSION = "1.0.0"
 ONE_FILE = "1000GB"  # a split is one file, however large: `datasets` would start a second shard at 500 MB
@@ -22,17 +21,16 @@ ONE_FILE = "1000GB"  # a split is one file, however large: `datasets` would star
 
 @dataclass
 class PairsConfig(datasets.BuilderConfig):
-    """Input of a build: `repetitions` by split of the files, `held_out` as of `Carve.held_out`."""
+    """Input of a build."""
 
     source: Source | None = None
-    repetitions: dict[str, Repetitions] = field(default_factory=dict)
-    held_out: dict[int, str] = field(default_factory=dict)
 
 
 class PairsBuilder(datasets.GeneratorBasedBuilder):
     """Builder of the columns sentence1, sentence2 (string) and label (float32), for every source of this project.
 
-    After a build, `tallies` holds the counts of each split of the files.
+    The files are streamed: read once to find contradictory pairs, once to carve, and once for each split. After a
+    build, `tallies` holds the counts of each split of the files (a carved corpus has only `train`).
     """
 
     VERSION = datasets.Version(VERSION)
@@ -43,36 +41,33 @@ class PairsBuilder(datasets.GeneratorBasedBuilder):
         return datasets.DatasetInfo(features=datasets.Features({name: datasets.Value(types[name]) for name in COLUMNS}))
 
     def _split_generators(self, dl_manager: datasets.DownloadManager) -> list[datasets.SplitGenerator]:
-        self.tallies = {split: Tally() for split in self.config.source.files}
-        carve = self.config.source.carve
-        splits = carve.splits if carve else self.tallies
+        source = self.config.source
+        self.tallies = {split: Tally() for split in source.files}
+        self.repetitions = {split: source.repetitions(split) for split in source.files}
+        for split, found in self.repetitions.items():
+            self.tallies[split].repeated, self.tallies[split].contradictory = found.repeated, len(found.contradictory)
+        carve, splits, self.held_out = source.carve, list(source.files), {}
+        if carve:
+            splits, self.held_out = carve.splits, carve.held_out(source.kept("train", self.repetitions["train"]))
         return [datasets.SplitGenerator(name=split, gen_kwargs={"split": split}) for split in splits]
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict]]:
-        source, held_out = self.config.source, self.config.held_out
+        source = self.config.source
         origin = "train" if source.carve else split  # a carved split is read, and counted, with train
         tally = self.tallies[origin] if split == origin else None
-        for number, (group, pair) in enumerate(source.kept(origin, self.config.repetitions[origin], tally)):
-            if source.carve is None or held_out.get(source.carve.key(group, pair), "train") == split:
+        for number, (group, pair) in enumerate(source.kept(origin, self.repetitions[origin], tally)):
+            if source.carve is None or self.held_out.get(source.carve.key(group, pair), "train") == split:
                 yield number, dict(zip(COLUMNS, pair, strict=True))
 
 
 def build(folder: Path, scratch: Path, source: Source) -> dict[str, Tally]:
-    """Writes `{split}.parquet` for every split into `folder` and returns the counts of what was read.
-
-    The files are streamed: read once to find contradictory pairs, once to carve, and once for each split.
+    """Writes `{split}.parquet` for every split into `folder` and returns the builder's `tallies`.
 
     Args:
         folder: an empty folder.
         scratch: an empty folder on the same disk, for the cache and lock files; the caller deletes it.
-
-    Returns:
-        `dict[str, Tally]`: by split of the source files (a carved corpus has only `train`).
     """
-    repetitions = {split: source.repetitions(split) for split in source.files}
-    held_out = source.carve.held_out(source.kept("train", repetitions["train"])) if source.carve else {}
-    config = {"source": source, "repetitions": repetitions, "held_out": held_out}
-    builder = PairsBuilder(cache_dir=str(scratch / "cache"), dataset_name="pairs", config_name="pairs", **config)
+    builder = PairsBuilder(cache_dir=str(scratch / "cache"), dataset_name="pairs", config_name="pairs", source=source)
     try:
         builder.download_and_prepare(str(scratch / "parquet"), file_format="parquet", max_shard_size=ONE_FILE)
     except datasets.exceptions.DatasetGenerationError as error:
@@ -83,14 +78,10 @@ def build(folder: Path, scratch: Path, source: Source) -> dict[str, Tally]:
         if not info.num_examples:
             names = ", ".join(str(file.path) for file in source.files[split])
             bad = [f"; line {row['line']}: {row['reason']}" for row in builder.tallies[split].bad_rows[:1]]
-            raise InputError(
-                f"The {split} split has no usable row (read: {names}{''.join(bad)}). Check that this is the right "
-                "file, with its --format and --label_kind."
-            )
+            raise InputError(f"The {split} split has no usable row (read: {names}{''.join(bad)}). Name another file.")
         (file,) = (scratch / "parquet").glob(f"pairs-{split}*.parquet")
         file.rename(folder / f"{split}.parquet")
     for split, tally in builder.tallies.items():
-        tally.repeated, tally.contradictory = repetitions[split].repeated, len(repetitions[split].contradictory)
         for described, raw in zip(tally.files, source.files[split], strict=True):
             described["sha256"] = raw.sha256()
     return builder.tallies

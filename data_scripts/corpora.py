@@ -8,14 +8,8 @@ from dataclasses import dataclass, field
 
 from cosent.data.manifest import LABEL_KINDS
 from cosent.errors import InputError
-from data_scripts.pairs import COLUMN_NAMES, Layout
 
 OWN_LABEL_KINDS = (*LABEL_KINDS, "scores")  # scores of a model: graded labels, whose range is that of the rows
-TEXT = Layout("tsv")
-NAMED_TSV = Layout("tsv", header=True, columns=COLUMN_NAMES, width=None)
-JSON_LINES = Layout("jsonl", columns=COLUMN_NAMES, width=None)
-
-Files = tuple[tuple[str, Layout], ...]  # alternatives, best first; one pattern may match several
 
 
 @dataclass(frozen=True)
@@ -25,10 +19,11 @@ class Corpus:
     Args:
         label_kind, label_min, label_max: as in `cosent.data.manifest.Manifest`.
         folders: names of the folder that holds the files, looked for at and directly below `--source`.
-        files: by split, file patterns in order of preference.
+        files: by split, file patterns, best first; one may match several files. Those in .data and .txt have lines of
+            sentence1 TAB sentence2 TAB label, all others names of columns.
         parts: by split, the (corpus, split) couples that it joins; in place of `folders` and `files`.
         published_rows: by split, the number of rows stated by the publisher (or by the paper that made the split).
-        bi_encoder_length, cross_encoder_length: tokens with special tokens, per sentence and per pair.
+        max_length: tokens with special tokens, per sentence and per pair.
         hub_repository, hub_revision: pinned dataset on the Hugging Face Hub with columns sentence1, sentence2, score.
         generated: the demo corpus of this project, read without --source.
         notes: remarks for readers of the manifest, stored as its warnings.
@@ -39,11 +34,10 @@ class Corpus:
     label_min: float = 0.0
     label_max: float = 1.0
     folders: tuple[str, ...] = ()
-    files: dict[str, Files] = field(default_factory=dict)
+    files: dict[str, tuple[str, ...]] = field(default_factory=dict)
     parts: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     published_rows: dict[str, int] = field(default_factory=dict)
-    bi_encoder_length: int = 64
-    cross_encoder_length: int = 128
+    max_length: tuple[int, int] = (64, 128)
     hub_repository: str = ""
     hub_revision: str = ""
     generated: bool = False
@@ -60,7 +54,7 @@ def _senteval_cn(folder: str, rows: tuple[int, int, int], hub: str, *others: str
             "name": name,
             "label_kind": "binary",
             "folders": (folder, name, *others),
-            "files": {split: ((f"{folder}.{word}.data", TEXT),) for split, word in files.items()},
+            "files": {split: (f"{folder}.{word}.data",) for split, word in files.items()},
             "published_rows": dict(zip(files, rows, strict=True)),
             "hub_repository": repository,
             "hub_revision": revision,
@@ -72,10 +66,7 @@ def _senteval_cn(folder: str, rows: tuple[int, int, int], hub: str, *others: str
 def _nli(name: str, folders: tuple[str, ...], train: str, validation: str, test: str = "", **differences) -> Corpus:
     """An NLI corpus, whose publisher's files have the given patterns, best first."""
     patterns = {"train": ("train.txt", train), "validation": ("dev.txt", validation), "test": ("test.txt", test)}
-    files = {
-        split: ((text, TEXT), *((pattern, JSON_LINES) for pattern in published.split()))
-        for split, (text, published) in patterns.items()
-    }
+    files = {split: (text, *published.split()) for split, (text, published) in patterns.items()}
     return Corpus(name, "nli", label_max=2.0, folders=folders, files=files, **differences)
 
 
@@ -93,12 +84,11 @@ _TABLE = (
         "zh",
         "x-final/zh",
         files={
-            "train": (("PAWSX.train.data", TEXT), ("translated_train.tsv", NAMED_TSV)),
-            "validation": (("PAWSX.valid.data", TEXT), ("dev_2k.tsv", NAMED_TSV)),
-            "test": (("PAWSX.test.data", TEXT), ("test_2k.tsv", NAMED_TSV)),
+            "train": ("PAWSX.train.data", "translated_train.tsv"),
+            "validation": ("PAWSX.valid.data", "dev_2k.tsv"),
+            "test": ("PAWSX.test.data", "test_2k.tsv"),
         },
-        bi_encoder_length=128,
-        cross_encoder_length=256,
+        max_length=(128, 256),
     ),
     _senteval_cn(
         "STS-B",
@@ -110,9 +100,7 @@ _TABLE = (
     _nli(
         "snli_zh",
         ("snli_zh", "cnsd-snli", "cnsd_snli", "SNLI"),
-        "cnsd_snli_v1.0.train.jsonl",
-        "cnsd_snli_v1.0.dev.jsonl",
-        "cnsd_snli_v1.0.test.jsonl",
+        *(f"cnsd_snli_v1.0.{word}.jsonl" for word in ("train", "dev", "test")),
     ),
     _nli(
         "cmnli",

@@ -1,5 +1,6 @@
 """Describe a prepared folder: its manifest, and the manifest as text."""
 
+from collections import Counter
 from pathlib import Path
 
 from cosent.data.manifest import NLI_CLASSES, SPLITS, Manifest, sha256_of_file
@@ -15,13 +16,9 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
     labels = {split: read_columns(path, "label")["label"].to_numpy() for split, path in split_files(folder).items()}
     low, high = corpus.label_min, corpus.label_max
     if high == LARGEST:  # scores: their own range
-        low = min(float(some.min()) for some in labels.values())
-        high = max(float(some.max()) for some in labels.values())
+        low, high = (float(end(list(map(end, labels.values())))) for end in (min, max))
         if low == high:
-            raise InputError(
-                f"Expected scores that differ, got {low:g} for every pair. Check them, or leave them out with "
-                "--label_kind binary."
-            )
+            raise InputError(f"Expected scores that differ, got {low:g} for every pair. Check them.")
     for split, some in labels.items():
         tally = tallies.get(split, Tally())  # a carved split was read, and is counted, with train
         splits[split] = {
@@ -35,22 +32,20 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
             "contradictory_pairs": tally.contradictory,
             "bad_rows": tally.bad_rows,
         }
-        warnings += caveats(split, splits[split], high)
-        if tally.words:
-            read = ", ".join(f"{word} as {value} ({rows:,} rows)" for (word, value), rows in tally.words.items())
-            warnings.append(f"{split}: labels are read by their words: {read}.")
+        warnings += caveats(split, splits[split], high, tally.words)
     if source.on_conflict is not None and (shared := shared_rows(folder)):
         counts = " and ".join(f"{rows:,} of {splits[split]['rows']:,} {split} rows" for split, rows in shared.items())
-        remedy = "draw the splits of one file with --split_by sentence"
-        if source.carve:
-            remedy = "pass --split_by sentence, which keeps such pairs together"
-        warnings.append(f"{counts} share a sentence with train, which flatters their figures: {remedy}.")
+        where = "" if source.carve else "to one file "
+        warnings.append(
+            f"{counts} share a sentence with train, which flatters their figures: pass --split_by sentence {where}to "
+            "keep such pairs together."
+        )
     return Manifest(
         name=corpus.name,
         label_kind=corpus.label_kind,
         label_min=low,
         label_max=high,
-        max_length={"bi_encoder": corpus.bi_encoder_length, "cross_encoder": corpus.cross_encoder_length},
+        max_length=dict(zip(("bi_encoder", "cross_encoder"), corpus.max_length, strict=True)),
         splits=splits,
         absent_splits=[split for split in SPLITS if split not in splits],
         warnings=warnings,
@@ -81,32 +76,34 @@ def shared_rows(folder: Path) -> dict[str, int]:
     if train is None:
         return {}
     seen = pc.unique(pyarrow.chunked_array(train["sentence1"].chunks + train["sentence2"].chunks))
-    counts = {
+    shared = {
         split: pc.sum(pc.or_(*(pc.is_in(column, value_set=seen) for column in rows.columns))).as_py()
         for split, rows in tables.items()
     }
-    return {split: count for split, count in counts.items() if count}
+    return {split: count for split, count in shared.items() if count}
 
 
-def caveats(split: str, facts: dict, label_max: float) -> list[str]:
+def caveats(split: str, facts: dict, label_max: float, words: Counter) -> list[str]:
     """What users of the figures should know of a split."""
     warnings = []
     if facts["published_rows"] not in (None, facts["rows"]):
         warnings.append(f"{split} has {facts['rows']:,} rows, the published corpus has {facts['published_rows']:,}.")
     (label, *others) = facts["label_histogram"]
     if split == "train" and not others:
-        remedy = "Train a bi-encoder with --loss infonce, whose negatives are the other sentences of the batch."
-        warnings.append(
-            f"every train label is {label}: a loss that compares labels will learn nothing."
-            + (f" {remedy}" if float(label) == label_max else "")
-        )
+        warnings.append(f"every train label is {label}: a loss that compares labels will learn nothing.")
+        if float(label) == label_max:
+            warnings[-1] += " Train with --loss infonce, whose negatives are the other sentences of the batch."
     if facts["repeated_rows"]:
         warnings.append(
             f"{split}: {facts['repeated_rows']:,} rows repeat an earlier pair with its label. They are kept."
         )
     if facts["contradictory_pairs"] and "contradictory pair" not in facts["left_out"]:
         warnings.append(f"{split}: {facts['contradictory_pairs']:,} pairs have two different labels. They are kept.")
-    return warnings + [f"{split}: {rows:,} left out, {reason}." for reason, rows in facts["left_out"].items()]
+    warnings += [f"{split}: {rows:,} left out, {reason}." for reason, rows in facts["left_out"].items()]
+    if words:
+        read = ", ".join(f"{word} as {value} ({rows:,} rows)" for (word, value), rows in words.items())
+        warnings.append(f"{split}: labels are read by their words: {read}.")
+    return warnings
 
 
 def histogram(labels, low: float, high: float) -> dict[str, int]:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosent.cli import REQUIRED, flags_of, option, run
+from cosent.data.files import TableArguments
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
-from cosent.data.records import ENCODINGS, FORMATS
+from cosent.data.records import FORMATS
 from cosent.errors import InputError
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
 from data_scripts.description import describe, shared_rows, table
@@ -41,7 +42,7 @@ class PrepareArguments:
 
 
 @dataclass
-class OwnPairsArguments:
+class OwnPairsArguments(TableArguments):
     """Pairs of your own."""
 
     label_kind: str | None = option(None, "scores: any numbers, as those of a reranker.", OWN_LABEL_KINDS)
@@ -52,13 +53,6 @@ class OwnPairsArguments:
     sentence1_column: list[str] | None = option(None, COLUMN, commas=True)
     sentence2_column: list[str] | None = option(None, COLUMN, commas=True)
     label_column: list[str] | None = option(None, COLUMN, commas=True)
-    label_values: list[str] | None = option(
-        None,
-        "LABEL=VALUE of all labels, as in 否=0 是=1; default: 是, 相似, true, yes are 1, and so on.",
-        commas=True,
-    )
-    sheet: str | None = option(None, "Sheet to read of a workbook with several.")
-    encoding: str | None = option(None, "Encoding of text; default: utf-8.", ENCODINGS)
     leave_out: list[str] | None = option(None, "Splits of the folder not to read.", SPLITS)
     on_conflict: str | None = option(
         None, "Pairs with two different labels: stop (default), drop or keep them.", ("error", "drop", "keep")
@@ -98,7 +92,8 @@ def check_flags(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
         raise InputError(f"NAME becomes a folder below data/: expected letters, digits, _ . -, got {name!r}.")
     if corpus is None and not own.label_kind and not Path(source or "").exists():
         raise unknown_name(name)
-    given = [flag for flag in flags_of(OwnPairsArguments) if flag != "seed" and getattr(own, flag) not in (None, 0.0)]
+    defaults = {name: flag.default for name, flag in flags_of(OwnPairsArguments).items()}
+    given = [name for name, default in defaults.items() if name != "seed" and getattr(own, name) != default]
     if corpus is not None and given:
         flags = ", ".join(f"--{flag}" for flag in given)
         raise InputError(

@@ -1,45 +1,22 @@
 """Sources of rows: the files of a corpus in the table, the user's own files, the Hub, or the demo corpus."""
 
-import gzip
-import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from cosent.data.manifest import SPLITS, sha256_of_file
-from cosent.data.records import AS_USUAL, FileOptions, Record, place, read_records
+from cosent.data.files import Table, TableRecord, open_table
+from cosent.data.manifest import COLUMNS, SPLITS
 from cosent.errors import InputError
-from data_scripts.corpora import CORPORA, TEXT, Corpus
-from data_scripts.pairs import LabelRange, Layout, Pair, QueryLayout, Tally, read_pairs
+from data_scripts.corpora import CORPORA, Corpus
+from data_scripts.pairs import COLUMN_FLAGS, COLUMN_NAMES, LabelRange, Pair, PairRows, RawFile, Tally
 from data_scripts.splits import Carve, Repetitions, contradiction_error, find_repetitions
 
 HUB_SPLITS = {"train": "train", "validation": "validation", "dev": "validation", "valid": "validation", "test": "test"}
 HUB_COLUMNS = ("sentence1", "sentence2", "score")
 DEMO = Path(__file__).with_name("demo.tsv.gz")  # lines of split, sentence1, sentence2, grade
 SIMILAR_GRADE = 3  # the lowest grade that demo_binary labels 1
-
-
-@dataclass(frozen=True)
-class RawFile:
-    """One raw file of a split; `records` replaces reading `path` for sources that are not files (demo, Hub)."""
-
-    path: Path
-    layout: Layout | QueryLayout
-    records: Callable[[], Iterator[Record]] | None = None
-    options: FileOptions = AS_USUAL
-
-    def sha256(self) -> str:
-        if self.records is None:
-            return sha256_of_file(self.path)
-        digest = hashlib.sha256()
-        for _, text, _ in self.records():
-            digest.update(text.encode("utf-8", errors="surrogateescape") + b"\n")
-        return digest.hexdigest()
-
-    def read(self) -> Iterator[Record]:
-        return self.records() if self.records else read_records(self.path, self.layout.format, options=self.options)
 
 
 @dataclass
@@ -72,10 +49,10 @@ class Source:
     def lines(self, split: str, tally: Tally | None = None) -> Iterator[tuple[RawFile, int, Pair]]:
         """File, line and pair of every usable row of a split, counted in `tally`."""
         tally = Tally() if tally is None else tally
-        labels = LabelRange(self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max, self.label_values)
+        kind, low, high = self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max
+        labels = LabelRange(kind, low, high, self.label_values, tally.words)
         for file in self.files[split]:
-            tally.files.append({"name": "/".join(file.path.parts[-2:]), "rows": 0})
-            for line, pair in read_pairs(str(file.path), file.read(), file.layout, labels, tally, self.on_bad_rows):
+            for line, pair in file.pairs(labels, tally, self.on_bad_rows):
                 yield file, line, pair
 
     def repetitions(self, split: str) -> Repetitions:
@@ -84,9 +61,8 @@ class Source:
             return Repetitions()
         found = find_repetitions((pair for _, _, pair in self.lines(split)), self.corpus.label_kind == "nli")
         if found.contradictory and self.on_conflict == "error":
-            lines = self.lines(split)
-            rows = ((place(file.path, file.layout.format, line), pair) for file, line, pair in lines)
-            raise contradiction_error(split, found, rows)
+            places = ((file.place(line), pair) for file, line, pair in self.lines(split))
+            raise contradiction_error(split, found, places)
         return found
 
     def kept(self, split: str, repeated: Repetitions, tally: Tally | None = None) -> Iterator[tuple[str, Pair]]:
@@ -96,15 +72,15 @@ class Source:
             if self.on_conflict == "drop" and repeated.contradicts(pair):
                 tally.left_out["contradictory pair"] += 1
             else:
-                yield file.layout.group(pair), pair
+                yield file.rows.group(pair), pair
 
 
 def from_folder(corpus: Corpus, folder: Path) -> Source:
     """The files of a corpus in the table, in the senteval_cn layout or its publisher's."""
     if not folder.is_dir():
         raise InputError(
-            f"--source must be the folder that holds the raw files of {corpus.name}, got {folder}, which is not a "
-            "folder. For a file of your own pairs, choose another name and pass --label_kind."
+            f"--source must be the folder of the raw files of {corpus.name}, got {folder}. For pairs of your own, pass "
+            "another name and --label_kind."
         )
     source = Source(corpus, {}, f"folder {folder.resolve().name}", list(corpus.notes))
     part_of: dict[Path, str] = {}
@@ -114,8 +90,8 @@ def from_folder(corpus: Corpus, folder: Path) -> Source:
             for path in (file.path for file in files):
                 if part_of.setdefault(path, part) != part:
                     raise InputError(
-                        f"{path} could be of {part_of[path]} and of {part}: its name says neither. Put the files of "
-                        f"each into a folder of its name below {folder}."
+                        f"{path} could be of {part_of[path]} and of {part}. Put the files of each into a folder of its "
+                        f"name below {folder}."
                     )
             if files:
                 source.files.setdefault(split, []).extend(files)
@@ -124,12 +100,11 @@ def from_folder(corpus: Corpus, folder: Path) -> Source:
     if not source.files:
         parts = [CORPORA[part] for couples in corpus.parts.values() for part, _ in couples] or [corpus]
         folders = sorted({name for part in parts for name in part.folders})
-        patterns = sorted({pattern for part in parts for files in part.files.values() for pattern, _ in files})
+        patterns = sorted({pattern for part in parts for patterns in part.files.values() for pattern in patterns})
         holds = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
         raise InputError(
             f"No file of {corpus.name} in {folder}. Expected one of {', '.join(patterns)}, there or in a folder "
-            f"{' or '.join(folders)} below; it holds {holds}. Point --source at the right folder, or choose a name of "
-            "your own and pass --label_kind."
+            f"{' or '.join(folders)} below; it holds {holds}. Point --source at the right folder."
         )
     return source
 
@@ -139,10 +114,17 @@ def _find(corpus: Corpus, split: str, source: Path) -> list[RawFile]:
         # Names such as train.txt do not identify the corpus: a folder named after another corpus is not searched.
         if any(folder.name in other.folders and corpus.name != name for name, other in CORPORA.items()):
             continue
-        for pattern, layout in corpus.files[split]:
+        for pattern in corpus.files[split]:
             if paths := sorted(folder.glob(pattern)):
-                return [RawFile(path, layout) for path in paths]
+                return list(map(_published, paths))
     return []
+
+
+def _published(path: Path) -> RawFile:
+    if path.suffix in (".data", ".txt"):
+        return RawFile(path, Table(path, "tsv", COLUMNS).records)
+    table = open_table(path, None, COLUMN_NAMES, COLUMN_FLAGS, "--source")
+    return RawFile(path, table.records, PairRows(table.sentences), table.format)
 
 
 def from_hub(corpus: Corpus) -> Source:
@@ -157,39 +139,36 @@ def from_hub(corpus: Corpus) -> Source:
         loaded = datasets.load_dataset(repository, revision=revision)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise InputError(
-            f"--source hub needs {repository} at revision {revision}, and the Hugging Face Hub could not be reached "
-            f"({error}). Without network, use --source FOLDER with the raw files; behind a mirror, set HF_ENDPOINT."
+            f"--source hub: {repository} at revision {revision} could not be reached ({error}). Use --source FOLDER, "
+            "or set HF_ENDPOINT to a mirror."
         ) from error
     files = {}
     for name, rows in loaded.items():
         if name not in HUB_SPLITS or not set(HUB_COLUMNS) <= set(rows.column_names):
             raise InputError(
                 f"{repository}@{revision}: expected splits among {', '.join(HUB_SPLITS)} with the columns "
-                f"{', '.join(HUB_COLUMNS)}, got split {name!r} with {', '.join(rows.column_names)}. Please report "
-                "this; until then use --source FOLDER."
+                f"{', '.join(HUB_COLUMNS)}, got split {name!r} with {rows.column_names}. Use --source FOLDER."
             )
-        files[HUB_SPLITS[name]] = [RawFile(Path(repository, name), TEXT, partial(_hub_records, rows))]
+        files[HUB_SPLITS[name]] = [RawFile(Path(repository, name), partial(_hub_records, rows))]
     files = {split: files[split] for split in SPLITS if split in files}
     return Source(corpus, files, f"Hugging Face Hub {repository} at revision {revision}", list(corpus.notes))
 
 
-def _hub_records(rows) -> Iterator[Record]:
+def _hub_records(rows) -> Iterator[TableRecord]:
     for number, row in enumerate(rows, start=1):
         fields = [row[column] for column in HUB_COLUMNS]
-        yield number, json.dumps(fields, ensure_ascii=False), fields
+        yield number, json.dumps(fields, ensure_ascii=False), dict(zip(COLUMNS, fields, strict=True))
 
 
 def from_demo(corpus: Corpus) -> Source:
     """The demo corpus, whose pairs come with this project."""
     binary = corpus.label_kind == "binary"
-    files = {split: [RawFile(DEMO.with_name(split), TEXT, partial(_demo_records, split, binary))] for split in SPLITS}
+    files = {split: [RawFile(DEMO.with_name(split), partial(_demo_records, split, binary))] for split in SPLITS}
     return Source(corpus, files, DEMO.name)
 
 
-def _demo_records(split: str, binary: bool) -> Iterator[Record]:
-    with gzip.open(DEMO, "rt", encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
-            name, sentence1, sentence2, grade = line.rstrip("\n").split("\t")
-            if name == split:
-                label = float(int(grade) >= SIMILAR_GRADE) if binary else float(grade)
-                yield number, line, [sentence1, sentence2, label]
+def _demo_records(split: str, binary: bool) -> Iterator[TableRecord]:
+    for number, text, row in Table(DEMO, "tsv", ("split", *COLUMNS)).records():
+        if row["split"] == split:
+            label = float(int(row["label"]) >= SIMILAR_GRADE) if binary else row["label"]
+            yield number, text, row | {"label": label}

@@ -129,20 +129,18 @@ class Carve:
         In an order that the seed draws, groups go to validation while they fit into its share of the pairs, then to
         test; the others, and one that is larger than a share, are for training.
         """
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
+        from cosent.data.groups import components
 
         hashes = array("Q", (hash_of(sentence) for pair in pairs for sentence in sorted(pair[:2])))
         different = np.unique(np.frombuffer(hashes, dtype=np.uint64).reshape(-1, 2), axis=0)
         sentences, ends = np.unique(different, return_inverse=True)
         first, second = ends.reshape(-1, 2).T
-        edges = coo_array((np.ones(len(first), dtype=bool), (first, second)), shape=(len(sentences),) * 2)
-        count, group_of = connected_components(edges, directed=False)
-        sizes = np.bincount(group_of[first], minlength=count)
+        group_of = components(first, second, len(sentences))
+        sizes = np.bincount(group_of[first])
         names = sentences[np.unique(group_of, return_index=True)[1]].tolist()  # a sentence that stands for its group
         room = self._counts(len(different))
         split_of: dict[int, str] = {}
-        for group in sorted(range(count), key=lambda group: self.seeded(str(names[group]))):
+        for group in sorted(range(len(sizes)), key=lambda group: self.seeded(str(names[group]))):
             split = next((split for split in room if sizes[group] <= room[split]), None)
             if split is not None:
                 room[split] -= int(sizes[group])
@@ -152,7 +150,7 @@ class Carve:
                 raise InputError(
                     f"--split_by sentence: no group of pairs with common sentences fits into a {split} share of "
                     f"{share:g}; the largest has {sizes.max():,} of {len(different):,} different pairs. Give a larger "
-                    "share, leave out sentences that many pairs have, or pass --split_by pair."
+                    "share, or pass --split_by pair."
                 )
         groups = zip(sentences.tolist(), group_of.tolist(), strict=True)
         return {sentence: split_of[group] for sentence, group in groups if group in split_of}

@@ -219,7 +219,7 @@ def test_what_cannot_be_read_is_named(run, labelled):
     """Fails if a label is guessed, a column is taken for another, or a threshold is found on the tested rows."""
     for label, flags, message in (
         ("perhaps", COLUMNS, "mine.csv, pair 1: .* same, got 'perhaps'"),
-        (1, ("--label_column", "same"), "sentence1 sentence2 same"),
+        (1, ("--label_column", "same"), "sentence2, same"),
         (1, (), "--text_columns and --label_column"),
         (1, (*COLUMNS, "--find_threshold"), "validation"),
         (1, (*COLUMNS[:2], *COLUMNS[3:]), "--text_columns"),

@@ -61,20 +61,29 @@ def test_a_header_is_one_only_if_it_names_the_columns(tmp_path):
     ]
     with pytest.raises(InputError, match="sentence1 .*got 1, 甲, 乙"):
         pairs(wide)  # an id would be compared with a sentence
+    wide.write_text("甲\t乙\t1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="text or sentence"):
+        open_table(wide, None, SENTENCE, "--text_column")
+    wide.write_text("1\t甲\t乙\n", encoding="utf-8")
     assert next(pairs(wide, ["2", "1"]).rows()) == {"column1": "1", "sentence2": "甲", "sentence1": "乙"}
+    assert next(pairs(with_names, ["2", "1"]).rows()) == {"label": "1", "question1": "甲", "question2": "乙"}
+    assert pairs(with_names, ["2", "1"]).sentences == ("question2", "question1")
 
 
-def test_a_single_column_is_the_sentence(tmp_path):
-    """Fails if a user must name the only column, or a tab or a quoted line break cuts the sentence."""
-    (tmp_path / "a.txt").write_text("甲\t乙\n丙\n", encoding="utf-8")
-    (tmp_path / "b.jsonl").write_text('{"问": "甲\\t乙"}\n{"问": "丙"}\n', encoding="utf-8")
-    (tmp_path / "c.csv").write_text('"甲\t乙"\n丙\n', encoding="utf-8")
-    for name in ("a.txt", "b.jsonl", "c.csv"):
-        assert list(open_table(tmp_path / name, None, SENTENCE, "--text_column").texts()) == ["甲\t乙", "丙"]
-    (tmp_path / "c.csv").write_text('text\n"一\n二\n三"\n四\n', encoding="utf-8")
-    assert list(open_table(tmp_path / "c.csv", None, SENTENCE, "").texts()) == ["一\n二\n三", "四"]
-    (tmp_path / "a.jsonl").write_text(r'{"s1": "\ud83d\ude00", "s2": "\\ud83d"}', encoding="utf-8")
-    assert list(pairs(tmp_path / "a.jsonl").rows()) == [{"s1": "😀", "s2": r"\ud83d"}], "no half of an emoji"
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("a.txt", "甲\t乙\n丙\n", ["甲\t乙", "丙"]),
+        ("a.jsonl", '{"问": "甲\\t乙"}\n{"问": "\\ud83d\\ude00\\\\ud83d"}\n', ["甲\t乙", "😀\\ud83d"]),
+        ("a.csv", '"甲\t乙"\n丙\n', ["甲\t乙", "丙"]),
+        ("b.csv", 'text\n"一\n二\n三"\n四\n', ["一\n二\n三", "四"]),
+        ("c.csv", 'text,b,c\n"一\n二,三,四\n五，""六""",乙,1\n', ['一\n二,三,四\n五，"六"']),
+    ],
+)
+def test_a_single_column_is_the_sentence(tmp_path, name, content, texts):
+    """Fails if a user must name the only column, or a tab, a quoted line break or an emoji cuts the sentence."""
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert list(open_table(tmp_path / name, None, SENTENCE, "--text_column").texts()) == texts
 
 
 @pytest.mark.parametrize(
@@ -86,8 +95,10 @@ def test_a_single_column_is_the_sentence(tmp_path):
         ("a.tsv", "好\t坏\n\n好\t坏\n".encode(), "line 2: .*empty line"),
         ("a.tsv", "好\t \n".encode(), "line 1: .*sentence2"),
         ("a.tsv", "好\t坏\n".encode() + "北京\t好\n".encode("gb18030"), "line 2: .*UTF-8.*GB18030"),
-        ("a.tsv", "好\n".encode(), r"\[0, 1\].*got 1"),
+        ("a.tsv", "好\n".encode(), "sentence1 .*got 好"),
         ("a.csv", '甲,乙\n"丙,丁\n戊,己\n庚,辛\n'.encode(), "line 2: expected comma-separated"),
+        ("a.csv", 's1,s2\n"甲\n乙",丙\n丁\n'.encode(), "line 4: .*2 columns.*got 1"),
+        ("a.csv", '甲,"乙\n丙,丁\n戊,己"\n庚,辛\n'.encode(), "line 1: .*quote"),
         ("a.jsonl", b'{"s1": "a", "s2": "b"}\n{"s1": "a"}\n', "line 2: .*s2.*s1"),
         ("a.jsonl", b'{"s1": "a", "s2": 3}\n', "line 1: .*s2, got 3"),
         ("a.jsonl", b'{"s1": "a", "s2": "b"}\n[1]\n', "line 2: expected one JSON object"),
@@ -112,7 +123,7 @@ def test_columns_that_are_not_there_are_named(tmp_path):
     """Fails if another column is read than the one that the user meant."""
     with table_writer(tmp_path / "a.csv", ("id", "q1", "q2")) as write:
         write(ROWS)
-    for wanted, message in ((["q1"], "2 .* got 1"), (["q1", "q9"], "q9: .*id, q1, q2"), (["q1", "q1"], "q1 q1")):
+    for wanted, message in ((["q1"], "2 .* got 1"), (["q1", "q9"], "q9, got id, q1, q2"), (["q1", "q1"], "q1, q1")):
         with pytest.raises(InputError, match=message):
             pairs(tmp_path / "a.csv", wanted)
 

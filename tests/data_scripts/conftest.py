@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import openpyxl
 import pyarrow.parquet
 import pytest
 
@@ -17,6 +18,7 @@ class Workbench:
     def __init__(self, folder: Path):
         self.folder = folder
         self.output = folder / "out"
+        self.overwrite = ["--overwrite"]
 
     def write(self, name: str, content: str | bytes) -> Path:
         path = self.folder / name
@@ -24,20 +26,35 @@ class Workbench:
         path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
         return path
 
+    def workbook(self, **sheets: list) -> Path:
+        book = openpyxl.Workbook()
+        book.remove(book.active)
+        for title, rows in sheets.items():
+            sheet = book.create_sheet(title)
+            for row in rows:
+                sheet.append(row)
+        book.save(self.folder / "pairs.xlsx")
+        return self.folder / "pairs.xlsx"
+
     def prepare(self, name: str, *flags: str | Path) -> dict:
-        """Runs the command and returns the manifest that it wrote."""
-        prepare.main(*parse([name, "--output", str(self.output), *map(str, flags)], *prepare.ARGUMENTS))
+        """Runs the command and returns the manifest that it wrote; an earlier output is replaced."""
+        words = [name, "--output", str(self.output), *self.overwrite, *map(str, flags)]
+        prepare.main(*parse(words, *prepare.ARGUMENTS))
         return json.loads((self.output / "MANIFEST.json").read_text(encoding="utf-8"))
 
     def binary(self, path: Path, *flags: str) -> dict:
-        """As `prepare`, of own pairs labelled 0 and 1; an earlier output is replaced."""
-        return self.prepare("mine", "--source", path, "--label_kind", "binary", "--overwrite", *flags)
+        """As `prepare`, of own pairs labelled 0 and 1."""
+        return self.prepare("mine", "--source", path, "--label_kind", "binary", *flags)
 
     def stops(self, match: str, name: str, *flags: str | Path) -> str:
         """The error of a command that must fail."""
         with pytest.raises(InputError, match=f"(?s){match}") as caught:
             self.prepare(name, *flags)
         return str(caught.value)
+
+    def refuses(self, match: str, path: Path, *flags: str) -> str:
+        """As `stops`, of own pairs labelled 0 and 1."""
+        return self.stops(match, "mine", "--source", path, "--label_kind", "binary", *flags)
 
     def rows(self, split: str = "train") -> list[tuple]:
         columns = pyarrow.parquet.read_table(self.output / f"{split}.parquet").to_pydict()

@@ -1,6 +1,9 @@
-"""If these fail, a damaged file trains a model on wrong pairs, or a sound one is refused."""
+"""If these fail, a damaged file or a pair with two labels trains a model, or sound rows are refused or dropped."""
 
 import pytest
+
+from cosent.errors import InputError
+from data_scripts.splits import Carve, find_repetitions
 
 BINARY = ("--label_kind", "binary")
 GRADED = ("--label_kind", "graded", "--label_min", "0", "--label_max", "5")
@@ -12,13 +15,11 @@ BAD_ROWS = [  # kind of labels, a bad second line, what the error names
     (BINARY, "甲\t乙\t丙\t1\n", "3 columns, got 4"),
     (BINARY, "甲\t　\t1\n", "sentence2, got an empty"),
     (BINARY, "\u200b\t乙\t1\n", "sentence1, got an empty"),
-    (BINARY, "甲\t乙\t2\n", "0 or 1, got '2'"),
     (BINARY, "甲\t乙\t0.5\n", "0 or 1, got '0.5'"),
     (BINARY, "甲\t乙\tnan\n", "0 or 1, got 'nan'"),
     (BINARY, "甲\t乙\t同\n", "0 or 1, got '同'"),
     (BINARY, '"甲\t乙"\t1\t0\n', "3 columns, got 4"),
     (BINARY, "甲乙\t丙丁\t1\n".encode("gbk"), "UTF-8"),
-    (BINARY, "甲\t乙\t1\n".encode("utf-16"), "UTF-8"),
     (GRADED, "甲\t乙\t5.5\n", "0 to 5, got '5.5'"),
     (GRADED, "甲\t乙\tinf\n", "0 to 5, got 'inf'"),
     (NLI, "甲\t乙\t蕴含\n", "contradiction, neutral, entailment"),
@@ -34,54 +35,86 @@ def test_a_bad_row_stops_or_is_skipped_and_listed(bench, flags, bad, message):
     assert [path.name for path in bench.folder.iterdir()] == ["pairs.tsv"]  # nothing half written
     manifest = bench.prepare("mine", "--source", path, *flags, "--on_bad_rows", "skip")
     train = manifest["splits"]["train"]
-    assert train["rows"] == 1 and train["left_out"]["bad row"] == len(train["bad_rows"]) >= 1
-    assert train["bad_rows"][0]["line"] == 2 and train["bad_rows"][0]["file"] == str(path)
-    assert train["bad_rows"][0]["text"] and train["bad_rows"][0]["reason"]
+    assert (train["rows"], train["left_out"]) == (1, {"bad row": 1})
+    (listed,) = train["bad_rows"]
+    assert (listed["file"], listed["line"]) == (str(path), 2) and listed["text"] and listed["reason"]
     assert any("bad row" in warning for warning in manifest["warnings"])
 
 
-def test_a_bad_json_row_stops(bench):
-    for bad, message in (
-        ("{'sentence1': 1}\n", "not JSON"),
-        ('["甲", "乙", 1]\n', "JSON list"),
-        ("[\n", "not JSON"),
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
         ('{"sentence1": "甲", "sentence2": "乙"}\n', "without label"),
         ('{"sentence1": null, "sentence2": "乙", "label": 1}\n', "sentence1, got None"),
         ('{"sentence1": "甲", "sentence2": "乙", "label": NaN}\n', "0 or 1, got nan"),
-        ("[" * 200_000 + "\n", "one JSON object"),
-        ('{"sentence1": "\\ud800", "sentence2": "乙", "label": 1}\n', "UTF-8"),
-    ):
-        path = bench.write("pairs.jsonl", '{"sentence1": "甲", "sentence2": "乙", "label": 1}\n' + bad)
-        bench.stops(f"pairs.jsonl, line 2: .*{message}", "mine", "--source", path, *BINARY)
+        ("{'sentence1': 1}\n", "not JSON"),
+    ],
+)
+def test_a_bad_json_row_stops(bench, bad, message):
+    path = bench.write("pairs.jsonl", '{"sentence1": "甲", "sentence2": "乙", "label": 1}\n' + bad)
+    bench.refuses(f"pairs.jsonl, line 2: .*{message}", path)
 
 
-def test_a_stray_csv_quote_does_not_join_rows(bench):
+def test_rows_that_a_stray_quote_joins_are_skipped_one_by_one(bench):
     """Fails if a quote that closes rows later makes one sentence of them, or their number is lost when skipping."""
-    path = bench.write("pairs.csv", '甲,乙,1\n"丙,丁,0\n戊,己,1\n')
-    bench.stops("pairs.csv, line 2: .*comma-separated", "mine", "--source", path, *BINARY)
-    for opening, closing in (('甲,"乙,1', '丙,丁",1'), ('"甲,乙",戊,1\n"丙,丁,0', '丙",丁,1')):
-        bench.write("pairs.csv", f"{opening}\n今天,明天,0\n后天,昨天,0\n{closing}\n戊,己,0\n")
-        bench.stops("pairs.csv, line .*quote", "mine", "--source", path, *BINARY)
     rows = '"你好,再见,1\n今天,明天,0\n甲,乙,0\n很好",不错,1\n戊,己,0\n己,庚,1\n'
-    bench.write("pairs.csv", "sentence1,sentence2,label\n" + rows)
-    bench.stops("line 2: .*quote", "mine", "--source", path, *BINARY)
+    path = bench.write("pairs.csv", "sentence1,sentence2,label\n" + rows)
+    bench.refuses("line 2: .*quote", path)
     manifest = bench.binary(path, "--on_bad_rows", "skip")
     assert bench.rows() == [("戊", "己", 0.0), ("己", "庚", 1.0)]
     assert manifest["splits"]["train"]["left_out"]["bad row"] == 4
 
 
-def test_a_quoted_sentence_may_span_lines(bench):
-    """Fails if a sentence with line breaks is taken for rows that a stray quote joins, because one line of it has
-    as many commas as a row, or if later rows have other numbers than in an editor."""
-    text = '第一行\n第二,行,是\n第三行，"引"'
-    quoted = text.replace('"', '""')
-    path = bench.write("pairs.csv", f'sentence1,sentence2,label\n"{quoted}",乙,1\n甲,"{quoted}",0\n戊,己,9\n')
-    bench.stops("line 8", "mine", "--source", path, *BINARY)
-    bench.binary(path, "--on_bad_rows", "skip")
-    assert bench.rows() == [(text, "乙", 1.0), ("甲", text, 0.0)]
-
-
 def test_a_split_without_a_usable_row_stops(bench):
     path = bench.write("pairs.tsv", "甲\t乙\t7\n")
-    bench.stops("train split.*pairs.tsv.*line 1", "mine", "--source", path, *BINARY, "--on_bad_rows", "skip")
+    bench.refuses("train split.*pairs.tsv.*line 1", path, "--on_bad_rows", "skip")
     assert not bench.output.exists()
+
+
+ROWS = "甲\t乙\t1\n丙\t丁\t0\n乙\t甲\t0\n甲\t乙\t1\n戊\t己\t1\n戊\t己\t1\n"
+
+
+def test_the_first_contradictions_are_listed_with_file_and_line(bench):
+    path = bench.write("pairs.tsv", ROWS)
+    error = bench.refuses("1 pairs of train.*--on_conflict drop", path)
+    assert f"甲 | 乙: 1 in {path}, line 1; 0 in {path}, line 3; 1 in {path}, line 4" in error and "丙" not in error
+    assert not bench.output.exists()
+    bench.write("pairs.tsv", "".join(f"句{i}\t话{i}\t{label}\n" for i in range(9) for label in (0, 1)))
+    assert bench.refuses("9 pairs of train", path).count(" | ") == 3
+
+
+def test_contradictions_are_dropped_or_kept_and_counted(bench):
+    path = bench.write("pairs.tsv", ROWS)
+    manifest = bench.binary(path, "--on_conflict", "drop")
+    assert bench.rows() == [("丙", "丁", 0), ("戊", "己", 1), ("戊", "己", 1)]
+    train = manifest["splits"]["train"]
+    assert train["left_out"] == {"contradictory pair": 3} and train["contradictory_pairs"] == 1
+    assert any("3 left out" in warning for warning in manifest["warnings"])
+    warnings = bench.binary(path, "--on_conflict", "keep")["warnings"]
+    assert len(bench.rows()) == 6
+    assert all(any(words in warning for warning in warnings) for words in ("1 pairs", "2 rows"))
+
+
+def test_the_order_of_a_pair_counts_only_for_nli(bench):
+    path = bench.write("pairs.tsv", "甲\t乙\tentailment\n乙\t甲\tneutral\n")
+    bench.prepare("mine", "--source", path, "--label_kind", "nli")
+    assert len(bench.rows()) == 2
+
+
+def test_published_corpora_stay_as_they_are(bench):
+    bench.write("ATEC/ATEC.train.data", "甲\t乙\t1\n甲\t乙\t0\n")
+    bench.prepare("atec", "--source", bench.folder)
+    assert len(bench.rows()) == 2
+    bench.stops("atec .*--on_conflict", "atec", "--source", bench.folder, "--on_conflict", "drop")
+
+
+def test_labels_are_compared_as_they_are_stored():
+    """1/3 and its float32 are one label: a file written by numpy contradicts nothing."""
+    found = find_repetitions([("甲", "乙", 1 / 3), ("乙", "甲", 0.3333333432674408), ("甲", "丙", 0.5)], ordered=False)
+    assert (found.repeated, len(found.contradictory)) == (1, 0)
+    assert not find_repetitions([], ordered=False).contradictory
+
+
+def test_shares_that_leave_nothing_to_train_on_stop():
+    with pytest.raises(InputError, match="--validation_share 0.5 of 10"):
+        Carve(0.5, 0.49, 42).held_out((str(number), ("甲", "乙", 1.0)) for number in range(10))

@@ -126,7 +126,7 @@ def test_files_are_read(tmp_path):
     rows, more = answers.read_pairs(str(tmp_path / "p.tsv"))
     assert len(rows) == MOST_ROWS and more
     (tmp_path / "p.tsv").write_text("a\tb\tc\td\n", encoding="utf-8")
-    with pytest.raises(InputError, match="p.tsv: ") as error:
+    with pytest.raises(InputError, match="p.tsv, line 1: ") as error:
         answers.read_pairs(str(tmp_path / "p.tsv"))
     assert str(tmp_path) not in str(error.value), "the place of an upload is shown"
 

@@ -43,24 +43,21 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     if folder is None:
         name = Path(name_or_folder).stem
         raise InputError(
-            f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder; raw files are "
-            f"never read here. Run `cosent prepare {name} --source RAW` first (--source hub for the "
-            "Hub; --label_kind binary, graded or nli for pairs of your own; no --source for demo)."
+            f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder. Run `cosent "
+            f"prepare {name} --source RAW` first (--source hub for the Hub; no --source for demo)."
         )
     manifest = Manifest.load(folder)
     files = {split: folder / f"{split}.parquet" for split in SPLITS if split in manifest.splits}
-    missing = [str(file) for file in files.values() if not file.is_file()]
-    if missing:
-        raise InputError(f"{folder}: the manifest names {', '.join(missing)}, which is missing. Prepare it again.")
     splits = {}
     for split, file in files.items():
+        if not file.is_file():
+            raise InputError(f"{folder}: the manifest names {file}, which is missing. Prepare it again.")
         rows = read_parquet(file, split)
         if tuple(rows.column_names) != COLUMNS:
             raise InputError(f"{file} has the columns {rows.column_names}, expected {list(COLUMNS)}. Prepare it again.")
         if len(rows) != manifest.splits[split]["rows"]:
             raise InputError(
-                f"{file} has {len(rows)} rows and its manifest says {manifest.splits[split]['rows']}: the file was "
-                "changed after it was prepared. Prepare it again."
+                f"{file} has {len(rows)} rows and its manifest says {manifest.splits[split]['rows']}. Prepare it again."
             )
         splits[split] = rows
     return Corpus(folder, manifest, splits)
@@ -99,10 +96,9 @@ def measured_splits(
 
 
 def leaks(training: list[Corpus], measured: list[Corpus]) -> dict[str, int]:
-    """Number of held-out pairs that occur in the training split of any corpus, in either order.
+    """Number of held-out pairs that occur in the training split of any corpus, in either order, if there are any.
 
-    The keys are corpus and split, as in `lcqmc test`. Sentences count as they are, as in `data_scripts.audit`. Splits
-    without a leak are left out.
+    The keys are corpus and split, as in `lcqmc test`. Sentences count as they are, as in `data_scripts.audit`.
     """
     seen = {pair for corpus in training for pair in unordered_pairs(corpus, "train")}
     found = {}

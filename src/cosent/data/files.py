@@ -52,13 +52,13 @@ SEPARATORS = {
     ";": "semicolons, which no format here has: save it as xlsx, or with commas",
 }
 
-
 Write = Callable[[list[dict]], None]
+TableRecord = tuple[int, str, dict | RowError | None]  # line number, text, row (None: blank) or what is wrong with it
 
 
 @dataclass
 class TableArguments:
-    """What the file of --pairs does not say about itself."""
+    """What a file of pairs does not say about itself."""
 
     sheet: str | None = option(None, "Sheet to read of a workbook with several.")
     encoding: str = option("utf-8", "Encoding of text.", ENCODINGS)
@@ -165,9 +165,22 @@ class Table:
     path: Path
     format: str
     names: tuple[str, ...]
-    sentences: tuple[str, ...]
-    header: bool
+    sentences: tuple[str, ...] = ()
+    header: bool = False
     options: FileOptions = AS_USUAL
+
+    def records(self, columns: Sequence[str] | None = None) -> Iterator[TableRecord]:
+        """Streams line number, text and `{column: value}` of all rows; see `rows`."""
+        header, width = self.header, len(self.names)
+        for number, text, fields in read_records(self.path, self.format, columns, self.options):
+            if header and fields:
+                header = False
+                continue
+            if isinstance(fields, list):
+                wrong = None if len(fields) == width else RowError(f"{width} columns", str(len(fields)))
+                yield number, text, wrong or dict(zip(self.names, fields, strict=True))
+            else:
+                yield number, text, fields
 
     def rows(self, columns: Sequence[str] | None = None, keep_empty: bool = False) -> Iterator[dict]:
         """Streams the rows as `{column: value}`; values of txt, tsv and csv are text.
@@ -177,16 +190,12 @@ class Table:
                 first one does not have.
             keep_empty: accept empty sentences and lines; default: stop at the first.
         """
-        header, empty = self.header, True
-        for number, _, fields in read_records(self.path, self.format, columns, self.options):
-            if header and fields:
-                header = False
-                continue
+        empty = True
+        for number, _, row in self.records(columns):
+            if row is None and keep_empty:
+                row = dict.fromkeys(self.names) | dict.fromkeys(self.sentences, "")
             try:
-                row = self.row_of(fields, keep_empty)
-                for name in (*self.sentences, *(columns or ())):
-                    if name not in row:
-                        raise RowError(f"the column {name}", f"a row with {', '.join(row) or 'no columns'}")
+                row = self.checked(row, columns or (), keep_empty)
             except RowError as error:
                 where = place(self.path, self.format, number)
                 raise InputError(f"{where}: {error}. Correct or remove it.") from error
@@ -200,25 +209,19 @@ class Table:
         (name,) = self.sentences
         return (row[name] for row in self.rows(self.sentences, keep_empty))
 
-    def row_of(self, fields: list | dict | RowError, keep_empty: bool) -> dict:
-        """The fields of a row by column, with sentences that are text."""
-        if isinstance(fields, RowError):
-            raise fields
-        if isinstance(fields, dict):
-            row = fields
-        elif not fields and keep_empty:
-            row = dict.fromkeys(self.names) | dict.fromkeys(self.sentences, "")
-        elif not fields:
+    def checked(self, row: dict | RowError | None, columns: Sequence[str], keep_empty: bool) -> dict:
+        """A row that has `columns`, and text as its sentences."""
+        if isinstance(row, RowError):
+            raise row
+        if row is None:
             raise RowError("a sentence", "an empty line")
-        elif len(fields) != len(self.names):
-            raise RowError(f"{len(self.names)} columns ({', '.join(self.names)})", f"{len(fields)}")
-        else:
-            row = dict(zip(self.names, fields, strict=True))
+        for name in (*self.sentences, *columns):
+            if name not in row:
+                raise RowError(f"the column {name}", f"a row with {', '.join(row) or 'no columns'}")
         for name in self.sentences:
-            value = row.get(name, "")
-            if not isinstance(value, str):
-                raise RowError(f"text in {name}", f"{value!r}" if value is not None else "nothing")
-            if name in row and not keep_empty and not value.strip():
+            if not isinstance(row[name], str):
+                raise RowError(f"text in {name}", repr(row[name]))
+            if not keep_empty and not row[name].strip():
                 raise RowError(f"a sentence in {name}", "an empty one")
         return row
 
@@ -252,83 +255,85 @@ def open_table(
     if format == "txt":
         if wanted is not None:
             raise InputError(f"{path} has a sentence per line and no columns. Leave {flag} out.")
-        return Table(path, format, ("text",), ("text",), False, options)
-    first = first_fields(path, format, options)
+        return Table(path, format, ("text",), ("text",), options=options)
+    roles = [None] * len(known) if wanted is None else [[name] for name in wanted]
+    table = find_columns(path, format, roles, known, flag, options)
+    if len(set(table.names)) < len(table.names):
+        raise InputError(f"{path}, line 1: expected different columns, got {table.names}. Rename one of two.")
+    if not table.header and wanted is None and format not in KEYED:
+        logger.info("%s: no header, the first columns are the sentences; %s says otherwise.", path, flag)
+    return table
+
+
+def find_columns(
+    path: Path,
+    format: str,
+    wanted: Sequence[Sequence[str] | None],
+    known: Sequence[Sequence[str]],
+    flag: str,
+    options: FileOptions = AS_USUAL,
+    header: bool | None = None,
+) -> Table:
+    """Finds columns by the first row of a file.
+
+    It is a header if columns are asked for by name, if it has known names of the (first two) columns, or if it is all
+    text in a sheet in which only sentences are looked for. A column that is neither asked for nor known by name has the
+    place that it has in `known`, if there are no further columns but a label behind two sentences.
+
+    Args:
+        wanted: for each column, names of which the first one present is taken, or its position from 0; None to find it.
+        known: the usual names of each.
+        header: whether line 1 holds names; default: found out.
+    """
+    first, keyed = first_fields(path, format, options), format in KEYED
     names = tuple(str(field).strip() for field in first)
-    positions = None if format in KEYED else _positions(path, format, first, wanted, known, flag)
-    if positions is not None:
-        if max(positions) >= len(first) or len(set(positions)) < len(positions):
-            raise InputError(
-                f"{path}, line 1: expected {len(positions)} columns of sentences at {positions} (counted from 0), got "
-                f"{len(first)} columns. Correct {flag} or the ending of the file.{separator_hint(first)}"
-            )
-        named = dict(zip(positions, (some[0] for some in known), strict=True))
-        if positions == [0, 1] and len(first) == 3:
-            named[2] = "label"
-        names = tuple(named.get(position, f"column{position + 1}") for position in range(len(first)))
-        return Table(path, format, names, tuple(named[position] for position in positions), False, options)
-    if len(set(names)) < len(names):
-        raise InputError(f"{path}, line 1: expected different columns, got {names}. Rename one of two.")
-    return Table(path, format, names, _columns(path, names, wanted, known, flag), format not in KEYED, options)
+    found = all(set(some) & set(names) for some in known[:2])
+    numbers_are_names = keyed or (header is not False and all(some and some[0] in names for some in wanted))
+    fixed = [some is not None and some[0].isdecimal() and len(some) == 1 and not numbers_are_names for some in wanted]
+    all_text = all(isinstance(field, str) and field.strip() for field in first)
+    named_sheet = format == "xlsx" and len(known) < 3 and not any(wanted) and all_text
+    if keyed or header is None:
+        by_name = any(some and not position for some, position in zip(wanted, fixed, strict=True))
+        header = keyed or found or by_name or named_sheet
+    in_order = len(names) <= len(known) or (
+        len(known) == 2 and [is_label(one) for one in first] == [False, False, True]
+    )
+    if keyed or (named_sheet and not found):
+        in_order = len(names) == len(known) == 1
+    positions: list[int] = []
+    for i, (some, usual) in enumerate(zip(wanted, known, strict=True)):
+        present = (names.index(name) for name in some or usual if header and name in names)
+        elsewhere = i if in_order and not some else len(names)
+        positions.append(int(some[0]) if some and fixed[i] else next(present, elsewhere))
+    columns = [names[position] for position in set(positions) if position < len(names)]
+    if len(columns) < len(known) or (header and any(names.count(name) > 1 for name in columns)):
+        roles = ", ".join(" or ".join(some or usual[:2]) for some, usual in zip(wanted, known, strict=True))
+        raise InputError(
+            f"{path}, line 1: expected, each once, the columns {roles}, got {', '.join(names)}. Name them with {flag}: "
+            f"names of line 1, or positions from 0 if it has none.{separator_hint(names)}"
+        )
+    if not header:
+        made_up = {position: some[0] for position, some in zip(positions, known, strict=True)}
+        if len(names) == 3 and set(made_up) == {0, 1}:
+            made_up[2] = "label"
+        names = tuple(made_up.get(i, f"column{i + 1}") for i in range(len(names)))
+    return Table(path, format, names, tuple(names[i] for i in positions), header and not keyed, options)
 
 
-def first_fields(path: Path, format: str, options: FileOptions) -> list:
-    """The columns of Parquet, the keys of the first row, or the fields of line 1."""
+def first_fields(path: Path, format: str, options: FileOptions) -> list | dict:
+    """The columns of Parquet, the first row of JSON lines that can be read, or the fields of line 1."""
     if format == "parquet":
         with open_parquet(path) as file:
             return list(file.schema_arrow.names)
+    problem = InputError(f"{path} is empty: it has no rows. Name another file.")
     for number, _, fields in read_records(path, format, options=options):
         if isinstance(fields, RowError):
-            raise InputError(f"{place(path, format, number)}: {fields}. Columns are read from it: correct the line.")
-        if fields:
-            return list(fields)
-    raise InputError(f"{path} is empty: it has no rows. Name a file with sentences.")
-
-
-def _positions(
-    path: Path, format: str, first: list, wanted: Sequence[str] | None, known: Sequence[Sequence[str]], flag: str
-) -> list[int] | None:
-    """Positions of the sentences in a file without a header; None if line 1 is one."""
-    names = {str(field).strip() for field in first}
-    if wanted is not None:
-        by_position = all(name.isdecimal() for name in wanted) and not set(wanted) <= names
-        return [int(name) for name in wanted] if by_position else None
-    if all(set(some) & names for some in known):
-        return None
-    if format == "xlsx" and all(isinstance(field, str) and field.strip() for field in first):
-        return None
-    with_label = len(known) == 2 and [is_label(field) for field in first] == [False, False, True]
-    if len(first) > len(known) and not with_label:
-        raise _unclear(path, first, known, flag)
-    reason = "the first two columns are the sentences" if with_label else "line 1 names no known column"
-    logger.info("%s: no header, %s; %s says otherwise.", path, reason, flag)
-    return list(range(len(known)))
-
-
-def _columns(
-    path: Path, names: tuple[str, ...], wanted: Sequence[str] | None, known: Sequence[Sequence[str]], flag: str
-) -> tuple[str, ...]:
-    """The columns of sentences among `names`."""
-    if wanted is None:
-        if len(known) == len(names) == 1:
-            return names
-        if not all(set(some) & set(names) for some in known):
-            raise _unclear(path, names, known, flag)
-        return tuple(next(name for name in some if name in names) for some in known)
-    if not set(wanted) <= set(names) or len(set(wanted)) < len(wanted):
-        raise InputError(
-            f"{path}: {flag} {' '.join(wanted)}: expected different ones of its columns, {', '.join(names)}. Correct "
-            f"the name.{separator_hint(names)}"
-        )
-    return tuple(wanted)
-
-
-def _unclear(path: Path, names: Sequence[object], known: Sequence[Sequence[str]], flag: str) -> InputError:
-    usual = " and ".join(" or ".join(some[:2]) for some in known)
-    return InputError(
-        f"{path}: expected a column named {usual}, got {', '.join(map(str, names))}. Name it with {flag}: a name of "
-        "the first line, or a position from 0 in a file without one."
-    )
+            problem = InputError(f"{place(path, format, number)}: {fields}. Correct it: columns are read here.")
+            if format not in KEYED:
+                break
+        elif fields:
+            return fields
+    raise problem
 
 
 def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> None:
@@ -365,7 +370,7 @@ def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
             others = set().union(*rows).difference(names)
             if others and format != "jsonl":
                 raise InputError(
-                    f"{path}: expected rows with the columns {', '.join(names)}, as the first one, got one with "
+                    f"{path}: expected rows with the columns {', '.join(names)}, got one with "
                     f"{', '.join(sorted(others))} too. Write .jsonl, or give all rows the same keys."
                 )
             write(rows)
@@ -375,21 +380,20 @@ def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
 
 @contextmanager
 def _text_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Write]:
-    def tsv_line(row: dict) -> str:
-        values = ("" if row.get(name) is None else str(row[name]) for name in names)
-        return "\t".join(re.sub(r"[\t\r\n]+", " ", value) for value in values)
-
-    opened = gzip.open if path.lower().endswith(".gz") else open
+    opened, format = gzip.open if path.lower().endswith(".gz") else open, format_of(path)
     with opened(partial, "wt", encoding="utf-8", newline="") as file:  # type: ignore[operator]
-        if format_of(path) == "csv":
-            writer = csv.DictWriter(file, names, lineterminator="\n")
-            writer.writeheader()
-            yield writer.writerows
+        if format == "jsonl":
+            yield lambda rows: file.writelines(as_text(row) + "\n" for row in rows)
             return
-        line = as_text if format_of(path) == "jsonl" else tsv_line
-        if line is tsv_line:
-            file.write("\t".join(names) + "\n")
-        yield lambda rows: file.writelines(line(row) + "\n" for row in rows)
+        unquoted: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+        writer = csv.DictWriter(file, names, lineterminator="\n", **unquoted if format == "tsv" else {})
+        writer.writeheader()
+        yield lambda rows: writer.writerows(map(one_line, rows) if format == "tsv" else rows)
+
+
+def one_line(row: dict) -> dict:
+    """A row without tabs and line breaks in its texts."""
+    return {name: re.sub(r"[\t\r\n]+", " ", str(value)) for name, value in row.items() if value is not None}
 
 
 @contextmanager
@@ -411,8 +415,7 @@ def _parquet_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[
             writer.write_table(table)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
             raise InputError(
-                f"{path}: a column of Parquet has one type, and later rows have another ({error}). Correct them, or "
-                "write .jsonl."
+                f"{path}: a column of Parquet has one type, and later rows have another ({error}). Write .jsonl."
             ) from error
 
     try:
@@ -429,12 +432,12 @@ def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
     openpyxl = import_openpyxl(path)
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet()
+    sheet.append(list(names))
     count = 1
 
     def cell(value: object) -> object:
         """A value as a cell: lists become JSON, and text stays text, also where it begins with `=`."""
-        if isinstance(value, list | dict):
-            value = as_text(value)
+        value = as_text(value) if isinstance(value, list | dict) else value
         if not isinstance(value, str):
             return value
         text = openpyxl.cell.WriteOnlyCell(sheet, value)
@@ -450,11 +453,8 @@ def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
             for row in rows:
                 sheet.append([cell(row.get(name)) for name in names])
         except openpyxl.utils.exceptions.IllegalCharacterError as error:
-            raise InputError(
-                f"{path}: xlsx takes no control characters, got {str(error)!r}. Write .parquet."
-            ) from error
+            raise InputError(f"{path}: xlsx has no control characters, got {str(error)!r}. Write .parquet.") from error
 
-    sheet.append(list(names))
     try:
         yield write
     except BaseException:

@@ -65,8 +65,8 @@ class Manifest:
         path = Path(folder, MANIFEST_NAME)
         if not path.is_file():
             raise InputError(
-                f"{folder} is not a prepared corpus: it has no {MANIFEST_NAME}. Training never reads raw files; "
-                f"run `cosent prepare NAME --source {folder} --output data/NAME` and pass data/NAME."
+                f"{folder} is not a prepared corpus: it has no {MANIFEST_NAME}. Run `cosent prepare NAME --source "
+                f"{folder}` and pass NAME."
             )
         try:
             manifest = cls(**json.loads(path.read_text(encoding="utf-8")))

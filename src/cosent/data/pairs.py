@@ -72,7 +72,7 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes 
     """
     options = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
     pairs = run_tokenizer(tokenizer, *prefixed(batch, prefixes), **options)
-    ids, first_tokens = pairs["input_ids"], [len(ids) for ids in pairs["input_ids"]]
+    first_tokens = [len(ids) for ids in pairs["input_ids"]]
     for row, segments in enumerate(pairs.get("token_type_ids", [])):
         first_tokens[row] = len(segments) - sum(segments)
         if segments != [0] * first_tokens[row] + [1] * sum(segments):
@@ -81,7 +81,7 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes 
                 "--segment_ids zero, or take another encoder."
             )
     truncated = [bool(row.overflowing) for row in pairs.encodings]
-    return {"input_ids": ids, "first_tokens": first_tokens, "truncated": truncated}
+    return {"input_ids": pairs["input_ids"], "first_tokens": first_tokens, "truncated": truncated}
 
 
 def prefixed(batch: dict, prefixes: Prefixes) -> list[list[str]]:
@@ -97,24 +97,16 @@ def tokenizer_rules(tokenizer) -> str:
 
 
 def warn_truncated(truncated: int, total: int, unit: str, max_length: int, where: str = "", flag: str = "") -> None:
-    """Warns about truncated text, unless `truncated` is 0.
+    """Warns, unless `truncated` is 0, that so many of `total` sentences or pairs lost their end.
 
     Args:
-        truncated: how many of `total` were longer than `max_length` tokens.
-        unit: what is counted, `sentences` or `pairs`.
         where: the corpus and split they are from.
         flag: the flag that sets the limit.
     """
     if truncated:
-        logger.warning(
-            "%s%d of %d %s are longer than %d tokens and are truncated.%s",
-            f"{where}: " if where else "",
-            truncated,
-            total,
-            unit,
-            max_length,
-            f" Raise {flag} to read more." if flag else "",
-        )
+        place, remedy = f"{where}: " if where else "", f" Raise {flag} to read more." if flag else ""
+        count = f"{place}{truncated} of {total} {unit}"
+        logger.warning("%s are longer than %d tokens and are truncated.%s", count, max_length, remedy)
 
 
 TOKEN_COLUMNS = {tokenize_apart: ("input_ids1", "input_ids2"), tokenize_joined: ("input_ids", "first_tokens")}
@@ -189,9 +181,8 @@ def tokenized(
 
     ids, number = datasets.Sequence(datasets.Value("int32")), datasets.Value("int32")
     columns = {name: number if name == "first_tokens" else ids for name in TOKEN_COLUMNS[tokenize]}
-    how, prompts = f"{tokenize.__name__}|{max_length}", [prefix.text for prefix in prefixes]
-    how += f"|{json.dumps(prompts)}" if any(prompts) else ""
-    key = f"{rows._fingerprint}|{how}|{tokenizer_rules(tokenizer)}"
+    prompts = json.dumps([prefix.text for prefix in prefixes])
+    key = f"{rows._fingerprint}|{tokenize.__name__}|{max_length}|{prompts}|{tokenizer_rules(tokenizer)}"
     return rows.map(
         lambda batch: tokenize(batch, tokenizer, max_length, prefixes),
         batched=True,
@@ -213,17 +204,16 @@ def column_view(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
 
 
 def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42) -> datasets.Dataset:
-    """Replaces the second sentence of negative pairs by one drawn at random from all second sentences of `rows`.
+    """Replaces the second sentence of negative pairs by a random one of `rows`.
 
-    The drawn sentence is neither of the pair's own, nor one that `rows` label as similar to the first, so that labels
-    stay true. Rows and labels keep their order. Depends only on `seed`.
+    It is neither of the pair's own, nor one that `rows` label as similar to the first, so that labels stay true. Rows
+    and labels keep their order. Depends only on `seed`.
 
     Source: kexue.fm 8847, which claims that naive cosine losses fail only on hard negatives.
     """
     if manifest.label_kind != "binary":
         raise InputError(
-            f"--random_negatives needs labels of 0 and 1, and {manifest.name} has {manifest.label_kind} labels. Leave "
-            "it out, or take another corpus."
+            f"--random_negatives needs labels of 0 and 1, and {manifest.name} has {manifest.label_kind} labels."
         )
     first, second, labels = rows["sentence1"][:], rows["sentence2"][:], labels_of(rows)
     similar = {pair for a, b, label in zip(first, second, labels, strict=True) if label for pair in ((a, b), (b, a))}
@@ -234,8 +224,8 @@ def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42)
         drawn[row] = next((c for c in candidates if c not in own and (first[row], c) not in similar), None)
         if drawn[row] is None:
             raise InputError(
-                f"--random_negatives: a hundred drawn sentences are all similar to {first[row]!r}, the first sentence "
-                f"of row {row} of {manifest.name} train. {len(set(second))} different sentences are too few."
+                f"--random_negatives: a hundred drawn sentences are all similar to {first[row]!r} in {manifest.name} "
+                f"train. {len(set(second))} different sentences are too few."
             )
     return rows.remove_columns("sentence2").add_column("sentence2", drawn).select_columns(list(COLUMNS))
 
@@ -260,8 +250,7 @@ class PairCollator:
          "attention_mask": [[[1, 1, 0], [1, 1, 1]]],    # (batch, 2, tokens), int64
          "labels":         [1.0]}                       # (batch,), float32
 
-    Prompts whose tokens are not pooled add `skip`, see `skipped`; pairs with groups add `groups`, int64 of shape
-    (batch, 2), see `sentence_groups`.
+    Prompts whose tokens are not pooled add `skip`; pairs with groups add `groups`, int64 of shape (batch, 2).
     """
 
     pad_token_id: int

@@ -28,15 +28,16 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class RowError(InputError):
-    """Error for a row that cannot be used; the message is `expected {expected}, got {got}`."""
+    """Error for a row that cannot be used: `expected {expected}, got {got}`."""
 
     def __init__(self, expected: str, got: str):
         super().__init__(f"expected {expected}, got {got}")
-        self.expected, self.got = expected, got
 
 
 Line = tuple[int, str]
-Record = tuple[int, str, list | dict | RowError]  # line number, its text, its fields (or why it has none)
+Record = tuple[
+    int, str, list | dict | RowError | None
+]  # line number, text (not of Parquet), fields (None: blank) or error
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def as_text(row: object) -> str:
 def read_records(
     path: Path, format: str, columns: Sequence[str] | None = None, options: FileOptions = AS_USUAL
 ) -> Iterator[Record]:
-    """Splits a file into records; a blank line has no fields.
+    """Splits a file into records.
 
     Args:
         format: `txt` (a line is the only field), `tsv` (tabs, never quoted), `csv`, `jsonl` (or one JSON array),
@@ -93,17 +94,18 @@ def read_records(
     if options.encoding != AS_USUAL.encoding and format not in TEXT_FORMATS:
         raise InputError(f"--encoding {options.encoding}: {path} is {format}, which is not text. Leave it out.")
     if format == "parquet":
-        records = _read_parquet(path, columns)
-    elif format == "xlsx":
-        records = _read_xlsx(path, options.sheet)
+        return _read_parquet(path, columns)
+    if format == "xlsx":
+        return _read_xlsx(path, options.sheet)
+    lines = read_lines(path, options.encoding)
+    if format == "csv":
+        records = _read_csv(lines)
+    elif format == "jsonl":
+        records = _read_json(path, lines)
     else:
-        split = {"csv": _read_csv, "jsonl": lambda lines: _read_json(path, lines)}
-        records = split.get(format, lambda lines: _read_by_line(lines, format))(read_lines(path, options.encoding))
-    for number, text, fields in records:
-        problem = undecoded(text)
-        if problem is not None and options.encoding != AS_USUAL.encoding:
-            problem = RowError(f"text in {options.encoding}", "other bytes (leave --encoding out if it is UTF-8)")
-        yield number, text, problem or fields
+        split = {"txt": lambda text: [text], "tsv": lambda text: text.split("\t")}[format]
+        records = _read_by_line(lines, split)
+    return ((number, text, undecoded(text, options.encoding) or fields) for number, text, fields in records)
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
@@ -123,18 +125,20 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
             raise InputError(f"{path} is not {encoding} ({error}). Name its own --encoding.") from error
 
 
-def undecoded(text: str) -> RowError | None:
-    """Error for text, decoded with `surrogateescape`, that was not UTF-8; None if it was."""
+def undecoded(text: str, encoding: str = "utf-8") -> RowError | None:
+    """Error for text, decoded with `surrogateescape`, that has bytes of another encoding; None if it has none."""
     try:
         text.encode("utf-8")
+        return None
     except UnicodeEncodeError as error:
-        remedy = "save it as UTF-8 (Excel: CSV UTF-8), or pass --encoding{} to prepare, similarity or evaluate"
-        if (guess := as_gb18030(text)) is not None:
-            remedy = f"as GB18030 the line reads {guess[:40]!r}: {remedy.format(' gb18030')}"
-        elif "\0" in text:
-            remedy = f"UTF-16? {remedy.format(' utf-16')}"
-        return RowError("UTF-8", f"other bytes from character {error.start + 1} on ({remedy.format('')})")
-    return None
+        other = f"other bytes from character {error.start + 1} on"
+    if encoding != AS_USUAL.encoding:
+        return RowError(f"text in {encoding}", f"{other} (leave --encoding out if it is UTF-8)")
+    if (guess := as_gb18030(text)) is not None:
+        remedy = f"as GB18030 the line reads {guess[:40]!r}: pass --encoding gb18030"
+    else:
+        remedy = "pass --encoding utf-16" if "\0" in text else "pass --encoding"
+    return RowError("UTF-8", f"{other} ({remedy} to prepare, similarity or evaluate, or save it as UTF-8)")
 
 
 def as_gb18030(text: str) -> str | None:
@@ -145,10 +149,8 @@ def as_gb18030(text: str) -> str | None:
         return None
 
 
-def _read_by_line(lines: Iterator[Line], format: str) -> Iterator[Record]:
-    split = {"txt": lambda text: [text], "tsv": lambda text: text.split("\t"), "jsonl": _json_line}[format]
-    for number, text in lines:
-        yield number, text, split(text) if text.strip() else []
+def _read_by_line(lines: Iterator[Line], split) -> Iterator[Record]:
+    return ((number, text, split(text) if text.strip() else None) for number, text in lines)
 
 
 def _read_json(path: Path, lines: Iterator[Line]) -> Iterator[Record]:
@@ -161,7 +163,7 @@ def _read_json(path: Path, lines: Iterator[Line]) -> Iterator[Record]:
     lines = chain(head, lines)
     if head and ARRAY.match(head[-1][1]):
         return _read_json_array(path, "\n".join(text for _, text in lines))
-    return _read_by_line(lines, "jsonl")
+    return _read_by_line(lines, _json_row)
 
 
 def _read_json_array(path: Path, text: str) -> Iterator[Record]:
@@ -172,25 +174,19 @@ def _read_json_array(path: Path, text: str) -> Iterator[Record]:
         line = getattr(error, "lineno", 1)
         raise InputError(f"{path}, line {line}: not a JSON array of objects ({error}). Correct it.") from error
     decoder, number, counted, end = json.JSONDecoder(), 1, 0, text.index("[") + 1
-    while True:
-        start = BETWEEN_ITEMS.match(text, end).end()  # type: ignore[union-attr]  # nothing is a match, too
-        if text[start] == "]":
-            return
+    while text[start := BETWEEN_ITEMS.match(text, end).end()] != "]":  # type: ignore[union-attr]  # "" matches too
         number, counted = number + text.count("\n", counted, start), start
-        value, end = decoder.raw_decode(text, start)
-        yield number, text[start:end], _json_object(value, text[start:end])
+        _, end = decoder.raw_decode(text, start)
+        yield number, text[start:end], _json_row(text[start:end])
 
 
-def _json_line(text: str) -> dict | RowError:
+def _json_row(text: str) -> dict | RowError:
     try:
-        return _json_object(json.loads(text), text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         return RowError("one JSON object per line", f"text that is not JSON ({error.msg}, column {error.colno})")
     except (ValueError, RecursionError) as error:
         return RowError("one JSON object per line", f"one that cannot be read ({error})")
-
-
-def _json_object(value: object, text: str) -> dict | RowError:
     if not isinstance(value, dict):
         return RowError("one JSON object per line", f"a JSON {type(value).__name__}")
     if SURROGATE.search(text) and undecoded(as_text(value)):
@@ -218,7 +214,7 @@ def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
             problem = RowError("comma-separated values, with quotes doubled inside quotes", str(error))
         else:
             if not _joins_rows(consumed, len(fields)):
-                yield start, "\n".join(consumed), fields
+                yield start, "\n".join(consumed), fields or None
                 continue
             got = f"a quote that closes {len(consumed) - 1} lines further on, across lines that look like rows"
             problem = RowError("a quote closed where its sentence ends", got)
@@ -260,7 +256,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]
     with open_parquet(path) as file:
         batches = file.iter_batches(batch_size=PARQUET_ROWS, columns=columns)
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-            yield number, as_text(row), row
+            yield number, "", row
 
 
 def import_openpyxl(path: str | Path):
@@ -268,9 +264,7 @@ def import_openpyxl(path: str | Path):
     try:
         import openpyxl
     except ImportError as error:
-        raise InputError(
-            f"{path}: xlsx needs openpyxl. Run pip install 'cosent[xlsx]', or save the sheet as CSV (UTF-8)."
-        ) from error
+        raise InputError(f"{path}: xlsx needs openpyxl. Run pip install 'cosent[xlsx]', or save it as CSV.") from error
     return openpyxl
 
 
@@ -284,7 +278,7 @@ def _read_xlsx(path: Path, title: str | None) -> Iterator[Record]:
         if not cells:
             blank.append(number)
             continue
-        yield from ((earlier, "", []) for earlier in blank)
+        yield from ((earlier, "", None) for earlier in blank)
         blank = []
         width = width or len(cells)
         cells += [None] * (width - len(cells))

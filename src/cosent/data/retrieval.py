@@ -49,8 +49,8 @@ def pool_and_relevance(
     to_find = similar(labels, least) & (first != second)
     if not to_find.any():
         raise InputError(
-            f"{corpus.folder} {split} has no pair of different sentences with a label of at least {least:g}, so "
-            "nothing can be retrieved. Name another split or a lower label."
+            f"{corpus.folder} {split} has no pair of different sentences with a label of at least {least:g}. Name "
+            "another split or a lower label."
         )
     first, second, labels = first[to_find], second[to_find], labels[to_find].astype(np.float64)
     if closure:
@@ -68,7 +68,7 @@ def connected(first: np.ndarray, second: np.ndarray, sentences: int) -> tuple[np
     if count > MOST_CONNECTED:
         raise InputError(
             f"--retrieval_closure: similar pairs connect {count:,} pairs of sentences (largest group: {sizes.max():,} "
-            f"sentences), and at most {MOST_CONNECTED:,} can be listed. Leave it out, or raise --retrieval_from."
+            f"sentences), over {MOST_CONNECTED:,}. Leave it out, or raise --retrieval_from."
         )
     groups = np.split(members[np.argsort(component[members], kind="stable")], np.cumsum(sizes)[:-1])
     pairs = np.concatenate([group[np.stack(np.triu_indices(len(group), 1), axis=1)] for group in groups])

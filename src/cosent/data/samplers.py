@@ -1,6 +1,7 @@
 """Samplers that decide which rows share a batch."""
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Sampler
@@ -17,27 +18,24 @@ def choose_sampler(
 
     Args:
         dataset: a `PairDataset`, or a `ConcatDataset` of several corpora.
-        block: rows of an optimizer step, over all devices and accumulation steps.
-        pool: rows that are compared with one another, a divisor of `block`.
-        seed: seed of the order.
-        weights: share of the blocks of each of several corpora; default: equal shares.
         balanced: swap rows so that as few pools as possible hold one label only.
 
     Returns:
         None where neither is needed: the trainer's own random order will do.
     """
     labels = labels_of_rows(dataset) if balanced else None
-    if isinstance(dataset, ConcatDataset):
-        lengths = [len(part) for part in dataset.datasets]  # type: ignore[arg-type]
-        return CorpusSampler(lengths, block, seed, weights, labels, pool)
-    return None if labels is None else BalancedSampler(labels, pool, seed)
+    parts = dataset.datasets if isinstance(dataset, ConcatDataset) else [dataset]
+    if len(parts) == 1 and labels is None:
+        return None
+    return CorpusSampler([len(part) for part in parts], block, seed, weights, labels, pool)  # type: ignore[arg-type]
 
 
 class CorpusSampler(Sampler[int]):
     """Draws from several corpora in turn, one corpus per batch, so that labels of different kinds are never compared.
 
-    An epoch ends when every row of every corpus has been visited: the corpus that is longest for its weight is read
-    once, the others start over in a new order. Row numbers run through the corpora in order, as in `ConcatDataset`.
+    An epoch of one corpus visits each row once. Of several, it ends when every row of every corpus has been visited:
+    the corpus that is longest for its weight is read once, the others start over in a new order. Row numbers run
+    through the corpora in order, as in `ConcatDataset`.
 
     Args:
         lengths: rows of each corpus.
@@ -69,15 +67,16 @@ class CorpusSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.turns) * self.block
+        return len(self.turns) * self.block if len(self.lengths) > 1 else self.lengths[0]
 
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng((self.seed, self.epoch))
+        rows = islice(self.draw(generator), len(self))
         if self.labels is None:
-            yield from self.draw(generator)
+            yield from rows
             return
-        order = np.fromiter(self.draw(generator), np.int64, len(self))
-        corpus = np.repeat(self.turns, self.block)  # of each row
+        order = np.fromiter(rows, np.int64, len(self))
+        corpus = np.repeat(self.turns, self.block)[: len(self)]  # of each row
         for number in range(len(self.lengths)):
             own = order[corpus == number]
             order[corpus == number] = mix_labels(own, self.labels[own], self.pool, generator)
@@ -85,11 +84,9 @@ class CorpusSampler(Sampler[int]):
 
     def draw(self, generator: np.random.Generator) -> Iterator[int]:
         """Row numbers of an epoch, regardless of their labels."""
-        offsets = [sum(self.lengths[:index]) for index in range(len(self.lengths))]
+        offsets = np.cumsum([0, *self.lengths[:-1]])
         streams = [endless(length, offset, generator) for length, offset in zip(self.lengths, offsets, strict=True)]
-        for corpus in self.turns:
-            for _ in range(self.block):
-                yield next(streams[corpus])
+        return chain.from_iterable(islice(streams[corpus], self.block) for corpus in self.turns)
 
 
 def turns(blocks: list[int], weights: list[float]) -> list[int]:
@@ -117,35 +114,6 @@ def endless(length: int, offset: int, generator: np.random.Generator) -> Iterato
     """Row numbers `offset .. offset + length - 1` in random order, again and again."""
     while True:
         yield from (offset + generator.permutation(length)).tolist()
-
-
-class BalancedSampler(Sampler[int]):
-    """Visits every row once per epoch, in a random order with as few single-label batches as possible.
-
-    A random order is drawn and corrected by as few swaps as needed; nearly all batches stay as drawn.
-
-    Args:
-        labels: targets of the loss, shape `(rows,)`.
-        block: rows that are compared with one another: those of one step, over all devices.
-        seed: seed of the order; `set_epoch` changes it from epoch to epoch.
-    """
-
-    def __init__(self, labels: np.ndarray, block: int, seed: int):
-        self.labels = np.asarray(labels)
-        self.block = block
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __iter__(self) -> Iterator[int]:
-        generator = np.random.default_rng((self.seed, self.epoch))
-        order = generator.permutation(len(self.labels))
-        yield from mix_labels(order, self.labels[order], self.block, generator).tolist()
 
 
 def mix_labels(order: np.ndarray, labels: np.ndarray, block: int, generator: np.random.Generator) -> np.ndarray:
