@@ -55,9 +55,6 @@ def packed_forward(
     Returns:
         `torch.Tensor` of shape `(sentences, longest, hidden)`. Where `attention_mask` is 0 its values are arbitrary; a
         head that reads [CLS] finds it at `[:, 0]`, as in a padded batch.
-
-    Raises:
-        InputError: the batch is not padded on the right, or a sentence has no token.
     """
     config: Any = backbone.config
     obstacle = packing_obstacle(config)
@@ -159,8 +156,6 @@ def packing_obstacle(config) -> str | None:
 def warn_of_padding(model_type: str, obstacle: str) -> None:
     """Warns once per process and reason that batches stay padded."""
     logger.warning(
-        "Batches of %s are padded, not packed: %s. With short sentences of mixed lengths, more than half of the "
-        "computation is spent on padding.",
-        model_type,
-        obstacle,
+        f"Batches of {model_type} are padded, not packed: {obstacle}. With short sentences of mixed lengths, "
+        "more than half of the computation is spent on padding."
     )

@@ -56,10 +56,8 @@ def load_config(path: str):
 def warn_of_code(path: str, kind: str) -> None:
     """Warns once: some code is an earlier copy of what transformers has by now, some changes the architecture."""
     logger.warning(
-        "%s comes with code, which is not run: transformers' own %s computes it. That code may "
-        "change the architecture (bidirectional attention, say): compare a vector with the model card's.",
-        path,
-        kind,
+        f"{path} comes with code, which is not run: transformers' own {kind} computes it. That code may "
+        "change the architecture (bidirectional attention, say): compare a vector with the model card's."
     )
 
 
@@ -119,11 +117,7 @@ def missing_models(model_name_or_path: str):
 
 
 def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:
-    """Config changes that set all dropout probabilities; none for None.
-
-    Args:
-        head: whether to set that of a classifier's head too.
-    """
+    """Config changes that set all dropout probabilities, with `head` also a classifier's; none for None."""
     if dropout is None:
         return {}
     if not 0 <= dropout < 1:
@@ -193,9 +187,6 @@ def load_tokenizer(path: str, **options):
     `RoFormerTokenizer` first cuts text into words with `rjieba`. If the vocabulary has no words, the result is the
     same characters with or without it. A tokenizer without a padding token pads with its end-of-text token: padded
     places are masked.
-
-    Args:
-        options: options of `from_pretrained`.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
@@ -239,11 +230,7 @@ PADDING_EFFECT = 0.02  # above the rounding of bfloat16, below the effect in arc
 
 
 def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = None) -> None:
-    """Runs a backbone on a few tokens, unless it is a verified encoder, and warns the user of its limits.
-
-    Args:
-        pooling: pooling of its token vectors; None if a classifier reads them.
-    """
+    """Runs a backbone on a few tokens, unless it is a verified encoder; `pooling` is None below a classifier."""
     kind = backbone.config.model_type
     if kind in POSITIONS and kind not in DECODERS:
         return
@@ -261,10 +248,8 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
         )
     if padding_effect > PADDING_EFFECT:
         logger.warning(
-            "%s models read padded places: vectors and scores depend on the other sentences of a batch (here by "
-            "%.0f%%). Take another architecture, or compute in batches of one.",
-            kind,
-            100 * padding_effect,
+            f"{kind} models read padded places: vectors and scores depend on the other sentences of a batch "
+            f"(here by {padding_effect:.0%}). Take another architecture, or compute in batches of one."
         )
 
 

@@ -1,6 +1,5 @@
 """Modules after the backbone: those that a folder of sentence-transformers or ours describes, built and loaded."""
 
-import inspect
 import logging
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,7 +32,6 @@ logger = logging.getLogger(__name__)
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 NOT_OF_ONE_VECTOR = ("GLU", "MultiheadAttention", "Softmax2d", "Threshold")
 ACTIVATIONS = ("Identity", *(name for name in nn.modules.activation.__all__ if name not in NOT_OF_ONE_VECTOR))
-READS_AND_WRITES = ("module_input_name", "module_output_name")
 
 
 class Dense(nn.Module):
@@ -120,13 +118,7 @@ WITHOUT_WEIGHTS = ("Normalize", "Dropout")
 
 
 class Module(NamedTuple):
-    """A module as a folder describes it.
-
-    Args:
-        kind: name of its class; with its path if neither sentence-transformers nor this package has it.
-        folder: its own folder.
-        config: content of its `config.json`.
-    """
+    """A module as a folder describes it: its class (with the path of a foreign one), folder and `config.json`."""
 
     kind: str
     folder: str
@@ -134,37 +126,29 @@ class Module(NamedTuple):
 
     @classmethod
     def read(cls, path: str, listed: dict[str, Any]) -> "Module":
-        """What `modules.json` and the module's own config say of it."""
+        """The module of an entry of `modules.json`."""
         known = listed["type"] == OURS or listed["type"].startswith("sentence_transformers.")
         config = read_json(path, f"{listed['path']}/config.json") if listed["path"] else None
         return cls(listed["type"].rsplit(".", 1)[-1] if known else listed["type"], listed["path"], config or {})
 
     def build(self, path: str, width: int) -> nn.Module:
-        """The module with fresh weights.
-
-        Args:
-            path: folder or Hub id of the model.
-            width: width of the vectors that it reads.
-        """
-        file = f"{path}/{self.folder}/config.json"
-        config = {
-            name: value
-            for name, value in self.config.items()
-            if name not in READS_AND_WRITES or value not in (None, "sentence_embedding")
-        }
-        try:
-            inspect.signature(AFTER_POOLING[self.kind]).bind(**config)
-        except TypeError as error:
-            raise InputError(f"{file} describes an unsupported {self.kind} ({error}). Correct the file.") from error
-        reads = config.get("in_features", config.get("dimension", width))
-        if reads != width:
-            raise InputError(f"{file}: the {self.kind} reads vectors of width {reads}, got {width}. Correct the file.")
+        """The module with fresh weights, for vectors of this width; `path` is the folder or Hub id of the model."""
+        file, config = f"{path}/{self.folder}/config.json", dict(self.config)
+        for name in ("module_input_name", "module_output_name"):
+            if config.get(name) in (None, "sentence_embedding"):
+                config.pop(name, None)
         activation = str(config.get("activation_function", TANH))
         if not activation.startswith("torch.nn.") or activation.rsplit(".", 1)[-1] not in ACTIVATIONS:
             raise InputError(
                 f"{file}: unsupported activation {activation}. Take one of torch.nn: {', '.join(ACTIVATIONS)}."
             )
-        return AFTER_POOLING[self.kind](**config)
+        reads = config.get("in_features", config.get("dimension", width))
+        if reads != width:
+            raise InputError(f"{file}: the {self.kind} reads vectors of width {reads}, got {width}. Correct the file.")
+        try:
+            return AFTER_POOLING[self.kind](**config)
+        except TypeError as error:
+            raise InputError(f"{file} describes an unsupported {self.kind} ({error}). Correct the file.") from error
 
 
 @dataclass(frozen=True)
@@ -193,13 +177,8 @@ class SavedModules:
         return square and str(config.get("activation_function")).endswith(".Identity")
 
 
-POOLING_KEYS = {
-    "word_embedding_dimension",
-    "embedding_dimension",
-    "pooling_mode",
-    "include_prompt",
-    *MODE_KEYS.values(),
-}
+POOLING_KEYS = {"word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt"}
+POOLING_KEYS.update(MODE_KEYS.values())
 
 
 def read_saved(path: str) -> SavedModules | None:
@@ -233,9 +212,9 @@ def load_modules(
 ) -> tuple[Pooling, list[nn.Module]]:
     """Builds the pooling of a folder or Hub id and the modules after it, with their weights.
 
-    A bare backbone gets the `default` pooling. A published RoFormer-Sim in its PyTorch form has a pooler, which
-    transformers would drop: `linear_cls` here. Another pooling than that of the folder starts from its backbone: of
-    the modules after it only those without weights stay, and a warning names the others.
+    A bare backbone gets the `default` pooling, a published RoFormer-Sim `linear_cls` with its pooler, which
+    transformers would drop. With another pooling than the folder's, only the modules without weights stay, and a
+    warning names the others.
 
     Args:
         pooling_choice: one of `CHOICES`, or several modes joined by `+`; None for that of the folder.
@@ -303,13 +282,8 @@ def ported_pooler(path: str) -> dict[str, torch.Tensor]:
 
 
 # Settings of the backbone: the first file that exists counts, and the first is written.
-TRANSFORMER_CONFIGS = (
-    TRANSFORMER_CONFIG,
-    *(
-        f"sentence_{kind}_config.json"
-        for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-    ),
-)
+KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in KINDS]
 TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 ALL_LAYERS = {"output_hidden_states": True}
 # Values that mean what is computed here, of settings that may mean other vectors; so does an empty value of any.
@@ -392,9 +366,6 @@ def refuse(file: str, key: str, value: Any) -> None:
 def warn_of_similarity(path: str, name: str) -> None:
     """Says once that a folder's similarity function is not the one that is trained and measured here."""
     logger.warning(
-        "%s asks sentence-transformers for %s similarity, and the saved folder will too; here all scores are cosines. "
-        "For cosines there, remove similarity_fn_name from its %s.",
-        path,
-        name,
-        SETTINGS,
+        f"{path} asks sentence-transformers for {name} similarity, and the saved folder will too; here all "
+        f"scores are cosines. For cosines there, remove similarity_fn_name from its {SETTINGS}."
     )
