@@ -56,12 +56,6 @@ BERT = {int: "vocab_size hidden_size num_hidden_layers num_attention_heads inter
         float: "hidden_dropout_prob initializer_range layer_norm_eps", str: "hidden_act"}  # fmt: skip
 TEI_CONFIGS: dict[str, dict[type, str]] = {
     "bert": BERT, "roberta": BERT, "xlm-roberta": BERT, "camembert": BERT,
-    "distilbert": {int: "vocab_size dim n_layers n_heads hidden_dim max_position_embeddings pad_token_id",
-                   str: "activation"},
-    "mpnet": {int: "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
-                   "max_position_embeddings relative_attention_num_buckets",
-              float: "hidden_dropout_prob attention_probs_dropout_prob initializer_range layer_norm_eps",
-              str: "hidden_act"},
     "modernbert": {int: "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
                         "max_position_embeddings pad_token_id eos_token_id bos_token_id cls_token_id sep_token_id "
                         "global_attn_every_n_layers local_attention",
@@ -79,8 +73,6 @@ TEI_CONFIGS: dict[str, dict[type, str]] = {
                  "max_position_embeddings type_vocab_size",
             float: "layer_norm_eps", str: "hidden_act layer_norm_type position_embedding_type"},
 }  # fmt: skip
-TEI_WITHOUT_CLASSIFIERS = ("mpnet", "qwen3")
-TEI_LAST_TOKEN = ("qwen3",)
 
 
 def text_embeddings_inference(folder: Path) -> Served:
@@ -124,9 +116,9 @@ def check_candle(folder: Path, config: dict, served: Served) -> None:
                 raise Refused(f"Model is not supported: {model_type} with {name} = {value!r}")
     if model_type == "qwen3" and config["use_sliding_window"]:
         raise Refused("Sliding window is not supported for Qwen3")
-    if served.kind != "embedding" and model_type in TEI_WITHOUT_CLASSIFIERS:
+    if served.kind != "embedding" and model_type == "qwen3":
         raise Refused(f"`classifier` model type is not supported for {model_type}")
-    if served.pooling == "lasttoken" and model_type not in TEI_LAST_TOKEN:
+    if served.pooling == "lasttoken" and model_type != "qwen3":
         raise Refused(f"`LastToken` pooling is not supported for {model_type}")
     for path in served.dense:
         if read(folder, f"{path}/config.json").get("activation_function", IDENTITY) not in (IDENTITY, TANH):

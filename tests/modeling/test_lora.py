@@ -72,17 +72,12 @@ def test_merging_is_what_peft_does(tiny_model):
     assert max((theirs[name] - plain[name]).abs().max() for name in plain) > 0.1, "nothing was merged"
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"targets": ("query", "valeu")}, "--lora_target_modules valeu"),
-        ({"r": 0}, "--lora_r and --lora_alpha must be positive"),
-    ],
-)
-def test_settings_that_would_train_nothing(tiny_model, changes, words):
+def test_settings_that_would_train_nothing(tiny_model):
     """Fails if a misspelt layer is left out in silence."""
-    with pytest.raises(InputError, match=words):
-        bi_encoder(tiny_model, *changes.get("targets", ()), r=changes.get("r", 2))
+    with pytest.raises(InputError, match="--lora_target_modules valeu"):
+        bi_encoder(tiny_model, "query", "valeu")
+    with pytest.raises(InputError, match="--lora_r and --lora_alpha must be positive"):
+        bi_encoder(tiny_model, r=0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")

@@ -126,13 +126,6 @@ def test_cross_encoders_serve_with_their_own_scores(tmp_path, family, labels, ki
     assert np.log(answer[one] / answer[other]) == pytest.approx(encoder.similarity(*pair), abs=1e-4)
 
 
-def test_a_trained_folder_serves(train, make_corpus, pairs):
-    """Fails if what `cosent train` leaves differs from what `save_pretrained` writes, or says half precision."""
-    folder = train(make_corpus({"train": pairs, "validation": pairs[:32]}), "--pooling", "mean", "--max_length", "20")
-    assert text_embeddings_inference(folder).max_length == vllm(folder).max_length == 20
-    assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
-
-
 def test_modernbert_loads_as_it_was(saved):
     """Fails if the keys for the server change what transformers reads: its layers and angles."""
     encoder, folder = saved("modernbert", "mean")
