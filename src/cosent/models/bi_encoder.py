@@ -231,9 +231,7 @@ class SentenceEncoder(Embedder):
 
     def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()):
         super().__init__()
-        self.backbone = backbone
-        self.tokenizer = tokenizer
-        self.pooling = pooling
+        self.backbone, self.tokenizer, self.pooling = backbone, tokenizer, pooling
         self.after_pooling = nn.Sequential(*after_pooling)
 
     @property
@@ -340,8 +338,7 @@ class BiEncoder(nn.Module):
 
     def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
         super().__init__()
-        self.encoder = encoder
-        self.head = head
+        self.encoder, self.head = encoder, head
 
     @property
     def packing(self) -> bool:
@@ -351,11 +348,7 @@ class BiEncoder(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """Embeds and compares pairs.
-
-        Args:
-            input_ids, attention_mask (`torch.Tensor` of shape `(batch, 2, tokens)`): padded on the right.
-            skip (`torch.Tensor` of shape `(batch, 2)`): as for `SentenceEncoder`.
+        """Embeds and compares pairs; the arguments are those of `SentenceEncoder`, of shape `(batch, 2, ...)`.
 
         Returns:
             `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a

@@ -205,10 +205,10 @@ class CrossEncoder(TextModel):
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
+        changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         with missing_models(model_name_or_path):
             config = load_config(path)
-            changes = dropout_changes(path, dropout, head=True)
-        changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+            changes |= dropout_changes(path, dropout, head=True)
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
         has_head = is_cross_encoder(path) and num_labels in (None, config.num_labels)

@@ -1,6 +1,7 @@
 """Modules after the backbone: those that a folder of sentence-transformers or ours describes, built and loaded."""
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -151,28 +152,21 @@ class Module(NamedTuple):
             raise InputError(f"{file} describes an unsupported {self.kind} ({error}). Correct the file.") from error
 
 
-@dataclass(frozen=True)
-class SavedModules:
-    """Modules that a folder has after its backbone.
+class SavedModules(NamedTuple):
+    """Modules that a folder has after its backbone."""
 
-    Args:
-        mode: our name of the pooling; empty if there is none.
-        pooling: folder of the pooling.
-        after_pooling: the modules after it.
-        unsupported: what sentence-transformers would compute otherwise, by file and key; empty for nothing.
-    """
-
-    mode: str
-    pooling: str
-    after_pooling: list[Module]
-    unsupported: list[str]
+    mode: str = ""  # our name of the pooling
+    pooling: str = ""  # folder of the pooling
+    after_pooling: Iterable[Module] = ()
+    unsupported: Iterable[str] = ()  # what sentence-transformers would compute otherwise, by file and key
 
     @property
     def is_linear_cls(self) -> bool:
         """Whether this is what `linear_cls` stands for: [CLS] and a square Dense layer without activation."""
-        if self.mode != "cls" or not self.after_pooling or self.after_pooling[0].kind != "Dense":
+        first = next(iter(self.after_pooling), None)
+        if self.mode != "cls" or first is None or first.kind != "Dense":
             return False
-        config = self.after_pooling[0].config
+        config = first.config
         square = config.get("in_features") == config.get("out_features") and not config.get("use_residual")
         return square and str(config.get("activation_function")).endswith(".Identity")
 
@@ -181,11 +175,11 @@ POOLING_KEYS = {"word_embedding_dimension", "embedding_dimension", "pooling_mode
 POOLING_KEYS.update(MODE_KEYS.values())
 
 
-def read_saved(path: str) -> SavedModules | None:
-    """The modules of a folder or Hub id; None for a bare backbone or a cross-encoder."""
+def read_saved(path: str) -> SavedModules:
+    """The modules of a folder or Hub id; empty for a bare backbone or a cross-encoder."""
     listed = read_json(path, MODULES)
     if listed is None or is_cross_encoder(path):
-        return None
+        return SavedModules()
     backbone, *rest = [Module.read(path, one) for one in listed]
     layers = rest.pop(0) if rest and rest[0].kind == "WeightedLayerPooling" else None
     pooling, *after_pooling = rest or [Module("no pooling", "", {})]
@@ -220,31 +214,29 @@ def load_modules(
         pooling_choice: one of `CHOICES`, or several modes joined by `+`; None for that of the folder.
         seed: seed of weights that the folder does not have.
     """
-    saved = read_saved(path)
-    if saved is not None:
-        if pooling_choice is None and saved.unsupported:
-            raise InputError(
-                f"{path} has unsupported modules or settings ({'; '.join(saved.unsupported)}). Name a --pooling to "
-                "start from its backbone only, or take another model."
-            )
-        own = pooling_choice in (None, saved.mode) or (pooling_choice == LINEAR_CLS and saved.is_linear_cls)
-        if own and not saved.unsupported:
-            pooling = Pooling(saved.mode, hidden_size, seed)
-            load_weights(pooling, path, saved.pooling)
-            modules: list[nn.Module] = []
-            for described in saved.after_pooling:
-                modules.append(described.build(path, embedding_dimension(pooling.embedding_dimension, modules)))
-                load_weights(modules[-1], path, described.folder)
-            return pooling, modules
-    ported = ported_pooler(path) if saved is None and pooling_choice in (None, LINEAR_CLS) else {}
+    saved, modules = read_saved(path), []
+    if pooling_choice is None and saved.unsupported:
+        raise InputError(
+            f"{path} has unsupported modules or settings ({'; '.join(saved.unsupported)}). Name a --pooling to "
+            "start from its backbone only, or take another model."
+        )
+    own = pooling_choice in (None, saved.mode) or (pooling_choice == LINEAR_CLS and saved.is_linear_cls)
+    if own and saved.mode and not saved.unsupported:
+        pooling = Pooling(saved.mode, hidden_size, seed)
+        load_weights(pooling, path, saved.pooling)
+        for described in saved.after_pooling:
+            modules.append(described.build(path, embedding_dimension(pooling.embedding_dimension, modules)))
+            load_weights(modules[-1], path, described.folder)
+        return pooling, modules
+    ported = ported_pooler(path) if saved == SavedModules() and pooling_choice in (None, LINEAR_CLS) else {}
     mode = pooling_choice or (LINEAR_CLS if ported else default)
-    pooling, modules = Pooling("cls" if mode == LINEAR_CLS else mode, hidden_size, seed), []
+    pooling = Pooling("cls" if mode == LINEAR_CLS else mode, hidden_size, seed)
     if mode == LINEAR_CLS:
         dense = Dense(hidden_size, hidden_size, activation_function=IDENTITY, seed=seed)
         if ported:
             dense.linear.load_state_dict(ported)
         modules.append(dense)
-    for described in saved.after_pooling if saved is not None else []:
+    for described in saved.after_pooling:
         if described.kind in WITHOUT_WEIGHTS:
             modules.append(described.build(path, pooling.embedding_dimension))
         else:

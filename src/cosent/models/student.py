@@ -118,9 +118,9 @@ class Student(SentenceEncoder):
         """Embeds sentences, or embeds sources and scores their targets.
 
         Args:
-            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): padded on the
-                right; segment ids are 0 for the source and 1 for the target, which may be missing from a sequence.
-            skip: as for `SentenceEncoder`, without segment ids.
+            token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): 0 for the source and 1 for the target, which
+                may be missing from a sequence.
+            The others: see `SentenceEncoder`; `skip` is for sentences only.
 
         Returns:
             Without segment ids, vectors of shape `(sentences, hidden)`. With them, `embeddings` of the sources;
