@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity, normalize
 from tqdm.auto import tqdm
 
 from cosent.compute.onednn import run_tokenizer
-from cosent.compute.packed_backbone import max_tokens, packed_forward, padded_forward
+from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_forward
 from cosent.data.pairs import NO_PREFIX, Prefix, Prefixes, tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -323,7 +323,7 @@ class SentenceEncoder(Embedder):
         Returns:
             `torch.Tensor` of shape `(sentences, embedding_dimension)`, of length 1 only after a `Normalize`.
         """
-        run = packed_forward if self.packing else padded_forward
+        run = packed_forward if self.packing else plain_forward
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
         mask = attention_mask[:, : tokens.shape[1]]

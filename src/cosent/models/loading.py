@@ -14,7 +14,7 @@ from transformers.models.auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from cosent.compute.distributed import evaluating, seeded
-from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, averaged_layers
+from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, plain_forward
 from cosent.errors import InputError
 from cosent.models.folder import is_ensemble, read_json
 from cosent.run import UNFINISHED
@@ -269,9 +269,9 @@ def observe_architecture(backbone: nn.Module, tokenizer) -> tuple[bool, float]:
     backbone.config._attn_implementation = "sdpa" if attention in FLASH else attention  # its kernels need a GPU
     try:
         with evaluating(backbone):
-            one_end, other_end, short = averaged_layers(backbone, (-1,), input_ids=padded, attention_mask=mask).float()
+            one_end, other_end, short = plain_forward(backbone, {"input_ids": padded, "attention_mask": mask}).float()
             rows = {"input_ids": padded[2:, :3], "attention_mask": mask[2:, :3]}
-            (alone,) = averaged_layers(backbone, (-1,), **rows).float()
+            (alone,) = plain_forward(backbone, rows).float()
     finally:
         backbone.config._attn_implementation = attention
     effect = (short[:3] - alone).abs().max() / alone.abs().max()
