@@ -44,15 +44,8 @@ def test_scores_follow_the_names_of_classes():
 
 def test_classes_that_say_nothing_are_refused():
     """Fails if a score is guessed, and perhaps inverted."""
-    two = [
-        ["a", "b"],
-        ["positive", "negative"],
-        ["maybe", "yes"],
-        ["是", "也许"],
-        ["相似", "相同"],
-        ["same", "related"],
-    ]
-    for names in (*two, ["LABEL_0", "LABEL_1", "LABEL_2"]):
+    two = ("a b", "positive negative", "maybe yes", "是 也许", "相似 相同", "same related")
+    for names in (*map(str.split, two), ["LABEL_0", "LABEL_1", "LABEL_2"]):
         with pytest.raises(InputError, match="id2label"):
             scored_classes(dict(enumerate(names)))
 

@@ -213,11 +213,8 @@ def test_what_is_returned(terse):
 
 def test_masked_strings_are_not_seen(student):
     """Fails if a masked string still shapes what is written, or masking loses the tokens around it."""
-    one, other = (
-        student.tokenize_sources(["推荐红车给我"], [], ["红车"]),
-        student.tokenize_sources(["推荐绿树给我"], [], ["绿树"]),
-    )
-    assert one == other
+    one = student.tokenize_sources(["推荐红车给我"], [], ["红车"])
+    assert one == student.tokenize_sources(["推荐绿树给我"], [], ["绿树"])
     tokens = student.tokenizer.convert_ids_to_tokens(one[0])
     assert tokens == ["[CLS]", "推", "荐", "[MASK]", "[MASK]", "给", "我", "[SEP]"]
     several = student.tokenize_sources(["用K和M的微信S好吗"], [], ["微信", "S", "信"])
@@ -246,16 +243,7 @@ def test_options_that_make_no_sense(student):
 def test_distinct():
     """Fails if the source comes back in other spacing, case or punctuation, an empty sample counts, or a required
     string lacks."""
-    samples = [
-        "我 用 wifi 上 网",
-        "我 用 WiFi 上 网",
-        "",
-        "怎 么 上 网",
-        "怎 么 上 网 ？",
-        "？",
-        "我 用 wifi 上 网",
-        "上 网 用 wifi 吗",
-    ]
+    samples = ["我 用 wifi 上 网", "我 用 WiFi 上 网", "", "怎 么 上 网", "怎 么 上 网 ？", "？", "上 网 用 wifi 吗"]
     assert distinct("怎么上网", samples, []) == ["我用wifi上网", "上网用wifi吗"]
     assert distinct("怎么上网", samples, ["我用"]) == ["我用wifi上网"]
     assert distinct("怎么上网", ["网 速 3.5 兆", "网 速 35 兆"], ["3.5"]) == ["网速3.5兆"]

@@ -109,9 +109,8 @@ def test_one_folder_for_everyone(student, tiny_student, tmp_path, pooling):
     student.save_pretrained(tmp_path)
     reloaded = Student.from_pretrained(str(tmp_path))
     assert reloaded.max_length == 20
-    assert (reloaded.pooling.mode, len(reloaded.after_pooling)) == (
-        ("cls", 1) if pooling == "linear_cls" else ("mean", 0)
-    )
+    expected = ("cls", 1) if pooling == "linear_cls" else ("mean", 0)
+    assert (reloaded.pooling.mode, len(reloaded.after_pooling)) == expected
     weights = reloaded.state_dict()
     for name, value in student.state_dict().items():
         assert torch.equal(weights[name], value), name
@@ -136,23 +135,10 @@ def published(tmp_path, tiny_student):
     (the sines of the positions, a decoder of its own); its config calls it a decoder and names no embedding size.
     """
     hidden, vocabulary = 384, 1200
-    config = RoFormerConfig(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        num_hidden_layers=2,  # 6 in the original
-        num_attention_heads=6,
-        intermediate_size=1536,
-        max_position_embeddings=512,
-        is_decoder=True,
-        eos_token_id=102,
-        pooler_activation="linear",
-        architectures=["RoFormerForCausalLM"],
-    )
-    generator = torch.Generator().manual_seed(1)
-    weights = {}
-    for name, value in (
-        RoFormerForMaskedLM(RoFormerConfig(**config.to_dict() | {"is_decoder": False})).state_dict().items()
-    ):
+    sizes = {"vocab_size": vocabulary, "hidden_size": hidden, "num_attention_heads": 6, "intermediate_size": 1536}
+    sizes |= {"num_hidden_layers": 2, "max_position_embeddings": 512}  # 6 layers in the original
+    generator, weights = torch.Generator().manual_seed(1), {}
+    for name, value in RoFormerForMaskedLM(RoFormerConfig(**sizes)).state_dict().items():
         random = torch.randn(value.shape, generator=generator) * 0.05
         weights[name] = value if "embed_positions" in name else random
     weights["cls.predictions.decoder.weight"] = weights["roformer.embeddings.word_embeddings.weight"]
@@ -162,7 +148,8 @@ def published(tmp_path, tiny_student):
     folder = tmp_path / "published"
     folder.mkdir()
     torch.save(weights, folder / "pytorch_model.bin")
-    config.save_pretrained(folder)
+    others = {"eos_token_id": 102, "pooler_activation": "linear", "architectures": ["RoFormerForCausalLM"]}
+    RoFormerConfig(is_decoder=True, **sizes, **others).save_pretrained(folder)
     characters = [chr(0x4E00 + index) for index in range(vocabulary - 103)]
     tokens = ["[PAD]", *(f"[unused{index}]" for index in range(1, 100)), "[UNK]", "[CLS]", "[SEP]", *characters]
     tokens[99] = "[MASK]"
@@ -176,9 +163,8 @@ def test_published_checkpoints_load(published, tmp_path):
     student = Student.from_pretrained(str(folder), max_length=64).eval()
     assert torch.equal(student.after_pooling[0].linear.weight, weights["roformer.pooler.dense.weight"])
     assert torch.equal(student.after_pooling[0].linear.bias, weights["roformer.pooler.dense.bias"])
-    assert torch.equal(
-        student.head.predictions.transform.dense.weight, weights["cls.predictions.transform.dense.weight"]
-    )
+    head = student.head.predictions.transform.dense
+    assert torch.equal(head.weight, weights["cls.predictions.transform.dense.weight"])
     name = "encoder.layer.1.attention.self.query.weight"
     assert torch.equal(student.backbone.state_dict()[name], weights[f"roformer.{name}"])
     assert student.tokenizer.tokenize("一丁不") == ["一", "丁", "不"]
