@@ -100,18 +100,14 @@ class LayerNorm(nn.Module):
         return {"dimension": self.norm.normalized_shape[0]}
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Dropout):
     """Dropout of vectors, in training only."""
 
     def __init__(self, dropout: float = 0.2):
-        super().__init__()
-        self.dropout_layer = nn.Dropout(dropout)
-
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        return self.dropout_layer(vectors)
+        super().__init__(dropout)
 
     def config(self) -> dict[str, Any]:
-        return {"dropout": self.dropout_layer.p}
+        return {"dropout": self.p}
 
 
 AFTER_POOLING = {kind.__name__: kind for kind in (Dense, Normalize, LayerNorm, Dropout)}
