@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from benchmarks.common import BATCH_SIZE, seconds_per_pass, shuffled_rows
 from benchmarks.weights import encoder_folder
 from cosent.compute.onednn import trainable_onednn_linears
-from cosent.compute.packed_backbone import packed_forward, padded_forward
+from cosent.compute.packed_backbone import packed_forward, plain_forward
 from cosent.models.loading import load_backbone
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -32,7 +32,7 @@ def measure(args) -> dict:
         ).to(DEVICE)
         for start in range(0, len(rows), BATCH_SIZE)
     ]
-    run = packed_forward if args.side == "ours" else padded_forward
+    run = packed_forward if args.side == "ours" else plain_forward
     outputs = []
 
     def step(index: int) -> None:

@@ -41,13 +41,9 @@ def test_the_mask_by_hand():
     mask = unilm_mask(segments, types)
     assert mask.shape == (1, 1, 7, 7) and mask.dtype == torch.float32  # RoFormer adds it: a bool or int one leaks
     assert torch.equal(mask[0, 0], expected)
-
-
-def test_left_padding_and_half_precision():
-    """Fails if padding on the left, which decoding uses, is read, or the mask overflows to -inf in bfloat16."""
-    mask = unilm_mask(torch.tensor([[0, 1, 1]]), torch.zeros(1, 3, dtype=torch.long), torch.bfloat16)
-    assert mask.isfinite().all() and mask.dtype == torch.bfloat16
-    assert (mask[0, 0] == 0).tolist() == [[True, False, False], [False, True, True], [False, True, True]]
+    half = unilm_mask(torch.tensor([[0, 1, 1]]), torch.zeros(1, 3, dtype=torch.long), torch.bfloat16)
+    assert half.isfinite().all() and half.dtype == torch.bfloat16  # padded on the left, as decoding does
+    assert (half[0, 0] == 0).tolist() == [[True, False, False], [False, True, True], [False, True, True]]
 
 
 def shares(count: int = 1000, **parameters) -> list[float]:
@@ -74,29 +70,17 @@ def test_shares_by_hand(parameters, expected):
 
 
 def test_draws_that_share_rows(monkeypatch):
-    """Fails if a draw is made from another row than its own, also where some rows are looked at a second time."""
+    """Fails if a draw is made from another row than its own, or looking at the most likely tokens first changes it."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(40, 50, generator=generator) * torch.linspace(0, 6, 40)[:, None]
     rows = torch.cat([torch.arange(40), torch.randint(40, (160,), generator=generator)])
     uniform = torch.rand(200, generator=generator)
-    monkeypatch.setattr(decoding, "CANDIDATES", (8, 20))
-    assert torch.equal(sample_tokens(logits, uniform, rows=rows), sample_tokens(logits[rows], uniform))
-
-
-def test_a_nucleus_wider_than_the_candidates(monkeypatch):
-    """Fails if looking at the most likely tokens first changes what is drawn."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(200, 50, generator=generator) * torch.linspace(0, 4, 200)[:, None]
-    uniform = torch.rand(200, generator=generator)
-    whole = sample_tokens(logits, uniform, top_p=0.9)
-    monkeypatch.setattr(decoding, "CANDIDATES", (8, 20))
-    assert torch.equal(sample_tokens(logits, uniform, top_p=0.9), whole)
-
-
-def test_forbidden_tokens_are_never_drawn():
-    """Fails if a token of probability 0 comes out at either end of the random numbers."""
-    logits = torch.tensor([[-torch.inf, 0.0, -torch.inf]]).expand(2, -1)
-    assert sample_tokens(logits, torch.tensor([0.0, 1 - 2**-24]), top_p=1.0).tolist() == [1, 1]
+    expected = sample_tokens(logits[rows], uniform)  # 64 candidates, more than there are tokens
+    monkeypatch.setattr(decoding, "CANDIDATES", (8, 20))  # some rows are looked at a second time
+    assert torch.equal(sample_tokens(logits, uniform, rows=rows), expected)
+    assert torch.equal(sample_tokens(logits[rows], uniform), expected)
+    certain = torch.tensor([[-torch.inf, 0.0, -torch.inf]]).expand(2, -1)  # at either end of the random numbers
+    assert sample_tokens(certain, torch.tensor([0.0, 1 - 2**-24]), top_p=1.0).tolist() == [1, 1]
 
 
 @pytest.fixture
@@ -229,11 +213,8 @@ def test_what_is_returned(terse):
 
 def test_masked_strings_are_not_seen(student):
     """Fails if a masked string still shapes what is written, or masking loses the tokens around it."""
-    one, other = (
-        student.tokenize_sources(["推荐红车给我"], [], ["红车"]),
-        student.tokenize_sources(["推荐绿树给我"], [], ["绿树"]),
-    )
-    assert one == other
+    one = student.tokenize_sources(["推荐红车给我"], [], ["红车"])
+    assert one == student.tokenize_sources(["推荐绿树给我"], [], ["绿树"])
     tokens = student.tokenizer.convert_ids_to_tokens(one[0])
     assert tokens == ["[CLS]", "推", "荐", "[MASK]", "[MASK]", "给", "我", "[SEP]"]
     several = student.tokenize_sources(["用K和M的微信S好吗"], [], ["微信", "S", "信"])
@@ -262,16 +243,7 @@ def test_options_that_make_no_sense(student):
 def test_distinct():
     """Fails if the source comes back in other spacing, case or punctuation, an empty sample counts, or a required
     string lacks."""
-    samples = [
-        "我 用 wifi 上 网",
-        "我 用 WiFi 上 网",
-        "",
-        "怎 么 上 网",
-        "怎 么 上 网 ？",
-        "？",
-        "我 用 wifi 上 网",
-        "上 网 用 wifi 吗",
-    ]
+    samples = ["我 用 wifi 上 网", "我 用 WiFi 上 网", "", "怎 么 上 网", "怎 么 上 网 ？", "？", "上 网 用 wifi 吗"]
     assert distinct("怎么上网", samples, []) == ["我用wifi上网", "上网用wifi吗"]
     assert distinct("怎么上网", samples, ["我用"]) == ["我用wifi上网"]
     assert distinct("怎么上网", ["网 速 3.5 兆", "网 速 35 兆"], ["3.5"]) == ["网速3.5兆"]

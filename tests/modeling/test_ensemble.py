@@ -87,51 +87,38 @@ def test_jobs_take_an_ensemble(members, tmp_path, tiny_model):
     assert 0 < np.abs(int8 - expected).max() < 0.5
 
 
-def test_equal_prompts_are_shared(members, tmp_path):
+def test_equal_prompts_are_shared(members, tmp_path, monkeypatch):
     """Fails if the ensemble is served without the prompt of its members, or one of them reads another."""
     texts = {"query": "".join(LETTERS[5:9])}
     prompts = [Prompts(texts, "query", include_prompt) for include_prompt in (True, False, True)]
-    with given_prompts(members, prompts):
-        loaded = load_model(saved(VectorEnsemble(members), tmp_path / "all"))
-        for options in ({}, {"prompt": ""}, {"prompt": LETTERS[3]}, {"prompt_name": "query"}):
-            expected = np.mean([member.similarity(FIRST, SECOND, **options) for member in members], axis=0)
-            np.testing.assert_allclose(loaded.similarity(FIRST, SECOND, **options), expected, atol=1e-6)
-        theirs = SentenceTransformer(str(tmp_path / "all"), trust_remote_code=True, device="cpu")
-        np.testing.assert_allclose(theirs.encode(TEXTS), loaded.encode(TEXTS), atol=1e-6)
-        assert np.abs(loaded.encode(TEXTS) - loaded.encode(TEXTS, prompt="")).max() > 1e-3
+    for member, own in zip(members, prompts, strict=True):
+        monkeypatch.setattr(member, "prompts", own)
+    loaded = load_model(saved(VectorEnsemble(members), tmp_path / "all"))
+    for options in ({}, {"prompt": ""}, {"prompt": LETTERS[3]}, {"prompt_name": "query"}):
+        expected = np.mean([member.similarity(FIRST, SECOND, **options) for member in members], axis=0)
+        np.testing.assert_allclose(loaded.similarity(FIRST, SECOND, **options), expected, atol=1e-6)
+    theirs = SentenceTransformer(str(tmp_path / "all"), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(theirs.encode(TEXTS), loaded.encode(TEXTS), atol=1e-6)
+    assert np.abs(loaded.encode(TEXTS) - loaded.encode(TEXTS, prompt="")).max() > 1e-3
 
 
-def test_other_prompts_stay_with_their_member(members, tmp_path):
+def test_other_prompts_stay_with_their_member(members, tmp_path, monkeypatch):
     """Fails if a member reads the prompt of another one, or a prompt that none was made for is read by all."""
     prompts = [Prompts({"query": LETTERS[1]}, "query"), Prompts(), Prompts({"query": LETTERS[2]}, "query", False)]
-    with given_prompts(members, prompts):
-        loaded = load_model(saved(VectorEnsemble(members), tmp_path / "all"))
-        expected = np.mean([member.similarity(FIRST, SECOND) for member in members], axis=0)
-        np.testing.assert_allclose(loaded.similarity(FIRST, SECOND), expected, atol=1e-6)
-        theirs = SentenceTransformer(str(tmp_path / "all"), trust_remote_code=True, device="cpu")
-        np.testing.assert_allclose(theirs.encode(TEXTS), loaded.encode(TEXTS), atol=1e-6)
-        with pytest.raises(InputError, match="prompts of their own"):
-            loaded.encode(TEXTS, prompt="别的")
-
-
-class given_prompts:
-    """Gives members prompts for a while."""
-
-    def __init__(self, members, prompts):
-        self.members, self.prompts = members, prompts
-
-    def __enter__(self):
-        for member, prompts in zip(self.members, self.prompts, strict=True):
-            member.prompts = prompts
-
-    def __exit__(self, *_):
-        for member in self.members:
-            member.prompts = Prompts()
+    for member, own in zip(members, prompts, strict=True):
+        monkeypatch.setattr(member, "prompts", own)
+    loaded = load_model(saved(VectorEnsemble(members), tmp_path / "all"))
+    expected = np.mean([member.similarity(FIRST, SECOND) for member in members], axis=0)
+    np.testing.assert_allclose(loaded.similarity(FIRST, SECOND), expected, atol=1e-6)
+    theirs = SentenceTransformer(str(tmp_path / "all"), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(theirs.encode(TEXTS), loaded.encode(TEXTS), atol=1e-6)
+    with pytest.raises(InputError, match="prompts of their own"):
+        loaded.encode(TEXTS, prompt="别的")
 
 
 def test_what_is_no_ensemble(members, tmp_path, train, make_corpus, pairs):
-    """Fails if one member, a weight of 0, another module, or training on an ensemble is accepted."""
-    for models, weights in ((members[:1], None), (members, [1, 0, 1]), (members, [1, 1]), (members, [1, 1, np.nan])):
+    """Fails if a weight of 0, another module, or training on an ensemble is accepted."""
+    for models, weights in ((members, [1, 0, 1]), (members, [1, 1]), (members, [1, 1, np.nan])):
         with pytest.raises(InputError, match="--weights"):
             VectorEnsemble(models, weights)
     folder = saved(VectorEnsemble(members), tmp_path / "all")

@@ -79,33 +79,6 @@ def test_float32_weights_meet_the_kernel_in_half_precision(name, tower, kernel_c
     assert flash.backbone.dtype == torch.float32
 
 
-@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
-def test_a_whole_run_with_flash_attention(tower, kernel_calls, train, make_corpus, pairs, monkeypatch):
-    """Fails if a job that trains with flash attention stops at a forward pass outside of training.
-
-    transformers loads a model with flash attention only where the package is installed; here it is set after loading.
-    """
-    from cosent.training import load as towers
-    from cosent.training import proof as folder_proof
-
-    build, load = towers.build_model, folder_proof.load_model
-
-    def build_with_flash(*args, **kwargs):
-        model = build(*args, **kwargs)
-        with_flash(model.encoder if tower == "bi_encoder" else model)
-        return model
-
-    def load_with_flash(folder, attn_implementation):
-        assert attn_implementation == "flash_attention_2"
-        return with_flash(load(folder))
-
-    monkeypatch.setattr("cosent.train.build_model", build_with_flash)
-    monkeypatch.setattr(folder_proof, "load_model", load_with_flash)
-    corpus = make_corpus({"train": pairs[:32], "validation": pairs[32:48], "test": pairs[48:]})
-    folder = train(corpus, "--tower", tower, "--num_train_epochs", "1")
-    assert len(kernel_calls) > 4 and (folder / "run.json").is_file()
-
-
 def test_a_decoder_is_tried_out_without_flash_attention(kernel_calls, tmp_path):
     """Fails if a job with flash attention stops at loading: its kernel has no CPU version, and models start there."""
     folder = str(save_family("qwen3", tmp_path / "qwen3"))

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel
 
 from cosent.errors import InputError
 from cosent.models import lora
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.models.cross_encoder import CrossEncoder
 
 FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果"], ["我不喜欢北京", "如何还款", "推荐一辆红车"]
 
@@ -72,17 +70,12 @@ def test_merging_is_what_peft_does(tiny_model):
     assert max((theirs[name] - plain[name]).abs().max() for name in plain) > 0.1, "nothing was merged"
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"targets": ("query", "valeu")}, "--lora_target_modules valeu"),
-        ({"r": 0}, "--lora_r and --lora_alpha must be positive"),
-    ],
-)
-def test_settings_that_would_train_nothing(tiny_model, changes, words):
+def test_settings_that_would_train_nothing(tiny_model):
     """Fails if a misspelt layer is left out in silence."""
-    with pytest.raises(InputError, match=words):
-        bi_encoder(tiny_model, *changes.get("targets", ()), r=changes.get("r", 2))
+    with pytest.raises(InputError, match="--lora_target_modules valeu"):
+        bi_encoder(tiny_model, "query", "valeu")
+    with pytest.raises(InputError, match="--lora_r and --lora_alpha must be positive"):
+        bi_encoder(tiny_model, r=0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
@@ -118,27 +111,6 @@ def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, ti
     np.testing.assert_allclose(reloads[0], vectors, atol=1e-4)
     start = SentenceEncoder.from_pretrained(str(tiny_model)).encode(FIRST)
     assert np.abs(vectors - start).max() > 0.01, "nothing was learnt"
-
-
-@pytest.mark.parametrize("packing", [(), ("--packing", "false")])
-def test_a_cross_encoder_reloads_with_its_fresh_head(train, tiny_model, packing):
-    """Fails if the head stays at random or is not saved: two reloads would be two different models."""
-    folder = train("--tower", "cross_encoder", "--scale", "1", *packing)
-    pairs = list(zip(FIRST, SECOND, strict=True))
-    scores = CrossEncoder.from_pretrained(str(folder)).similarity(FIRST, SECOND)
-    assert np.array_equal(scores, CrossEncoder.from_pretrained(str(folder)).similarity(FIRST, SECOND))
-    theirs = TheirCrossEncoder(str(folder), device="cpu").predict(pairs)
-    np.testing.assert_allclose(theirs, scores, atol=1e-4)
-    reloads = []
-    for seed in (1, 2):  # what is drawn at random here must not matter
-        torch.manual_seed(seed)
-        base = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1, dtype=torch.float32)
-        loaded = CrossEncoder.from_pretrained(str(folder))
-        loaded.packing = False
-        loaded.model = PeftModel.from_pretrained(base, str(folder / "adapter")).eval().get_base_model()
-        reloads.append(loaded.similarity(FIRST, SECOND))
-    assert np.array_equal(*reloads)
-    np.testing.assert_allclose(reloads[0], scores, atol=1e-4)
 
 
 @pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])

@@ -70,16 +70,8 @@ def test_the_hub_is_asked_once_and_near_names_are_told(hub, tmp_path):
         (kept / file).write_text(text)
     (tmp_path / "runs/faq").mkdir(parents=True)
     (tmp_path / "runs/faq/config.json").touch()
-    names = [
-        "bert-base-chinese",
-        "org/gated",
-        "org/ensemble",
-        "org/kept",
-        "org/none",
-        "mini-roforner",
-        "runs/fqa",
-        "模型",
-    ]
+    names = ["bert-base-chinese", "org/gated", "org/ensemble", "org/kept", "org/none"]
+    names += ["mini-roforner", "runs/fqa", "模型"]
     settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run([sys.executable, "-c", RESOLVE, *names, "mini-roforner"], env=os.environ | settings,
                           cwd=tmp_path, capture_output=True, text=True, check=True)  # fmt: skip

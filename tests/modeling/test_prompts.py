@@ -20,18 +20,6 @@ TEXTS = {"query": "问句：", "passage": "段落："}
 SENTENCES = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123", "怎么还款", "", "好"]
 
 
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_prompts_that_sentence_transformers_saved_are_read(tiny_model, tmp_path, include_prompt):
-    """Fails if a folder of sentence-transformers is served without its prompts."""
-    SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path / "bare")
-    model = SentenceTransformer(str(tmp_path / "bare"), prompts=TEXTS, default_prompt_name="query", device="cpu")
-    model.set_pooling_include_prompt(include_prompt)
-    model.save(str(tmp_path / "prompted"))
-    read = Prompts.read(str(tmp_path / "prompted"))
-    assert read == Prompts(TEXTS | {"document": ""}, "query", include_prompt)
-    assert read.config() == {"prompts": TEXTS | {"document": ""}, "default_prompt_name": "query"}
-
-
 def test_a_bare_folder_has_none_and_a_cross_encoders_are_not_a_bi_encoders(tiny_model, tmp_path):
     """Fails if the default prompt of a reranker is put in front of every sentence that is embedded."""
     assert Prompts.read(str(tiny_model)) == Prompts()

@@ -55,41 +55,27 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_killed_teacher_continues(teacher, tmp_path, monkeypatch):
-    """Fails if hours of a teacher are lost with a kill, parts come in another order, or stay behind."""
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_teacher_that_is_killed_or_overtaken_by_another_job(teacher, tmp_path, monkeypatch, killed):
+    """Fails if hours of a teacher are lost, parts come in another order, stay behind, or are removed too early."""
     sentences = ["好", "坏", "红", "绿", "白"]
     whole = teacher.encode(sentences, normalize=True)
     monkeypatch.setattr(cached, "PART_TEXTS", 2)
     encode, read = teacher.encode, []
 
-    def dying(share, **options):
+    def interrupted(share, **options):
         read.extend(share)
         if len(read) == 4:
-            raise KeyboardInterrupt
-        return encode(share, **options)
-
-    monkeypatch.setattr(teacher, "encode", dying)
-    with pytest.raises(KeyboardInterrupt):
-        sentence_vectors(teacher, sentences, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 1
-    np.testing.assert_allclose(sentence_vectors(teacher, sentences, tmp_path), whole, atol=1e-6)
-    assert read == ["好", "坏", "红", "绿", "红", "绿", "白"] and len(list(tmp_path.iterdir())) == 1
-
-
-def test_another_job_that_fills_the_same_cache(teacher, tmp_path, monkeypatch):
-    """Fails if the job that is ready first removes the parts that another one counts on."""
-    sentences = ["好", "坏", "红", "绿", "白"]
-    whole = teacher.encode(sentences, normalize=True)
-    monkeypatch.setattr(cached, "PART_TEXTS", 2)
-    encode, read = teacher.encode, []
-
-    def overtaken(share, **options):
-        read.extend(share)
-        if len(read) == 4:
+            if killed:
+                raise KeyboardInterrupt
             sentence_vectors(teacher, sentences, tmp_path)
         return encode(share, **options)
 
-    monkeypatch.setattr(teacher, "encode", overtaken)
+    monkeypatch.setattr(teacher, "encode", interrupted)
+    if killed:
+        with pytest.raises(KeyboardInterrupt):
+            sentence_vectors(teacher, sentences, tmp_path)
+        assert len(list(tmp_path.iterdir())) == 1
     np.testing.assert_allclose(sentence_vectors(teacher, sentences, tmp_path), whole, atol=1e-6)
     assert read == ["好", "坏", "红", "绿", "红", "绿", "白"] and len(list(tmp_path.iterdir())) == 1
 

@@ -141,10 +141,7 @@ def fits_everywhere() -> Iterator[None]:
     """Runs a block on every process, and ends it with the same outcome on all of them.
 
     The block must not communicate: a process that runs out of memory in it would leave the others waiting. They meet at
-    its end.
-
-    Raises:
-        DoesNotFit: it ran out of memory on any process; with the first line of its error.
+    its end, and all raise `DoesNotFit` with the first line of its error.
     """
     reason = None
     try:

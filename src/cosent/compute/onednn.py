@@ -183,11 +183,7 @@ def survive_forks() -> None:
 
 
 def choose_device(device: str | None, int8: bool = False) -> str:
-    """Returns the device that was asked for, or the default.
-
-    Raises:
-        InputError: no such device, or a GPU for int8, which is for the CPU.
-    """
+    """Returns the device that was asked for, or the default."""
     if device is None:
         return "cuda" if torch.cuda.is_available() and not int8 else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):

@@ -1,6 +1,7 @@
 """Run a transformers encoder on packed rows, without padding and with unchanged results."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -55,15 +56,12 @@ def packed_forward(
     Returns:
         `torch.Tensor` of shape `(sentences, longest, hidden)`. Where `attention_mask` is 0 its values are arbitrary; a
         head that reads [CLS] finds it at `[:, 0]`, as in a padded batch.
-
-    Raises:
-        InputError: the batch is not padded on the right, or a sentence has no token.
     """
     config: Any = backbone.config
     obstacle = packing_obstacle(config)
     if obstacle is not None:
         warn_of_padding(config.model_type, obstacle)
-        return padded_forward(backbone, inputs, layers)
+        return plain_forward(backbone, inputs, layers)
     lengths = token_counts(inputs["attention_mask"])
     flash = config._attn_implementation in FLASH
     plan: Plan | None
@@ -73,7 +71,7 @@ def packed_forward(
         max_width = max(config.max_position_embeddings, int(lengths.max()))
         plan = worthwhile_plan(lengths, inputs["input_ids"].shape[1], config.hidden_size, max_width)
     if plan is None:
-        return padded_forward(backbone, inputs, layers)
+        return plain_forward(backbone, inputs, layers)
     per_token = {name: tensor for name, tensor in inputs.items() if name != "attention_mask"}
     if POSITIONS[config.model_type] != "relative":
         per_token["position_ids"] = position_ids(inputs["input_ids"], backbone)
@@ -81,25 +79,21 @@ def packed_forward(
     packed = pack(per_token, plan, fill={"input_ids": int(config.pad_token_id == 0)})
     if flash:
         bounds = flash_arguments(plan, inputs["input_ids"].device)
-        hidden = averaged_layers(backbone, layers, **packed.tensors, **bounds)
+        hidden = plain_forward(backbone, packed.tensors | bounds, layers)
     else:
         with sentences_apart(packed.segments):
-            hidden = averaged_layers(backbone, layers, **packed.tensors)
+            hidden = plain_forward(backbone, packed.tensors, layers)
     return unpack(hidden, packed.slots)
 
 
-def padded_forward(
-    backbone: nn.Module, inputs: dict[str, torch.Tensor], layers: tuple[int, ...] = (-1,)
+def plain_forward(
+    backbone: nn.Module, inputs: Mapping[str, torch.Tensor | int], layers: tuple[int, ...] = (-1,)
 ) -> torch.Tensor:
-    """Runs a backbone on the padded batch; returns shape `(sentences, tokens, hidden)`."""
-    return averaged_layers(backbone, layers, **inputs)
-
-
-def averaged_layers(backbone: nn.Module, layers: tuple[int, ...], **arguments) -> torch.Tensor:
+    """Runs a backbone on rows as they are; the mean of these layers, shape `(rows, tokens, hidden)`."""
     with flash_precision(backbone):
         if layers == (-1,):
-            return backbone(**arguments).last_hidden_state
-        states = backbone(**arguments, output_hidden_states=True).hidden_states
+            return backbone(**inputs).last_hidden_state
+        states = backbone(**inputs, output_hidden_states=True).hidden_states
     return torch.stack([states[layer] for layer in layers]).mean(dim=0)
 
 
@@ -159,8 +153,6 @@ def packing_obstacle(config) -> str | None:
 def warn_of_padding(model_type: str, obstacle: str) -> None:
     """Warns once per process and reason that batches stay padded."""
     logger.warning(
-        "Batches of %s are padded, not packed: %s. With short sentences of mixed lengths, more than half of the "
-        "computation is spent on padding.",
-        model_type,
-        obstacle,
+        f"Batches of {model_type} are padded, not packed: {obstacle}. With short sentences of mixed lengths, "
+        "more than half of the computation is spent on padding."
     )

@@ -71,11 +71,7 @@ class Packed:
 
 
 def token_counts(attention_mask: torch.Tensor) -> np.ndarray:
-    """Tokens of each sentence, shape `(sentences,)`: the only data that packing needs on the CPU.
-
-    Raises:
-        InputError: a row is not ones followed by zeros.
-    """
+    """Tokens of each sentence, shape `(sentences,)`: the only data that packing needs on the CPU."""
     mask = attention_mask.cpu().numpy()
     lengths = mask.sum(axis=1)
     if not ((np.arange(mask.shape[1]) < lengths[:, None]) == mask).all():
@@ -87,14 +83,7 @@ def token_counts(attention_mask: torch.Tensor) -> np.ndarray:
 
 
 def plan_rows(lengths: np.ndarray, width: int) -> Plan:
-    """Assigns sentences to rows of `width` tokens, longest first, each to the first row with room for it.
-
-    Args:
-        lengths: tokens of each sentence, shape `(sentences,)`; none is split.
-
-    Raises:
-        InputError: a sentence has no token, or is longer than a row.
-    """
+    """Assigns sentences of these lengths to rows of `width` tokens, longest first, each to the first with room."""
     lengths = np.asarray(lengths)
     if not (lengths.min() >= 1 and lengths.max() <= width):
         raise InputError(

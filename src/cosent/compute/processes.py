@@ -53,18 +53,13 @@ def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:
     started = []
     with suppress(psutil.NoSuchProcess):
         started = psutil.Process(process.pid).children(recursive=True)
-    for member in [process, *started]:
-        with suppress(psutil.NoSuchProcess):
-            member.terminate()
-    _, left = psutil.wait_procs(started, timeout=patience)
-    for member in left:
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
-    try:
-        process.wait(timeout=patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    for end in ("terminate", "kill"):
+        for member in [process, *started]:
+            with suppress(psutil.NoSuchProcess):
+                getattr(member, end)()
+        psutil.wait_procs(started, timeout=patience)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=patience)
 
 
 def peak_memory_mib() -> float:

@@ -10,12 +10,7 @@ SHIPPED = ("mini", "mini-roformer")
 
 
 def resolve(model_name_or_path: str) -> str:
-    """Resolves a model name to the folder of a shipped encoder, a local folder or a Hub id.
-
-    Raises:
-        InputError: nothing is there, and the name can only be a path (it starts with `.`, `/` or `~`, has more than one
-            `/`, or begins with an existing folder), or the Hub does not provide it now.
-    """
+    """Resolves a model name to the folder of a shipped encoder, a local folder or a Hub id that exists."""
     if model_name_or_path in SHIPPED and not Path(model_name_or_path).exists():
         return str(Path(__file__).parent / model_name_or_path)
     path = Path(model_name_or_path).expanduser()
@@ -43,11 +38,7 @@ def near_folder(path: Path) -> str:
 
 @cache
 def ask_hub(name: str) -> None:
-    """Asks the Hub once for a model that was not downloaded before; transformers repeats every request for minutes.
-
-    Raises:
-        InputError: the Hub does not have it, or cannot be asked.
-    """
+    """Asks the Hub once for a model that was not downloaded before; transformers repeats every request for minutes."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HTTPError, RepositoryNotFoundError
     from huggingface_hub.utils import HFValidationError

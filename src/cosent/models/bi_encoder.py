@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity, normalize
 from tqdm.auto import tqdm
 
 from cosent.compute.onednn import run_tokenizer
-from cosent.compute.packed_backbone import max_tokens, packed_forward, padded_forward
+from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_forward
 from cosent.data.pairs import NO_PREFIX, Prefix, Prefixes, tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -108,26 +108,10 @@ class TextModel(nn.Module):
         return self.prefix(first), self.prefix(second)
 
     @overload
-    def similarity(
-        self,
-        sentences1: str,
-        sentences2: str,
-        batch_size: int = ...,
-        show_progress_bar: bool = ...,
-        prompt: str | Sequence[str] | None = ...,
-        prompt_name: str | Sequence[str] | None = ...,
-    ) -> float: ...
+    def similarity(self, sentences1: str, sentences2: str, *args: Any, **options: Any) -> float: ...
 
     @overload
-    def similarity(
-        self,
-        sentences1: list[str],
-        sentences2: list[str],
-        batch_size: int = ...,
-        show_progress_bar: bool = ...,
-        prompt: str | Sequence[str] | None = ...,
-        prompt_name: str | Sequence[str] | None = ...,
-    ) -> np.ndarray: ...
+    def similarity(self, sentences1: list[str], sentences2: list[str], *args: Any, **options: Any) -> np.ndarray: ...
 
     def similarity(
         self,
@@ -150,10 +134,6 @@ class TextModel(nn.Module):
             prompt: text to put in front, "" for none; default: the default prompt of `prompts`. A list of two if they
                 differ for `sentences1` and `sentences2`, which a cross-encoder refuses.
             prompt_name: instead, the name of one of `prompts`, or of two.
-
-        Raises:
-            InputError: a string next to a list, two strings of which one is empty, lists of different lengths, an item
-                that is not a string, or a `batch_size` below 1.
         """
         sides = self.prompts.sides(prompt, prompt_name)
         options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
@@ -168,12 +148,7 @@ class TextModel(nn.Module):
     def pair_scores(
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
     ) -> np.ndarray:
-        """Float32 scores `(pairs,)` of two lists.
-
-        Args:
-            sides: the prompts of both.
-            options: `batch_size` and `show_progress_bar`.
-        """
+        """Float32 scores `(pairs,)` of two lists behind the prompts of both sides."""
 
     def save_tokenizer(self, folder: str | Path) -> None:
         """Writes the tokenizer, which carries `max_length`."""
@@ -228,10 +203,6 @@ class Embedder(TextModel):
 
         Returns:
             float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
-
-        Raises:
-            InputError: not a list of strings, a `batch_size` below 1, an unknown `prompt_name`, or a prompt as long as
-                `max_length`.
         """
         check_sentences(sentences)
         prefix = self.prefix(self.prompts.text(prompt, prompt_name))
@@ -251,8 +222,8 @@ class Embedder(TextModel):
             vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)
             one, other = vectors[: len(sentences1)], vectors[len(sentences1) :]
         else:
-            columns = zip((sentences1, sentences2), sides, strict=True)
-            one, other = (self.encode(column, normalize=True, prompt=text, **options) for column, text in columns)
+            one = self.encode(sentences1, normalize=True, prompt=first, **options)
+            other = self.encode(sentences2, normalize=True, prompt=second, **options)
         return pair_cosines(one, other)
 
 
@@ -262,20 +233,14 @@ HEAD_NAME = "head.safetensors"
 class SentenceEncoder(Embedder):
     """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
 
-    Args:
-        after_pooling: modules that read the vectors of the pooling one after the other.
-
-    Attributes:
-        prompts, kept_settings: what else the starting folder says; saved with the model.
+    `prompts` and `kept_settings` are what else the starting folder says, and are saved with the model.
     """
 
-    prompts, kept_settings = Prompts(), KeptSettings()
+    kept_settings = KeptSettings()
 
     def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()):
         super().__init__()
-        self.backbone = backbone
-        self.tokenizer = tokenizer
-        self.pooling = pooling
+        self.backbone, self.tokenizer, self.pooling = backbone, tokenizer, pooling
         self.after_pooling = nn.Sequential(*after_pooling)
 
     @property
@@ -309,10 +274,6 @@ class SentenceEncoder(Embedder):
         Args:
             pooling: one of `CHOICES`, or several modes joined by `+`; default: that of the folder, else `mean`.
             The others: see `TextModel`.
-
-        Raises:
-            InputError: no model there, a cross-encoder although no pooling is named, or a pooling that this project
-                does not support.
         """
         path = resolve(model_name_or_path)
         if pooling is None and is_cross_encoder(path) and read_json(path, MODULES) is None:
@@ -334,12 +295,7 @@ class SentenceEncoder(Embedder):
         return encoder.to(device=device)
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
-        """Applies and keeps what a starting folder says besides its modules.
-
-        Args:
-            max_length: instead of that of the folder.
-            unused: weights of the folder that this module does not have.
-        """
+        """Applies and keeps what a starting folder says besides its modules; `unused` are weights without a place."""
         self.prompts, self.kept_settings = Prompts.read(path), KeptSettings.read(path, unused)
         self.kept_settings.apply(self.tokenizer)
         if max_length is not None:
@@ -350,11 +306,7 @@ class SentenceEncoder(Embedder):
             warn_of_similarity(path, similarity)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes backbone, tokenizer, the other modules and settings; sentence-transformers can load the folder.
-
-        Args:
-            state_dict: this module's weights, if gathered from shards; default: its own.
-        """
+        """Writes a folder that sentence-transformers loads; `state_dict` holds weights gathered from shards."""
         state_dict = self.state_dict() if state_dict is None else state_dict
         weights = submodule_state(state_dict, "backbone.") | self.kept_settings.weights
         add_server_keys(self.backbone.config)
@@ -381,7 +333,7 @@ class SentenceEncoder(Embedder):
         Returns:
             `torch.Tensor` of shape `(sentences, embedding_dimension)`, of length 1 only after a `Normalize`.
         """
-        run = packed_forward if self.packing else padded_forward
+        run = packed_forward if self.packing else plain_forward
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
         mask = attention_mask[:, : tokens.shape[1]]
@@ -396,8 +348,7 @@ class BiEncoder(nn.Module):
 
     def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
         super().__init__()
-        self.encoder = encoder
-        self.head = head
+        self.encoder, self.head = encoder, head
 
     @property
     def packing(self) -> bool:
@@ -407,11 +358,7 @@ class BiEncoder(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """Embeds and compares pairs.
-
-        Args:
-            input_ids, attention_mask (`torch.Tensor` of shape `(batch, 2, tokens)`): padded on the right.
-            skip (`torch.Tensor` of shape `(batch, 2)`): as for `SentenceEncoder`.
+        """Embeds and compares pairs; the arguments are those of `SentenceEncoder`, of shape `(batch, 2, ...)`.
 
         Returns:
             `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a

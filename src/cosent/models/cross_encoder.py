@@ -78,11 +78,7 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
 def name_trained_classes(config, path: str) -> None:
     """Names the classes of a classifier before training in the order of its labels: of NLI, or `BINARY_CLASSES`.
 
-    Names of the folder that mean the same stay; others are replaced, with a warning.
-
-    Args:
-        config: config of a transformers model; changed in place.
-        path: name of the loaded model, for the warning.
+    Names of the folder at `path` that mean the same stay; others are replaced in `config`, with a warning.
     """
     names = {len(NLI_CLASSES): NLI_CLASSES, len(BINARY_CLASSES): BINARY_CLASSES}.get(config.num_labels)
     if names is None:
@@ -207,15 +203,12 @@ class CrossEncoder(TextModel):
             segment_ids: `tokenizer`: those of the tokenizer (all 0 if it was saved that way); `zero`: all 0, in
                 training, here and wherever the saved folder is served.
             The others: see `TextModel`.
-
-        Raises:
-            InputError: no model there.
         """
         path = resolve(model_name_or_path)
+        changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         with missing_models(model_name_or_path):
             config = load_config(path)
-            changes = dropout_changes(path, dropout, head=True)
-        changes |= {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+            changes |= dropout_changes(path, dropout, head=True)
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
         has_head = is_cross_encoder(path) and num_labels in (None, config.num_labels)
@@ -279,11 +272,7 @@ class CrossEncoder(TextModel):
     def prefixes(
         self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
     ) -> Prefixes:
-        """The prompt of a pair, which stands in front of its first sentence, as in sentence-transformers.
-
-        Raises:
-            InputError: two that differ.
-        """
+        """The prompt of a pair, which stands in front of its first sentence, as in sentence-transformers."""
         first, second = self.prompts.sides(prompt, prompt_name)
         if first != second:
             raise InputError(
@@ -307,11 +296,7 @@ class CrossEncoder(TextModel):
         return scores
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes classifier and tokenizer; transformers and sentence-transformers load the folder.
-
-        Args:
-            state_dict: this module's weights, if gathered from shards; default: its own.
-        """
+        """Writes a folder that transformers and sentence-transformers load, see `SentenceEncoder.save_pretrained`."""
         state_dict = self.state_dict() if state_dict is None else state_dict
         # Otherwise sentence-transformers applies a sigmoid to a single logit, which makes 23 and 40 equal.
         self.model.config.sentence_transformers = {"activation_fn": IDENTITY}

@@ -121,14 +121,9 @@ def _write(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> 
     going = torch.arange(len(uniform), device=device)  # the samples that are still being written
     rows = going // samples  # by sample, the row of the batch that holds its prefix
     for step in range(sampling.max_length):
-        drawn = sample_tokens(
-            logits.masked_fill_(banned, -torch.inf),
-            uniform[going, step],
-            sampling.top_p,
-            sampling.top_k,
-            sampling.temperature,
-            rows,
-        )
+        logits = logits.masked_fill_(banned, -torch.inf)
+        options = sampling.top_p, sampling.top_k, sampling.temperature
+        drawn = sample_tokens(logits, uniform[going, step], *options, rows)
         tokens[going, step] = drawn
         lengths[going[drawn == end]] = step
         more = drawn != end
@@ -174,13 +169,8 @@ def next_states(student: nn.Module, tokens: torch.Tensor, cache: DynamicCache, v
         visible: shape `(rows, places)`, see `read_sources`, the new token's place included.
     """
     ids = tokens[:, None]
-    states = student.backbone(
-        input_ids=ids,
-        token_type_ids=torch.ones_like(ids),
-        attention_mask=visible[:, None, None],
-        past_key_values=cache,
-    ).last_hidden_state
-    return states[:, 0]
+    inputs = {"input_ids": ids, "token_type_ids": torch.ones_like(ids), "attention_mask": visible[:, None, None]}
+    return student.backbone(**inputs, past_key_values=cache).last_hidden_state[:, 0]
 
 
 def unwritable(tokenizer, vocabulary: int) -> torch.Tensor:
@@ -246,16 +236,10 @@ def sample_tokens(
 def rank_candidates(
     encoder: nn.Module, texts: list[str], candidates: list[list[str]], keep: int, required: list[str]
 ) -> list[list[tuple[str, float]]]:
-    """Ranks each text's candidates by the encoder's cosine.
-
-    Args:
-        encoder: has `encode(sentences, normalize=True)`.
-        candidates: by text, decoded sentences in any order.
-        keep: the most to return per text.
-        required: strings that a candidate must contain.
+    """Ranks each text's candidates by the encoder's cosine; `required` strings must be in them.
 
     Returns:
-        By text, pairs `(sentence, cosine)`, most similar first; of equal ones only the first.
+        By text, at most `keep` pairs `(sentence, cosine)`, most similar first; of equal ones only the first.
     """
     wanted = [without_spaces(part) for part in required]
     kept = [distinct(text, sentences, wanted) for text, sentences in zip(texts, candidates, strict=True)]

@@ -11,8 +11,9 @@ sentence-transformers has no module of its own for that: its `Router` sends a se
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -50,9 +51,6 @@ class VectorEnsemble(Embedder):
     Args:
         members: models of any architectures and tokenizers.
         weights: a positive number for each; their sum is scaled to 1. Default: equal ones.
-
-    Raises:
-        InputError: fewer than two members, or weights that are not one positive number for each.
     """
 
     def __init__(self, members: Iterable[SentenceEncoder], weights: Sequence[float] | None = None):
@@ -118,34 +116,23 @@ class VectorEnsemble(Embedder):
 
     @classmethod
     def from_pretrained(cls, model_name_or_path: str, *, device: str | torch.device | None = None, **options) -> Self:
-        """Loads what `save_pretrained` wrote.
-
-        Args:
-            device: see `TextModel`.
-            options: others of `from_pretrained` of the members.
-        """
+        """Loads what `save_pretrained` wrote; `options` are those of `from_pretrained` of the members."""
         path = resolve(model_name_or_path)
         first, *others = read_json(path, MODULES)
         if others:
             raise InputError(
                 f"{path}/{MODULES} names {others[0]['path']} after the members. Remove it, or merge again."
             )
-        return cls.load_members(path, first["path"], **options).to(device=device)
+        return cls.load(path, first["path"], options).to(device=device)
 
     @classmethod
-    def load_members(cls, path: str, subfolder: str, **options) -> Self:
-        """Loads the members from a subfolder of a folder or Hub id; `options` as for `from_pretrained`."""
-        folder = Path(path if Path(path).is_dir() else snapshot_download(path), subfolder)
-        weights = read_json(str(folder), "config.json")["weights"]
-        members = [
-            SentenceEncoder.from_pretrained(str(folder / str(number)), **options) for number in range(len(weights))
-        ]
-        return cls(members, weights)
-
-    @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> Self:
+    def load(cls, model_name_or_path: str, subfolder: str = "", options: Mapping = MappingProxyType({}), **_) -> Self:
         """Loads the members, as a module of sentence-transformers, whose other options do not concern them."""
-        return cls.load_members(model_name_or_path, subfolder)
+        local = Path(model_name_or_path).is_dir()
+        folder = Path(model_name_or_path if local else snapshot_download(model_name_or_path), subfolder)
+        weights = read_json(str(folder), "config.json")["weights"]
+        members = (SentenceEncoder.from_pretrained(str(folder / str(k)), **options) for k in range(len(weights)))
+        return cls(members, weights)
 
     def save(self, output_path: str | Path, *args, **kwargs) -> None:
         """Writes the members, as a module of sentence-transformers."""
@@ -192,16 +179,10 @@ ORIGIN = ("architectures", "transformers_version", "dtype", "torch_dtype", "sent
 def average(
     models: Sequence[SentenceEncoder | CrossEncoder], names: Sequence[str], weights: Sequence[float] | None = None
 ) -> SentenceEncoder | CrossEncoder:
-    """The first model, with the weighted mean of the weights of all.
-
-    Args:
-        models: of one tower and architecture, with the same tokenizer, pooling and prompts.
-        names: their folders, for messages.
-        weights: as for `VectorEnsemble`.
-    """
-    described = [description(model) for model in models]
-    for name, other in zip(names[1:], described[1:], strict=True):
-        what = next((what for what, value in described[0].items() if other.get(what) != value), None)
+    """The first model, with the weighted mean of the weights of all; `names` are their folders, for messages."""
+    first, *others = (description(model) for model in models)
+    for name, other in zip(names[1:], others, strict=True):
+        what = next((what for what, value in first.items() if other[what] != value), None)
         if what is not None:
             raise InputError(
                 f"{names[0]} and {name} differ in their {what}: their weights have no mean. Merge runs of one recipe, "

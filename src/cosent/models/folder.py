@@ -43,7 +43,7 @@ def save_modules(
 
     Args:
         layers: number of layers of the backbone.
-        weights: state dict of a module that has both others, as `pooling` and `after_pooling`.
+        weights: state dict of the encoder, with `pooling` and `after_pooling`.
         include_prompt: whether the tokens of a prompt are pooled.
     """
     remove_modules(folder)
@@ -122,12 +122,8 @@ def is_cross_encoder(path: str) -> bool:
 
 
 def read_weights(path: str, folder: str = "") -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint, or of a module in one of its folders, by their names in the file.
-
-    Empty if there are none, or in several files.
-    """
-    file = find_file(path, f"{folder}/{WEIGHTS}".lstrip("/"))
-    if file is not None:
+    """The weights of a checkpoint, or of a module in one of its folders; empty if there are none, or several files."""
+    if (file := find_file(path, f"{folder}/{WEIGHTS}".lstrip("/"))) is not None:
         return load_file(file)
     file = find_file(path, f"{folder}/pytorch_model.bin".lstrip("/"))
     return {} if file is None else torch.load(file, map_location="cpu", weights_only=True, mmap=True)

@@ -14,7 +14,7 @@ from transformers.models.auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from cosent.compute.distributed import evaluating, seeded
-from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, averaged_layers
+from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, plain_forward
 from cosent.errors import InputError
 from cosent.models.folder import is_ensemble, read_json
 from cosent.run import UNFINISHED
@@ -56,10 +56,8 @@ def load_config(path: str):
 def warn_of_code(path: str, kind: str) -> None:
     """Warns once: some code is an earlier copy of what transformers has by now, some changes the architecture."""
     logger.warning(
-        "%s comes with code, which is not run: transformers' own %s computes it. That code may "
-        "change the architecture (bidirectional attention, say): compare a vector with the model card's.",
-        path,
-        kind,
+        f"{path} comes with code, which is not run: transformers' own {kind} computes it. That code may "
+        "change the architecture (bidirectional attention, say): compare a vector with the model card's."
     )
 
 
@@ -119,11 +117,7 @@ def missing_models(model_name_or_path: str):
 
 
 def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:
-    """Config changes that set all dropout probabilities; none for None.
-
-    Args:
-        head: whether to set that of a classifier's head too.
-    """
+    """Config changes that set all dropout probabilities, with `head` also a classifier's; none for None."""
     if dropout is None:
         return {}
     if not 0 <= dropout < 1:
@@ -193,9 +187,6 @@ def load_tokenizer(path: str, **options):
     `RoFormerTokenizer` first cuts text into words with `rjieba`. If the vocabulary has no words, the result is the
     same characters with or without it. A tokenizer without a padding token pads with its end-of-text token: padded
     places are masked.
-
-    Args:
-        options: options of `from_pretrained`.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
@@ -239,11 +230,7 @@ PADDING_EFFECT = 0.02  # above the rounding of bfloat16, below the effect in arc
 
 
 def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = None) -> None:
-    """Runs a backbone on a few tokens, unless it is a verified encoder, and warns the user of its limits.
-
-    Args:
-        pooling: pooling of its token vectors; None if a classifier reads them.
-    """
+    """Runs a backbone on a few tokens, unless it is a verified encoder; `pooling` is None below a classifier."""
     kind = backbone.config.model_type
     if kind in POSITIONS and kind not in DECODERS:
         return
@@ -261,10 +248,8 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
         )
     if padding_effect > PADDING_EFFECT:
         logger.warning(
-            "%s models read padded places: vectors and scores depend on the other sentences of a batch (here by "
-            "%.0f%%). Take another architecture, or compute in batches of one.",
-            kind,
-            100 * padding_effect,
+            f"{kind} models read padded places: vectors and scores depend on the other sentences of a batch "
+            f"(here by {padding_effect:.0%}). Take another architecture, or compute in batches of one."
         )
 
 
@@ -284,9 +269,9 @@ def observe_architecture(backbone: nn.Module, tokenizer) -> tuple[bool, float]:
     backbone.config._attn_implementation = "sdpa" if attention in FLASH else attention  # its kernels need a GPU
     try:
         with evaluating(backbone):
-            one_end, other_end, short = averaged_layers(backbone, (-1,), input_ids=padded, attention_mask=mask).float()
+            one_end, other_end, short = plain_forward(backbone, {"input_ids": padded, "attention_mask": mask}).float()
             rows = {"input_ids": padded[2:, :3], "attention_mask": mask[2:, :3]}
-            (alone,) = averaged_layers(backbone, (-1,), **rows).float()
+            (alone,) = plain_forward(backbone, rows).float()
     finally:
         backbone.config._attn_implementation = attention
     effect = (short[:3] - alone).abs().max() / alone.abs().max()

@@ -50,11 +50,7 @@ class Adapter:
     transposed: frozenset[str] = frozenset()
 
     def save(self, folder: str | Path, state_dict: dict[str, Tensor]) -> None:
-        """Writes `adapter/`: the files of `PeftModel.from_pretrained`, and every trained weight for resuming.
-
-        Args:
-            state_dict: the weights of the model.
-        """
+        """Writes `adapter/`: the files of `PeftModel.from_pretrained`, and every trained weight for resuming."""
         place = Path(folder, ADAPTER)
         inner = submodule_state(state_dict, f"{self.inner}.")
         self.peft_model.save_pretrained(
@@ -75,11 +71,7 @@ class Adapter:
         return saved
 
     def merged(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of the equivalent plain model: `W + lora_alpha / lora_r * B @ A`, in W's dtype.
-
-        Args:
-            state_dict: the weights of the model with its adapter; not modified.
-        """
+        """Weights of the equivalent plain model: `W + lora_alpha / lora_r * B @ A`, in W's dtype."""
         state_dict = dequantized(self.peft_model.get_base_model(), state_dict)
         plain = {}
         for name, weight in state_dict.items():
@@ -137,11 +129,7 @@ def add_adapter(
 
 
 def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> None:
-    """Refuses names of layers that a model does not have: peft ignores them if another one matches.
-
-    Args:
-        heads: names of the parts that are trained in full and get no adapter.
-    """
+    """Refuses names of layers that a model does not have outside its heads: peft ignores them if another matches."""
     within = tuple(f"{head}." for head in heads)
     linear = [
         name
@@ -177,12 +165,7 @@ def four_bit_config():
 
 
 def dequantized(model: nn.Module, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Dequantises the 4-bit weights of a state dict to float32; other weights are unchanged.
-
-    Args:
-        model: the module whose weights may be quantised.
-        state_dict: weights of `model`, or of a module that contains it.
-    """
+    """Dequantises to float32 what a model has in 4 bits, in its state dict or in that of a module around it."""
     quantized = {
         name: module.weight
         for name, module in model.named_modules()

@@ -1,7 +1,7 @@
 """Modules after the backbone: those that a folder of sentence-transformers or ours describes, built and loaded."""
 
-import inspect
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 NOT_OF_ONE_VECTOR = ("GLU", "MultiheadAttention", "Softmax2d", "Threshold")
 ACTIVATIONS = ("Identity", *(name for name in nn.modules.activation.__all__ if name not in NOT_OF_ONE_VECTOR))
-READS_AND_WRITES = ("module_input_name", "module_output_name")
 
 
 class Dense(nn.Module):
@@ -101,18 +100,14 @@ class LayerNorm(nn.Module):
         return {"dimension": self.norm.normalized_shape[0]}
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Dropout):
     """Dropout of vectors, in training only."""
 
     def __init__(self, dropout: float = 0.2):
-        super().__init__()
-        self.dropout_layer = nn.Dropout(dropout)
-
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        return self.dropout_layer(vectors)
+        super().__init__(dropout)
 
     def config(self) -> dict[str, Any]:
-        return {"dropout": self.dropout_layer.p}
+        return {"dropout": self.p}
 
 
 AFTER_POOLING = {kind.__name__: kind for kind in (Dense, Normalize, LayerNorm, Dropout)}
@@ -120,13 +115,7 @@ WITHOUT_WEIGHTS = ("Normalize", "Dropout")
 
 
 class Module(NamedTuple):
-    """A module as a folder describes it.
-
-    Args:
-        kind: name of its class; with its path if neither sentence-transformers nor this package has it.
-        folder: its own folder.
-        config: content of its `config.json`.
-    """
+    """A module as a folder describes it: its class (with the path of a foreign one), folder and `config.json`."""
 
     kind: str
     folder: str
@@ -134,79 +123,59 @@ class Module(NamedTuple):
 
     @classmethod
     def read(cls, path: str, listed: dict[str, Any]) -> "Module":
-        """What `modules.json` and the module's own config say of it."""
+        """The module of an entry of `modules.json`."""
         known = listed["type"] == OURS or listed["type"].startswith("sentence_transformers.")
         config = read_json(path, f"{listed['path']}/config.json") if listed["path"] else None
         return cls(listed["type"].rsplit(".", 1)[-1] if known else listed["type"], listed["path"], config or {})
 
     def build(self, path: str, width: int) -> nn.Module:
-        """The module with fresh weights.
-
-        Args:
-            path: folder or Hub id of the model.
-            width: width of the vectors that it reads.
-        """
-        file = f"{path}/{self.folder}/config.json"
-        config = {
-            name: value
-            for name, value in self.config.items()
-            if name not in READS_AND_WRITES or value not in (None, "sentence_embedding")
-        }
-        try:
-            inspect.signature(AFTER_POOLING[self.kind]).bind(**config)
-        except TypeError as error:
-            raise InputError(f"{file} describes an unsupported {self.kind} ({error}). Correct the file.") from error
-        reads = config.get("in_features", config.get("dimension", width))
-        if reads != width:
-            raise InputError(f"{file}: the {self.kind} reads vectors of width {reads}, got {width}. Correct the file.")
+        """The module with fresh weights, for vectors of this width; `path` is the folder or Hub id of the model."""
+        file, config = f"{path}/{self.folder}/config.json", dict(self.config)
+        for name in ("module_input_name", "module_output_name"):
+            if config.get(name) in (None, "sentence_embedding"):
+                config.pop(name, None)
         activation = str(config.get("activation_function", TANH))
         if not activation.startswith("torch.nn.") or activation.rsplit(".", 1)[-1] not in ACTIVATIONS:
             raise InputError(
                 f"{file}: unsupported activation {activation}. Take one of torch.nn: {', '.join(ACTIVATIONS)}."
             )
-        return AFTER_POOLING[self.kind](**config)
+        reads = config.get("in_features", config.get("dimension", width))
+        if reads != width:
+            raise InputError(f"{file}: the {self.kind} reads vectors of width {reads}, got {width}. Correct the file.")
+        try:
+            return AFTER_POOLING[self.kind](**config)
+        except TypeError as error:
+            raise InputError(f"{file} describes an unsupported {self.kind} ({error}). Correct the file.") from error
 
 
-@dataclass(frozen=True)
-class SavedModules:
-    """Modules that a folder has after its backbone.
+class SavedModules(NamedTuple):
+    """Modules that a folder has after its backbone."""
 
-    Args:
-        mode: our name of the pooling; empty if there is none.
-        pooling: folder of the pooling.
-        after_pooling: the modules after it.
-        unsupported: what sentence-transformers would compute otherwise, by file and key; empty for nothing.
-    """
-
-    mode: str
-    pooling: str
-    after_pooling: list[Module]
-    unsupported: list[str]
+    mode: str = ""  # our name of the pooling
+    pooling: str = ""  # folder of the pooling
+    after_pooling: Iterable[Module] = ()
+    unsupported: Iterable[str] = ()  # what sentence-transformers would compute otherwise, by file and key
 
     @property
     def is_linear_cls(self) -> bool:
         """Whether this is what `linear_cls` stands for: [CLS] and a square Dense layer without activation."""
-        if self.mode != "cls" or not self.after_pooling or self.after_pooling[0].kind != "Dense":
+        first = next(iter(self.after_pooling), None)
+        if self.mode != "cls" or first is None or first.kind != "Dense":
             return False
-        config = self.after_pooling[0].config
+        config = first.config
         square = config.get("in_features") == config.get("out_features") and not config.get("use_residual")
         return square and str(config.get("activation_function")).endswith(".Identity")
 
 
-POOLING_KEYS = {
-    "word_embedding_dimension",
-    "embedding_dimension",
-    "pooling_mode",
-    "include_prompt",
-    *MODE_KEYS.values(),
-}
+POOLING_KEYS = {"word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt"}
+POOLING_KEYS.update(MODE_KEYS.values())
 
 
-def read_saved(path: str) -> SavedModules | None:
-    """The modules of a folder or Hub id; None for a bare backbone or a cross-encoder."""
+def read_saved(path: str) -> SavedModules:
+    """The modules of a folder or Hub id; empty for a bare backbone or a cross-encoder."""
     listed = read_json(path, MODULES)
     if listed is None or is_cross_encoder(path):
-        return None
+        return SavedModules()
     backbone, *rest = [Module.read(path, one) for one in listed]
     layers = rest.pop(0) if rest and rest[0].kind == "WeightedLayerPooling" else None
     pooling, *after_pooling = rest or [Module("no pooling", "", {})]
@@ -233,39 +202,37 @@ def load_modules(
 ) -> tuple[Pooling, list[nn.Module]]:
     """Builds the pooling of a folder or Hub id and the modules after it, with their weights.
 
-    A bare backbone gets the `default` pooling. A published RoFormer-Sim in its PyTorch form has a pooler, which
-    transformers would drop: `linear_cls` here. Another pooling than that of the folder starts from its backbone: of
-    the modules after it only those without weights stay, and a warning names the others.
+    A bare backbone gets the `default` pooling, a published RoFormer-Sim `linear_cls` with its pooler, which
+    transformers would drop. With another pooling than the folder's, only the modules without weights stay, and a
+    warning names the others.
 
     Args:
         pooling_choice: one of `CHOICES`, or several modes joined by `+`; None for that of the folder.
         seed: seed of weights that the folder does not have.
     """
-    saved = read_saved(path)
-    if saved is not None:
-        if pooling_choice is None and saved.unsupported:
-            raise InputError(
-                f"{path} has unsupported modules or settings ({'; '.join(saved.unsupported)}). Name a --pooling to "
-                "start from its backbone only, or take another model."
-            )
-        own = pooling_choice in (None, saved.mode) or (pooling_choice == LINEAR_CLS and saved.is_linear_cls)
-        if own and not saved.unsupported:
-            pooling = Pooling(saved.mode, hidden_size, seed)
-            load_weights(pooling, path, saved.pooling)
-            modules: list[nn.Module] = []
-            for described in saved.after_pooling:
-                modules.append(described.build(path, embedding_dimension(pooling.embedding_dimension, modules)))
-                load_weights(modules[-1], path, described.folder)
-            return pooling, modules
-    ported = ported_pooler(path) if saved is None and pooling_choice in (None, LINEAR_CLS) else {}
+    saved, modules = read_saved(path), []
+    if pooling_choice is None and saved.unsupported:
+        raise InputError(
+            f"{path} has unsupported modules or settings ({'; '.join(saved.unsupported)}). Name a --pooling to "
+            "start from its backbone only, or take another model."
+        )
+    own = pooling_choice in (None, saved.mode) or (pooling_choice == LINEAR_CLS and saved.is_linear_cls)
+    if own and saved.mode and not saved.unsupported:
+        pooling = Pooling(saved.mode, hidden_size, seed)
+        load_weights(pooling, path, saved.pooling)
+        for described in saved.after_pooling:
+            modules.append(described.build(path, embedding_dimension(pooling.embedding_dimension, modules)))
+            load_weights(modules[-1], path, described.folder)
+        return pooling, modules
+    ported = ported_pooler(path) if saved == SavedModules() and pooling_choice in (None, LINEAR_CLS) else {}
     mode = pooling_choice or (LINEAR_CLS if ported else default)
-    pooling, modules = Pooling("cls" if mode == LINEAR_CLS else mode, hidden_size, seed), []
+    pooling = Pooling("cls" if mode == LINEAR_CLS else mode, hidden_size, seed)
     if mode == LINEAR_CLS:
         dense = Dense(hidden_size, hidden_size, activation_function=IDENTITY, seed=seed)
         if ported:
             dense.linear.load_state_dict(ported)
         modules.append(dense)
-    for described in saved.after_pooling if saved is not None else []:
+    for described in saved.after_pooling:
         if described.kind in WITHOUT_WEIGHTS:
             modules.append(described.build(path, pooling.embedding_dimension))
         else:
@@ -303,13 +270,8 @@ def ported_pooler(path: str) -> dict[str, torch.Tensor]:
 
 
 # Settings of the backbone: the first file that exists counts, and the first is written.
-TRANSFORMER_CONFIGS = (
-    TRANSFORMER_CONFIG,
-    *(
-        f"sentence_{kind}_config.json"
-        for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-    ),
-)
+KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in KINDS]
 TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 ALL_LAYERS = {"output_hidden_states": True}
 # Values that mean what is computed here, of settings that may mean other vectors; so does an empty value of any.
@@ -392,9 +354,6 @@ def refuse(file: str, key: str, value: Any) -> None:
 def warn_of_similarity(path: str, name: str) -> None:
     """Says once that a folder's similarity function is not the one that is trained and measured here."""
     logger.warning(
-        "%s asks sentence-transformers for %s similarity, and the saved folder will too; here all scores are cosines. "
-        "For cosines there, remove similarity_fn_name from its %s.",
-        path,
-        name,
-        SETTINGS,
+        f"{path} asks sentence-transformers for {name} similarity, and the saved folder will too; here all "
+        f"scores are cosines. For cosines there, remove similarity_fn_name from its {SETTINGS}."
     )

@@ -142,20 +142,14 @@ class Pooling(nn.Module):
 
     @classmethod
     def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: str | bool | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        **kwargs,
+        cls, model_name_or_path: str, subfolder: str = "", cache_folder: str | None = None, **options
     ) -> "Pooling":
         """Loads what `save` wrote, from a folder or the Hub."""
-        place = {"token": token, "cache_dir": cache_folder, "revision": revision, "local_files_only": local_files_only}
+        place = {name: options.get(name) for name in ("token", "revision")} | {"cache_dir": cache_folder}
 
         def file(name: str) -> str:
-            return cached_file(model_name_or_path, f"{subfolder}/{name}", **place)
+            offline = options.get("local_files_only", False)
+            return cached_file(model_name_or_path, f"{subfolder}/{name}", local_files_only=offline, **place)
 
         config = json.loads(Path(file(CONFIG_NAME)).read_text(encoding="utf-8"))
         pooling = cls(config["pooling_mode"], config["word_embedding_dimension"])

@@ -10,7 +10,7 @@ from cosent.errors import InputError
 from cosent.run import read_record
 
 DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
-SEARCH_NAMES = ("query", "document", "passage", "corpus")
+DOCUMENT_NAMES = ("document", "passage", "corpus")
 CLASSIFIER = "sentence_transformers.base.modules.transformer.Transformer"
 CLASSIFIER_CONFIG = {
     "transformer_task": "sequence-classification",
@@ -22,17 +22,11 @@ BI_ENCODER, CROSS_ENCODER = "SentenceTransformer", "CrossEncoder"  # `model_type
 
 @dataclass(frozen=True)
 class Prompts:
-    """Texts that a model puts in front of its sentences (`query: `, or an instruction), as sentence-transformers does.
+    """Texts that a model puts in front of its sentences (`query: `, an instruction), as sentence-transformers does."""
 
-    Args:
-        texts: the prompts by name.
-        default_name: name of the one that is used where none is requested; None for no prompt.
-        include_prompt: whether the tokens of a prompt are pooled; they are read in any case.
-    """
-
-    texts: dict[str, str] = field(default_factory=dict)
-    default_name: str | None = None
-    include_prompt: bool = True
+    texts: dict[str, str] = field(default_factory=dict)  # by name
+    default_name: str | None = None  # of the one that is used where none is requested
+    include_prompt: bool = True  # whether the tokens of a prompt are pooled; they are read in any case
 
     def __post_init__(self):
         if self.default_name is not None and self.default_name not in self.texts:
@@ -93,21 +87,19 @@ class Prompts:
     ) -> tuple[str, str]:
         """The texts to put in front of the first and the second sentence of a pair.
 
-        Args:
-            prompt, prompt_name: as for `text`; a list of two for sides that differ.
+        The arguments are those of `text`, or lists of two for sides that differ.
         """
         first, second = zip(two_sides(prompt), two_sides(prompt_name), strict=True)
         return self.text(*first), self.text(*second)
 
     def for_search(self) -> tuple[str, str]:
-        """The texts to put in front of queries and of the sentences that are searched, unless others are asked for.
+        """The default texts in front of queries and of the sentences that are searched.
 
         As in `encode_query` and `encode_document` of sentence-transformers: the prompt called `query`, and the first of
         `document`, `passage` and `corpus`; the default prompt for one that is not there.
         """
-        query, *documents = (self.texts.get(name) for name in SEARCH_NAMES)
-        document = next((text for text in documents if text is not None), None)
-        return (self.text() if query is None else query), (self.text() if document is None else document)
+        document = next((self.texts[name] for name in DOCUMENT_NAMES if name in self.texts), self.text())
+        return self.texts.get("query", self.text()), document
 
     def trained_with(self, sides: tuple[str, str]) -> "Prompts":
         """The prompts of a model that was trained with these.
@@ -180,12 +172,7 @@ def check_line_breaks(prompts: list[str] | None) -> None:
 
 
 def warn_of_other_prompts(model: str, *prompts: str) -> None:
-    """Says that a model is served with another prompt than it was trained with, which its `run.json` knows.
-
-    Args:
-        model: its folder or Hub id.
-        prompts: texts in front of the first and the second sentence of pairs, or one for single sentences.
-    """
+    """Warns if a model reads other prompts than in training: of the sides of a pair, or one for single sentences."""
     record = read_record(model)
     if record is None or (prompts == record.prompts if len(prompts) == 2 else prompts[0] in record.prompts):
         return

@@ -73,9 +73,6 @@ class Student(SentenceEncoder):
             pooling: as for `SentenceEncoder`; default: that of the folder, else `linear_cls`, as in RoFormer-Sim.
             layers: keep this many, evenly spaced; default: all.
             The others: see `TextModel`.
-
-        Raises:
-            InputError: no model there, or not a RoFormer.
         """
         path = resolve(model_name_or_path)
         with missing_models(model_name_or_path):
@@ -96,11 +93,7 @@ class Student(SentenceEncoder):
         return student.to(device=device)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes backbone, language-model head, tokenizer, the other modules and settings to one folder.
-
-        Args:
-            state_dict: this module's weights, if gathered from shards; default: its own.
-        """
+        """Writes backbone, language-model head and all else to one folder, see `SentenceEncoder.save_pretrained`."""
         state_dict = self.state_dict() if state_dict is None else state_dict
         with torch.device("meta"):
             model = RoFormerForMaskedLM(self.backbone.config)
@@ -125,9 +118,9 @@ class Student(SentenceEncoder):
         """Embeds sentences, or embeds sources and scores their targets.
 
         Args:
-            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): padded on the
-                right; segment ids are 0 for the source and 1 for the target, which may be missing from a sequence.
-            skip: as for `SentenceEncoder`, without segment ids.
+            token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): 0 for the source and 1 for the target, which
+                may be missing from a sequence.
+            The others: see `SentenceEncoder`; `skip` is for sentences only.
 
         Returns:
             Without segment ids, vectors of shape `(sentences, hidden)`. With them, `embeddings` of the sources;
@@ -150,10 +143,7 @@ class Student(SentenceEncoder):
     def predict_targets(
         self, hidden: torch.Tensor, input_ids: torch.Tensor, token_type_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Runs the head only at places that predict a target token, as it accounts for half of the computation.
-
-        Args:
-            hidden: the result of `unilm_states` for the other two.
+        """Runs the head, half of the computation, only where `hidden` (see `unilm_states`) predicts a target token.
 
         Returns:
             `logits` of shape `(target tokens, vocabulary)`; the `labels` that they predict and the `sequence` that
@@ -220,10 +210,6 @@ class Student(SentenceEncoder):
 
         Returns:
             By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; possibly none.
-
-        Raises:
-            InputError: one string instead of a list, a sampling parameter out of its range, or strings to keep or to
-                mask that a text does not have.
         """
         if keep < 1:
             raise InputError(f"keep must be at least 1 sentence, got {keep}.")

@@ -29,18 +29,9 @@ PART_TEXTS = 32768  # computed and stored at a time: what a kill can cost
 
 
 def teacher_vectors(
-    teacher: Embedder,
-    sentences1: list[str],
-    sentences2: list[str],
-    cache: Path = DEFAULT_CACHE,
-    **prompts,
+    teacher: Embedder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE, **prompts
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A teacher's unit vectors of all distinct sentences; a sentence is another one behind another prompt.
-
-    Args:
-        sentences1, sentences2: the sentences of each pair.
-        cache: cache folder.
-        prompts: `prompt` or `prompt_name`, as for `similarity` of the teacher.
+    """A teacher's unit vectors of all distinct sentences, each behind its prompt (`prompts`: see `similarity`).
 
     Returns:
         Memory-mapped float32 vectors of shape `(distinct sentences, hidden)`, and which of them belong to each pair,
@@ -55,11 +46,7 @@ def teacher_vectors(
 def sentence_vectors(
     teacher: Embedder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
 ) -> np.memmap:
-    """A teacher's unit vectors of sentences, memory-mapped, shape `(sentences, hidden)`.
-
-    Args:
-        prompt: text in front of every sentence; default: the teacher's default prompt.
-    """
+    """A teacher's unit vectors of sentences behind one prompt, memory-mapped, shape `(sentences, hidden)`."""
     text = teacher.prompts.text(prompt)
     return prompted_vectors(teacher, [(text, sentence) for sentence in sentences], cache)
 
@@ -114,11 +101,7 @@ def prompted_vectors(teacher: Embedder, texts: list[tuple[str, str]], cache: Pat
 
 
 def teacher_scores(
-    teacher: CrossEncoder,
-    sentences1: list[str],
-    sentences2: list[str],
-    cache: Path = DEFAULT_CACHE,
-    **prompts,
+    teacher: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE, **prompts
 ) -> np.ndarray:
     """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`; arguments of `teacher_vectors`."""
     prefix, _ = teacher.prefixes(**prompts)
@@ -207,13 +190,7 @@ def load_with_settings(
     long_texts: str = "truncate",
     **settings,
 ) -> tuple[SentenceEncoder, ShardSettings]:
-    """An encoder for shards, and what their manifests say of it.
-
-    Args:
-        prompt, prompt_name: as for `SentenceEncoder.encode`.
-        long_texts: see `Embedder`.
-        settings: other fields of `ShardSettings`.
-    """
+    """An encoder for shards, and what their manifests say of it; `settings` are other fields of `ShardSettings`."""
     encoder = load_bi_encoder(str(model), long_texts)
     sha256 = fingerprint(encoder)  # before it gets another type
     encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
