@@ -1,4 +1,4 @@
-"""Small encoders that ship with the package, each a folder that `AutoModel.from_pretrained` reads."""
+"""Small models that ship with the package, each a folder that `AutoModel.from_pretrained` reads."""
 
 from functools import cache
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from cosent.cli import nearest
 from cosent.errors import InputError
 
-SHIPPED = ("mini", "mini-roformer")
+SHIPPED = ("mini", "mini-roformer", "similar", "similar-writer")
 
 
 def resolve(model_name_or_path: str) -> str:
