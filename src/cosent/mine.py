@@ -160,21 +160,19 @@ def find_neighbours(
 
 
 def threshold_of(model: str, corpus: str, threshold: float | None) -> float:
-    """The threshold of the flag, or the one that training found for this corpus, or for the only one."""
-    from cosent.run import read_record
+    """The threshold of the flag, or the one that training found for this corpus; else see `choose_rule`."""
+    from cosent.run import choose_rule, decision_rules
 
     if threshold is not None:
         return threshold
-    record = read_record(model)
-    thresholds = {} if record is None else record.thresholds
-    if corpus in thresholds:
-        return thresholds[corpus]
-    if len(thresholds) != 1:
+    rules = decision_rules(model)
+    rule = rules.get(corpus) or choose_rule(rules, None, model)
+    if rule is None:
         raise InputError(
-            f"--cross {model} has a threshold for {', '.join(thresholds) or 'no corpus'} and none for {corpus}. Give "
+            f"--cross {model} has a threshold for {', '.join(rules) or 'no corpus'} and none for {corpus}. Give "
             "--cross_threshold, or a model trained on labels of 0 and 1."
         )
-    return next(iter(thresholds.values()))
+    return rule.threshold
 
 
 def drop_similar(

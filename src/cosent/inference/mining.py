@@ -122,16 +122,9 @@ def form_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which neighbours of a sentence form a pair with it; the parameters of `mine_hard_negatives` with other words.
+    """Which neighbours of a sentence form a pair with it: see `PairArguments`, and `mine_hard_negatives`.
 
     Ranks are counted among the neighbours that remain after all others were left out.
-
-    Args:
-        range_min: how many of the nearest are skipped.
-        range_max: how many of the nearest are looked at.
-        per_sentence: how many are taken, nearest first.
-        margin: least distance of their cosine below that of the least similar sentence that is labelled similar.
-        max_score: their highest cosine.
     """
 
     range_min: int
