@@ -8,7 +8,8 @@ import pytest
 from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.mine import MineArguments, main
+from cosent.evaluation.calibration import JOINT, DecisionRule, Platt
+from cosent.mine import MineArguments, main, threshold_of
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from tests.launching import launch
@@ -135,6 +136,23 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross):
     kept = rows_of(made)
     assert kept.keys() - LABELLED.keys() < set(new) and LABELLED.items() <= kept.items()
     assert said["left_out"]["pair that --cross finds similar"] == (scores >= threshold).sum() > 5
+
+
+def test_the_threshold_of_a_cross_encoder_is_the_one_of_its_training(monkeypatch):
+    """Fails if the threshold of another corpus is taken where there is one of this corpus, or of all."""
+    at = {"fruit": 0.1, "lcqmc": 0.2, JOINT: 0.3}
+    rules = {name: DecisionRule(name, value, Platt(pairs=9, slope=1.0, intercept=0.0)) for name, value in at.items()}
+    monkeypatch.setattr("cosent.run.decision_rules", lambda model: rules)
+    assert [threshold_of("runs/cross", *asked) for asked in (("fruit", None), ("bq", None), ("bq", 0.5))] == [
+        0.1,
+        0.3,
+        0.5,
+    ]
+    del rules[JOINT]
+    with pytest.raises(InputError, match="fruit, lcqmc .* bq.*--cross_threshold"):
+        threshold_of("runs/cross", "bq", None)
+    del rules["lcqmc"]
+    assert threshold_of("runs/cross", "bq", None) == 0.1
 
 
 def test_lines_of_text_join_the_pool(mine, tmp_path):

@@ -194,10 +194,9 @@ def test_the_second_round_reads_the_first(steps):
 
 def test_the_cross_encoder_may_begin(steps, tmp_path):
     """Fails if there is no bi-encoder to find neighbours, or a given teacher is trained again."""
-    (first, second), (_, mining) = list(steps("--start", "cross_encoder"))[:2], list(
-        steps("--start", "cross_encoder").items())[:2]  # fmt: skip
+    (first, _), (second, mining), *_ = steps("--start", "cross_encoder").items()
     assert (first, second) == ("cross_encoder-round_0-1", "bi_encoder-round_1-pairs-1")
-    assert (mining[1]["--model"], mining[1]["--teacher"]) == ("mini", "cross_encoder-round_0-1")
+    assert (mining["--model"], mining["--teacher"]) == ("mini", "cross_encoder-round_0-1")
     name, flags = next(iter(steps("--teacher", tmp_path / "models/bi", tmp_path / "models/bi_2").items()))
     assert name == "cross_encoder-round_1-pairs-1"
     assert (flags["--model"], flags["--teacher"]) == ("models/bi", "models/bi models/bi_2")

@@ -17,7 +17,7 @@ import numpy as np
 from cosent.cli import option, run
 from cosent.encoders import resolve
 from cosent.errors import InputError, write_atomically, writing
-from cosent.inference.index import IndexArguments
+from cosent.inference.arguments import IndexArguments
 
 EXAMPLES = 5  # of pairs that are kept apart
 HELD_PAIRS = 10_000_000  # in memory before they are merged into groups

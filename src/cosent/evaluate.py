@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import datasets
 import numpy as np
 
 from cosent.cli import option, refuse_below_1, refuse_changed, run
@@ -36,7 +35,7 @@ from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import resolve
 from cosent.errors import InputError, partial_file, writing
 from cosent.evaluation.calibration import Calibration
-from cosent.inference.mteb import MtebArguments
+from cosent.inference.arguments import MtebArguments
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 from cosent.run import read_record
 
@@ -80,9 +79,7 @@ def retrieval_table(found: dict) -> list[str]:
 
 
 SPLIT = "test"  # of a labelled file
-FEATURES = datasets.Features(
-    sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
-)
+FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
 # Flags that --mteb does not have.
 OF_CORPUS = ("text_columns", "label_column", "split", "threshold", "find_threshold", "threshold_grid", "predictions")
 
@@ -196,6 +193,8 @@ def read_labelled(
         name: of the corpus.
         values: what labels stand for; see `value_of`.
     """
+    import datasets
+
     wanted = None
     if text_columns is not None or label_column is not None:
         wanted = [*(text_columns or ("sentence1", "sentence2")), label_column or "label"]
@@ -213,7 +212,8 @@ def read_labelled(
     binary = set(columns["label"]) <= {0.0, 1.0}
     low, high = (0.0, 1.0) if binary else (min(columns["label"]), max(columns["label"]))
     manifest = Manifest(name, "binary" if binary else "graded", low, high, {}, {SPLIT: {"rows": len(columns["label"])}})
-    return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(columns, features=FEATURES)})
+    features = datasets.Features({name: datasets.Value(kind) for name, kind in FEATURES.items()})
+    return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(columns, features=features)})
 
 
 def evaluate_corpus(

@@ -11,12 +11,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cosent.cli import REQUIRED, option, refuse_negative, run
 from cosent.errors import InputError
-from cosent.inference.mining import PairArguments, Pairs, check_pairs
+from cosent.inference.arguments import PairArguments
+
+if TYPE_CHECKING:
+    from cosent.inference.mining import Pairs
 
 
 @dataclass(kw_only=True)
@@ -86,7 +90,6 @@ def check(args: MineArguments) -> None:
     """Refuses arguments that would fail only after minutes of work."""
     if Path(args.output).exists():
         raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
-    check_pairs(args)
     refuse_negative(args, "validation_pairs")
     if args.model is None and args.neighbours != 0:
         raise InputError("--model is missing: a bi-encoder that finds neighbours. --neighbours 0 does without it.")
@@ -137,7 +140,7 @@ def manifest_of(args: MineArguments, corpus):
 
 def find_neighbours(
     args: MineArguments, corpus, pool, device: str, cache: Path, left_out: Counter
-) -> tuple[Pairs, dict]:
+) -> tuple["Pairs", dict]:
     """Pairs of a sentence with its neighbours, and the model, ranks and search that found them."""
     from cosent.inference.mining import Ranks, neighbour_pairs
     from cosent.models.auto import load_bi_encoder
@@ -157,26 +160,24 @@ def find_neighbours(
 
 
 def threshold_of(model: str, corpus: str, threshold: float | None) -> float:
-    """The threshold of the flag, or the one that training found for this corpus, or for the only one."""
-    from cosent.run import read_record
+    """The threshold of the flag, or the one that training found for this corpus; else see `choose_rule`."""
+    from cosent.run import choose_rule, decision_rules
 
     if threshold is not None:
         return threshold
-    record = read_record(model)
-    thresholds = {} if record is None else record.thresholds
-    if corpus in thresholds:
-        return thresholds[corpus]
-    if len(thresholds) != 1:
+    rules = decision_rules(model)
+    rule = rules.get(corpus) or choose_rule(rules, None, model)
+    if rule is None:
         raise InputError(
-            f"--cross {model} has a threshold for {', '.join(thresholds) or 'no corpus'} and none for {corpus}. Give "
+            f"--cross {model} has a threshold for {', '.join(rules) or 'no corpus'} and none for {corpus}. Give "
             "--cross_threshold, or a model trained on labels of 0 and 1."
         )
-    return next(iter(thresholds.values()))
+    return rule.threshold
 
 
 def drop_similar(
-    made: dict[str, Pairs], judged_by: Callable, threshold: float, left_out: Counter
-) -> tuple[dict[str, Pairs], dict]:
+    made: dict[str, "Pairs"], judged_by: Callable, threshold: float, left_out: Counter
+) -> tuple[dict[str, "Pairs"], dict]:
     """The pairs, by kind, without those that `--cross` finds similar, most likely unlabelled similar ones."""
     kept, facts = {}, {"threshold": threshold}
     for kind, (first, second) in made.items():

@@ -17,7 +17,7 @@ from itertools import islice
 from cosent.cli import option, refuse_below_1, refuse_changed, run
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.inference.index import IndexArguments
+from cosent.inference.arguments import IndexArguments
 from cosent.models.prompts import check_line_breaks
 
 QUERIES = 512  # read and answered at a time

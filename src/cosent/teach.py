@@ -18,14 +18,14 @@ from tqdm import tqdm
 from cosent.cli import REQUIRED, as_words, option, parser_of, refuse_negative
 from cosent.cli import run as run_job
 from cosent.errors import InputError, write_atomically
-from cosent.inference.mining import PairArguments, check_pairs
-from cosent.losses import TOWERS
+from cosent.inference.arguments import PairArguments
 
 if TYPE_CHECKING:
     from cosent.results import Study
     from cosent.training.launches import Run
 
 DONE = "done.json"  # in the folder of a finished step: its job, and the data
+TOWERS = "bi_encoder", "cross_encoder"
 ALONE = "round_0"  # of either tower: trained on labels alone
 
 
@@ -122,7 +122,6 @@ def steps_of(args: TeachArguments, pairs: PairArguments) -> list[Step]:
     from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
     from cosent.training.launches import Run, settings_of
 
-    check_pairs(pairs)
     refuse_negative(args, "rounds")
     load_corpus(args.corpus, args.data_dir)
     every = settings_of(args.set or [], "every training")

@@ -68,12 +68,13 @@ def test_shards_are_one_array(tiny_model, shards, tmp_path, capsys):
         np.testing.assert_array_equal(vectors[some], np.array(vectors[:])[some])
     assert isinstance(vectors[1:4], np.memmap), "a slice of one file was copied"
     assert vectors.sentences() == TEXTS
-    kept = [(int(row["id"]), row["question"]) for row in vectors.kept()]
+    parts = [module.read_kept(*part) for part in zip(vectors.files, vectors.manifests, strict=True)]
+    kept = [(int(row["id"]), row["question"]) for part in parts for row in part]
     assert kept == [(row["id"], row["question"]) for rows in ROWS.values() for row in rows]
     with table_writer(rows_path(tmp_path / "vectors/part-0.npy"), ("id",)) as write:
         write([{"id": 1}])
     with pytest.raises(InputError, match=r"5 rows of part-0\.npy, got 1"):
-        open_vectors(tmp_path / "vectors").kept()
+        open_vectors(tmp_path / "vectors").sentences()
 
 
 def test_shards_may_be_encoded_apart(tiny_model, shards, tmp_path):

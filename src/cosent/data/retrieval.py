@@ -9,7 +9,6 @@ import numpy as np
 
 from cosent.cli import option, refuse_changed
 from cosent.data.corpus import Corpus
-from cosent.data.groups import components, similar
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
 
@@ -33,6 +32,8 @@ def pool_and_relevance(
         The pool; its queries, whose `Relevance.items` are places in it; and the places of the sentences of each pair of
         the split, int64 of shape `(pairs, 2)`.
     """
+    from cosent.data.groups import similar
+
     least = corpus.manifest.similar_from if from_label is None else from_label
     if least <= 0:
         raise InputError(f"The least label of similar sentences must be above 0, got {least:g}: labels are gains.")
@@ -61,6 +62,8 @@ def pool_and_relevance(
 
 def connected(first: np.ndarray, second: np.ndarray, sentences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All pairs of sentences that are connected by the given pairs, each once, with labels of 1."""
+    from cosent.data.groups import components
+
     component = components(first, second, sentences)
     members = np.unique(np.r_[first, second])
     sizes = np.unique(component[members], return_counts=True)[1]

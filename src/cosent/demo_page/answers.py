@@ -244,7 +244,7 @@ def scored(judge: Judge, rows: Sequence[Row]) -> list[list[str]]:
 
 
 def as_tsv(rows: Sequence[Row]) -> str:
-    """The pairs as TSV with a header, without quotes, as `data_scripts.prepare` reads it."""
+    """The pairs as TSV with a header, without quotes, as `cosent prepare` reads it."""
     lines = [["sentence1", "sentence2", "label"]]
     for name, row in filled(rows):
         if not is_label(row[2]):
@@ -261,5 +261,5 @@ def download(text: str) -> str:
     return (
         f'<p class="done" role="status">已导出 Exported: <a class="download" download="pairs.tsv" href="{address}">'
         f"pairs.tsv</a> ({len(labels)} 对 pairs)</p>"
-        f"<p><code>python -m data_scripts.prepare my_pairs --source pairs.tsv --label_kind {kind}</code></p>"
+        f"<p><code>cosent prepare my_pairs --source pairs.tsv --label_kind {kind}</code></p>"
     )

@@ -119,13 +119,11 @@ def embed(
     Returns:
         float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut. A
         sentence without tokens, which some tokenizers can produce, has a vector of zeros. With `long_texts` of the
-        encoder set to `mean` none is cut: if there are
-        longer ones, all have length 1, and those the direction of the mean of their windows' unit vectors.
+        encoder set to `mean` none is cut: if there are longer ones, all have length 1, and those the direction of the
+        mean of their windows' unit vectors.
     """
-    if encoder.long_texts != "mean":
-        return embed_each(encoder, sentences, batch_size, normalize, progress, prefix)
-    texts, owner = windows(encoder, sentences, prefix)
-    if len(texts) == len(sentences):
+    texts, owner = windows(encoder, sentences, prefix) if encoder.long_texts == "mean" else (sentences, None)
+    if owner is None or len(texts) == len(sentences):
         return embed_each(encoder, sentences, batch_size, normalize, progress, prefix)
     vectors, _ = embed_each(encoder, texts, batch_size, True, None, prefix)
     means = np.zeros((len(sentences), vectors.shape[1]), np.float32)

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.cli import option
 from cosent.data.pairs import read_texts
 from cosent.errors import InputError
+from cosent.inference.arguments import IndexArguments
 from cosent.inference.embedding import windows
 from cosent.inference.neighbours import Vectors, approximate, nearest
 from cosent.inference.vectors import VectorSet, fingerprint, open_vectors
@@ -35,28 +35,6 @@ logger = logging.getLogger(__name__)
 LENGTHS = 1000  # vectors whose length is checked
 RANK_OFFSET, FUSED = 60, 100  # of reciprocal rank fusion; sentences of each list that are fused
 TERM = re.compile(r"[a-z0-9]+|[^\W_]")  # a word or code of Latin letters and digits, or a single character
-
-
-@dataclass
-class IndexArguments:
-    """The sentences, and the model that compares them."""
-
-    model: str = option("similar", "Bi-encoder: folder of a trained model, a shipped model or a Hub id.")
-    index: str | None = option(None, "Vectors that `cosent encode` wrote with --normalize, or a folder of them.")
-    text: list[str] | None = option(
-        None, "Instead: text files, a sentence per line; embedded once, and cached by model and text."
-    )
-    long_texts: str = option(
-        "truncate", "What becomes of texts longer than the model reads: cut; mean of the vectors of overlapping "
-        "windows; or the best window, with --text.", ("truncate", "mean", "best"),
-    )  # fmt: skip
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
-
-    def __post_init__(self):
-        if (self.index is None) == (self.text is None):
-            raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
-        if self.index is not None and self.long_texts == "best":
-            raise InputError("--long_texts best keeps several vectors of a text, and --index has one. Give --text.")
 
 
 @dataclass(frozen=True)

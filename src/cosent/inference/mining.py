@@ -16,7 +16,6 @@ from pyarrow import parquet
 from tqdm.auto import tqdm
 
 from cosent import __version__
-from cosent.cli import option, refuse_below_1
 from cosent.compute.distributed import gather_object, rank, world_size
 from cosent.data.corpus import Corpus
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest, sha256_of_file
@@ -34,41 +33,6 @@ DRAWS = 100  # rounds of drawing random pairs, before they are said to be too ma
 BINS = 10  # of a histogram of more different labels than that
 
 Pairs = tuple[np.ndarray, np.ndarray]  # places of the first and second sentences, int64 of shape (pairs,) each
-
-
-@dataclass(kw_only=True)
-class PairArguments:
-    """Which pairs to make."""
-
-    text: list[str] | None = option(None, "Further sentences: .txt or .jsonl files, also .gz, a sentence per line.")
-    range_min: int = option(10, "How many of the nearest neighbours of a sentence are skipped.")
-    range_max: int = option(100, "How many of the nearest neighbours of a sentence are looked at.")
-    per_sentence: int = option(1, "Neighbours taken per sentence, nearest first.")
-    margin: float | None = option(
-        None, "Least distance of a neighbour's cosine below that of the least similar pair that is labelled similar."
-    )
-    max_score: float | None = option(None, "Highest cosine of a neighbour.")
-    neighbours: int | None = option(None, "Pairs with neighbours, drawn from those found; default: all.")
-    random: int = option(0, "Random pairs.")
-    own: int | None = option(
-        None, "Pairs of the corpus itself, drawn at random; a teacher replaces their labels. Default: all."
-    )
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
-    teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/model_outputs.")
-
-
-def check_pairs(args: PairArguments) -> None:
-    """Refuses counts and ranks that no corpus could serve."""
-    refuse_below_1(args, "range_max", "per_sentence")
-    for name in ("range_min", "neighbours", "random", "own"):
-        if (getattr(args, name) or 0) < 0:
-            raise InputError(f"--{name} must be at least 0, got {getattr(args, name)}.")
-    least = args.range_min + args.per_sentence
-    if least > args.range_max:
-        raise InputError(
-            f"--range_min {args.range_min} and --per_sentence {args.per_sentence} need a --range_max of at least "
-            f"{least}, got {args.range_max}."
-        )
 
 
 @dataclass(frozen=True)
@@ -158,16 +122,9 @@ def form_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which neighbours of a sentence form a pair with it; the parameters of `mine_hard_negatives` with other words.
+    """Which neighbours of a sentence form a pair with it: see `PairArguments`, and `mine_hard_negatives`.
 
     Ranks are counted among the neighbours that remain after all others were left out.
-
-    Args:
-        range_min: how many of the nearest are skipped.
-        range_max: how many of the nearest are looked at.
-        per_sentence: how many are taken, nearest first.
-        margin: least distance of their cosine below that of the least similar sentence that is labelled similar.
-        max_score: their highest cosine.
     """
 
     range_min: int

@@ -3,43 +3,22 @@
 import logging
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from cosent.cli import option, refuse_changed
 from cosent.compute.distributed import rank
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
 from cosent.encoders import SHIPPED, resolve
 from cosent.errors import InputError
+from cosent.inference.arguments import TASKS, MtebArguments
 from cosent.inference.embedding import shared
 from cosent.models.bi_encoder import Embedder
 
 logger = logging.getLogger(__name__)
 
-TASKS = ("ATEC", "BQ", "LCQMC", "PAWSX", "STSB", "AFQMC", "QBQTC")
 BENCHMARK = "MTEB(cmn, v1)"  # C-MTEB: which splits its tasks read
-
-
-@dataclass
-class MtebArguments:
-    """Chinese STS tasks of the MTEB leaderboard, run by mteb itself on prepared corpora called atec, bq, ..."""
-
-    mteb: list[str] | None = option(
-        None, f"bi_encoder: instead of --corpus, tasks of mteb: {', '.join(TASKS)}, or sts for all that are prepared."
-    )
-    mteb_output: str = option("mteb", "Folder of mteb's result files.")
-
-    def __post_init__(self):
-        if self.mteb is None:
-            refuse_changed(self, ("mteb_output",), "--mteb sts")
-            return
-        self.mteb = list(dict.fromkeys(name.upper() for name in self.mteb))
-        unknown = [name for name in self.mteb if name not in (*TASKS, "STS")]
-        if unknown or ("STS" in self.mteb and len(self.mteb) > 1):
-            raise InputError(f"--mteb takes sts, or some of {' '.join(TASKS)}, got {' '.join(self.mteb)}.")
 
 
 def evaluate_tasks(model, args, mteb_args: MtebArguments, prompts: tuple[str, str]) -> dict:

@@ -276,17 +276,9 @@ def found_by_vectors(queries: np.ndarray, documents: np.ndarray, relevance: Rele
         queries, documents: float32 of shape `(pool, width)` and of length 1: every sentence of the pool as a query and
             as something to find, which differ if the prompts do.
     """
-    return retrieval_metrics(nearest_to_queries(queries, documents, relevance), relevance)
-
-
-def nearest_to_queries(queries: np.ndarray, documents: np.ndarray, relevance: Relevance) -> np.ndarray:
-    """The nearest sentences of each query, best first, int64 of shape `(len(relevance), depth)`; none finds itself.
-
-    Args:
-        queries, documents: see `found_by_vectors`.
-    """
     depth = min(DEPTH, len(documents) - 1)
-    return nearest(queries[relevance.queries], documents, depth, exclude=relevance.queries)[0]
+    rows, _ = nearest(queries[relevance.queries], documents, depth, exclude=relevance.queries)
+    return retrieval_metrics(rows, relevance)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

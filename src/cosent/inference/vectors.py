@@ -192,10 +192,6 @@ class VectorSet:
             texts += open_table(source, column, SENTENCE, "--text_column").texts(keep_empty=True)
         return texts
 
-    def kept(self) -> list[dict]:
-        """The columns of every row that `--keep` kept, `{column: value}` each; see `read_kept`."""
-        return [row for pair in zip(self.files, self.manifests, strict=True) for row in read_kept(*pair)]
-
 
 def read_kept(vectors: Path, manifest: VectorManifest) -> list[dict]:
     """The kept columns of a file of vectors."""

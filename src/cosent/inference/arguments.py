@@ -1,0 +1,81 @@
+"""Arguments of the jobs that search, mine and run mteb, apart from what they load: their help needs no torch."""
+
+from dataclasses import dataclass
+
+from cosent.cli import option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.errors import InputError
+
+TASKS = ("ATEC", "BQ", "LCQMC", "PAWSX", "STSB", "AFQMC", "QBQTC")  # of mteb
+COUNTS = ("range_min", "neighbours", "random", "own")  # of pairs, from 0
+
+
+@dataclass
+class IndexArguments:
+    """The sentences, and the model that compares them."""
+
+    model: str = option("similar", "Bi-encoder: folder of a trained model, a shipped model or a Hub id.")
+    index: str | None = option(None, "Vectors that `cosent encode` wrote with --normalize, or a folder of them.")
+    text: list[str] | None = option(
+        None, "Instead: text files, a sentence per line; embedded once, and cached by model and text."
+    )
+    long_texts: str = option(
+        "truncate", "What becomes of texts longer than the model reads: cut; mean of the vectors of overlapping "
+        "windows; or the best window, with --text.", ("truncate", "mean", "best"),
+    )  # fmt: skip
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+
+    def __post_init__(self):
+        if (self.index is None) == (self.text is None):
+            raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
+        if self.index is not None and self.long_texts == "best":
+            raise InputError("--long_texts best keeps several vectors of a text, and --index has one. Give --text.")
+
+
+@dataclass(kw_only=True)
+class PairArguments:
+    """Which pairs to make."""
+
+    text: list[str] | None = option(None, "Further sentences: .txt or .jsonl files, also .gz, a sentence per line.")
+    range_min: int = option(10, "How many of the nearest neighbours of a sentence are skipped.")
+    range_max: int = option(100, "How many of the nearest neighbours of a sentence are looked at.")
+    per_sentence: int = option(1, "Neighbours taken per sentence, nearest first.")
+    margin: float | None = option(
+        None, "Least distance of a neighbour's cosine below that of the least similar pair that is labelled similar."
+    )
+    max_score: float | None = option(None, "Highest cosine of a neighbour.")
+    neighbours: int | None = option(None, "Pairs with neighbours, drawn from those found; default: all.")
+    random: int = option(0, "Random pairs.")
+    own: int | None = option(
+        None, "Pairs of the corpus itself, drawn at random; a teacher replaces their labels. Default: all."
+    )
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+    teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/model_outputs.")
+
+    def __post_init__(self):
+        refuse_below_1(self, "range_max", "per_sentence")
+        refuse_negative(self, *(name for name in COUNTS if getattr(self, name) is not None))
+        least = self.range_min + self.per_sentence
+        if least > self.range_max:
+            raise InputError(
+                f"--range_min {self.range_min} and --per_sentence {self.per_sentence} need a --range_max of at least "
+                f"{least}, got {self.range_max}."
+            )
+
+
+@dataclass
+class MtebArguments:
+    """Chinese STS tasks of the MTEB leaderboard, run by mteb itself on prepared corpora called atec, bq, ..."""
+
+    mteb: list[str] | None = option(
+        None, f"bi_encoder: instead of --corpus, tasks of mteb: {', '.join(TASKS)}, or sts for all that are prepared."
+    )
+    mteb_output: str = option("mteb", "Folder of mteb's result files.")
+
+    def __post_init__(self):
+        if self.mteb is None:
+            refuse_changed(self, ("mteb_output",), "--mteb sts")
+            return
+        self.mteb = list(dict.fromkeys(name.upper() for name in self.mteb))
+        unknown = [name for name in self.mteb if name not in (*TASKS, "STS")]
+        if unknown or ("STS" in self.mteb and len(self.mteb) > 1):
+            raise InputError(f"--mteb takes sts, or some of {' '.join(TASKS)}, got {' '.join(self.mteb)}.")
