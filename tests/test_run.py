@@ -1,5 +1,6 @@
 """What a run leaves is read back as it was written, and scores rank the pairs exactly as they did."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Isotonic, Platt
 from cosent.run import (
@@ -23,6 +25,8 @@ from cosent.run import (
     RunRecord,
     Shortfall,
     Written,
+    choose_rule,
+    decision_rules,
     pack,
     read_queries,
     read_record,
@@ -30,8 +34,6 @@ from cosent.run import (
     save_queries,
     save_scores,
 )
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_a_record_reads_back_as_it_was(tmp_path):
@@ -74,8 +76,19 @@ def test_a_folder_of_others_has_no_record(tmp_path):
 def test_the_records_of_the_shipped_encoders():
     """Fails if a record of pretraining is not read."""
     for name in ("mini", "mini-roformer"):
-        record = read_record(ROOT / "src/cosent/encoders" / name)
+        record = read_record(name)
         assert record.pretraining.tokens > 1e6 and record.footprint.parameters > 4e6 and record.history
+
+
+def test_the_shipped_model_answers_with_a_probability():
+    """Fails if `cosent similarity` without --model gives no verdict, or its card shows others than its record."""
+    rule = choose_rule(decision_rules("similar"), None, "similar")
+    low, high = rule.probabilities([0.3, 0.99])
+    assert rule.corpus == "all" and 0 < low < 0.1 < 0.9 < high < 1
+    after, card = read_record("similar").after, Path(resolve("similar"), "README.md").read_text(encoding="utf-8")
+    row = next(line for line in card.splitlines() if line.startswith("| **similar**"))
+    spearmans = [after[corpus]["test"]["spearman"] for corpus in ("atec", "bq", "lcqmc", "pawsx", "stsb")]
+    assert [f"{100 * value:.1f}" for value in spearmans] == re.findall(r"\*\*(\d+\.\d)\*\*", row)[:5]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"recipe": {}}', '{"after": 3}', "\ufeff"])

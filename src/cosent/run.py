@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
+from cosent.encoders import local
 from cosent.errors import InputError, write_atomically
 from cosent.evaluation.calibration import JOINT, Calibration, DecisionRule, calibration_from
 
@@ -261,7 +262,7 @@ NESTED: dict[str, type] = {
 
 def read_record(folder: str | Path) -> RunRecord | None:
     """Reads the record of a model folder; None for a model that was not made by a run of ours."""
-    file = Path(folder, RECORD_NAME)
+    file = local(folder) / RECORD_NAME
     if not file.is_file():
         return None
     with readable_by_this_version(file):

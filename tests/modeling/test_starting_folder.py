@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel
 
-from cosent.encoders import resolve
+from cosent.encoders import SHIPPED, resolve
 from cosent.errors import InputError
 from cosent.inference.embedding import quantized
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
@@ -148,7 +148,7 @@ def test_linear_cls_of_a_folder_stays_as_it_is(tiny_model, tmp_path):
     assert torch.equal(again.after_pooling[0].linear.weight, encoder.after_pooling[0].linear.weight)
 
 
-@pytest.mark.parametrize("name", ["mini", "mini-roformer"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_encoders_are_float32_elsewhere(name):
     """Fails if sentence-transformers trains a shipped encoder in half precision, slowly and with other results."""
     served = SentenceTransformer(resolve(name), device="cpu")

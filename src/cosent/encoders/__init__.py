@@ -9,11 +9,15 @@ from cosent.errors import InputError
 SHIPPED = ("mini", "mini-roformer", "similar", "similar-writer")
 
 
+def local(model_name_or_path: str | Path) -> Path:
+    """The folder of a shipped model, unless one of that name is in the current folder; other names are paths."""
+    shipped = str(model_name_or_path) in SHIPPED and not Path(model_name_or_path).exists()
+    return Path(__file__).parent / model_name_or_path if shipped else Path(model_name_or_path)
+
+
 def resolve(model_name_or_path: str) -> str:
     """Resolves a model name to the folder of a shipped encoder, a local folder or a Hub id that exists."""
-    if model_name_or_path in SHIPPED and not Path(model_name_or_path).exists():
-        return str(Path(__file__).parent / model_name_or_path)
-    path = Path(model_name_or_path).expanduser()
+    path = local(model_name_or_path).expanduser()
     if path.is_dir():
         return str(path)
     if path.is_file():

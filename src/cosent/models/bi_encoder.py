@@ -308,7 +308,9 @@ class SentenceEncoder(Embedder):
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes a folder that sentence-transformers loads; `state_dict` holds weights gathered from shards."""
         state_dict = self.state_dict() if state_dict is None else state_dict
-        weights = submodule_state(state_dict, "backbone.") | self.kept_settings.weights
+        weights = submodule_state(state_dict, "backbone.")
+        dtype = next(weight.dtype for weight in weights.values() if weight.is_floating_point())
+        weights |= {name: weight.to(dtype) for name, weight in self.kept_settings.weights.items()}
         add_server_keys(self.backbone.config)
         with quiet_transformers():
             self.backbone.save_pretrained(folder, state_dict=weights)
