@@ -1,6 +1,6 @@
 """Try models on a page in the browser: scores and verdicts, search, paraphrases, labels.
 
-cosent demo --model runs/faq                                             http://127.0.0.1:7860, until Ctrl-C
+cosent demo                                                              http://127.0.0.1:7860, until Ctrl-C
 cosent demo --model runs/faq --cross runs/cross --student runs/student --text questions.txt
 
 The page is for this machine alone, and neither it nor the server asks any other host; --share makes a public link.
@@ -19,7 +19,7 @@ class DemoArguments:
 
     model: str = option("similar", "Folder of a trained model of either tower, a shipped model or a Hub id.")
     cross: str | None = option(None, "Cross-encoder, which scores pairs too and reranks what --model found.")
-    student: str | None = option(None, "Student, which writes paraphrases.")
+    student: str | None = option(None, "Student, which writes paraphrases; default: similar-writer with similar.")
     index: str | None = option(None, "To search: unit vectors that `cosent encode` wrote, or a folder of them.")
     text: str | None = option(
         None, "Instead: file of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; embedded once."
@@ -63,7 +63,8 @@ def load(args: DemoArguments):
     judges = [Judge.of(args.model, load_model(args.model).to(device) if index is None else index.encoder)]
     if args.cross is not None:
         judges.append(Judge.of(args.cross, load_model(args.cross).to(device)))
-    return Models(judges, index, args.student and Student.from_pretrained(args.student).to(device))
+    student = args.student or ("similar-writer" if args.model == "similar" else None)
+    return Models(judges, index, student and Student.from_pretrained(student).to(device))
 
 
 ARGUMENTS = (DemoArguments,)

@@ -34,6 +34,26 @@ class Characters:
 JUDGE = Judge(Characters(), [RULE], "runs/<img>")
 
 
+class Found:
+    """An index that finds one sentence, of a given cosine."""
+
+    def __init__(self, cosine):
+        self.cosine = cosine
+
+    def __len__(self):
+        return 1
+
+    def search(self, queries, top, reranker, candidates):
+        return [[Hit(0, "甲", self.cosine)]]
+
+
+def test_a_search_can_say_no():
+    """Fails if a sentence that is not similar is shown as an answer, or one that is as none."""
+    shown = [answers.hits(Models([JUDGE], Found(cosine)), "乙") for cosine in (0.79, 0.81)]
+    assert ["Nothing found" in html for html in shown] == [True, False] and all("甲" in html for html in shown)
+    assert "Nothing found" not in answers.hits(Models([Judge(Characters(), [], "runs/a")], Found(0.1)), "乙")
+
+
 def text_of(html):
     return re.sub(r"<[^>]*>", " ", html)
 

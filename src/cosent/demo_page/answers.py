@@ -38,6 +38,8 @@ NO_RULE = (
     "this model was not trained here on labels of 0 and 1 with these prompts</p>"
 )
 
+NOTHING = "没有找到相似的句子，下面只是最近的几句。Nothing found: none of these is similar, they are only the nearest."
+
 Score = Callable[[list[str], list[str]], np.ndarray]  # scores of pairs
 Parts = list[tuple[str, float]]  # pieces of a sentence and the contribution of each
 Row = Sequence[object]
@@ -156,12 +158,18 @@ def coloured(parts: Parts, strongest: float) -> str:
 
 
 def hits(models: Models, query: object) -> str:
-    """The sentences nearest to a query, in the order of the cross-encoder if there is one."""
+    """The sentences nearest to a query, in the order of the cross-encoder if there is one.
+
+    A message says so where the rule of the model that orders them calls none of them similar.
+    """
     assert models.index is not None
-    reranker = models.judges[1].model if len(models.judges) > 1 else None
+    judge = models.judges[-1]
+    reranker = judge.model if len(models.judges) > 1 else None
     top, candidates = (min(number, len(models.index)) for number in (TOP, CANDIDATES))
     text = sentence(query, "要找的 The query")
-    return table_of_hits(models.index.search([text], top, reranker=reranker, candidates=candidates)[0])
+    found = models.index.search([text], top, reranker=reranker, candidates=candidates)[0]
+    none = judge.rules and not any(rule.similar([hit.score])[0] for rule in judge.rules for hit in found)
+    return (message(NOTHING) if none else "") + table_of_hits(found)
 
 
 def table_of_hits(nearest: Sequence[Hit]) -> str:
