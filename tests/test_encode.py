@@ -66,7 +66,7 @@ def test_a_full_disk_is_reported_before_anything_is_computed(tiny_model, tmp_pat
 def test_a_stopped_job_leaves_nothing_behind(tiny_model, tmp_path):
     """Fails if `docker stop` leaves a process, or half a file under the name of a complete one."""
     path = tmp_path / "sentences.txt"
-    path.write_text("".join(f"第{number}个问题\n" for number in range(150_000)), encoding="utf-8")  # minutes of work
+    path.write_text("".join(f"第{number}个问题\n" for number in range(600_000)), encoding="utf-8")  # minutes of work
     command = ["--model", str(tiny_model), "--text", str(path), "--output", str(tmp_path / "vectors.npy")]
     command += ["--device", "cpu", "--batch_size", "32"]
     process = subprocess.Popen([sys.executable, "-m", "cosent.encode", *command], stderr=subprocess.PIPE, text=True)

@@ -58,6 +58,7 @@ RECIPES = next((folder for folder in (HERE / "recipes", HERE.parents[1] / "recip
 
 REQUIRED = MISSING  # default of a field that must be given
 HIDDEN = argparse.SUPPRESS  # help text of a flag that --help leaves out
+succeeded: list[str] = []  # jobs of this process
 LAUNCHED_VARIABLE = "COSENT_LAUNCHED"  # environment variable of a job that --launch has started
 
 
@@ -91,6 +92,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
     """
     module = sys.modules[job.__module__]
     name = module.__spec__.name if module.__spec__ else Path(sys.argv[0]).stem
+    succeeded.clear()
     with messages_for_users():
         quiet_bars()
         configure_logging()
@@ -114,8 +116,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
             raise
     if status:
         sys.exit(status)
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        end_of_rank()
+    succeeded.append(name)
 
 
 def parse(argv: list[str], *argument_classes: type) -> tuple:
@@ -492,7 +493,7 @@ def check_world_size(shares_work: bool) -> None:
         from accelerate.utils import parse_flag_from_env
 
         state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
-        atexit.register(state.destroy_process_group)
+        atexit.register(end_of_rank, state)
         met = state.num_processes
     if launched != met:
         raise InputError(
@@ -501,9 +502,10 @@ def check_world_size(shares_work: bool) -> None:
         )
 
 
-def end_of_rank() -> NoReturn:
-    """Ends a launched process after its work: threads of gloo that outlive the interpreter can abort it."""
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(0)
+def end_of_rank(state) -> None:
+    """Leaves the group at exit; threads of gloo that outlive the interpreter can abort a process whose work is done."""
+    state.destroy_process_group()
+    if succeeded and not hasattr(sys, "last_type"):  # an unhandled exception keeps its exit status
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
