@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -57,6 +58,7 @@ def messages_for_users() -> Iterator[None]:
     """
     signals = (signal.SIGINT, signal.SIGTERM)
     earlier = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    earlier_hook, sys.unraisablehook = sys.unraisablehook, interrupt_again
     try:
         yield
         sys.stdout.flush()
@@ -78,8 +80,18 @@ def messages_for_users() -> Iterator[None]:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     finally:
+        sys.unraisablehook = earlier_hook
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def interrupt_again(unraisable) -> None:
+    """Repeats a `KeyboardInterrupt` that Python dropped, since the signal came while some `__del__` was running."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        return sys.__unraisablehook__(unraisable)
+    repetition = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
+    repetition.daemon = True
+    repetition.start()
 
 
 def reader_has_gone() -> bool:

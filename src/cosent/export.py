@@ -12,7 +12,8 @@ import io
 import json
 import logging
 import shutil
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,7 +81,7 @@ def main(args: ExportArguments) -> None:
             "form": bundle.FORM,
             "cosent": __version__,
             "model": args.model,
-            "tower": "cross_encoder" if isinstance(model, CrossEncoder) else "bi_encoder",
+            "tower": "cross_encoder" if reads_pairs(model) else "bi_encoder",
             "files": [*files, "tokenizer.json"],
             "inputs": input_names(model),
             "max_length": model.max_length,
@@ -105,9 +106,16 @@ def main(args: ExportArguments) -> None:
     print(f"next: python {output / 'run.py'} 怎么还款 如何还款")
 
 
+def reads_pairs(model) -> bool:
+    """Whether a model is a cross-encoder."""
+    from cosent.models.cross_encoder import CrossEncoder
+
+    return isinstance(model, CrossEncoder)
+
+
 def input_names(model) -> list[str]:
     """Inputs of the graph; a bi-encoder reads single sentences, whose segment ids are all 0."""
-    segments = hasattr(model, "model") and "token_type_ids" in model.tokenizer.model_input_names
+    segments = reads_pairs(model) and "token_type_ids" in model.tokenizer.model_input_names
     return ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
 
 
@@ -176,7 +184,7 @@ def quantized(graph, model, corpus):
     import nncf
 
     rows = corpus.split("validation")[:CALIBRATION]
-    pairs = [rows["sentence1"], rows["sentence2"]] if hasattr(model, "model") else [rows["sentence1"]]
+    pairs = [rows["sentence1"], rows["sentence2"]] if reads_pairs(model) else [rows["sentence1"]]
 
     def inputs(row: int) -> dict[str, np.ndarray]:
         tokens = model.tokenizer(*(column[row] for column in pairs), truncation=True, max_length=model.max_length)
@@ -224,17 +232,22 @@ def prove(model, bundle, int8: bool, corpus) -> dict:
     return measured
 
 
-def quiet():
-    """Keeps the exporters' notes off the terminal."""
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps the exporters' notes off the terminal; some of them log to the root logger."""
     import warnings
-    from contextlib import ExitStack
 
-    stack = ExitStack()
-    stack.enter_context(warnings.catch_warnings())
-    warnings.simplefilter("ignore")
-    for name in ("torch.onnx", "nncf", "onnxscript", "onnx_ir", "root"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return stack
+    loggers = [logging.getLogger(name) for name in (None, "torch.onnx", "nncf", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 ARGUMENTS = (ExportArguments,)
