@@ -1,11 +1,15 @@
 """`cosent evaluate --mteb`: mteb's own tasks on prepared rows."""
 
 import json
+import re
 import sys
 
 import pytest
+from datasets import Dataset
+from sklearn.metrics import average_precision_score
 
 from cosent.cli import parse
+from cosent.data.corpus import load_corpus
 from cosent.data.manifest import sha256_of_file
 from cosent.errors import InputError
 from cosent.evaluate import ARGUMENTS, main
@@ -20,6 +24,10 @@ def corpora(pairs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared")
     prepare(folder / "atec", {"train": pairs, "test": pairs[:40]}, "binary", 1.0)
     prepare(folder / "afqmc", {"validation": pairs[20:]}, "binary", 1.0)
+    inferences = [
+        (first, second, 2.0 * label if number % 3 else 1.0) for number, (first, second, label) in enumerate(pairs)
+    ]
+    prepare(folder / "ocnli", {"validation": inferences}, "nli", 2.0)
     return folder
 
 
@@ -39,7 +47,7 @@ def evaluate(tiny_model, corpora, capsys):
 def test_mteb_and_evaluate_agree(evaluate, tmp_path, prompt):
     """Fails if a figure for the leaderboard is not the one that `evaluate` prints: other rows, prompts or lengths."""
     found, table = evaluate("--mteb", "sts", "--mteb_output", tmp_path, *prompt)
-    assert list(found["tasks"]) == ["ATEC", "AFQMC"] and "AFQMC   validation" in table
+    assert list(found["tasks"]) == ["ATEC", "AFQMC"] and re.search("AFQMC +validation", table)
     for task, corpus, split in (("ATEC", "atec", "test"), ("AFQMC", "afqmc", "validation")):
         ours, _ = evaluate("--corpus", corpus, "--split", split, "--no_retrieval", *prompt)
         theirs = found["tasks"][task]
@@ -47,6 +55,53 @@ def test_mteb_and_evaluate_agree(evaluate, tmp_path, prompt):
         assert theirs["cosine_spearman"] == pytest.approx(ours["spearman"], abs=1e-4)
         assert theirs["cosine_pearson"] == pytest.approx(ours["pearson"], abs=1e-4)
         assert abs(ours["spearman"]) > 0.01, "nothing was ranked"
+
+
+def test_inference_leaves_out_neutral_pairs(evaluate, corpora, tmp_path):
+    """Fails if Ocnli is measured on other pairs than C-MTEB's, or entailment is not the similar class."""
+    found, table = evaluate("--mteb", "ocnli", "--mteb_output", tmp_path)
+    rows = load_corpus("ocnli", str(corpora)).split("validation")
+    ours = {"sentence1": [], "sentence2": [], "label": []}
+    for row in rows:
+        if row["label"] != 1:
+            for name, value in (row | {"label": row["label"] / 2}).items():
+                ours[name].append(value)
+    one = found["tasks"]["Ocnli"]
+    assert one["pairs"] == len(ours["label"]) < len(rows) and "max_accuracy" in table
+    binary = prepare(tmp_path / "binary", {"test": list(zip(*ours.values(), strict=True))}, "binary", 1.0)
+    expected = evaluate("--corpus", binary, "--no_retrieval")[0]["average_precision"]
+    assert one["cosine_ap"] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
+def test_reranking(tower, evaluate, tiny_model, tmp_path, monkeypatch):
+    """Fails if mteb gets other scores for a query's candidates than the model's own."""
+    from mteb.tasks import T2Reranking
+
+    queries = {"q1": "怎么还款", "q2": "今天天气不错"}
+    documents = {"d1": "如何还款", "d2": "北京很大", "d3": "天气很好", "d4": "我想还款"}
+    relevant = {"q1": {"d1": 1, "d4": 1, "d2": 0}, "q2": {"d3": 1, "d1": 0}}
+
+    def load_data(task, **options):
+        rows = [[{"id": key, "text": text} for key, text in texts.items()] for texts in (queries, documents)]
+        task.dataset = {"default": {"dev": {
+            "queries": Dataset.from_list(rows[0]), "corpus": Dataset.from_list(rows[1]), "relevant_docs": relevant,
+            "top_ranked": {query: list(judged) for query, judged in relevant.items()},
+        }}}  # fmt: skip
+        task.data_loaded = True
+
+    monkeypatch.setattr(T2Reranking, "load_data", load_data)
+    model, folder = SentenceEncoder.from_pretrained(str(tiny_model)), tiny_model
+    if tower == "cross_encoder":
+        model, folder = CrossEncoder.from_pretrained(str(tiny_model), num_labels=1), tmp_path / "cross"
+        model.save_pretrained(folder)
+    found, table = evaluate("--mteb", "T2Reranking", "--mteb_output", tmp_path / "mteb", model=folder)
+    precisions = []
+    for query, judged in relevant.items():
+        scores = model.similarity([queries[query]] * len(judged), [documents[name] for name in judged])
+        precisions.append(average_precision_score(list(judged.values()), scores))
+    assert found["tasks"]["T2Reranking"]["map_at_1000"] == pytest.approx(sum(precisions) / 2, abs=1e-5)
+    assert "2 queries" in table and "T2Reranking" in table
 
 
 def test_mteb_on_sentence_transformers_agrees(evaluate, tiny_model, corpora, tmp_path):
@@ -94,7 +149,9 @@ def test_what_cannot_be_run(evaluate, tiny_model, tmp_path, monkeypatch):
     CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "cross")
     monkeypatch.chdir(tmp_path)
     for flags, message in (
-        (("--mteb", "T2Retrieval"), "--mteb .* T2RETRIEVAL"),
+        (("--mteb", "T2Retrieval"), "--mteb .* T2Retrieval"),
+        (("--mteb", "MMarcoReranking"), "MMarcoReranking.*Hub.*--qrels"),
+        (("--mteb", "ATEC", "--retrieval_pool", "all"), "--retrieval_pool"),
         (("--mteb", "sts", "--corpus", "atec"), "--corpus NAME"),
         ((), "--corpus NAME"),
         (("--mteb", "ATEC", "--threshold", "0.5"), "--threshold"),

@@ -1,7 +1,9 @@
-"""Score a prepared corpus, a labelled file or tasks of mteb with a trained model: JSON on stdout, a table on stderr.
+"""Score a corpus, a labelled file, judged documents or tasks of mteb with a trained model: JSON, and a table on stderr.
 
 cosent evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
 cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --label_column same
+cosent evaluate --model runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels qrels/test.tsv
+cosent evaluate --model runs/cross --retriever runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels ...
 cosent evaluate --model runs/stsb --mteb sts --mteb_output mteb/
 """
 
@@ -31,7 +33,7 @@ from cosent.data.files import (
     open_table,
 )
 from cosent.data.manifest import SPLITS, Manifest
-from cosent.data.retrieval import RetrievalArguments
+from cosent.data.retrieval import Judged, RetrievalArguments, read_judged
 from cosent.encoders import resolve
 from cosent.errors import InputError, partial_file, writing
 from cosent.evaluation.calibration import Calibration
@@ -71,8 +73,8 @@ def table(result: dict, metrics: dict, errors: dict) -> list[str]:
     return lines
 
 
-def retrieval_table(found: dict) -> list[str]:
-    lines = ["", f"retrieval: {found['queries']} queries among {found['pool']} sentences", f"{'':20}              95%"]
+def retrieval_table(found: dict, what: str = "retrieval") -> list[str]:
+    lines = ["", f"{what}: {found['queries']} queries among {found['pool']} sentences", f"{'':20}              95%"]
     for name, (low, high) in found["intervals"].items():
         lines.append(f"  {name:<18}{found[name]:8.4f}  {low:.4f} to {high:.4f}")
     return lines
@@ -80,8 +82,10 @@ def retrieval_table(found: dict) -> list[str]:
 
 SPLIT = "test"  # of a labelled file
 FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
-# Flags that --mteb does not have.
+OF_RETRIEVAL = ("retrieval", "retrieval_pool", "retrieval_from", "retrieval_closure")
+OF_JUDGED = ("queries", "documents", "qrels")
 OF_CORPUS = ("text_columns", "label_column", "split", "threshold", "find_threshold", "threshold_grid", "predictions")
+CANDIDATES = 100  # documents of a retriever that a cross-encoder puts in order
 
 
 @dataclass
@@ -99,6 +103,15 @@ class EvaluateArguments:
         "sentence2 and their like, or the first two of three.", commas=True,
     )  # fmt: skip
     label_column: str | None = option(None, "Name or position of its column of labels; default: label, score, ...")
+    queries: str | None = option(
+        None, "Instead: queries of your own, with --documents and --qrels: tables with the columns _id and text, as in "
+        "BEIR."
+    )  # fmt: skip
+    documents: str | None = option(None, "Documents that the queries should find: _id, text and perhaps title.")
+    qrels: str | None = option(None, "Which query should find which document: query-id, corpus-id and score.")
+    retriever: str | None = option(
+        None, f"cross_encoder, with --qrels: bi-encoder whose {CANDIDATES} nearest documents --model puts in order."
+    )
     split: str = option("test", "Split to score.", SPLITS)
     data_dir: str = option("data", "Folder of the prepared corpora.")
     batch_size: int = option(512, "Most sentences or pairs per forward pass; their tokens are limited too.")
@@ -118,7 +131,7 @@ def main(
     table_args: TableArguments,
 ) -> None:
     start = time.time()
-    check(args, mteb_args, table_args)  # before imports that take seconds
+    check(args, retrieval_args, mteb_args, table_args)  # before imports that take seconds
     resolve(args.model)
     from cosent.compute.distributed import rank
     from cosent.compute.onednn import choose_device
@@ -126,36 +139,56 @@ def main(
     from cosent.models.auto import load_model
 
     device = choose_device(args.device, args.int8)
-    corpus = None if mteb_args.mteb is not None else rows_of(args, table_args)
+    corpus, judged = None, None
+    if args.qrels is not None:
+        judged = read_judged(args.queries, args.documents, args.qrels)
+    elif mteb_args.mteb is None:
+        corpus = rows_of(args, table_args)
     model = load_model(args.model).to(device)
     if args.int8:
         model = quantized(model)
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+    if judged is not None and prompt_args == PromptArguments():
+        prompts = model.prompts.for_search()
     warn_of_other_prompts(args.model, *prompts)
-    if corpus is None:
+    if judged is not None:
+        retriever = None if args.retriever is None else load_model(args.retriever).to(device)
+        result, lines = evaluate_judged(model, retriever, judged, args, prompts)
+    elif corpus is not None:
+        result, lines = evaluate_corpus(model, corpus, args, retrieval_args, prompts)
+    else:
         from cosent.inference.mteb import evaluate_tasks, table_lines
 
         result = evaluate_tasks(model, args, mteb_args, prompts)
         lines = table_lines(result)
-    else:
-        result, lines = evaluate_corpus(model, corpus, args, retrieval_args, prompts)
     if rank() == 0:
         print(*lines, sep="\n", file=sys.stderr)
         head = {"model": args.model, "int8": args.int8, "prompts": prompts}
         print(json.dumps(head | result | {"seconds": time.time() - start}))
 
 
-def check(args: EvaluateArguments, mteb_args: MtebArguments, table_args: TableArguments) -> None:
+def check(
+    args: EvaluateArguments, retrieval_args: RetrievalArguments, mteb_args: MtebArguments, table_args: TableArguments
+) -> None:
     """Refuses arguments before a model is loaded."""
     refuse_below_1(args, "batch_size")
-    if (args.corpus is None and args.pairs is None) == (mteb_args.mteb is None):
-        raise InputError("Give --corpus NAME, --pairs FILE or --mteb with tasks of mteb: one of them is scored.")
+    given = [getattr(args, name) is not None for name in OF_JUDGED]
+    if any(given) and not all(given):
+        raise InputError("--queries, --documents and --qrels belong together: name the three files.")
+    if (args.corpus is not None or args.pairs is not None) + (mteb_args.mteb is not None) + all(given) != 1:
+        raise InputError(
+            "Give --corpus NAME, --pairs FILE, --qrels with --queries and --documents, or --mteb with tasks: one of "
+            "them is scored."
+        )
+    if args.retriever is not None and not all(given):
+        raise InputError("--retriever does nothing without --qrels. Add --queries, --documents and --qrels.")
     if args.pairs is None:
         refuse_changed(table_args, OF_TABLES, "--pairs FILE")
-    if args.pairs is None and mteb_args.mteb is None:
+    if args.pairs is None and args.corpus is not None:
         refuse_changed(args, ("text_columns", "label_column"), "--pairs FILE")
-    if mteb_args.mteb is not None:
-        refuse_changed(args, OF_CORPUS, "--corpus NAME in place of --mteb")
+    elif args.pairs is None:
+        refuse_changed(args, OF_CORPUS, "--corpus NAME in place of --mteb or --qrels")
+        refuse_changed(retrieval_args, OF_RETRIEVAL, "--corpus NAME in place of --mteb or --qrels")
     if args.find_threshold and args.threshold is not None:
         raise InputError("--threshold and --find_threshold are mutually exclusive. Give one of the two.")
     if args.threshold_grid is not None and not args.find_threshold:
@@ -224,7 +257,6 @@ def evaluate_corpus(
     from cosent.data.retrieval import retrieval_task
     from cosent.evaluation.calibration import calibration_metrics
     from cosent.evaluation.metrics import SimilarityMetrics
-    from cosent.evaluation.retrieval import mean_intervals
     from cosent.evaluation.similarity import pair_cosines
     from cosent.inference.embedding import embed_pool, score
     from cosent.inference.neighbours import found_by_vectors
@@ -262,12 +294,50 @@ def evaluate_corpus(
         errors = calibration_metrics(calibration, scores, labels, tower)
     lines = table(result, metrics, errors)
     if task is not None:
-        values = found_by_vectors(queries, documents, task.relevance)
-        found = {name: float(np.mean(of_queries)) for name, of_queries in values.items()} | task.size
-        found["intervals"] = mean_intervals(values)
+        found = summary(found_by_vectors(queries, documents, task.relevance)) | task.size
         lines += retrieval_table(found)
     numbers = {name: value if math.isfinite(value) else None for name, value in (metrics | errors).items()}
     return result | numbers | found, lines  # JSON has no NaN
+
+
+def summary(values: dict[str, np.ndarray]) -> dict:
+    """Means of retrieval metrics over queries, and their intervals."""
+    from cosent.evaluation.retrieval import mean_intervals
+
+    means = {name: float(np.mean(of_queries)) for name, of_queries in values.items()}
+    return means | {"intervals": mean_intervals(values)}
+
+
+def evaluate_judged(
+    model, retriever, judged: Judged, args: EvaluateArguments, prompts: tuple[str, str]
+) -> tuple[dict, list[str]]:
+    """Retrieval metrics on judged documents, as JSON and as lines; of a cross-encoder those of its order.
+
+    Args:
+        retriever: the bi-encoder that finds the candidates of a cross-encoder; None for a bi-encoder.
+    """
+    from cosent.evaluation.retrieval import retrieval_metrics
+    from cosent.inference.neighbours import found, reordered
+    from cosent.models.bi_encoder import Embedder
+
+    if isinstance(model, Embedder) != (retriever is None) or not isinstance(retriever or model, Embedder):
+        raise InputError(
+            f"{args.model} searches all documents by itself: leave --retriever out."
+            if isinstance(model, Embedder)
+            else f"{args.model} is a cross-encoder, which only puts documents in order. Name the bi-encoder that finds "
+            "them: --retriever similar."
+        )
+    size = {"queries": len(judged.queries), "pool": len(judged.documents)}
+    searching = prompts if retriever is None else retriever.prompts.for_search()
+    rows = found(retriever or model, judged.queries, judged.documents, CANDIDATES, args.batch_size, searching)
+    result = summary(retrieval_metrics(rows, judged.relevance)) | size
+    lines = [f"{args.model} on {args.qrels}", *retrieval_table(result, f"retrieval by {args.retriever or args.model}")]
+    if retriever is not None:
+        before = {name: value for name, value in result.items() if name not in size}
+        rows = reordered(model, judged.queries, judged.documents, rows, args.batch_size, prompts)
+        result = summary(retrieval_metrics(rows, judged.relevance)) | size | {"retriever": before}
+        lines += retrieval_table(result, f"the {rows.shape[1]} nearest in the order of {args.model}")
+    return {"qrels": args.qrels} | result, lines
 
 
 Decision = tuple[float | None, str, Calibration | None, str]  # threshold, its source, map to probabilities, its source

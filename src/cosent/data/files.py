@@ -42,6 +42,9 @@ SENTENCE2_NAMES = (
 )
 LABEL_NAMES = ("gold_label", "label", "score", "similarity", "gold", "标签", "相似", "是否相似", "分数")
 SCORE_NAMES = ("score", "reranker_score", "similarity", "分数")  # of a model, never the label next to them
+ID_NAMES = ("_id", "id", "编号")  # of queries and documents
+QUERY_ID_NAMES = ("query-id", "query_id", "qid", "query")  # of judgements; those of BEIR first
+DOCUMENT_ID_NAMES = ("corpus-id", "corpus_id", "document_id", "doc_id", "docid", "pid", "document")
 SENTENCE, PAIR = (TEXT_NAMES,), (SENTENCE1_NAMES, SENTENCE2_NAMES)  # what is looked for in a table
 LABEL_WORDS = {"是": "1", "否": "0", "相似": "1", "不相似": "0", "true": "1", "false": "0", "yes": "1", "no": "0"}
 
@@ -242,7 +245,7 @@ def open_table(
     Args:
         wanted: names of the columns, or their positions from 0 in a file without a header; None to find them.
         known: for each column of sentences, its usual names: `SENTENCE` or `PAIR`.
-        flag: the flag of `wanted`, for messages.
+        flag: the flag of `wanted`, for messages; empty if there is none.
         what: the flag of `path`.
     """
     path, format = Path(path), known_format(path, what)
@@ -261,7 +264,7 @@ def open_table(
     if len(set(table.names)) < len(table.names):
         raise InputError(f"{path}, line 1: expected different columns, got {table.names}. Rename one of two.")
     if not table.header and wanted is None and format not in KEYED:
-        logger.info("%s: no header, the first columns are the sentences; %s says otherwise.", path, flag)
+        logger.info("%s: no header, the first columns are read; %s says otherwise.", path, flag or "one")
     return table
 
 
@@ -308,9 +311,10 @@ def find_columns(
     columns = [names[position] for position in set(positions) if position < len(names)]
     if len(columns) < len(known) or (header and any(names.count(name) > 1 for name in columns)):
         roles = ", ".join(" or ".join(some or usual[:2]) for some, usual in zip(wanted, known, strict=True))
+        by_flag = f"Name them with {flag}: names of line 1, or positions from 0 if it has none."
         raise InputError(
-            f"{path}, line 1: expected, each once, the columns {roles}, got {', '.join(names)}. Name them with {flag}: "
-            f"names of line 1, or positions from 0 if it has none.{separator_hint(names)}"
+            f"{path}, line 1: expected, each once, the columns {roles}, got {', '.join(names)}. "
+            f"{by_flag if flag else 'Rename them.'}{separator_hint(names)}"
         )
     if not header:
         made_up = {position: some[0] for position, some in zip(positions, known, strict=True)}

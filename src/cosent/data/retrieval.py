@@ -3,12 +3,21 @@
 import hashlib
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cosent.cli import option, refuse_changed
 from cosent.data.corpus import Corpus
+from cosent.data.files import (
+    DOCUMENT_ID_NAMES,
+    ID_NAMES,
+    LABEL_NAMES,
+    QUERY_ID_NAMES,
+    TEXT_NAMES,
+    LabelColumn,
+    open_table,
+)
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
 
@@ -148,3 +157,74 @@ def retrieval_task(corpus: Corpus, split: str, args: RetrievalArguments) -> Retr
         logger.warning("No retrieval metrics: %s", error)
         return None
     return RetrievalTask(pool, sampled(relevance, MOST_QUERIES), places)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Queries, documents and judgements of files: which documents each query should find.
+
+    Args:
+        queries: texts of the queries with a relevant document.
+        documents: texts of all documents.
+        relevance: what each query should find, as places in `documents`; `Relevance.queries` are places in `queries`.
+    """
+
+    queries: list[str]
+    documents: list[str]
+    relevance: Relevance
+
+
+def read_judged(queries: str, documents: str, qrels: str) -> Judged:
+    """Reads files in the layout of BEIR: columns `_id` and `text`, and for qrels `query-id`, `corpus-id`, `score`.
+
+    A document's title stands in front of its text, as in BEIR. Documents with a score of 0 are not relevant; queries
+    without a relevant one are left out, with a line in the log.
+
+    Source: Thakur et al. 2021, BEIR, arXiv 2104.08663.
+
+    Raises:
+        InputError: an identifier that is there twice or nowhere, a negative score, or no relevant document at all.
+    """
+    query_place, query_texts = read_identified(queries, "--queries")
+    document_place, document_texts = read_identified(documents, "--documents")
+    table = open_table(qrels, None, (QUERY_ID_NAMES, DOCUMENT_ID_NAMES, LABEL_NAMES), "", "--qrels")
+    query_column, document_column, score_column = table.sentences
+    gains = LabelColumn(table.path, score_column)
+    sides = ((query_column, query_place, queries), (document_column, document_place, documents))
+    judgements = []
+    for number, row in enumerate(replace(table, sentences=()).rows([*table.sentences]), start=1):
+        gain = gains.read(row, number)
+        if gain < 0:
+            raise InputError(f"{qrels}, judgement {number}: a score must be 0 or more, got {gain:g}. Correct it.")
+        for column, place, path in sides:
+            if str(row[column]) not in place:
+                raise InputError(f"{qrels}, judgement {number}: {path} has no {str(row[column])!r} ({column}).")
+        judgements.append((query_place[str(row[query_column])], document_place[str(row[document_column])], gain))
+    query, document, gain = np.array(judgements, dtype=np.float64).T
+    relevant = gain > 0
+    if not relevant.any():
+        raise InputError(f"{qrels}: no document has a score above 0, so that there is nothing to find.")
+    known = relevance(query[relevant].astype(np.int64), document[relevant].astype(np.int64), gain[relevant])
+    unanswered = len(query_texts) - len(known)
+    if unanswered:
+        logger.warning("%s: %d queries have no relevant document and are left out.", qrels, unanswered)
+    asked = [query_texts[place] for place in known.queries]
+    return Judged(asked, document_texts, replace(known, queries=np.arange(len(asked))))
+
+
+def read_identified(path: str, flag: str) -> tuple[dict[str, int], list[str]]:
+    """The texts of a file of queries or documents, and the place of each identifier among them."""
+    table = open_table(path, None, (ID_NAMES, (*TEXT_NAMES, "query", "document", "passage")), "", flag)
+    identifier, text = table.sentences
+    title = "title" if "title" in table.names else None
+    columns = [name for name in (identifier, text, title) if name]
+    place: dict[str, int] = {}
+    texts: list[str] = []
+    rows = replace(table, sentences=(text,)).rows(columns, keep_empty=title is not None)
+    for number, row in enumerate(rows, start=1):
+        if place.setdefault(str(row[identifier]), len(texts)) < len(texts):
+            raise InputError(f"{path}, row {number}: {identifier} {row[identifier]!r} stands there twice. Remove one.")
+        texts.append(f"{(title and row[title]) or ''} {row[text]}".strip())
+        if not texts[-1]:
+            raise InputError(f"{path}, row {number}: expected a text, got an empty one. Remove it.")
+    return place, texts

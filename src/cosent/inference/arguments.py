@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from cosent.cli import option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.errors import InputError
 
-TASKS = ("ATEC", "BQ", "LCQMC", "PAWSX", "STSB", "AFQMC", "QBQTC")  # of mteb
+TASKS = ("ATEC", "BQ", "LCQMC", "PAWSX", "STSB", "AFQMC", "QBQTC")  # of mteb, as are the others
+NLI_TASKS = ("Ocnli", "Cmnli")
+RERANKING_TASKS = ("T2Reranking", "MMarcoReranking", "CMedQAv1-reranking", "CMedQAv2-reranking")
 COUNTS = ("range_min", "neighbours", "random", "own")  # of pairs, from 0
 
 
@@ -64,18 +66,20 @@ class PairArguments:
 
 @dataclass
 class MtebArguments:
-    """Chinese STS tasks of the MTEB leaderboard, run by mteb itself on prepared corpora called atec, bq, ..."""
+    """Chinese tasks of the MTEB leaderboard, run by mteb itself; pairs come from prepared corpora."""
 
     mteb: list[str] | None = option(
-        None, f"bi_encoder: instead of --corpus, tasks of mteb: {', '.join(TASKS)}, or sts for all that are prepared."
-    )
+        None, f"bi_encoder: instead of --corpus, tasks of mteb: {', '.join(TASKS)}, or sts for all that are prepared; "
+        f"{', '.join(NLI_TASKS)}; either tower: {', '.join(RERANKING_TASKS)}, whose rows mteb reads from the Hub."
+    )  # fmt: skip
     mteb_output: str = option("mteb", "Folder of mteb's result files.")
 
     def __post_init__(self):
         if self.mteb is None:
             refuse_changed(self, ("mteb_output",), "--mteb sts")
             return
-        self.mteb = list(dict.fromkeys(name.upper() for name in self.mteb))
-        unknown = [name for name in self.mteb if name not in (*TASKS, "STS")]
+        names = {name.upper(): name for name in (*TASKS, *NLI_TASKS, *RERANKING_TASKS, "STS")}
+        self.mteb = list(dict.fromkeys(names.get(name.upper(), name) for name in self.mteb))
+        unknown = not set(self.mteb) <= set(names.values())
         if unknown or ("STS" in self.mteb and len(self.mteb) > 1):
-            raise InputError(f"--mteb takes sts, or some of {' '.join(TASKS)}, got {' '.join(self.mteb)}.")
+            raise InputError(f"--mteb takes sts, or some of {', '.join(names.values())}, got {' '.join(self.mteb)}.")

@@ -329,7 +329,7 @@ def score(model, rows, batch_size: int, prompts: tuple[str, str]) -> np.ndarray:
         sentences = (rows[name][:][part] for name in ("sentence1", "sentence2"))
         return model.similarity(*sentences, batch_size, show_progress_bar=rank() == 0, prompt=prompts)
 
-    return shared(own, len(rows))
+    return shared(own, len(rows["sentence1"]))
 
 
 def embed_pool(model, pool: list[str], batch_size: int, prompts: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:

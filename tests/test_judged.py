@@ -1,0 +1,137 @@
+"""`cosent evaluate --qrels`: queries, documents and judgements of a user's own files."""
+
+import json
+
+import pytest
+
+from cosent.cli import parse
+from cosent.data.files import table_writer
+from cosent.errors import InputError
+from cosent.evaluate import ARGUMENTS, main
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+
+QUERIES = {"q1": "怎么还款", "q2": "今天天气不错", "q3": "北京很大", "q4": "好"}
+DOCUMENTS = {"d1": "如何还款", "d2": "天气很好", "d3": "北京是一座大城市", "d4": "我想还款", "d5": "手机多少钱"}
+JUDGED = [("q1", "d1", 2), ("q1", "d4", 1), ("q1", "d5", 0), ("q2", "d2", 1), ("q3", "d3", 3), ("q4", "d5", 0)]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Returns a function that writes the three files with that ending, and gives back the flags that name them."""
+
+    def write(ending=".jsonl", queries=QUERIES, documents=DOCUMENTS, judged=JUDGED, title=None):
+        of_documents = [{"_id": key, "title": title, "text": text} for key, text in documents.items()]
+        rows = {
+            "queries": (["_id", "text"], [{"_id": key, "text": text} for key, text in queries.items()]),
+            "documents": (["_id", "title", "text"], of_documents),
+            "qrels": (["query-id", "corpus-id", "score"], judged),
+        }
+        flags = []
+        for name, (columns, some) in rows.items():
+            path = tmp_path / f"{name}{ending}"
+            path.unlink(missing_ok=True)
+            some = [row if isinstance(row, dict) else dict(zip(columns, row, strict=True)) for row in some]
+            with table_writer(path, columns) as append:
+                append(some)
+            flags += [f"--{name}", str(path)]
+        return flags
+
+    return write
+
+
+@pytest.fixture
+def evaluate(tiny_model, capsys):
+    """Returns a function that runs the job and gives back the JSON of stdout, and stderr."""
+
+    def run(*flags, model=tiny_model):
+        main(*parse(["--model", str(model), *map(str, flags)], *ARGUMENTS))
+        shown = capsys.readouterr()
+        return json.loads(shown.out), shown.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def cross(tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cross")
+    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(folder)
+    return folder
+
+
+METRICS = {"recall_at_1": "accuracy@1", "recall_at_5": "recall@5", "mrr_at_10": "mrr@10", "map": "map@100"}
+
+
+def reference(tiny_model):
+    """The values of sentence-transformers on the same files; its recall@1 of q1 is a half, since two are relevant."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    relevant = {query: {d for q, d, gain in JUDGED if q == query and gain} for query in ("q1", "q2", "q3")}
+    options = {"accuracy_at_k": [1], "precision_recall_at_k": [1, 5], "mrr_at_k": [10], "map_at_k": [100]}
+    queries = {key: QUERIES[key] for key in relevant}
+    evaluator = InformationRetrievalEvaluator(queries, DOCUMENTS, relevant, ndcg_at_k=[10], **options)
+    values = evaluator(SentenceTransformer(str(tiny_model), device="cpu"))
+    return {name: values[f"cosine_{theirs}"] for name, theirs in (METRICS | {"recall_at_1": "recall@1"}).items()}
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".tsv", ".csv", ".parquet"])
+def test_a_bi_encoder_searches(evaluate, written, tiny_model, tmp_path, ending):
+    """Fails if the metrics of one's own files are not those of sentence-transformers, in any format."""
+    SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path / "model")
+    found, table = evaluate(*written(ending), model=tmp_path / "model")
+    assert (found["queries"], found["pool"]) == (3, 5) and "3 queries among 5 sentences" in table
+    expected = reference(tmp_path / "model")
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_cross_encoder_puts_in_order(evaluate, written, tiny_model, cross):
+    """Fails if the order of the candidates is not that of the cross-encoder's scores, or theirs before it is lost."""
+    found, table = evaluate(*written(), "--retriever", tiny_model, model=cross)
+    model = CrossEncoder.from_pretrained(str(cross))
+    ranks = []
+    for query in ("q1", "q2", "q3"):
+        scores = model.similarity([QUERIES[query]] * len(DOCUMENTS), list(DOCUMENTS.values()))
+        best_first = [list(DOCUMENTS)[place] for place in (-scores).argsort(kind="stable")]
+        ranks.append(1 + min(best_first.index(d) for q, d, gain in JUDGED if q == query and gain))
+    assert found["mrr_at_10"] == pytest.approx(sum(1 / rank for rank in ranks) / 3)
+    assert found["retriever"]["mrr_at_10"] == evaluate(*written())[0]["mrr_at_10"] and "the 5 nearest" in table
+
+
+def test_titles_and_identifiers_that_are_numbers(evaluate, written):
+    """Fails if a title is dropped, or numbers as identifiers of Parquet meet no text of another file."""
+    plain, _ = evaluate(*written())
+    assert evaluate(*written(title="如何还款"))[0]["mrr_at_10"] != plain["mrr_at_10"]
+    numbers = [dict(enumerate(texts.values())) for texts in (QUERIES, DOCUMENTS)]
+    places = [list(texts) for texts in (QUERIES, DOCUMENTS)]
+    judged = [(places[0].index(query), places[1].index(document), gain) for query, document, gain in JUDGED]
+    assert evaluate(*written(".parquet", *numbers, judged))[0]["map"] == plain["map"]
+
+
+def test_what_cannot_be_judged(evaluate, written, cross, tiny_model):
+    """Fails if a judgement without its text, a text twice or a missing model ends in a trace or in a wrong figure."""
+    for changed, message in (
+        ({"judged": [("q9", "d1", 1)]}, "qrels.jsonl, judgement 1: .*queries.jsonl has no 'q9'"),
+        ({"judged": [*JUDGED, ("q1", "d9", 1)]}, "judgement 7: .*documents.jsonl has no 'd9'"),
+        ({"judged": [("q1", "d1", 0)]}, "nothing to find"),
+        ({"judged": [("q1", "d1", -1)]}, "judgement 1: a score must be 0 or more, got -1"),
+        ({"judged": [("q1", "d1", "hoch")]}, "expected a number.*'hoch'"),
+        ({"documents": DOCUMENTS | {"d6": " "}}, "documents.jsonl, row 6: .*empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evaluate(*written(**changed))
+    for flags, model, message in (
+        (written()[:4], tiny_model, "belong together"),
+        ((*written(), "--retriever", tiny_model), tiny_model, "leave --retriever out"),
+        (written(), cross, "--retriever similar"),
+        ((*written(), "--corpus", "stsb"), tiny_model, "one of them is scored"),
+        ((*written(), "--split", "train"), tiny_model, "--split"),
+        (("--corpus", "stsb", "--retriever", "similar"), tiny_model, "--retriever does nothing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evaluate(*flags, model=model)
+    flags = written()
+    with open(flags[1], "a", encoding="utf-8") as queries:
+        queries.write(json.dumps({"_id": "q1", "text": "又一次"}) + "\n")
+    with pytest.raises(InputError, match="row 5: _id 'q1' stands there twice"):
+        evaluate(*flags)
