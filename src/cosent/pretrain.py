@@ -21,7 +21,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import load_tokenizer
 from cosent.models.pooling import Pooling
 from cosent.run import PretrainingRecord, RunRecord
-from cosent.training.arguments import refuse_sharding_flags, use_one_gpu
+from cosent.training.arguments import refuse_sharding_flags, use_one_gpu, warn_of_slow_bfloat16
 from cosent.training.checkpoints import claim_output_folder, run_settings
 from cosent.training.pretraining import (
     CONFIGS,
@@ -92,6 +92,7 @@ class PretrainingArguments(TrainingArguments):
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
         super().__post_init__()
         use_one_gpu(self)
+        warn_of_slow_bfloat16(self)
         self.dataloader_pin_memory = False
         self.disable_tqdm = self.disable_tqdm or self.max_minutes is not None  # a bar counts steps, which have no end
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from cosent.compute.onednn import choose_device
+from cosent.compute.onednn import choose_device, has_bfloat16
 from cosent.errors import InputError
+from cosent.training.arguments import PairTrainingArguments
 
 
 def test_the_device_is_one_that_the_job_can_use(monkeypatch):
@@ -25,3 +26,24 @@ def test_a_device_that_cannot_be_is_refused(monkeypatch, asked, int8, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=message):
         choose_device(asked, int8)
+
+
+@pytest.mark.parametrize(
+    ("features", "limit", "fast"),
+    [
+        ({"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": False}, "", True),
+        ({"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, "", False),
+        ({"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": True}, "avx2", False),
+        ({"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": True}, "AVX512_CORE_BF16", True),
+        ({"architecture": "aarch64"}, "", True),  # PyTorch does not say
+    ],
+)
+def test_bfloat16_on_a_cpu_without_it_is_told(monkeypatch, caplog, tmp_path, features, limit, fast):
+    """If this fails, a run takes 14 times as long as it must, and nothing says why."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert has_bfloat16() is fast
+    for bf16 in (True, False):
+        caplog.clear()
+        PairTrainingArguments(output_dir=str(tmp_path), bf16=bf16, use_cpu=True)
+        assert ("--bf16 false" in caplog.text) is (bf16 and not fast)

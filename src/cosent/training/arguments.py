@@ -1,11 +1,13 @@
 """Argument dataclasses of `cosent.train`, filled from recipes and flags; the only documentation of each parameter."""
 
 import logging
+import os
 from dataclasses import asdict, dataclass
 
 from transformers import TrainingArguments
 
 from cosent.cli import HIDDEN, option, refuse_below_1, refuse_negative
+from cosent.compute.onednn import has_bfloat16
 from cosent.data.retrieval import RetrievalArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -190,6 +192,7 @@ class PairTrainingArguments(TrainingArguments):
             self.data_seed = self.seed
         super().__post_init__()
         use_one_gpu(self)
+        warn_of_slow_bfloat16(self)
         # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
 
@@ -235,6 +238,16 @@ def use_one_gpu(args: TrainingArguments) -> None:
             args.n_gpu,
         )
         args._n_gpu = 1
+
+
+def warn_of_slow_bfloat16(args: TrainingArguments) -> None:
+    """Says what bfloat16 costs on a CPU that has no instructions for it."""
+    if args.mixed_precision == "bf16" and args.device.type == "cpu" and not has_bfloat16():
+        logger.warning(
+            "This CPU has no bfloat16 instructions (AVX512_BF16 or AMX): with --bf16 a step takes 3 to 14 times as long "
+            "as without. Use --bf16 false%s.",
+            ", or accelerate launch --mixed_precision no" if "ACCELERATE_MIXED_PRECISION" in os.environ else "",
+        )
 
 
 # Arguments of `cosent.train`.

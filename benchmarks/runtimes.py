@@ -1,0 +1,174 @@
+"""Sentences a second of every way to encode on a CPU: ours, exported bundles, sentence-transformers with its backends.
+
+    python -m benchmarks.runtimes --corpus data/lcqmc data/pawsx --theirs_python other/bin/python \\
+        --output results/runtimes.json
+
+Sides take turns, each in its own process on the same cores, with its own default batch size. No row is read twice.
+`--theirs_python` is an interpreter with sentence-transformers, optimum-onnx, optimum-intel and nncf, which need an
+older transformers. Without it, their torch backend alone is measured.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+OURS = ("ours", "ours bf16", "ours int8")
+BUNDLES = ("bundle onnx", "bundle onnx int8", "bundle openvino", "bundle openvino int8")
+THEIRS = ("theirs onnx", "theirs onnx int8", "theirs openvino", "theirs openvino int8")
+CALIBRATION = 300  # sentences, as in `cosent export`
+
+
+def encoder_of(side: str, folders: dict[str, str]):
+    """`encode(sentences)` of a side; each imports only what it runs on."""
+    kind, *rest = side.split()
+    if kind == "ours":
+        import torch
+
+        from cosent.inference.embedding import quantized
+        from cosent.models.bi_encoder import SentenceEncoder
+
+        model = SentenceEncoder.from_pretrained(folders["model"])
+        if rest == ["bf16"]:
+            model = model.to(torch.bfloat16)
+        return (quantized(model) if rest == ["int8"] else model).encode
+    if kind == "bundle":
+        from cosent.inference.bundle import Bundle
+
+        return Bundle(folders[side]).encode
+    from sentence_transformers import SentenceTransformer
+
+    backend, int8 = (rest or ["torch"])[0], rest[1:] == ["int8"]
+    if not int8:
+        return SentenceTransformer(folders["theirs"], backend=backend, device="cpu").encode
+    from sentence_transformers import backend as backends
+
+    model = SentenceTransformer(folders["theirs"], backend=backend, device="cpu")
+    copy = f"{folders['theirs']}-{backend}"
+    Path(copy, "rows").mkdir(parents=True)
+    model.save_pretrained(copy)
+    if backend == "onnx":
+        backends.export_dynamic_quantized_onnx_model(model, "avx512_vnni", copy)
+        file = "onnx/model_qint8_avx512_vnni.onnx"
+    else:
+        from datasets import Dataset
+        from optimum.intel import OVQuantizationConfig
+
+        rows = Dataset.from_dict({"text": json.loads(Path(folders["calibration"]).read_text(encoding="utf-8"))})
+        rows.to_parquet(f"{copy}/rows/train.parquet")
+        rows_of = {"dataset_config_name": "default", "dataset_split": "train", "column_name": "text"}
+        config = OVQuantizationConfig(num_samples=CALIBRATION)
+        backends.export_static_quantized_openvino_model(model, config, copy, dataset_name=f"{copy}/rows", **rows_of)
+        file = "openvino/openvino_model_qint8_quantized.xml"
+    options = {"file_name": file.partition("/")[2]} | ({"subfolder": "onnx"} if backend == "onnx" else {})
+    return SentenceTransformer(copy, backend=backend, device="cpu", model_kwargs=options).encode
+
+
+def side_main(side: str, folders: dict[str, str]) -> None:
+    """Measures once for every line on stdin, the path of a JSON list of sentences; answers with one line of JSON."""
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    encode = encoder_of(side, folders)
+    for line in sys.stdin:
+        sentences = json.loads(Path(line.strip()).read_text(encoding="utf-8"))
+        start = time.perf_counter()
+        vectors = encode(sentences)
+        seconds = time.perf_counter() - start
+        half = len(sentences) // 2
+        units = vectors / (vectors**2).sum(1, keepdims=True) ** 0.5
+        cosines = (units[:half] * units[half:]).sum(1)
+        print(json.dumps({"seconds": seconds, "cosines": cosines.tolist()}), file=stdout, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", nargs="+", required=True, help="prepared corpora")
+    parser.add_argument("--output", required=True, help="JSON file to write")
+    parser.add_argument("--model", default="similar", help="bi-encoder")
+    parser.add_argument("--theirs_python", help="interpreter that has their backends")
+    parser.add_argument("--cpus", type=int, nargs="+", default=[0], help="numbers of the cores to run on")
+    parser.add_argument("--repeats", type=int, default=5, help="timed turns of each side")
+    parser.add_argument("--pairs", type=int, default=1000, help="of each turn")
+    args = parser.parse_args()
+    os.sched_setaffinity(0, args.cpus)
+    os.environ |= {"OMP_NUM_THREADS": str(len(args.cpus)), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with tempfile.TemporaryDirectory() as folder:
+        result = compare(args, Path(folder))
+    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def compare(args, folder: Path) -> dict:
+    """Medians, turns and Spearman of every side on every corpus."""
+    from dataclasses import asdict
+
+    from scipy.stats import spearmanr
+
+    from benchmarks.common import shuffled_rows
+    from cosent.encoders import resolve
+    from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.training.record import environment
+
+    SentenceEncoder.from_pretrained(resolve(args.model)).save_pretrained(folder / "theirs")  # float32, their layout
+    folders = {"model": str(folder / "theirs"), "theirs": str(folder / "theirs")}
+    for side in BUNDLES:
+        _, format, *int8 = side.split()
+        folders[side] = str(folder / side.replace(" ", "_"))
+        command = [sys.executable, "-m", "cosent.export", "--model", resolve(args.model), "--format", format]
+        command += ["--output", folders[side], *(["--int8", "--corpus", args.corpus[0]] if int8 else [])]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    rows, _ = shuffled_rows(args.corpus[0], "validation", CALIBRATION, start_over=False)
+    folders["calibration"] = str(folder / "calibration.json")
+    Path(folders["calibration"]).write_text(json.dumps(rows["sentence1"][:]), encoding="utf-8")
+    sides = [*OURS, *BUNDLES, "theirs", *(THEIRS if args.theirs_python else ())]
+    result = asdict(environment()) | {"cpus": len(args.cpus), "when": time.strftime("%Y-%m-%d"), "rows": []}
+    with ExitStack() as stack:
+        processes = {}
+        for side in sides:
+            python = args.theirs_python if side in THEIRS else sys.executable
+            command = [python, __file__, "--side", side, json.dumps(folders)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+            processes[side] = stack.enter_context(subprocess.Popen(command, **pipes))
+        for corpus in args.corpus:
+            turns, labels = parts_of(corpus, args.pairs, args.repeats + 1, folder)
+            measured: dict[str, list[dict]] = {side: [] for side in sides}
+            for turn, path in enumerate(turns):
+                for side in sides if turn % 2 else reversed(sides):
+                    print(path, file=processes[side].stdin, flush=True)
+                    line = processes[side].stdout.readline()
+                    if not line:
+                        raise SystemExit(f"{side} failed: {' '.join(processes[side].args)}")
+                    measured[side].append(json.loads(line))
+            for side, found in measured.items():
+                speeds = [2 * args.pairs / one["seconds"] for one in found[1:]]  # the first turn warms up
+                spearman = spearmanr([cosine for one in found for cosine in one["cosines"]], labels).statistic
+                row = {"corpus": corpus, "side": side, "sentences_per_second": statistics.median(speeds)}
+                result["rows"].append(row | {"all": speeds, "spearman": spearman})
+                print(f"{corpus:<12}{side:<24}{row['sentences_per_second']:8.0f}{100 * spearman:8.2f}", file=sys.stderr)
+        for process in processes.values():
+            process.stdin.close()
+    return result
+
+
+def parts_of(corpus: str, pairs: int, turns: int, folder: Path) -> tuple[list[Path], list[float]]:
+    """Files of the sentences of `turns` parts of a test split, and the labels of all their pairs."""
+    from benchmarks.common import shuffled_rows
+
+    rows, _ = shuffled_rows(corpus, "test", pairs * turns, start_over=False)
+    paths = []
+    for turn in range(turns):
+        part = rows[turn * pairs : (turn + 1) * pairs]
+        paths.append(folder / f"{Path(corpus).name}-{turn}.json")
+        paths[-1].write_text(json.dumps([*part["sentence1"], *part["sentence2"]]), encoding="utf-8")
+    return paths, rows["label"][:]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--side"]:
+        side_main(sys.argv[2], json.loads(sys.argv[3]))
+    else:
+        main()
