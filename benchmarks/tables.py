@@ -20,6 +20,7 @@ from benchmarks.claims_table import claims_table
 from benchmarks.exactness import exactness_table
 from benchmarks.generation import generation_table
 from benchmarks.quickstart import quickstart_table
+from benchmarks.runtimes import runtimes_table
 from benchmarks.speed.table import speed_table
 from benchmarks.study_tables import corpora_table, probabilities_table, retrieval_table, study_table
 from benchmarks.test_rows import read_study
@@ -40,6 +41,7 @@ TABLES = {  # of results/NAME.json
     "exactness": exactness_table,
     "generation": generation_table,
     "quickstart": quickstart_table,
+    "runtimes": runtimes_table,
     "speed": speed_table,
 }
 

@@ -82,6 +82,18 @@ def test_int8_is_refused_where_it_costs_too_much(export, bi_run, made_up, monkey
         export(bi_run.folder)
 
 
+def test_bfloat16(export, bi_run, made_up):
+    """Fails if --bf16 is taken by a runtime that ignores it, is not stored, or changes more than rounding does."""
+    with pytest.raises(InputError, match="openvino"):
+        export(bi_run.folder, "--bf16", "--corpus", made_up)
+    with pytest.raises(InputError, match="--corpus"):
+        export(bi_run.folder, "--bf16", "--format", "openvino")
+    bundle = Bundle(export(bi_run.folder, "--bf16", "--format", "openvino", "--corpus", made_up))
+    assert bundle.settings["precision"] == "bf16"
+    scores = load_model(str(bi_run.folder)).similarity(SENTENCES, OTHERS)
+    np.testing.assert_allclose(bundle.similarity(SENTENCES, OTHERS), scores, atol=0.02)
+
+
 def test_a_damaged_bundle(export, tiny_model):
     """Fails if a bundle of another version, or without one of its files, is read."""
     folder = export(tiny_model)

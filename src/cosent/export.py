@@ -30,8 +30,8 @@ PAIRS = 1000  # of validation, on which the export is compared with the model
 CALIBRATION = 300  # sentences that set the ranges of int8 in OpenVINO
 LEAST_COSINE = 1 - 1e-4  # of a float32 vector with that of the model
 MOST_CHANGE = 1e-3  # of a float32 logit
-MOST_POINTS = 1.0  # of Spearman x100 that int8 may lose
-LEAST_AGREEMENT = 0.98  # of verdicts in int8
+MOST_POINTS = 1.0  # of Spearman x100 that int8 or bfloat16 may lose
+LEAST_AGREEMENT = 0.98  # of verdicts in int8 or bfloat16
 SENTENCES = ["怎么还款", "如何还款", "今天天气不错", "我不喜欢北京", "给我推荐一款红色的车", "好", "OPPO R11 多少钱?"]
 
 
@@ -43,8 +43,10 @@ class ExportArguments:
     model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
     format: str = option("onnx", "Runtime of the graph.", ("onnx", "openvino"))
     int8: bool = option(False, "Matrix products in int8: smaller, faster on CPUs with VNNI, and slightly different.")
+    bf16: bool = option(False, "openvino: compute in bfloat16 on CPUs that have it (AVX512_BF16 or AMX).")
     corpus: str | None = option(
-        None, "Prepared corpus: its validation split proves the export, which int8 needs, and its threshold is taken."
+        None,
+        "Prepared corpus: its validation split proves the export, as int8 and bf16 need, and its threshold is taken.",
     )
     data_dir: str = option("data", "Folder of the prepared corpora.")
 
@@ -55,8 +57,11 @@ def main(args: ExportArguments) -> None:
         raise InputError(f"--output {output} exists. Name another folder, or remove it.")
     if missing := [name for name in PACKAGES[args.format] if find_spec(name) is None]:
         raise InputError(f"--format {args.format} needs {', '.join(missing)}. Run pip install -e '.[export]'.")
-    if args.int8 and args.corpus is None:
-        raise InputError("--int8 changes the scores. Add --corpus: its labelled pairs show by how much.")
+    if args.bf16 and args.format != "openvino":
+        raise InputError("--bf16 is for --format openvino: onnxruntime has no bfloat16 on a CPU.")
+    rounded = "int8" if args.int8 else "bf16" if args.bf16 else None
+    if rounded and args.corpus is None:
+        raise InputError(f"--{rounded} changes the scores. Add --corpus: its labelled pairs show by how much.")
     resolve(args.model)  # before imports that take seconds
     from cosent.data.corpus import load_corpus
     from cosent.inference import bundle
@@ -84,6 +89,7 @@ def main(args: ExportArguments) -> None:
             "tower": "cross_encoder" if reads_pairs(model) else "bi_encoder",
             "files": [*files, "tokenizer.json"],
             "inputs": input_names(model),
+            "precision": "bf16" if args.bf16 else "f32",
             "max_length": model.max_length,
             "pad_id": model.tokenizer.pad_token_id,
             "pad_token": model.tokenizer.pad_token,
@@ -96,13 +102,10 @@ def main(args: ExportArguments) -> None:
         text = json.dumps(settings, ensure_ascii=False, indent=2)
         Path(folder, "bundle.json").write_text(text + "\n", encoding="utf-8")
         shutil.copy(bundle.__file__, folder / "run.py")
-        proof = prove(model, bundle.Bundle(folder), args.int8, corpus)
+        proof = prove(model, bundle.Bundle(folder), rounded, corpus)
     size = sum(file.stat().st_size for file in output.iterdir())
-    print(
-        json.dumps(
-            {"output": args.output, "format": args.format, "int8": args.int8, "mib": round(size / 2**20, 1)} | proof
-        )
-    )
+    form = {"format": args.format, "int8": args.int8, "bf16": args.bf16, "mib": round(size / 2**20, 1)}
+    print(json.dumps({"output": args.output} | form | proof))
     print(f"next: python {output / 'run.py'} 怎么还款 如何还款")
 
 
@@ -195,7 +198,7 @@ def quantized(graph, model, corpus):
         return nncf.quantize(graph, samples, model_type=nncf.ModelType.TRANSFORMER, subset_size=CALIBRATION)
 
 
-def prove(model, bundle, int8: bool, corpus) -> dict:
+def prove(model, bundle, rounded: str | None, corpus) -> dict:
     """Compares the answers of a bundle with those of the model, and refuses what lies outside the bounds."""
     if corpus is None:
         first, second, labels = SENTENCES, [sentence * 9 for sentence in reversed(SENTENCES)], None
@@ -208,7 +211,7 @@ def prove(model, bundle, int8: bool, corpus) -> dict:
         vectors = model.encode(first, normalize=True, prompt=bundle.settings["prompts"][0]), bundle.encode(first)
         measured["least_cosine"] = float((vectors[0] * vectors[1]).sum(axis=1).min())
     wrong = not np.isfinite(scores).all()
-    if not int8:
+    if not rounded:
         allowed = MOST_CHANGE * max(1.0, float(np.abs(expected).max()))
         wrong |= measured["largest_change"] > allowed or measured.get("least_cosine", 1.0) < LEAST_COSINE
     if labels is not None:
@@ -224,8 +227,8 @@ def prove(model, bundle, int8: bool, corpus) -> dict:
         raise InputError(
             f"The export answers unlike the model: {json.dumps(measured)}. Nothing was written. "
             + (
-                "Leave --int8 out, or try the other --format."
-                if int8
+                f"Leave --{rounded} out, or try the other --format."
+                if rounded
                 else "Please report it with the model's config.json."
             )
         )

@@ -33,7 +33,7 @@ class Bundle:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.tokenizer.enable_truncation(self.settings["max_length"])
         self.tokenizer.enable_padding(pad_id=self.settings["pad_id"], pad_token=self.settings["pad_token"])
-        self.compute = compiled(folder / self.settings["files"][0])
+        self.compute = compiled(folder / self.settings["files"][0], self.settings["precision"])
 
     @property
     def embedding_dimension(self):
@@ -88,7 +88,7 @@ class Bundle:
         return np.asarray(scores) >= self.settings["threshold"]
 
 
-def compiled(file):
+def compiled(file, precision):
     """The graph, as a function of its named inputs."""
     if file.suffix == ".onnx":
         import onnxruntime
@@ -97,7 +97,7 @@ def compiled(file):
         return lambda inputs: session.run(None, inputs)[0]
     import openvino
 
-    model = openvino.Core().compile_model(str(file), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    model = openvino.Core().compile_model(str(file), "CPU", {"INFERENCE_PRECISION_HINT": precision})
     return lambda inputs: model(inputs)[0].copy()
 
 

@@ -244,8 +244,8 @@ def warn_of_slow_bfloat16(args: TrainingArguments) -> None:
     """Says what bfloat16 costs on a CPU that has no instructions for it."""
     if args.mixed_precision == "bf16" and args.device.type == "cpu" and not has_bfloat16():
         logger.warning(
-            "This CPU has no bfloat16 instructions (AVX512_BF16 or AMX): with --bf16 a step takes 3 to 14 times as long "
-            "as without. Use --bf16 false%s.",
+            "This CPU has no bfloat16 instructions (AVX512_BF16 or AMX): with --bf16 a step takes 3 to 14 times as "
+            "long as without. Use --bf16 false%s.",
             ", or accelerate launch --mixed_precision no" if "ACCELERATE_MIXED_PRECISION" in os.environ else "",
         )
 
