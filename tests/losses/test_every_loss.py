@@ -60,7 +60,7 @@ def test_gradients_are_those_of_the_formulas():
 def test_table_of_losses_holds_its_promises():
     """Fails if a recipe's loss name runs another loss, or the trainer feeds it the wrong thing."""
     inputs = {"scores": torch.rand(6), "embeddings": torch.randn(6, 2, 4), "logits": torch.randn(6, 5)}
-    other_names = {"sbert": "cross_entropy_loss", "sbert_joint": "joint_cross_entropy_loss"}
+    other_names = {"sbert_joint": "joint_cross_entropy_loss"}
     other_names |= {"ce": "cross_entropy_loss", "ce3": "cross_entropy_loss", "bce": "binary_cross_entropy_loss"}
     other_names |= {"simcse": "infonce_loss", "sbert_regression": "cosine_squared_loss"}
     for name, loss in LOSSES.items():
@@ -71,4 +71,5 @@ def test_table_of_losses_holds_its_promises():
         assert loss.function.__name__ == other_names.get(name, f"{name}_loss")
     in_batch = ["angle", "cosent_in_batch", "cosent_infonce", "infonce", "simcse"]
     assert [name for name, loss in LOSSES.items() if loss.compares_sentences] == in_batch
-    assert [name for name, loss in LOSSES.items() if loss.compares_pairs] == ["cosent", *in_batch]
+    ranking = ["cosent", "ranknet", "hinge", "lambda_rank", "listnet", "listmle", "list_ce"]
+    assert [name for name, loss in LOSSES.items() if loss.compares_pairs] == [*ranking, *in_batch]

@@ -5,16 +5,35 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosent.losses.checks import check_classes, check_targets
+from cosent.losses.cosent import cosent_loss
 
 
-def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy_loss(logits: Tensor, labels: Tensor, label_smoothing_factor: float = 0.0) -> Tensor:
     """`mean of logsumexp(logits[i]) - logits[i, labels[i]]`: logits (batch, classes), labels (batch,), whole numbers.
+
+    A `label_smoothing_factor` of the target is spread over all classes in equal parts, the label keeps the rest.
 
     Raises `ValueError`: shapes that do not fit, an empty batch, a label that is not an integer in 0..classes - 1.
     Source: https://arxiv.org/abs/1908.10084, section 3 (classification objective); for a cross-encoder of two classes
     https://kexue.fm/archives/9341.
     """
-    return F.cross_entropy(*check_classes(logits, labels, logits.shape[-1]))
+    logits, classes = check_classes(logits, labels, logits.shape[-1])
+    return F.cross_entropy(logits, classes, label_smoothing=label_smoothing_factor)
+
+
+def sbert_loss(
+    logits: Tensor,
+    labels: Tensor,
+    scores: Tensor | None = None,
+    label_smoothing_factor: float = 0.0,
+    cosent_weight: float = 0.0,
+) -> Tensor:
+    """`cross_entropy_loss(logits, labels) + cosent_weight * cosent_loss(scores, labels)`, scores (batch,), cosines.
+
+    CoSENT keeps the cosines, which are what serves, in the order of the classes that the head learns.
+    """
+    loss = cross_entropy_loss(logits, labels, label_smoothing_factor)
+    return loss if scores is None else loss + cosent_weight * cosent_loss(scores, labels)
 
 
 def binary_cross_entropy_loss(scores: Tensor, labels: Tensor) -> Tensor:
