@@ -92,7 +92,7 @@ class CorpusSampler(Sampler[int]):
             own = order[corpus == number]
             if self.groups is not None:
                 order[corpus == number] = keep_together(own, self.groups[own], self.pool)
-            else:
+            elif self.labels is not None:
                 order[corpus == number] = mix_labels(own, self.labels[own], self.pool, generator)
         yield from order.tolist()
 

@@ -133,18 +133,18 @@ class Grades(NamedTuple):
     Args:
         order: the rows, shape `(batch,)`.
         grade: number of the grade of each sorted row, ascending.
-        count: number of grades.
+        number: of grades.
         group: group of each grade, shape `(grades,)`; None for a single one.
     """
 
     order: Tensor
     grade: Tensor
-    count: int
+    number: int
     group: Tensor | None
 
     def sums(self, x: Tensor) -> Tensor:
         """Logsumexp of sorted rows by grade: (batch,) -> (grades,)."""
-        return _group_logsumexp(x, self.grade, self.count)
+        return _group_logsumexp(x, self.grade, self.number)
 
     def lower(self, sums: Tensor, ties: bool = False) -> Tensor:
         """Logsumexp over all lower grades of a group, with `ties` its own too: (grades,) -> (grades,)."""

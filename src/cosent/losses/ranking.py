@@ -72,7 +72,7 @@ def hinge_loss(scores: Tensor, labels: Tensor, groups: Tensor | None = None, mar
     x = as_float64(scores)[grades.order]
     group = torch.zeros_like(grades.grade) if grades.group is None else grades.group[grades.grade]
     total = x.sum() * 0  # a gradient for a batch of one grade
-    for bit in range((grades.count - 1).bit_length() if grades.count else 0):
+    for bit in range((grades.number - 1).bit_length() if grades.number else 0):
         prefix = torch.stack((group, grades.grade >> (bit + 1)))  # (2, batch)
         cell = F.pad((prefix[:, 1:] != prefix[:, :-1]).any(0).cumsum(0), (1, 0))
         order = x.argsort()
