@@ -60,12 +60,13 @@ def test_gradients_are_those_of_the_formulas():
 def test_table_of_losses_holds_its_promises():
     """Fails if a recipe's loss name runs another loss, or the trainer feeds it the wrong thing."""
     inputs = {"scores": torch.rand(6), "embeddings": torch.randn(6, 2, 4), "logits": torch.randn(6, 5)}
-    other_names = {"sbert_joint": "joint_cross_entropy_loss"}
+    other_names = {"sbert": "cross_entropy_loss", "sbert_joint": "joint_cross_entropy_loss"}
     other_names |= {"ce": "cross_entropy_loss", "ce3": "cross_entropy_loss", "bce": "binary_cross_entropy_loss"}
     other_names |= {"simcse": "infonce_loss", "sbert_regression": "cosine_squared_loss"}
     for name, loss in LOSSES.items():
         targets = [torch.tensor([0, 1, 0, 1, 1, 0])]
         targets += [torch.arange(12).view(6, 2)] if loss.compares_sentences else []
+        targets += [inputs[loss.also_reads]] if loss.also_reads else []
         result, gradient = loss_and_gradient(loss.function, inputs[loss.reads], *targets)
         assert result.shape == () and gradient.norm() > 0, name
         assert loss.function.__name__ == other_names.get(name, f"{name}_loss")

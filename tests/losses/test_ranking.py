@@ -3,11 +3,13 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck
 
-from cosent.losses.classification import cross_entropy_loss, sbert_loss
+from cosent.data.manifest import Manifest
+from cosent.losses.classification import cross_entropy_loss, sbert_cosent_loss
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.ranking import (
     hinge_loss,
@@ -17,6 +19,7 @@ from cosent.losses.ranking import (
     listnet_loss,
     ranknet_loss,
 )
+from cosent.training.objective import loss_targets
 from tests.losses.gradients import loss_and_gradient
 
 LOSSES = [cosent_loss, ranknet_loss, hinge_loss, lambda_rank_loss, list_ce_loss, listmle_loss, listnet_loss]
@@ -256,9 +259,15 @@ def test_sbert_with_a_ranking_term():
     smooth = cross_entropy_loss(logits, labels, label_smoothing_factor=0.2).item()
     assert smooth == pytest.approx((LN2 + 0.9 * math.log(4 / 3) + 0.1 * math.log(4)) / 2)
     scores = torch.tensor([0.3, 0.2])
-    both = sbert_loss(logits, labels, scores, label_smoothing_factor=0.2, cosent_weight=0.5)
+    both = sbert_cosent_loss(logits, labels, scores, cosent_weight=0.5, label_smoothing_factor=0.2, scale=20.0)
     assert both.item() == pytest.approx(smooth + 0.5 * math.log1p(math.exp(2)))
-    assert sbert_loss(logits, labels) == cross_entropy_loss(logits, labels)
+    manifest = Manifest("stsb", "graded", 0.0, 5.0, {}, {})
+    grades = np.arange(0, 5.01, 0.25, dtype=np.float32)
+    for classes in (2, 3, 5, 6):
+        shares, expected = (loss_targets(name, grades, manifest, classes) for name in ("sbert_cosent", "sbert"))
+        logits = torch.randn(len(grades), classes)
+        value = sbert_cosent_loss(logits, torch.from_numpy(shares), torch.zeros(len(grades)), cosent_weight=0.0)
+        assert value == cross_entropy_loss(logits, torch.from_numpy(expected))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

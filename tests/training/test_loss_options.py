@@ -125,10 +125,10 @@ def test_values_of_a_schedule():
 
 def test_sentence_bert_reads_cosines_too(train, queries, tiny_model):
     """Fails if the term of CoSENT has no gradient, or parts of a cached batch lose it."""
-    flags, term = ("--loss", "sbert", *SGD), ("--cosent_weight", "0.5")
-    plain, both = train(queries, *flags, output="plain"), train(queries, *flags, *term, output="both")
+    sbert, term = ("--loss", "sbert", *SGD), ("--loss", "sbert_cosent", "--cosent_weight", "0.5", *SGD)
+    plain, both = train(queries, *sbert, output="plain"), train(queries, *term, output="both")
     cached = ("--per_device_train_batch_size", "4", "--cached_batch_size", "16")
-    parts = train(queries, *flags, *term, *cached, output="parts")
+    parts = train(queries, *term, *cached, output="parts")
     assert apart(plain, both, tiny_model) > 0.1 and apart(both, parts, tiny_model) < 1e-4
 
 
@@ -153,7 +153,7 @@ def test_options_that_do_nothing_are_refused(train, queries, make_corpus):
         ("--loss", "hinge", "--scale", "2"): "--scale .*--loss hinge",
         ("--loss", "hinge", "--scale_end", "2"): "--scale_end .*--loss hinge",
         ("--loss", "sbert_joint", "--label_smoothing_factor", "0.1"): "--label_smoothing_factor .*sbert_joint",
-        ("--cosent_weight", "1"): "--cosent_weight .*--loss cosent",
+        ("--cosent_weight", "1", "--loss", "sbert"): "--cosent_weight .*--loss sbert",
         ("--loss", "listnet", "--margin", "1"): "--margin .*--loss listnet",
         ("--top_k", "0"): "--top_k .* 0",
         ("--curriculum", "1"): "--curriculum .* 1",

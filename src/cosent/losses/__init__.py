@@ -11,7 +11,7 @@ from cosent.losses.classification import (
     cross_entropy_loss,
     joint_cross_entropy_loss,
     mse_loss,
-    sbert_loss,
+    sbert_cosent_loss,
 )
 from cosent.losses.cosent import LOGIT_SCALE, cosent_loss
 from cosent.losses.cosine import (
@@ -41,6 +41,7 @@ class Loss(NamedTuple):
         function: `(values of the kind in reads, labels, **hyper-parameters) -> scalar`; with `compares_sentences`
             `(embeddings, labels, groups, **hyper-parameters)`. What a model or a batch has is passed by its name.
         reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits` (batch, classes).
+        also_reads: another of these.
         compares_pairs: whether pairs of a batch are ranked against one another. Then a batch without
             `has_ordered_pair` teaches nothing, and the loss of a batch is not the mean of the losses of its parts.
         compares_sentences: whether those of different pairs are compared too. Then pairs of one label can teach, and
@@ -57,6 +58,7 @@ class Loss(NamedTuple):
     towers: tuple[str, ...] = ("bi_encoder",)
     classes: int = 1
     tower_defaults: Mapping[str, Mapping[str, float]] = {}
+    also_reads: str | None = None
 
 
 def ranks_pairs(function: Callable[..., Tensor], **for_logits: float) -> Loss:
@@ -81,7 +83,8 @@ LOSSES = {
     "cosent_infonce": Loss(cosent_infonce_loss, "embeddings", compares_pairs=True, compares_sentences=True),
     "infonce": Loss(infonce_loss, "embeddings", compares_pairs=True, compares_sentences=True),
     "simcse": Loss(infonce_loss, "embeddings", compares_pairs=True, compares_sentences=True),  # each sentence twice
-    "sbert": Loss(sbert_loss, "logits"),
+    "sbert": Loss(cross_entropy_loss, "logits"),
+    "sbert_cosent": Loss(sbert_cosent_loss, "logits", also_reads="scores"),
     "sbert_regression": Loss(cosine_squared_loss, "scores"),
     "sbert_joint": Loss(joint_cross_entropy_loss, "logits"),
     "ce": Loss(cross_entropy_loss, "logits", towers=("cross_encoder",), classes=2),

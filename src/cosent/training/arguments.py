@@ -87,7 +87,7 @@ class LossArguments:
     loss: str = option("cosent", "Name of the loss.", LOSSES)
     scale: float | None = option(
         None,
-        f"cosent..., angle, infonce, simcse, ranknet, lambda_rank, list...: inverse temperature; default "
+        f"cosent..., angle, infonce, simcse, ranknet, lambda_rank, list..., sbert_cosent: inverse temperature; default "
         f"{COSINE_SCALE:g}, for logits {LOGIT_SCALE:g}.",
     )
     scale_end: float | None = option(None, "Losses with a scale: its value at the end; it changes linearly over steps.")
@@ -109,7 +109,7 @@ class LossArguments:
         "cosent of a bi_encoder: share of the pairs of a batch, the easiest by |label - cosine|, that are compared at "
         "the start; it rises linearly to all of them by half of the training.",
     )
-    cosent_weight: float | None = option(None, "sbert: weight of CoSENT on the classes next to the cross entropy.")
+    cosent_weight: float | None = option(None, "sbert_cosent: weight of CoSENT next to the cross entropy of the head.")
     floor: float | None = option(None, "cosine_floor: cosine below which the loss of a negative pair is constant.")
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair has no loss.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
@@ -120,11 +120,11 @@ class LossArguments:
         None, "cosent_in_batch: weight of all in-batch negatives, relative to the pairs of the batch."
     )
     features: list[str] | None = option(
-        None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
+        None, "sbert, sbert_cosent: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )
 
     sbert_classes: int | None = option(
-        None, "sbert: classes of graded labels, equal parts of their range; default 2, as in the source."
+        None, "sbert, sbert_cosent: classes of graded labels, equal parts of their range; default 2, as in the source."
     )
 
     def parameters(self) -> dict[str, float]:

@@ -68,6 +68,7 @@ class Objective:
 
 # The one kind of label that a classifier of pairs can learn, and the losses for other kinds.
 ONLY_KIND = {"ce": ("binary", "cosent, bce or mse"), "ce3": ("nli", "ce, bce or cosent")}
+WITH_CLASSES = ("sbert", "sbert_cosent")  # of graded labels
 ABOVE_0 = ("scale", "scale_end", "negative_weight", "contrastive_weight", "top_k", "focal_gamma", "cosent_weight")
 SHARES = ("curriculum", "label_smoothing_factor")
 ON_COSINES = ("focal_gamma", "curriculum")  # logits have no fixed distance to labels
@@ -90,7 +91,7 @@ def build_objective(
             None for the default of the loss.
         manifests: manifests of the training corpora.
         tower: tower of the model.
-        sbert_classes: classes of `sbert` on graded labels; None for 2.
+        sbert_classes: classes of `WITH_CLASSES` on graded labels; None for 2.
     """
     check_tower(name, tower)
     chosen = LOSSES[name]
@@ -109,13 +110,12 @@ def build_objective(
     classes = chosen.classes if tower == "cross_encoder" else 0
     if tower == "bi_encoder" and chosen.reads == "logits":
         classes = 5 if name == "sbert_joint" else 3 if manifests[0].label_kind == "nli" else sbert_classes or 2
-    if sbert_classes is not None and (name != "sbert" or manifests[0].label_kind in ("binary", "nli")):
-        raise InputError("--sbert_classes is for --loss sbert on graded labels. Leave it out.")
+    if sbert_classes is not None and (name not in WITH_CLASSES or manifests[0].label_kind in ("binary", "nli")):
+        raise InputError("--sbert_classes is for --loss sbert and sbert_cosent on graded labels. Leave it out.")
     if sbert_classes is not None and sbert_classes < 2:
         raise InputError(f"--sbert_classes must be at least 2, got {sbert_classes}.")
-    also_reads = "scores" if "cosent_weight" in given else None
     bias = name != "sbert_joint"
-    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias, also_reads, schedules)
+    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias, chosen.also_reads, schedules)
 
 
 def check_tower(name: str, tower: str) -> None:
@@ -166,9 +166,9 @@ def check_labels(name: str, manifests: list[Manifest]) -> None:
             f"--loss sbert_joint trains one head on similarity and NLI pairs, got {', '.join(kinds)} labels only. "
             "Name both kinds, e.g. --corpus lcqmc nli, or use --loss sbert."
         )
-    if name == "sbert" and len(manifests) > 1:
+    if name in WITH_CLASSES and len(manifests) > 1:
         raise InputError(
-            "--loss sbert makes one class of every label, and the labels of several corpora mean different things. "
+            f"--loss {name} makes one class of every label, and the labels of several corpora mean different things. "
             "Use --loss sbert_joint (similarity and NLI pairs), --loss cosent, or one corpus."
         )
 
