@@ -87,7 +87,7 @@ class StudentTrainingArguments(PairTrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        for flag in ("on_collapse", "balanced_batches", "local_comparisons"):
+        for flag in ("on_collapse", "balanced_batches", "local_comparisons", "label_smoothing_factor"):
             if getattr(self, flag):
                 raise InputError(f"--{flag} does nothing for students yet. Leave it out.")
         if self.metric_for_best_model not in (None, "spearman"):

@@ -43,7 +43,8 @@ def main(
     corpora = corpora_of_run(data_args, loss, args.seed)
     set_selection(args, corpora.selecting)
     manifests = [corpus.manifest for corpus in corpora.training]
-    objective = build_objective(loss, loss_args.parameters(), manifests, tower, loss_args.sbert_classes)
+    parameters = loss_args.parameters() | {"label_smoothing_factor": args.label_smoothing_factor or None}
+    objective = build_objective(loss, parameters, manifests, tower, loss_args.sbert_classes)
 
     set_seed(args.seed)
     model = build_model(model_args, loss_args.features, objective, corpora.max_length(tower), args.seed)
@@ -53,7 +54,8 @@ def main(
 
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
         train_pairs = training_set(
-            corpora.training, TOWERS[tower].dataset, encoder, prefixes, loss, data_args, objective.classes
+            *(corpora.training, TOWERS[tower].dataset, encoder, prefixes, loss, data_args),
+            *(objective.classes, loss_args.compare_within),
         )
         sets = corpora.evaluation_sets(tower, encoder, prefixes)
         if retrieval_args.retrieval and tower == "bi_encoder":

@@ -118,8 +118,8 @@ class PairDataset(torch.utils.data.Dataset):
     Args:
         labels: targets for the loss, float32 of shape `(pairs,)`; default: the labels of the rows.
         prefixes: the prompts of both sides.
-        groups: result of `sentence_groups`, for losses that compare sentences of different pairs; then the fourth item
-            of a pair.
+        groups: the last item of a pair: result of `sentence_groups`, `(pairs, 2)`, for losses that compare sentences of
+            different pairs; or the group within which a pair is compared, `(pairs,)`.
 
     Attributes:
         truncated: how many of `sequences` (counted in `unit`) were longer than the maximum and lost their end.
@@ -154,8 +154,15 @@ class PairDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> tuple:
         first, second = (ids[offsets[index] : offsets[index + 1]] for ids, offsets in self.columns)
-        pair = first, second, self.labels[index]
+        return self.with_group((first, second, self.labels[index]), index)
+
+    def with_group(self, pair: tuple, index: int) -> tuple:
         return pair if self.groups is None else (*pair, self.groups[index])
+
+    @property
+    def compares_within(self) -> bool:
+        """Whether groups are those of pairs, which should share a batch."""
+        return self.groups is not None and self.groups.ndim == 1
 
 
 class JoinedPairDataset(PairDataset):
@@ -168,9 +175,10 @@ class JoinedPairDataset(PairDataset):
     def sequences(self) -> int:
         return len(self)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32, np.float32]:
+    def __getitem__(self, index: int) -> tuple:
         (ids, offsets), first_tokens = self.columns
-        return ids[offsets[index] : offsets[index + 1]], first_tokens[index], self.labels[index]
+        pair = ids[offsets[index] : offsets[index + 1]], first_tokens[index], self.labels[index]
+        return self.with_group(pair, index)
 
 
 def tokenized(
@@ -264,9 +272,7 @@ class PairCollator:
         padded = pad([ids for first, second, *_ in pairs for ids in (first, second)], self.pad_token_id)
         batch = {name: tensor.view(len(pairs), 2, -1) for name, tensor in padded.items()}
         batch |= skipped(self.prefixes, len(pairs))
-        if len(pairs[0]) > 3:
-            batch["groups"] = torch.from_numpy(np.stack([groups for *_, groups in pairs]))
-        return batch | {"labels": torch.tensor([label for _, _, label, *_ in pairs], dtype=torch.float32)}
+        return batch | targets_of(pairs)
 
 
 @dataclass
@@ -291,12 +297,20 @@ class JoinedPairCollator:
         return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
-        batch = pad([ids for ids, _, _ in pairs], self.pad_token_id)
+        batch = pad([ids for ids, *_ in pairs], self.pad_token_id)
         if self.segments:
-            first_tokens = torch.tensor([int(first) for _, first, _ in pairs])[:, None]
+            first_tokens = torch.tensor([int(first) for _, first, *_ in pairs])[:, None]
             is_second = torch.arange(batch["input_ids"].shape[1]) >= first_tokens
             batch["token_type_ids"] = is_second * batch["attention_mask"]
-        return batch | {"labels": torch.tensor([label for _, _, label in pairs], dtype=torch.float32)}
+        return batch | targets_of(pairs)
+
+
+def targets_of(pairs: list[tuple]) -> dict[str, torch.Tensor]:
+    """`labels` (batch,) of collated pairs and, if they have a fourth item, `groups`, int64 (batch,) or (batch, 2)."""
+    targets = {"labels": torch.tensor([label for _, _, label, *_ in pairs], dtype=torch.float32)}
+    if len(pairs[0]) > 3:
+        targets["groups"] = torch.from_numpy(np.stack([groups for *_, groups in pairs]))
+    return targets
 
 
 def pad(sequences: list[np.ndarray], pad_token_id: int) -> dict[str, torch.Tensor]:

@@ -73,3 +73,11 @@ def check_groups(groups: Tensor, embeddings: Tensor) -> None:
             f"Expected whole numbers as groups (batch, 2) for embeddings {tuple(embeddings.shape)}, got {groups.dtype} "
             f"{tuple(groups.shape)}. Pass a number per sentence."
         )
+
+
+def check_pair_groups(groups: Tensor | None, labels: Tensor) -> None:
+    if groups is not None and (groups.shape != labels.shape or groups.is_floating_point()):
+        raise ValueError(
+            f"Expected whole numbers as groups (batch,) for labels {tuple(labels.shape)}, got {groups.dtype} "
+            f"{tuple(groups.shape)}. Pass a number per pair."
+        )

@@ -8,6 +8,7 @@ from transformers import TrainingArguments
 
 from cosent.cli import HIDDEN, option, refuse_below_1, refuse_negative
 from cosent.compute.onednn import has_bfloat16
+from cosent.data.groups import WITHIN
 from cosent.data.retrieval import RetrievalArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -86,9 +87,29 @@ class LossArguments:
     loss: str = option("cosent", "Name of the loss.", LOSSES)
     scale: float | None = option(
         None,
-        f"cosent..., angle, infonce, simcse: inverse temperature; default {COSINE_SCALE:g}, for logits "
-        f"{LOGIT_SCALE:g}.",
+        f"cosent..., angle, infonce, simcse, ranknet, lambda_rank, list..., sbert_cosent: inverse temperature; default "
+        f"{COSINE_SCALE:g}, for logits {LOGIT_SCALE:g}.",
     )
+    scale_end: float | None = option(None, "Losses with a scale: its value at the end; it changes linearly over steps.")
+    compare_within: str | None = option(
+        None,
+        "cosent, ranknet, hinge, lambda_rank, list...: compare only pairs with the same first sentence (query), or "
+        "that share a sentence, also by others (sentence); pairs without another one to compare are not read.",
+        WITHIN,
+    )
+    margin: float | None = option(
+        None, "cosent, ranknet, hinge: scores should differ by this times the difference of labels, scaled to 0..1."
+    )
+    top_k: int | None = option(None, "cosent: compare each pair with this many of lower labels, the hardest ones.")
+    focal_gamma: float | None = option(
+        None, "cosent of a bi_encoder: a pair weighs |label - cosine| to this power; labels scaled to 0..1."
+    )
+    curriculum: float | None = option(
+        None,
+        "cosent of a bi_encoder: share of the pairs of a batch, the easiest by |label - cosine|, that are compared at "
+        "the start; it rises linearly to all of them by half of the training.",
+    )
+    cosent_weight: float | None = option(None, "sbert_cosent: weight of CoSENT next to the cross entropy of the head.")
     floor: float | None = option(None, "cosine_floor: cosine below which the loss of a negative pair is constant.")
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair has no loss.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
@@ -99,11 +120,11 @@ class LossArguments:
         None, "cosent_in_batch: weight of all in-batch negatives, relative to the pairs of the batch."
     )
     features: list[str] | None = option(
-        None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
+        None, "sbert, sbert_cosent: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )
 
     sbert_classes: int | None = option(
-        None, "sbert: classes of graded labels, equal parts of their range; default 2, as in the source."
+        None, "sbert, sbert_cosent: classes of graded labels, equal parts of their range; default 2, as in the source."
     )
 
     def parameters(self) -> dict[str, float]:
@@ -177,8 +198,6 @@ class PairTrainingArguments(TrainingArguments):
         for flag in ("bf16_full_eval", "fp16_full_eval"):
             if getattr(self, flag):
                 raise InputError(f"--{flag} would convert the trained weights to half precision. Leave it out.")
-        if self.label_smoothing_factor:
-            raise InputError("--label_smoothing_factor does nothing here. Leave it out.")
         refuse_sharding_flags(self)
         if self.train_sampling_strategy == "group_by_length":
             raise InputError(

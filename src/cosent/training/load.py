@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset
 
 from cosent.cli import refuse_changed
 from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset
-from cosent.data.groups import sentence_groups, share_of_known_similar
+from cosent.data.groups import comparison_groups, sentence_groups, share_of_known_similar
 from cosent.data.pairs import (
     JoinedPairCollator,
     JoinedPairDataset,
@@ -141,6 +141,7 @@ def training_set(
     loss: str,
     args: DataArguments,
     classes: int = 2,
+    compare_within: str | None = None,
 ) -> PairDataset | ConcatDataset:
     """Training pairs with the targets of the loss.
 
@@ -154,8 +155,10 @@ def training_set(
         rows, manifest = corpus.splits["train"], corpus.manifest
         rows = random_negatives(rows, manifest) if args.random_negatives else rows
         rows = simcse_pairs([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
-        targets = loss_targets(loss, labels_of(rows), manifest, classes)
         groups = None
+        if compare_within is not None:
+            rows, groups = compared_rows(rows, compare_within, manifest.name)
+        targets = loss_targets(loss, labels_of(rows), manifest, classes)
         if LOSSES[loss].compares_sentences:
             groups = sentence_groups(rows, manifest.similar_from)
             check_in_batch_negatives(manifest.name, loss, groups)
@@ -172,6 +175,18 @@ def training_set(
         parts["--text"] = [tokenised("--text", rows, dataset, encoder, prefixes, groups=sentence_groups(rows, 1.0))]
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
     return groups[0] if len(groups) == 1 else ConcatDataset(groups)
+
+
+def compared_rows(rows, within: str, name: str):
+    """The rows that are compared with another one of their group, and their groups; says how many there are."""
+    kept, groups = comparison_groups(rows, within)
+    if not len(kept):
+        raise InputError(
+            f"--compare_within {within}: no group of pairs of {name} train has two different labels. Leave it out, or "
+            "prepare several pairs of a query."
+        )
+    logger.info("%s train: %d of %d pairs have another label in their group and are read.", name, len(kept), len(rows))
+    return rows.select(kept), groups
 
 
 def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:

@@ -1,9 +1,10 @@
 """Objective of a run: a loss with bound parameters, checked against the labels of its corpora."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +29,29 @@ class Objective:
             different labels teaches nothing.
         classes: number of logits of a bi-encoder's head, 0 for a loss that reads none, or of a cross-encoder.
         bias: whether a bi-encoder's head has a bias; the joint model of kexue.fm 8541 has none.
+        also_reads: a second output that the loss takes by its name.
+        schedules: parameters of the loss that change linearly: name -> value at the start, value at the end, and the
+            share of the training after which it is reached.
     """
 
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    loss: Callable[..., torch.Tensor]
     reads: str
     compares_pairs: bool
     classes: int = 0
     bias: bool = True
+    also_reads: str | None = None
+    schedules: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> list[str]:
+        return [name for name in (self.reads, self.also_reads) if name is not None]
+
+    def scheduled(self, progress: float) -> dict[str, float]:
+        """Parameters of the loss for a batch of the training, of which the share `progress` is over."""
+        return {
+            name: start + (end - start) * min(1.0, progress / share)
+            for name, (start, end, share) in self.schedules.items()
+        }
 
     def head(self, hidden_size: int, features: list[str] | None, seed: int) -> torch.nn.Module | None:
         """A fresh head of a bi-encoder on `u`, `v`, `|u-v|` by default, or None for a loss that reads no logits."""
@@ -51,12 +68,17 @@ class Objective:
 
 # The one kind of label that a classifier of pairs can learn, and the losses for other kinds.
 ONLY_KIND = {"ce": ("binary", "cosent, bce or mse"), "ce3": ("nli", "ce, bce or cosent")}
-ABOVE_0 = ("scale", "negative_weight", "contrastive_weight")
+WITH_CLASSES = ("sbert", "sbert_cosent")  # of graded labels
+ABOVE_0 = ("scale", "scale_end", "negative_weight", "contrastive_weight", "top_k", "focal_gamma", "cosent_weight")
+SHARES = ("curriculum", "label_smoothing_factor")
+ON_COSINES = ("focal_gamma", "curriculum")  # logits have no fixed distance to labels
+NO_FLAGS = ("scores", "logits", "embeddings", "labels", "groups", "weights")  # from the model or the batch
+ALL_BY = 0.5  # of the training: from then on a curriculum compares all pairs
 
 
 def build_objective(
     name: str,
-    parameters: dict[str, float],
+    parameters: dict[str, Any],
     manifests: list[Manifest],
     tower: str = "bi_encoder",
     sbert_classes: int | None = None,
@@ -65,25 +87,35 @@ def build_objective(
 
     Args:
         name: a key of `LOSSES`.
-        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`; None for the default of the loss.
+        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`, also `scale_end` and `compare_within`;
+            None for the default of the loss.
         manifests: manifests of the training corpora.
         tower: tower of the model.
-        sbert_classes: classes of `sbert` on graded labels; None for 2.
+        sbert_classes: classes of `WITH_CLASSES` on graded labels; None for 2.
     """
     check_tower(name, tower)
     chosen = LOSSES[name]
     given = {key: value for key, value in parameters.items() if value is not None}
-    check_parameters(name, given)
+    check_parameters(name, given, tower)
     check_labels(name, manifests)
+    end = given.pop("scale_end", None)
+    given.pop("compare_within", None)  # for the data
     loss = partial(chosen.function, **{**chosen.tower_defaults.get(tower, {}), **given})
+    schedules = {}
+    if end is not None:
+        start = loss.keywords.get("scale", inspect.signature(chosen.function).parameters["scale"].default)
+        schedules["scale"] = (start, end, 1.0)
+    if "curriculum" in given:
+        schedules["curriculum"] = (given["curriculum"], 1.0, ALL_BY)
     classes = chosen.classes if tower == "cross_encoder" else 0
     if tower == "bi_encoder" and chosen.reads == "logits":
         classes = 5 if name == "sbert_joint" else 3 if manifests[0].label_kind == "nli" else sbert_classes or 2
-    if sbert_classes is not None and (name != "sbert" or manifests[0].label_kind in ("binary", "nli")):
-        raise InputError("--sbert_classes is for --loss sbert on graded labels. Leave it out.")
+    if sbert_classes is not None and (name not in WITH_CLASSES or manifests[0].label_kind in ("binary", "nli")):
+        raise InputError("--sbert_classes is for --loss sbert and sbert_cosent on graded labels. Leave it out.")
     if sbert_classes is not None and sbert_classes < 2:
         raise InputError(f"--sbert_classes must be at least 2, got {sbert_classes}.")
-    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias=name != "sbert_joint")
+    bias = name != "sbert_joint"
+    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias, chosen.also_reads, schedules)
 
 
 def check_tower(name: str, tower: str) -> None:
@@ -96,19 +128,27 @@ def check_tower(name: str, tower: str) -> None:
         )
 
 
-def check_parameters(name: str, given: dict[str, float]) -> None:
-    """Refuses parameters that a loss does not have, and those that must be positive."""
-    targets = 2 if LOSSES[name].compares_sentences else 1  # behind the values that the loss reads
-    accepted = list(inspect.signature(LOSSES[name].function).parameters)[1 + targets :]
+def check_parameters(name: str, given: dict[str, Any], tower: str) -> None:
+    """Refuses parameters that a loss does not have, and values out of range."""
+    parameters = inspect.signature(LOSSES[name].function).parameters
+    unused = NO_FLAGS if tower == "bi_encoder" else NO_FLAGS + ON_COSINES
+    accepted = [key for key in parameters if key not in unused]
+    accepted += ["scale_end"] * ("scale" in parameters)
+    accepted += ["compare_within"] * ("groups" in parameters and not LOSSES[name].compares_sentences)
     for key in given:
         if key not in accepted:
             raise InputError(
-                f"--{key} does nothing for --loss {name}, which has {', '.join(accepted) or 'no parameters'}. "
-                "Leave it out."
+                f"--{key} does nothing for --tower {tower} --loss {name}, which has "
+                f"{', '.join(accepted) or 'no parameters'}. Leave it out."
             )
     for key in ABOVE_0:
         if given.get(key, 1.0) <= 0:
             raise InputError(f"--{key} must be above 0, got {given[key]:g}.")
+    for key in SHARES:
+        if not 0 < given.get(key, 0.5) < 1:
+            raise InputError(f"--{key} must be above 0 and below 1, got {given[key]:g}.")
+    if given.get("margin", 0.0) < 0:
+        raise InputError(f"--margin must not be negative, got {given['margin']:g}.")
 
 
 def check_labels(name: str, manifests: list[Manifest]) -> None:
@@ -126,9 +166,9 @@ def check_labels(name: str, manifests: list[Manifest]) -> None:
             f"--loss sbert_joint trains one head on similarity and NLI pairs, got {', '.join(kinds)} labels only. "
             "Name both kinds, e.g. --corpus lcqmc nli, or use --loss sbert."
         )
-    if name == "sbert" and len(manifests) > 1:
+    if name in WITH_CLASSES and len(manifests) > 1:
         raise InputError(
-            "--loss sbert makes one class of every label, and the labels of several corpora mean different things. "
+            f"--loss {name} makes one class of every label, and the labels of several corpora mean different things. "
             "Use --loss sbert_joint (similarity and NLI pairs), --loss cosent, or one corpus."
         )
 

@@ -300,7 +300,10 @@ class PairTrainer(EvaluatingTrainer):
         adapter: Adapter | None = None,
         **kwargs,
     ):
+        args = kwargs["args"]
+        smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0  # Trainer's own looks for a config
         super().__init__(**kwargs)
+        args.label_smoothing_factor = smoothing  # of the loss
         if self.args.torch_compile and self.model.packing:
             raise InputError(
                 "--torch_compile compiles a model for each shape of its inputs, and packed batches have a new one at "
@@ -427,11 +430,12 @@ class PairTrainer(EvaluatingTrainer):
 
     def read(self, outputs: Outputs) -> Outputs:
         """The model's outputs that the loss reads: tensors with the same number of rows per pair."""
-        return {self.objective.reads: outputs[self.objective.reads]}
+        return {name: outputs[name] for name in self.objective.outputs}
 
     def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
         """The loss of the complete batch, over all ranks and parts; computed again if the batch is repeated."""
-        loss = self.objective.loss(read[self.objective.reads], *targets.values())
+        progress = self.state.global_step / max(1, self.state.max_steps)
+        loss = self.objective.loss(**read, **targets, **self.objective.scheduled(progress))
         if self.objective.compares_pairs:  # with groups, one label can teach, and what taught nothing is exactly 0
             self.has_order = loss.detach() != 0 if "groups" in targets else has_ordered_pair(targets["labels"])
         return loss
