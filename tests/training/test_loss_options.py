@@ -158,6 +158,11 @@ def test_options_that_do_nothing_are_refused(train, queries, make_corpus):
         ("--top_k", "0"): "--top_k .* 0",
         ("--curriculum", "1"): "--curriculum .* 1",
         ("--margin=-0.1",): "--margin .*-0.1",
+        ("--guide", "mini"): "--guide .*--loss cosent",
+        ("--mask_margin", "0.1"): "--mask_margin .*--loss cosent",
+        ("--loss", "sbert", "--matryoshka_dims", "4"): "--matryoshka_dims .*--loss sbert",
+        ("--matryoshka_dims", "4", "4096"): "--matryoshka_dims 4096",
+        ("--matryoshka_dims", "0"): "--matryoshka_dims .* 0",
         (*WITHIN, "--balanced_batches", "true"): "--balanced_batches .*--compare_within",
     }
     for flags, words in cases.items():
@@ -167,3 +172,16 @@ def test_options_that_do_nothing_are_refused(train, queries, make_corpus):
     with pytest.raises(InputError, match="--compare_within query: .*lonely"):
         train(lonely, *WITHIN)
     assert torch.is_grad_enabled()
+
+
+def test_a_guide_a_mask_and_widths_reach_the_loss(train, queries, tiny_model, monkeypatch):
+    """Fails if a flag of in-batch losses trains as if it were absent, alone or in parts of a cached batch."""
+    flags = ("--loss", "cosent_in_batch", "--negative_weight", "5", *SGD)
+    options = {"plain": (), "mask": ("--mask_margin", "0"), "widths": ("--matryoshka_dims", "4", "8")}
+    options["guide"] = ("--guide", "mini")
+    runs = {name: train(queries, *flags, *option, output=name) for name, option in options.items()}
+    assert len({(run / "model.safetensors").read_bytes() for run in runs.values()}) == len(runs)
+    cached = ("--per_device_train_batch_size", "4", "--cached_batch_size", "16")
+    for name in ("widths", "guide"):
+        parts = train(queries, *flags, *options[name], *cached, output=f"{name} in parts")
+        assert apart(runs[name], parts, tiny_model) < 1e-4

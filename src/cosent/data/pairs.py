@@ -118,17 +118,20 @@ class PairDataset(torch.utils.data.Dataset):
     Args:
         labels: targets for the loss, float32 of shape `(pairs,)`; default: the labels of the rows.
         prefixes: the prompts of both sides.
-        groups: the last item of a pair: result of `sentence_groups`, `(pairs, 2)`, for losses that compare sentences of
-            different pairs; or the group within which a pair is compared, `(pairs,)`.
+        groups: the fourth item of a pair: result of `sentence_groups`, `(pairs, 2)`, for losses that compare sentences
+            of different pairs; or the group within which a pair is compared, `(pairs,)`.
 
     Attributes:
         truncated: how many of `sequences` (counted in `unit`) were longer than the maximum and lost their end.
         retrieval: what is to be found among their sentences, a `RetrievalTask`; None to measure only scores.
+        guide: another model's vectors of their sentences, `(sentences, width)`, and the places of those of each pair,
+            `(pairs, 2)`; then a pair ends with its two vectors.
     """
 
     tokenize = staticmethod(tokenize_apart)
     unit = "sentences"
     retrieval: Any = None
+    guide: tuple[np.ndarray, np.ndarray] | None = None
 
     def __init__(
         self,
@@ -157,7 +160,8 @@ class PairDataset(torch.utils.data.Dataset):
         return self.with_group((first, second, self.labels[index]), index)
 
     def with_group(self, pair: tuple, index: int) -> tuple:
-        return pair if self.groups is None else (*pair, self.groups[index])
+        pair = pair if self.groups is None else (*pair, self.groups[index])
+        return pair if self.guide is None else (*pair, self.guide[0][self.guide[1][index]])
 
     @property
     def compares_within(self) -> bool:
@@ -306,10 +310,10 @@ class JoinedPairCollator:
 
 
 def targets_of(pairs: list[tuple]) -> dict[str, torch.Tensor]:
-    """`labels` (batch,) of collated pairs and, if they have a fourth item, `groups`, int64 (batch,) or (batch, 2)."""
+    """`labels` (batch,) of collated pairs; of a fourth and fifth item `groups` and `guide`, (batch, ...) of each."""
     targets = {"labels": torch.tensor([label for _, _, label, *_ in pairs], dtype=torch.float32)}
-    if len(pairs[0]) > 3:
-        targets["groups"] = torch.from_numpy(np.stack([groups for *_, groups in pairs]))
+    for name, column in zip(("groups", "guide"), list(zip(*pairs, strict=True))[3:], strict=False):
+        targets[name] = torch.from_numpy(np.stack(column))
     return targets
 
 

@@ -19,7 +19,14 @@ from cosent.losses.cosent import COSINE_SCALE, cosent_loss
 SIMILAR = 0.8  # label of similar sentences and above; in float32, `training.objective.scaled` keeps labels on its side
 
 
-def infonce_loss(embeddings: Tensor, labels: Tensor, groups: Tensor, scale: float = COSINE_SCALE) -> Tensor:
+def infonce_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    groups: Tensor,
+    scale: float = COSINE_SCALE,
+    mask_margin: float | None = None,
+    guide: Tensor | None = None,
+) -> Tensor:
     """Mean cross entropy of finding each sentence of a similar pair by the other one, among those of all pairs.
 
     `mean over similar i of (log(sum over j of exp(scale * cos(u[i], v[j]))) + log(sum over j of exp(scale * cos(u[j],
@@ -28,6 +35,7 @@ def infonce_loss(embeddings: Tensor, labels: Tensor, groups: Tensor, scale: floa
 
     Args:
         scale: inverse temperature.
+        mask_margin, guide: see above.
 
     Raises:
         ValueError: shapes that do not fit, labels outside 0..1.
@@ -36,7 +44,7 @@ def infonce_loss(embeddings: Tensor, labels: Tensor, groups: Tensor, scale: floa
     is that of sentence-transformers' `MultipleNegativesSymmetricRankingLoss` where all pairs are similar, all groups
     differ.
     """
-    cosines, labels, known = compared(embeddings, labels, groups)
+    cosines, labels, known = compared(embeddings, labels, groups, mask_margin, guide)
     similar = (labels >= SIMILAR).nonzero()[:, 0]
     logits = (scale * cosines).masked_fill(known.fill_diagonal_(False), -torch.inf)
     sums = [F.cross_entropy(rows[similar], similar, reduction="sum") for rows in (logits, logits.T)]
@@ -44,7 +52,13 @@ def infonce_loss(embeddings: Tensor, labels: Tensor, groups: Tensor, scale: floa
 
 
 def cosent_in_batch_loss(
-    embeddings: Tensor, labels: Tensor, groups: Tensor, scale: float = COSINE_SCALE, negative_weight: float = 0.1
+    embeddings: Tensor,
+    labels: Tensor,
+    groups: Tensor,
+    scale: float = COSINE_SCALE,
+    negative_weight: float = 0.1,
+    mask_margin: float | None = None,
+    guide: Tensor | None = None,
 ) -> Tensor:
     """CoSENT with in-batch negatives as a grade below all labels: every pair of the batch should score higher.
 
@@ -56,11 +70,12 @@ def cosent_in_batch_loss(
     Args:
         scale: inverse temperature.
         negative_weight: greater than 0.
+        mask_margin, guide: see above.
 
     Raises:
         ValueError: shapes that do not fit, labels outside 0..1.
     """
-    cosines, labels, known = compared(embeddings, labels, groups)
+    cosines, labels, known = compared(embeddings, labels, groups, mask_margin, guide)
     scores, negatives = cosines.diagonal(), cosines[~known]
     weight = negative_weight * max(1, len(scores)) / max(1, len(negatives))
     below = (scale * negatives).logsumexp(0) + math.log(weight)
@@ -73,24 +88,40 @@ def cosent_infonce_loss(
     groups: Tensor,
     scale: float = COSINE_SCALE,
     contrastive_weight: float = 1.0,
+    mask_margin: float | None = None,
+    guide: Tensor | None = None,
 ) -> Tensor:
     """`cosent_loss(cosines, labels, scale) + contrastive_weight * infonce_loss(embeddings, labels, groups, scale)`.
 
     Args:
         scale: inverse temperature of both terms.
         contrastive_weight: weight of the second term.
+        mask_margin, guide: of the second term, see above.
     """
     first, second = at_least_float32(embeddings).unbind(1)
     ranking = cosent_loss(F.cosine_similarity(first, second), labels, scale)
-    return ranking + contrastive_weight * infonce_loss(embeddings, labels, groups, scale)
+    contrastive = infonce_loss(embeddings, labels, groups, scale, mask_margin, guide)
+    return ranking + contrastive_weight * contrastive
 
 
-def compared(embeddings: Tensor, labels: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Checks a batch; returns cosines `[i, j] = cos(u[i], v[j])`, labels, and whether i and j are in one group."""
+def compared(
+    embeddings: Tensor, labels: Tensor, groups: Tensor, mask_margin: float | None, guide: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Checks a batch; returns cosines `[i, j] = cos(u[i], v[j])`, labels, and which i and j are no negatives."""
     check_embeddings(embeddings)
     check_groups(groups, embeddings)
-    u, v = F.normalize(at_least_float32(embeddings), dim=-1).unbind(1)  # (batch, hidden) each
-    cosines = u @ v.T
+    cosines = cosine_matrix(embeddings)
     check_scores(cosines.diagonal(), labels, is_mean=False)
     check_range(labels)
-    return cosines, labels, (groups[:, :1] == groups[:, 1]).fill_diagonal_(True)
+    known = (groups[:, :1] == groups[:, 1]).fill_diagonal_(True)
+    if mask_margin is not None or guide is not None:
+        judged = (cosines if guide is None else cosine_matrix(guide)).detach()
+        limits = (judged.diagonal() + (mask_margin or 0.0)).masked_fill(labels < SIMILAR, torch.inf)
+        known = known | (judged > torch.minimum(limits[:, None], limits))
+    return cosines, labels, known
+
+
+def cosine_matrix(embeddings: Tensor) -> Tensor:
+    """`[i, j] = cos(u[i], v[j])` of embeddings (batch, 2, hidden): (batch, batch)."""
+    u, v = F.normalize(at_least_float32(embeddings), dim=-1).unbind(1)  # (batch, hidden) each
+    return u @ v.T

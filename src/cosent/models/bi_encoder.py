@@ -28,7 +28,14 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import KeptSettings, Normalize, embedding_dimension, load_modules, warn_of_similarity
+from cosent.models.modules import (
+    KeptSettings,
+    Normalize,
+    embedding_dimension,
+    load_modules,
+    truncation,
+    warn_of_similarity,
+)
 from cosent.models.pooling import Pooling
 from cosent.models.prompts import Prompts
 
@@ -293,6 +300,20 @@ class SentenceEncoder(Embedder):
         encoder = cls(backbone, tokenizer, pool, after_pooling)
         encoder.keep_settings(path, max_length, unused)
         return encoder.to(device=device)
+
+    def truncate(self, dim: int) -> None:
+        """Shortens vectors to their first `dim` numbers, as `--matryoshka_dims` trains them; saved with the model.
+
+        A `Normalize` at the end comes after it. Then, as in sentence-transformers' `truncate_dim` with
+        `normalize_embeddings`, vectors have length 1.
+        """
+        width = self.embedding_dimension
+        if not 1 <= dim <= width:
+            raise InputError(f"Vectors of this model have {width} numbers: truncate to 1 to {width}, got {dim}.")
+        modules = list(self.after_pooling)
+        end = len(modules) - (bool(modules) and isinstance(modules[-1], Normalize))
+        modules.insert(end, truncation(width, dim).to(self.device))
+        self.after_pooling = nn.Sequential(*modules)
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
         """Applies and keeps what a starting folder says besides its modules; `unused` are weights without a place."""

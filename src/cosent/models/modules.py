@@ -76,6 +76,13 @@ class Dense(nn.Module):
         return config | ({"use_residual": True} if self.use_residual else {})  # unknown before 5.7
 
 
+def truncation(width: int, dim: int) -> Dense:
+    """A `Dense` that keeps the first `dim` numbers of vectors, exactly: every tool that reads folders applies it."""
+    dense = Dense(width, dim, bias=False, activation_function=IDENTITY)
+    dense.linear.weight.data = torch.eye(dim, width)
+    return dense
+
+
 class Normalize(nn.Module):
     """Scales vectors to length 1."""
 

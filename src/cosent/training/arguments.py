@@ -119,6 +119,17 @@ class LossArguments:
     negative_weight: float | None = option(
         None, "cosent_in_batch: weight of all in-batch negatives, relative to the pairs of the batch."
     )
+    mask_margin: float | None = option(
+        None,
+        "infonce, simcse, cosent_infonce, cosent_in_batch: an in-batch negative whose cosine is this much above that "
+        "of a similar pair of its sentences is probably a false one, and left out; 0.1 is usual.",
+    )
+    guide: str | None = option(
+        None, "The same losses: a model whose cosines decide which in-batch negatives are left out, with margin 0."
+    )
+    matryoshka_dims: list[int] | None = option(
+        None, "Widths at which vectors should work too: the loss is the mean of those of the first numbers of each."
+    )
     features: list[str] | None = option(
         None, "sbert, sbert_cosent: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )
@@ -126,6 +137,14 @@ class LossArguments:
     sbert_classes: int | None = option(
         None, "sbert, sbert_cosent: classes of graded labels, equal parts of their range; default 2, as in the source."
     )
+
+    def check_width(self, encoder) -> None:
+        """Refuses widths that the vectors of an encoder do not have."""
+        if self.matryoshka_dims and max(self.matryoshka_dims) > encoder.embedding_dimension:
+            raise InputError(
+                f"--matryoshka_dims {max(self.matryoshka_dims)} is wider than the vectors of this model, "
+                f"{encoder.embedding_dimension}. Leave it out."
+            )
 
     def parameters(self) -> dict[str, float]:
         """The values that may be parameters of the loss; None for its own default."""

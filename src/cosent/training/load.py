@@ -28,10 +28,12 @@ from cosent.data.pairs import (
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.models import lora
+from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
 from cosent.models.prompts import SavedPromptArguments
+from cosent.models.teacher import teacher_vectors
 from cosent.training.arguments import DataArguments, ModelArguments
 from cosent.training.evaluation import EvaluationSets
 from cosent.training.objective import Objective, loss_targets
@@ -142,6 +144,7 @@ def training_set(
     args: DataArguments,
     classes: int = 2,
     compare_within: str | None = None,
+    guide: str | None = None,
 ) -> PairDataset | ConcatDataset:
     """Training pairs with the targets of the loss.
 
@@ -163,6 +166,7 @@ def training_set(
             groups = sentence_groups(rows, manifest.similar_from)
             check_in_batch_negatives(manifest.name, loss, groups)
         data = tokenised(f"{manifest.name} train", rows, dataset, encoder, prefixes, targets, groups)
+        add_guide(data, rows, guide)
         group = manifest.label_kind == "nli" if loss == "sbert_joint" else manifest.name
         parts.setdefault(group, []).append(data)
     if args.text:
@@ -173,8 +177,15 @@ def training_set(
                 "Name a file with more lines."
             )
         parts["--text"] = [tokenised("--text", rows, dataset, encoder, prefixes, groups=sentence_groups(rows, 1.0))]
+        add_guide(parts["--text"][0], rows, guide)
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
     return groups[0] if len(groups) == 1 else ConcatDataset(groups)
+
+
+def add_guide(pairs: PairDataset, rows, guide: str | None) -> None:
+    """Adds the vectors of the model `guide` to pairs, from the cache of teachers."""
+    if guide is not None:
+        pairs.guide = teacher_vectors(load_bi_encoder(guide), rows["sentence1"][:], rows["sentence2"][:])
 
 
 def compared_rows(rows, within: str, name: str):

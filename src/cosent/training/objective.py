@@ -14,6 +14,7 @@ from cosent.data.manifest import Manifest
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.losses.in_batch import SIMILAR
+from cosent.losses.matryoshka import matryoshka_loss
 from cosent.models.heads import SentenceBertHead
 
 
@@ -99,8 +100,10 @@ def build_objective(
     check_parameters(name, given, tower)
     check_labels(name, manifests)
     end = given.pop("scale_end", None)
-    given.pop("compare_within", None)  # for the data
-    loss = partial(chosen.function, **{**chosen.tower_defaults.get(tower, {}), **given})
+    dims = given.pop("matryoshka_dims", None)
+    for_data = ("compare_within", "guide")
+    bound = {key: value for key, value in given.items() if key not in for_data}
+    loss = partial(chosen.function, **{**chosen.tower_defaults.get(tower, {}), **bound})
     schedules = {}
     if end is not None:
         start = loss.keywords.get("scale", inspect.signature(chosen.function).parameters["scale"].default)
@@ -114,8 +117,10 @@ def build_objective(
         raise InputError("--sbert_classes is for --loss sbert and sbert_cosent on graded labels. Leave it out.")
     if sbert_classes is not None and sbert_classes < 2:
         raise InputError(f"--sbert_classes must be at least 2, got {sbert_classes}.")
-    bias = name != "sbert_joint"
-    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias, chosen.also_reads, schedules)
+    bias, reads = name != "sbert_joint", chosen.reads
+    if dims is not None:
+        loss, reads = partial(matryoshka_loss, loss=loss, reads=reads, dims=sorted(set(dims))), "embeddings"
+    return Objective(loss, reads, chosen.compares_pairs, classes, bias, chosen.also_reads, schedules)
 
 
 def check_tower(name: str, tower: str) -> None:
@@ -135,6 +140,7 @@ def check_parameters(name: str, given: dict[str, Any], tower: str) -> None:
     accepted = [key for key in parameters if key not in unused]
     accepted += ["scale_end"] * ("scale" in parameters)
     accepted += ["compare_within"] * ("groups" in parameters and not LOSSES[name].compares_sentences)
+    accepted += ["matryoshka_dims"] * (tower == "bi_encoder" and LOSSES[name].reads != "logits")
     for key in given:
         if key not in accepted:
             raise InputError(
@@ -147,8 +153,11 @@ def check_parameters(name: str, given: dict[str, Any], tower: str) -> None:
     for key in SHARES:
         if not 0 < given.get(key, 0.5) < 1:
             raise InputError(f"--{key} must be above 0 and below 1, got {given[key]:g}.")
-    if given.get("margin", 0.0) < 0:
-        raise InputError(f"--margin must not be negative, got {given['margin']:g}.")
+    for key in ("margin", "mask_margin"):
+        if given.get(key, 0.0) < 0:
+            raise InputError(f"--{key} must not be negative, got {given[key]:g}.")
+    if min(given.get("matryoshka_dims", [1])) < 1:
+        raise InputError(f"--matryoshka_dims must be at least 1, got {min(given['matryoshka_dims'])}.")
 
 
 def check_labels(name: str, manifests: list[Manifest]) -> None:

@@ -289,7 +289,7 @@ class PairTrainer(EvaluatingTrainer):
         kwargs: arguments of `transformers.Trainer`.
     """
 
-    targets = ("labels", "groups")  # entries of a batch that go to the loss, not to the model
+    targets = ("labels", "groups", "guide")  # entries of a batch that go to the loss, not to the model
     loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
     def __init__(
