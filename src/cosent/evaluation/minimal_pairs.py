@@ -5,7 +5,7 @@ The grammars and lexicons are those of `minimal_pairs.yaml`.
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -102,7 +102,7 @@ def changed_part(one: str, other: str) -> tuple[int, int]:
     return start, len(one) - end
 
 
-def outside(spans: Iterator[re.Match], kept: tuple[int, int]) -> list[re.Match]:
+def outside(spans: Iterable[re.Match], kept: tuple[int, int]) -> list[re.Match]:
     """The matches that neither overlap the part of a sentence that is to stay as it is, nor touch it."""
     return [match for match in spans if match.end() < kept[0] or match.start() > kept[1]]
 
@@ -111,13 +111,10 @@ def replaced(sentence: str, match: re.Match, word: str) -> str:
     return sentence[: match.start()] + word + sentence[match.end() :]
 
 
-def word_pattern(words: Sequence[str]) -> re.Pattern:
-    """Finds any of the words, the longest first, where a guard of the lexicon does not say that it is another word."""
-    parts = []
-    for word in sorted(words, key=len, reverse=True):
-        before, behind = lexicon()["guards"].get(word, ("", ""))
-        parts.append((f"(?<![{before}])" if before else "") + re.escape(word) + (f"(?![{behind}])" if behind else ""))
-    return re.compile("|".join(parts))
+def word_pattern(words: Iterable[str]) -> re.Pattern:
+    """Finds any of the words, the longest first, each as its guard of the lexicon says."""
+    guards = lexicon()["guards"]
+    return re.compile("|".join(guards.get(word, re.escape(word)) for word in sorted(words, key=len, reverse=True)))
 
 
 @cache
@@ -128,7 +125,8 @@ def synonym_pattern() -> re.Pattern:
 
 def punctuation(sentence: str, kept: tuple[int, int], rng: random.Random) -> str:
     """Other marks at the end and between clauses."""
-    body, question = sentence.rstrip("。！？!?.…～~"), bool(QUESTION_WORD.search(sentence)) or sentence[-1] in "?？"
+    body = sentence.rstrip("。！？!?.…～~，,、 ") or sentence
+    question = bool(QUESTION_WORD.search(sentence)) or sentence[-1] in "?？"
     ends = [end for end in (("？", "?", "？？", "") if question else ("。", "！", "……", "")) if body + end != sentence]
     return re.sub("[，,]", lambda _: rng.choice("， ,"), body) + rng.choice(ends)
 
@@ -167,7 +165,8 @@ def adverb_order(sentence: str, kept: tuple[int, int], rng: random.Random) -> st
     match = next(iter(outside(ADVERB.finditer(sentence), kept)), None)
     if match is None:
         return None
-    return replaced(sentence, match, f"{match['when'] or ''}{match['who'] or ''}{match['who2'] or ''}{match['when2'] or ''}")
+    who, when = match["who"] or match["who2"], match["when"] or match["when2"]
+    return replaced(sentence, match, when + who if match["who"] else who + when)
 
 
 def synonym(sentence: str, kept: tuple[int, int], rng: random.Random) -> str | None:
@@ -206,8 +205,8 @@ def share_interval(hits: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
     effective = min(count, share * (1 - share) / variance) if variance > 0 else number
     effective *= (normal / stats.t.ppf(0.975, number - 1)) ** 2
     middle = (share + normal**2 / (2 * effective)) / (1 + normal**2 / effective)
-    half = normal / (1 + normal**2 / effective) * np.sqrt(
-        share * (1 - share) / effective + normal**2 / (4 * effective**2)
+    half = (
+        normal / (1 + normal**2 / effective) * np.sqrt(share * (1 - share) / effective + normal**2 / (4 * effective**2))
     )
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
 

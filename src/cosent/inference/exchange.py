@@ -20,10 +20,12 @@ from cosent.evaluation.minimal_pairs import (
 from cosent.inference.differences import QUESTION, difference
 
 DIGITS = "两三四五六七八九"
-NUMBER = re.compile(r"(?<![A-Za-z0-9.\-_/:])\d+(?:\.\d+)?(?![A-Za-z0-9\-_/:]|\.\d|年|月|日|号)")
-NUMERAL = re.compile(rf"(?<![十百千万第一{DIGITS}])[{DIGITS}](?=个月|小时|分钟|公里|公斤|[天年周岁次元块斤米人件个张台])")
+NUMBER = re.compile(r"(?<![A-Za-z0-9.\-_/:])\d+(?:\.\d+)?(?![A-Za-z0-9\-_/:]|\.\d|[年月日号点])")
+COUNTED = "个月|小时|分钟|公里|公斤|天(?![堂空气才下])|年(?![级度代])|周(?![一二三四五六日末])|[岁元块斤件个张台]"
+NUMERAL = re.compile(rf"(?<![十百千万第一{DIGITS}])[{DIGITS}](?={COUNTED})")
 CODE = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z]+[A-Za-z0-9]*?(\d+)[A-Za-z0-9]*(?![A-Za-z0-9])")
-DATE = re.compile(r"(?<!\d)(\d{1,4})(?=[年月日号])")
+DATE = re.compile(r"(?<!\d)(\d{1,4})(?=[年月日号点])")
+COURTEOUS = re.compile("请问|问一?下|^亲|^[你您]好")
 UNIT_NUMBER = rf"(?<=[0-9一半几{DIGITS}十百])"
 
 
@@ -58,7 +60,7 @@ def exchanged(sentence: str, phenomenon: str, rng: random.Random) -> str | None:
 def exchange_pattern(phenomenon: str) -> re.Pattern:
     words = [word for group in lexicon()["exchange"][phenomenon] for word in group]
     pattern = word_pattern(words)
-    return re.compile(f"{UNIT_NUMBER}(?:{pattern.pattern})(?!后天)", re.I) if phenomenon == "unit" else pattern
+    return re.compile(f"{UNIT_NUMBER}(?:{pattern.pattern})", re.I) if phenomenon == "unit" else pattern
 
 
 def other_digits(digits: str, rng: random.Random) -> str:
@@ -91,7 +93,7 @@ def date(sentence: str, rng: random.Random) -> str | None:
     unit, value = sentence[match.end()], int(match[0])
     if unit == "年" and value < 1900:
         return None  # a duration
-    near = range(value - 3, value + 4) if unit == "年" else range(1, 13 if unit == "月" else 29)
+    near = range(value - 3, value + 4) if unit == "年" else range(1, 13 if unit in "月点" else 29)
     return replaced(sentence, match, str(rng.choice([n for n in near if n != value])))
 
 
@@ -136,7 +138,7 @@ FINDERS: dict[str, Finder] = {"number": number, "date": date, "model": model, "d
 def reworded(sentence: str, other: str, rng: random.Random) -> str:
     """The sentence in other words outside of what `other` changes: a synonym, an adverb, courtesy, or punctuation."""
     kept = changed_part(sentence, other)
-    question = bool(QUESTION_WORD.search(sentence)) and "请问" not in sentence
+    question = QUESTION_WORD.search(sentence) and not COURTEOUS.search(sentence)
     for kind in ("synonym", "adverb_order"):
         if (found := VARIANT[kind](sentence, kept, rng)) is not None:
             return rng.choice(lexicon()["polite"]) + found if question and rng.random() < 0.3 else found
@@ -168,3 +170,34 @@ def items_of(sentences: Sequence[str], phenomena: Sequence[str], count: int, see
                 found.append(Item(name, f"sentence {number}", sentence, same, other))
                 counts[name] += 1
     return sorted(found, key=lambda item: phenomena.index(item.phenomenon))
+
+
+SIMILAR, CHANGED, DISSIMILAR = 2.0, 1.0, 0.0  # labels of the pairs to train on
+CHANGES_EACH, VARIANTS_EACH = 3, 2  # most pairs of a sentence
+
+
+def training_pairs(sentences: Sequence[str], seed: int) -> dict[tuple[str, str], float]:
+    """Labelled pairs of one's own sentences: reworded, with one thing changed, and drawn at random.
+
+    Of a changed sentence every other pair is reworded too, since a pair that differs in a single word would otherwise
+    always be a changed one. Only sentences that have something to exchange are in pairs, the others in random ones.
+    """
+    rng = random.Random(f"pairs {seed}")
+    pairs: dict[tuple[str, str], float] = {}
+    for sentence in sentences:
+        changes = {name: other for name in CHANGES if (other := changed(sentence, name, rng)) is not None}
+        for name in rng.sample(list(changes), min(CHANGES_EACH, len(changes))):
+            other = changes[name]
+            reworded_too = rng.random() < 0.5
+            pairs.setdefault((sentence, reworded(other, sentence, rng) if reworded_too else other), CHANGED)
+        if not changes:
+            continue
+        kept = changed_part(sentence, rng.choice(list(changes.values())))
+        variants = [variant for make in VARIANT.values() if (variant := make(sentence, kept, rng)) is not None]
+        variants.append(reworded(sentence, rng.choice(list(changes.values())), rng))
+        for variant in rng.sample(variants, min(VARIANTS_EACH, len(variants))):
+            if variant != sentence:
+                pairs.setdefault((sentence, variant), SIMILAR)
+        if (another := rng.choice(sentences)) != sentence:
+            pairs.setdefault((sentence, another), DISSIMILAR)
+    return pairs

@@ -1,0 +1,369 @@
+"""Say what a model has understood of Chinese: order of minimal pairs by phenomenon, vectors, and its worst pairs.
+
+cosent probe --model similar
+cosent probe --model mini runs/faq --output probe.html
+cosent probe --model runs/faq --text questions.txt --corpus lcqmc --json
+cosent probe --model runs/faq --text questions.txt --fix data/faq_fix
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cosent.cli import nearest, option, refuse_below_1, refuse_changed, run
+from cosent.data.manifest import SPLITS
+from cosent.encoders import resolve
+from cosent.errors import InputError, write_atomically, writing
+
+LEAST = 10  # sentences of one's own, with something to exchange
+MOST = 2000  # sentences whose vectors are compared with one another
+WORST = 50
+DIRECTIONS = 32  # of the spectrum
+KEPT_FAILURES = 10
+
+
+@dataclass
+class ProbeArguments:
+    """What to probe."""
+
+    model: list[str] = option(["similar"], "One model, or two to compare: folders, shipped models, Hub ids.")
+    phenomenon: list[str] | None = option(None, "Phenomena, as negation number typo; default: all.")
+    items: int = option(120, "Items per phenomenon, at most.")
+    text: list[str] | None = option(
+        None, "Instead of sentences of the grammars, your own: files with a sentence per line, of which numbers, dates, "
+        "places, negations, ... are exchanged."
+    )  # fmt: skip
+    corpus: str | None = option(
+        None, "Labelled corpus whose worst pairs to show: a name under --data_dir, or a folder."
+    )
+    split: str = option("validation", "Its split.", SPLITS)
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    fix: str | None = option(
+        None, "Folder to write: a prepared corpus of pairs of --text, reworded (2), changed (1) and random (0), for "
+        "`cosent train --corpus faq FOLDER`."
+    )  # fmt: skip
+    output: str | None = option(None, "HTML page to write.")
+    json: bool = option(False, "Print one JSON object instead of tables.")
+    seed: int = option(42, "Seed of all that is drawn.")
+    batch_size: int = option(512, "Most sentences or pairs per forward pass; their tokens are limited too.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+    overwrite: bool = option(False, "Replace the page if it exists.")
+
+
+def main(args: ProbeArguments) -> None:
+    phenomena = check(args)  # before imports that take seconds
+    for path in args.model:
+        resolve(path)
+    sentences = read_sentences(args.text)
+    items = items_to_score(args, phenomena, sentences)
+    if args.fix is not None:
+        print(json.dumps(write_fix(args, sentences)), file=sys.stderr)
+    from cosent.compute.onednn import choose_device
+    from cosent.evaluation.similarity import character_overlap
+    from cosent.models.auto import load_model
+
+    rows = None if args.corpus is None else labelled_rows(args)
+    models, scored = [], []
+    for path in args.model:
+        model = load_model(path).to(choose_device(args.device))
+        same, different = scores_of(lambda *pairs, model=model: model.similarity(*pairs, args.batch_size), items, path)
+        models.append(describe(path, model, items, same, different, args))
+        scored.append((same, different))
+        models[-1]["geometry"] = geometry(model, items, rows, sentences, args)
+        models[-1]["worst"] = [] if rows is None else worst_pairs(model, rows, args)
+    overlap = scores_of(
+        lambda *sides: [character_overlap(*pair) for pair in zip(*sides, strict=True)], items, "overlap"
+    )
+    result = {
+        "sentences": args.text or "grammars",
+        "seed": args.seed,
+        "models": models,
+        "overlap": {name: float((overlap[0] > overlap[1])[rows].mean()) for name, rows in places(items).items()},
+        "differences": differences(items, scored) if len(scored) == 2 else {},
+        "corpus": args.corpus and f"{args.corpus} {args.split}",
+        "geometry_of": result_source(args),
+    }
+    if args.output is not None:
+        write_page(args.output, result, items, scored)
+    print(json.dumps(result, ensure_ascii=False) if args.json else "\n".join(lines(result)))
+
+
+def check(args: ProbeArguments) -> tuple[str, ...]:
+    """Refuses arguments before a model is loaded; gives the phenomena."""
+    from cosent.evaluation.minimal_pairs import PHENOMENA
+
+    refuse_below_1(args, "items", "batch_size")
+    for name in args.phenomenon or ():
+        if name not in PHENOMENA:
+            raise InputError(
+                f"--phenomenon {name}: there is none of that name.{nearest(name, PHENOMENA)} They are "
+                f"{', '.join(PHENOMENA)}."
+            )
+    if len(args.model) > 2 or len(set(args.model)) < len(args.model):
+        raise InputError(f"--model takes one model, or two different ones, got {' '.join(args.model)}. Leave some out.")
+    if args.corpus is None:
+        refuse_changed(args, ("split", "data_dir"), "--corpus NAME")
+    if args.fix is not None and args.text is None:
+        raise InputError("--fix makes pairs of your own sentences. Add --text FILE.")
+    if args.fix is not None and Path(args.fix).exists():
+        raise InputError(f"--fix {args.fix} exists. Name another folder, or remove it.")
+    if args.output is not None:
+        from cosent.report import check_installed
+
+        check_installed("jinja2", "matplotlib")
+        if Path(args.output).suffix != ".html":
+            raise InputError(f"--output {args.output} is an HTML page. Name a file that ends in .html.")
+        if Path(args.output).exists() and not args.overwrite:
+            raise InputError(f"--output {args.output} exists. Name another, or pass --overwrite.")
+    return tuple(name for name in PHENOMENA if name in (args.phenomenon or PHENOMENA))
+
+
+def read_sentences(text: list[str] | None) -> list[str]:
+    """The different sentences of the files; none without files."""
+    if text is None:
+        return []
+    from cosent.data.pairs import read_texts
+
+    sentences = list(dict.fromkeys(read_texts(text)))
+    if len(sentences) < LEAST:
+        raise InputError(
+            f"--text {' '.join(text)} has {len(sentences)} different sentences, and a probe needs {LEAST}. Add some."
+        )
+    return sentences
+
+
+def items_to_score(args: ProbeArguments, phenomena: tuple[str, ...], sentences: list[str]) -> list:
+    """Items of the grammars, or of one's own sentences."""
+    from cosent.evaluation.minimal_pairs import items
+
+    if args.text is None:
+        return [item for name in phenomena for item in items(name, args.items, args.seed)]
+    from cosent.inference.exchange import items_of
+
+    found = items_of(sentences, phenomena, args.items, args.seed)
+    usable = len({item.anchor for item in found})
+    if usable < LEAST:
+        raise InputError(
+            f"--text {' '.join(args.text)}: {usable} of {len(sentences)} sentences have something to exchange (a "
+            f"number, date, place, negation, ...) for {' '.join(phenomena)}, and a probe needs {LEAST}. Add sentences "
+            "or phenomena."
+        )
+    return found
+
+
+def scores_of(score: Callable, items: list, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of each sentence with its rewording, and with its changed form."""
+    from cosent.inference.embedding import check_finite
+
+    anchors = [item.anchor for item in items]
+    others = [[item.same for item in items], [item.different for item in items]]
+    values = np.asarray(score(anchors * 2, [*others[0], *others[1]]), np.float64)
+    check_finite(values, 0, f"--model {name}")
+    return values[: len(items)], values[len(items) :]
+
+
+def places(items: list) -> dict[str, np.ndarray]:
+    """Places of the items of each phenomenon."""
+    names = np.array([item.phenomenon for item in items])
+    return {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
+
+
+def describe(path: str, model, items: list, same: np.ndarray, different: np.ndarray, args) -> dict[str, Any]:
+    """The accuracy of the order by phenomenon, mean scores, verdicts and failures of a model."""
+    from cosent.evaluation.minimal_pairs import share_interval
+    from cosent.models.bi_encoder import Embedder
+    from cosent.run import choose_rule, decision_rules
+
+    rule, templates = choose_rule(decision_rules(path), None, path), np.array([item.template for item in items])
+    phenomena = {}
+    for name, rows in places(items).items():
+        hits = (same > different)[rows]
+        wrong = rows[np.argsort((same - different)[rows], kind="stable")]
+        failures = [
+            {"anchor": items[row].anchor, "same": items[row].same, "different": items[row].different,
+             "score_same": float(same[row]), "score_different": float(different[row])}
+            for row in wrong[:KEPT_FAILURES] if same[row] <= different[row]
+        ]  # fmt: skip
+        phenomena[name] = {
+            "items": len(rows),
+            "templates": len(np.unique(templates[rows])),
+            "accuracy": float(hits.mean()),
+            "interval": list(share_interval(hits, templates[rows])),
+            "same": float(same[rows].mean()),
+            "different": float(different[rows].mean()),
+            "similar_same": None if rule is None else float(rule.similar(same[rows]).mean()),
+            "similar_different": None if rule is None else float(rule.similar(different[rows]).mean()),
+            "failures": failures,
+        }
+    kind = "cosine" if isinstance(model, Embedder) else "score"
+    return {"model": path, "name": Path(path).name, "score": kind, "phenomena": phenomena}
+
+
+def differences(items: list, scored: list) -> dict[str, dict]:
+    """Accuracy of the second model minus that of the first, on the same items."""
+    from cosent.evaluation.minimal_pairs import difference_interval
+
+    templates, hits = np.array([item.template for item in items]), [same > different for same, different in scored]
+    found = {}
+    for name, rows in places(items).items():
+        first, second = (of_model[rows] for of_model in hits)
+        interval = list(difference_interval(first, second, templates[rows]))
+        found[name] = {"difference": float(second.mean() - first.mean()), "interval": interval}
+    return found
+
+
+def result_source(args: ProbeArguments) -> str:
+    """Whose vectors are compared, in words."""
+    if args.corpus is not None:
+        return f"{args.corpus} {args.split}"
+    return " ".join(args.text) if args.text else "those of the items"
+
+
+def geometry(model, items: list, rows, sentences: list[str], args: ProbeArguments) -> dict[str, Any] | None:
+    """How the vectors of a bi-encoder lie; None for a cross-encoder."""
+    from cosent.evaluation.similarity import alignment, hubness, spectrum, spread
+    from cosent.models.bi_encoder import Embedder
+
+    if not isinstance(model, Embedder):
+        return None
+    similar = [(item.anchor, item.same) for item in items]
+    texts = sentences or [item.anchor for item in items]
+    if rows is not None:
+        first, second, labels, similar_from = rows
+        texts = [*first, *second]
+        similar = [pair for *pair, label in zip(first, second, labels, strict=True) if label >= similar_from]
+    texts, rng = sorted(set(texts)), np.random.default_rng(args.seed)
+    texts = [texts[place] for place in np.sort(rng.permutation(len(texts))[:MOST])]
+    encode = lambda some: model.encode(list(some), args.batch_size, normalize=True)  # noqa: E731
+    units = encode(texts)
+    shares = spectrum(units)
+    sides = [encode(side) for side in zip(*similar[:MOST], strict=True)]
+    return {
+        "sentences": len(texts),
+        **spread(units),
+        "hubness": hubness(units),
+        "alignment": alignment(*sides) if sides else None,
+        "width": int(units.shape[1]),
+        "directions_90": int(np.searchsorted(shares, 0.9) + 1),
+        "spectrum": shares[:DIRECTIONS].tolist(),
+    }
+
+
+def labelled_rows(args: ProbeArguments) -> tuple[list[str], list[str], np.ndarray, float]:
+    """Both sentences and the label of every pair of `--corpus`, and the least label of similar sentences."""
+    from cosent.data.corpus import load_corpus
+    from cosent.evaluation.metrics import can_rank
+
+    corpus = load_corpus(args.corpus, args.data_dir)
+    rows, labels = corpus.split(args.split), corpus.labels(args.split)
+    if not can_rank(labels):
+        raise InputError(f"--corpus {args.corpus} {args.split} has one label only, and no order. Name another split.")
+    return rows["sentence1"][:], rows["sentence2"][:], labels, corpus.manifest.similar_from
+
+
+def worst_pairs(model, rows, args: ProbeArguments) -> list[dict]:
+    """The pairs whose score has the most different rank from their label, as a share of all pairs."""
+    from cosent.evaluation.significance import ranks
+
+    first, second, labels, _ = rows
+    scores = np.asarray(model.similarity(first, second, args.batch_size), np.float64)
+    gaps = (ranks(scores) - ranks(labels)) / len(labels)
+    return [
+        {"sentence1": first[row], "sentence2": second[row], "label": float(labels[row]), "score": float(scores[row]),
+         "gap": float(gaps[row])}
+        for row in np.argsort(-np.abs(gaps), kind="stable")[:WORST]
+    ]  # fmt: skip
+
+
+def write_fix(args: ProbeArguments, sentences: list[str]) -> dict[str, Any]:
+    """Writes the prepared corpus of `--fix`; no sentence of its validation split is one of its train split."""
+    from cosent.data.manifest import Manifest
+    from cosent.inference.exchange import CHANGED, DISSIMILAR, SIMILAR, training_pairs
+    from cosent.inference.mining import write_corpus
+
+    folder, order = Path(args.fix or ""), np.random.default_rng(args.seed).permutation(len(sentences))
+    held_out = set(order[: max(LEAST // 5, len(sentences) // 10)].tolist())
+    splits, texts, counts = {}, {}, {}
+    for split in ("train", "validation"):
+        own = [text for place, text in enumerate(sentences) if (place in held_out) == (split == "validation")]
+        pairs = training_pairs(own, args.seed)
+        if len(set(pairs.values())) < 3:
+            raise InputError(
+                f"--fix: {len(own)} sentences make {len(pairs)} pairs for {split}, not of all three labels. Add "
+                "sentences with numbers, dates, places, negations, ... to --text."
+            )
+        sides = [np.array([texts.setdefault(text, len(texts)) for text in side]) for side in zip(*pairs, strict=True)]
+        splits[split] = (*sides, np.array(list(pairs.values()), np.float32))
+        counts[split] = Counter(pairs.values())
+    longest = max(map(len, texts)) + 2
+    labels = {SIMILAR: "reworded", CHANGED: "changed", DISSIMILAR: "random"}
+    manifest = Manifest(
+        name=folder.name,
+        label_kind="graded",
+        label_min=DISSIMILAR,
+        label_max=SIMILAR,
+        max_length={"bi_encoder": min(512, longest), "cross_encoder": min(512, 2 * longest)},
+        splits={"train": {"made": {"text": args.text, "seed": args.seed, "labels": {v: k for k, v in labels.items()}}}},
+        source=f"pairs made by `cosent probe --fix` of {' and '.join(args.text or [])}",
+    )
+    write_corpus(folder, manifest, list(texts), splits)
+    named = {split: {labels[label]: count for label, count in found.items()} for split, found in counts.items()}
+    return {"fix": args.fix} | named
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The tables in text."""
+    models, two = result["models"], len(result["models"]) == 2
+    title = "accuracy of the order x100 (95%): the rewording scores above the changed sentence"
+    head = f"{'':14}{'items':>6}{'overlap':>9}" + "".join(f"{model['name'][-20:]:>22}" for model in models)
+    found = [title, head + (f"{'difference':>24}" if two else "")]
+    for name, overlap in result["overlap"].items():
+        line = f"{name:14}{models[0]['phenomena'][name]['items']:>6}{100 * overlap:>9.1f}"
+        for one in (model["phenomena"][name] for model in models):
+            low, high = (100 * end for end in one["interval"])
+            line += f"{100 * one['accuracy']:>10.1f} {f'({low:.0f} to {high:.0f})':>11}"
+        if two:
+            gap = result["differences"][name]
+            low, high = (100 * end for end in gap["interval"])
+            line += f"{100 * gap['difference']:>+9.1f} {f'({low:+.0f} to {high:+.0f})':>14}"
+        found.append(line)
+    if any(model["geometry"] for model in models):
+        found += ["", f"vectors of {result['geometry_of']}"]
+        for key in ("mean_cosine", "hubness", "alignment", "uniformity", "effective_rank", "directions_90"):
+            values = [model["geometry"] and model["geometry"][key] for model in models]
+            cells = "".join(f"{'' if value is None else f'{value:.3f}':>22}" for value in values)
+            found.append(f"{key:29}{cells}")
+    for model in models:
+        if model["worst"]:
+            found += ["", f"worst pairs of {result['corpus']}: {model['name']}", "  score  label   gap"]
+            found += [
+                f"{pair['score']:7.3f}  {pair['label']:5g}  {100 * pair['gap']:+4.0f}  {pair['sentence1']}  |  {pair['sentence2']}"
+                for pair in model["worst"]
+            ]  # fmt: skip
+    return found
+
+
+def write_page(path: str, result: dict[str, Any], items: list, scored: list) -> None:
+    """Writes the HTML page."""
+    from cosent.reporting.document import to_html
+    from cosent.reporting.probing import page
+
+    by_name = [
+        {name: (same[rows], different[rows]) for name, rows in places(items).items()} for same, different in scored
+    ]
+    title = f"Probe of {' and '.join(model['name'] for model in result['models'])}"
+    with writing(path):
+        write_atomically(path, to_html(title, page(result, by_name)))
+    print(path, file=sys.stderr)
+
+
+ARGUMENTS = (ProbeArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS, shares_work=False)
