@@ -173,7 +173,7 @@ def items_of(sentences: Sequence[str], phenomena: Sequence[str], count: int, see
 
 
 SIMILAR, CHANGED, DISSIMILAR = 2.0, 1.0, 0.0  # labels of the pairs to train on
-CHANGES_EACH, VARIANTS_EACH = 3, 2  # most pairs of a sentence
+CHANGES_EACH = 3  # most changed pairs of a sentence; it has as many reworded ones
 
 
 def training_pairs(sentences: Sequence[str], seed: int) -> dict[tuple[str, str], float]:
@@ -186,7 +186,8 @@ def training_pairs(sentences: Sequence[str], seed: int) -> dict[tuple[str, str],
     pairs: dict[tuple[str, str], float] = {}
     for sentence in sentences:
         changes = {name: other for name in CHANGES if (other := changed(sentence, name, rng)) is not None}
-        for name in rng.sample(list(changes), min(CHANGES_EACH, len(changes))):
+        names = rng.sample(list(changes), min(CHANGES_EACH, len(changes)))
+        for name in names:
             other = changes[name]
             reworded_too = rng.random() < 0.5
             pairs.setdefault((sentence, reworded(other, sentence, rng) if reworded_too else other), CHANGED)
@@ -195,7 +196,7 @@ def training_pairs(sentences: Sequence[str], seed: int) -> dict[tuple[str, str],
         kept = changed_part(sentence, rng.choice(list(changes.values())))
         variants = [variant for make in VARIANT.values() if (variant := make(sentence, kept, rng)) is not None]
         variants.append(reworded(sentence, rng.choice(list(changes.values())), rng))
-        for variant in rng.sample(variants, min(VARIANTS_EACH, len(variants))):
+        for variant in rng.sample(variants, min(len(names), len(variants))):
             if variant != sentence:
                 pairs.setdefault((sentence, variant), SIMILAR)
         if (another := rng.choice(sentences)) != sentence:
