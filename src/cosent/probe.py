@@ -11,6 +11,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError, write_atomically, writing
 
 LEAST = 10  # sentences of one's own, with something to exchange
-MOST = 2000  # sentences whose vectors are compared with one another
+MOST = 1000  # sentences whose vectors are compared with one another
 WORST = 50
 DIRECTIONS = 32  # of the spectrum
 KEPT_FAILURES = 10
@@ -36,7 +38,7 @@ class ProbeArguments:
     phenomenon: list[str] | None = option(None, "Phenomena, as negation number typo; default: all.")
     items: int = option(120, "Items per phenomenon, at most.")
     text: list[str] | None = option(
-        None, "Instead of sentences of the grammars, your own: files with a sentence per line, of which numbers, dates, "
+        None, "Instead of sentences of the grammars, your own: files with a sentence a line, in which numbers, dates, "
         "places, negations, ... are exchanged."
     )  # fmt: skip
     corpus: str | None = option(
@@ -65,29 +67,22 @@ def main(args: ProbeArguments) -> None:
     if args.fix is not None:
         print(json.dumps(write_fix(args, sentences)), file=sys.stderr)
     from cosent.compute.onednn import choose_device
-    from cosent.evaluation.similarity import character_overlap
     from cosent.models.auto import load_model
 
-    rows = None if args.corpus is None else labelled_rows(args)
+    corpus = None if args.corpus is None else labelled_rows(args)
     models, scored = [], []
     for path in args.model:
         model = load_model(path).to(choose_device(args.device))
-        same, different = scores_of(lambda *pairs, model=model: model.similarity(*pairs, args.batch_size), items, path)
-        models.append(describe(path, model, items, same, different, args))
-        scored.append((same, different))
-        models[-1]["geometry"] = geometry(model, items, rows, sentences, args)
-        models[-1]["worst"] = [] if rows is None else worst_pairs(model, rows, args)
-    overlap = scores_of(
-        lambda *sides: [character_overlap(*pair) for pair in zip(*sides, strict=True)], items, "overlap"
-    )
+        scored.append(scores_of(partial(model.similarity, batch_size=args.batch_size), items, path))
+        models.append(describe(path, args, model, items, *scored[-1]))
+        models[-1] |= of_corpus_or_items(args, model, corpus, sentences, items, scored[-1][0])
     result = {
         "sentences": args.text or "grammars",
+        "corpus": args.corpus and f"{args.corpus} {args.split}",
         "seed": args.seed,
         "models": models,
-        "overlap": {name: float((overlap[0] > overlap[1])[rows].mean()) for name, rows in places(items).items()},
+        "overlap": overlap(items),
         "differences": differences(items, scored) if len(scored) == 2 else {},
-        "corpus": args.corpus and f"{args.corpus} {args.split}",
-        "geometry_of": result_source(args),
     }
     if args.output is not None:
         write_page(args.output, result, items, scored)
@@ -106,17 +101,16 @@ def check(args: ProbeArguments) -> tuple[str, ...]:
                 f"{', '.join(PHENOMENA)}."
             )
     if len(args.model) > 2 or len(set(args.model)) < len(args.model):
-        raise InputError(f"--model takes one model, or two different ones, got {' '.join(args.model)}. Leave some out.")
+        raise InputError(f"--model takes one model, or two different ones, got {' '.join(args.model)}.")
     if args.corpus is None:
         refuse_changed(args, ("split", "data_dir"), "--corpus NAME")
-    if args.fix is not None and args.text is None:
-        raise InputError("--fix makes pairs of your own sentences. Add --text FILE.")
+    if args.text is None:
+        refuse_changed(args, ("fix",), "--text FILE")
     if args.fix is not None and Path(args.fix).exists():
         raise InputError(f"--fix {args.fix} exists. Name another folder, or remove it.")
     if args.output is not None:
-        from cosent.report import check_installed
-
-        check_installed("jinja2", "matplotlib")
+        if find_spec("matplotlib") is None:
+            raise InputError("--output draws figures with matplotlib. Install: pip install -e '.[report]'.")
         if Path(args.output).suffix != ".html":
             raise InputError(f"--output {args.output} is an HTML page. Name a file that ends in .html.")
         if Path(args.output).exists() and not args.overwrite:
@@ -148,7 +142,7 @@ def items_to_score(args: ProbeArguments, phenomena: tuple[str, ...], sentences: 
 
     found = items_of(sentences, phenomena, args.items, args.seed)
     usable = len({item.anchor for item in found})
-    if usable < LEAST:
+    if usable < min(LEAST, args.items):
         raise InputError(
             f"--text {' '.join(args.text)}: {usable} of {len(sentences)} sentences have something to exchange (a "
             f"number, date, place, negation, ...) for {' '.join(phenomena)}, and a probe needs {LEAST}. Add sentences "
@@ -161,11 +155,18 @@ def scores_of(score: Callable, items: list, name: str) -> tuple[np.ndarray, np.n
     """Scores of each sentence with its rewording, and with its changed form."""
     from cosent.inference.embedding import check_finite
 
-    anchors = [item.anchor for item in items]
-    others = [[item.same for item in items], [item.different for item in items]]
-    values = np.asarray(score(anchors * 2, [*others[0], *others[1]]), np.float64)
+    others = [item.same for item in items] + [item.different for item in items]
+    values = np.asarray(score([item.anchor for item in items] * 2, others), np.float64)
     check_finite(values, 0, f"--model {name}")
     return values[: len(items)], values[len(items) :]
+
+
+def overlap(items: list) -> dict[str, float]:
+    """Accuracy of character overlap, by phenomenon."""
+    from cosent.evaluation.similarity import character_overlap
+
+    same, different = scores_of(lambda *sides: list(map(character_overlap, *sides)), items, "overlap")
+    return {name: float((same > different)[rows].mean()) for name, rows in places(items).items()}
 
 
 def places(items: list) -> dict[str, np.ndarray]:
@@ -174,7 +175,7 @@ def places(items: list) -> dict[str, np.ndarray]:
     return {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
 
 
-def describe(path: str, model, items: list, same: np.ndarray, different: np.ndarray, args) -> dict[str, Any]:
+def describe(path: str, args, model, items: list, same: np.ndarray, different: np.ndarray) -> dict[str, Any]:
     """The accuracy of the order by phenomenon, mean scores, verdicts and failures of a model."""
     from cosent.evaluation.minimal_pairs import share_interval
     from cosent.models.bi_encoder import Embedder
@@ -184,12 +185,9 @@ def describe(path: str, model, items: list, same: np.ndarray, different: np.ndar
     phenomena = {}
     for name, rows in places(items).items():
         hits = (same > different)[rows]
-        wrong = rows[np.argsort((same - different)[rows], kind="stable")]
-        failures = [
-            {"anchor": items[row].anchor, "same": items[row].same, "different": items[row].different,
-             "score_same": float(same[row]), "score_different": float(different[row])}
-            for row in wrong[:KEPT_FAILURES] if same[row] <= different[row]
-        ]  # fmt: skip
+        wrong = [
+            row for row in rows[np.argsort((same - different)[rows], kind="stable")] if same[row] <= different[row]
+        ]
         phenomena[name] = {
             "items": len(rows),
             "templates": len(np.unique(templates[rows])),
@@ -199,10 +197,14 @@ def describe(path: str, model, items: list, same: np.ndarray, different: np.ndar
             "different": float(different[rows].mean()),
             "similar_same": None if rule is None else float(rule.similar(same[rows]).mean()),
             "similar_different": None if rule is None else float(rule.similar(different[rows]).mean()),
-            "failures": failures,
+            "failures": [
+                {**vars(items[row]), "score_same": float(same[row]), "score_different": float(different[row])}
+                for row in wrong[:KEPT_FAILURES]
+            ],
         }
     kind = "cosine" if isinstance(model, Embedder) else "score"
-    return {"model": path, "name": Path(path).name, "score": kind, "phenomena": phenomena}
+    alone = len({Path(other).name for other in args.model}) == len(args.model)
+    return {"model": path, "name": Path(path).name if alone else path, "score": kind, "phenomena": phenomena}
 
 
 def differences(items: list, scored: list) -> dict[str, dict]:
@@ -218,37 +220,42 @@ def differences(items: list, scored: list) -> dict[str, dict]:
     return found
 
 
-def result_source(args: ProbeArguments) -> str:
-    """Whose vectors are compared, in words."""
-    if args.corpus is not None:
-        return f"{args.corpus} {args.split}"
-    return " ".join(args.text) if args.text else "those of the items"
+def of_corpus_or_items(args, model, corpus, sentences: list[str], items: list, same: np.ndarray) -> dict[str, Any]:
+    """The worst pairs of the corpus, and the geometry of its sentences; without one, of one's own, or of the items.
+
+    Args:
+        corpus: as `labelled_rows`, or None.
+        same: scores of the items with their rewording, the similar pairs without a corpus.
+    """
+    texts, worst = sentences or [item.anchor for item in items], []
+    if corpus is not None:
+        first, second, labels, similar_from = corpus
+        scores = np.asarray(model.similarity(first, second, args.batch_size), np.float64)
+        texts, same = [*first, *second], scores[labels >= similar_from]
+        worst = worst_pairs(first, second, labels, scores)
+    return {"geometry": geometry(model, texts, same, args), "worst": worst}
 
 
-def geometry(model, items: list, rows, sentences: list[str], args: ProbeArguments) -> dict[str, Any] | None:
-    """How the vectors of a bi-encoder lie; None for a cross-encoder."""
-    from cosent.evaluation.similarity import alignment, hubness, spectrum, spread
+def geometry(model, texts: list[str], similar: np.ndarray, args: ProbeArguments) -> dict[str, Any] | None:
+    """How the vectors of a bi-encoder lie; None for a cross-encoder.
+
+    Args:
+        similar: cosines of similar pairs: `alignment` is their mean `|u - v|^2 = 2 - 2 cos`.
+    """
+    from cosent.evaluation.similarity import hubness, spectrum, spread
     from cosent.models.bi_encoder import Embedder
 
     if not isinstance(model, Embedder):
         return None
-    similar = [(item.anchor, item.same) for item in items]
-    texts = sentences or [item.anchor for item in items]
-    if rows is not None:
-        first, second, labels, similar_from = rows
-        texts = [*first, *second]
-        similar = [pair for *pair, label in zip(first, second, labels, strict=True) if label >= similar_from]
-    texts, rng = sorted(set(texts)), np.random.default_rng(args.seed)
-    texts = [texts[place] for place in np.sort(rng.permutation(len(texts))[:MOST])]
-    encode = lambda some: model.encode(list(some), args.batch_size, normalize=True)  # noqa: E731
-    units = encode(texts)
+    texts = sorted(set(texts))
+    drawn = np.sort(np.random.default_rng(args.seed).permutation(len(texts))[:MOST])
+    units = model.encode([texts[place] for place in drawn], args.batch_size, normalize=True)
     shares = spectrum(units)
-    sides = [encode(side) for side in zip(*similar[:MOST], strict=True)]
     return {
-        "sentences": len(texts),
+        "sentences": len(units),
         **spread(units),
         "hubness": hubness(units),
-        "alignment": alignment(*sides) if sides else None,
+        "alignment": float(2 - 2 * similar.mean()) if len(similar) else None,
         "width": int(units.shape[1]),
         "directions_90": int(np.searchsorted(shares, 0.9) + 1),
         "spectrum": shares[:DIRECTIONS].tolist(),
@@ -267,24 +274,21 @@ def labelled_rows(args: ProbeArguments) -> tuple[list[str], list[str], np.ndarra
     return rows["sentence1"][:], rows["sentence2"][:], labels, corpus.manifest.similar_from
 
 
-def worst_pairs(model, rows, args: ProbeArguments) -> list[dict]:
+def worst_pairs(first: list[str], second: list[str], labels: np.ndarray, scores: np.ndarray) -> list[dict]:
     """The pairs whose score has the most different rank from their label, as a share of all pairs."""
     from cosent.evaluation.significance import ranks
 
-    first, second, labels, _ = rows
-    scores = np.asarray(model.similarity(first, second, args.batch_size), np.float64)
     gaps = (ranks(scores) - ranks(labels)) / len(labels)
-    return [
-        {"sentence1": first[row], "sentence2": second[row], "label": float(labels[row]), "score": float(scores[row]),
-         "gap": float(gaps[row])}
-        for row in np.argsort(-np.abs(gaps), kind="stable")[:WORST]
-    ]  # fmt: skip
+    columns = (first, second, labels.tolist(), scores.tolist(), gaps.tolist())
+    names = ("sentence1", "sentence2", "label", "score", "gap")
+    worst = np.argsort(-np.abs(gaps), kind="stable")[:WORST]
+    return [dict(zip(names, (column[row] for column in columns), strict=True)) for row in worst]
 
 
 def write_fix(args: ProbeArguments, sentences: list[str]) -> dict[str, Any]:
     """Writes the prepared corpus of `--fix`; no sentence of its validation split is one of its train split."""
     from cosent.data.manifest import Manifest
-    from cosent.inference.exchange import CHANGED, DISSIMILAR, SIMILAR, training_pairs
+    from cosent.inference.exchange import LABELS, training_pairs
     from cosent.inference.mining import write_corpus
 
     folder, order = Path(args.fix or ""), np.random.default_rng(args.seed).permutation(len(sentences))
@@ -293,38 +297,36 @@ def write_fix(args: ProbeArguments, sentences: list[str]) -> dict[str, Any]:
     for split in ("train", "validation"):
         own = [text for place, text in enumerate(sentences) if (place in held_out) == (split == "validation")]
         pairs = training_pairs(own, args.seed)
-        if len(set(pairs.values())) < 3:
+        counts[split] = {name: Counter(pairs.values())[label] for name, label in LABELS.items()}
+        if not all(counts[split].values()):
             raise InputError(
-                f"--fix: {len(own)} sentences make {len(pairs)} pairs for {split}, not of all three labels. Add "
-                "sentences with numbers, dates, places, negations, ... to --text."
+                f"--fix: {len(own)} sentences make {counts[split]} pairs for {split}. Add sentences with numbers, "
+                "dates, places, negations, ... to --text."
             )
         sides = [np.array([texts.setdefault(text, len(texts)) for text in side]) for side in zip(*pairs, strict=True)]
         splits[split] = (*sides, np.array(list(pairs.values()), np.float32))
-        counts[split] = Counter(pairs.values())
     longest = max(map(len, texts)) + 2
-    labels = {SIMILAR: "reworded", CHANGED: "changed", DISSIMILAR: "random"}
     manifest = Manifest(
         name=folder.name,
         label_kind="graded",
-        label_min=DISSIMILAR,
-        label_max=SIMILAR,
+        label_min=min(LABELS.values()),
+        label_max=max(LABELS.values()),
         max_length={"bi_encoder": min(512, longest), "cross_encoder": min(512, 2 * longest)},
-        splits={"train": {"made": {"text": args.text, "seed": args.seed, "labels": {v: k for k, v in labels.items()}}}},
+        splits={"train": {"made": {"text": args.text, "seed": args.seed, "labels": LABELS}}},
         source=f"pairs made by `cosent probe --fix` of {' and '.join(args.text or [])}",
     )
     write_corpus(folder, manifest, list(texts), splits)
-    named = {split: {labels[label]: count for label, count in found.items()} for split, found in counts.items()}
-    return {"fix": args.fix} | named
+    return {"fix": args.fix} | counts
 
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The tables in text."""
     models, two = result["models"], len(result["models"]) == 2
-    title = "accuracy of the order x100 (95%): the rewording scores above the changed sentence"
     head = f"{'':14}{'items':>6}{'overlap':>9}" + "".join(f"{model['name'][-20:]:>22}" for model in models)
-    found = [title, head + (f"{'difference':>24}" if two else "")]
-    for name, overlap in result["overlap"].items():
-        line = f"{name:14}{models[0]['phenomena'][name]['items']:>6}{100 * overlap:>9.1f}"
+    found = ["accuracy of the order x100 (95%): the rewording scores above the changed sentence"]
+    found.append(head + (f"{'difference':>24}" if two else ""))
+    for name, of_overlap in result["overlap"].items():
+        line = f"{name:14}{models[0]['phenomena'][name]['items']:>6}{100 * of_overlap:>9.1f}"
         for one in (model["phenomena"][name] for model in models):
             low, high = (100 * end for end in one["interval"])
             line += f"{100 * one['accuracy']:>10.1f} {f'({low:.0f} to {high:.0f})':>11}"
@@ -334,18 +336,16 @@ def lines(result: dict[str, Any]) -> list[str]:
             line += f"{100 * gap['difference']:>+9.1f} {f'({low:+.0f} to {high:+.0f})':>14}"
         found.append(line)
     if any(model["geometry"] for model in models):
-        found += ["", f"vectors of {result['geometry_of']}"]
+        found += ["", "vectors"]
         for key in ("mean_cosine", "hubness", "alignment", "uniformity", "effective_rank", "directions_90"):
             values = [model["geometry"] and model["geometry"][key] for model in models]
-            cells = "".join(f"{'' if value is None else f'{value:.3f}':>22}" for value in values)
-            found.append(f"{key:29}{cells}")
+            found.append(f"{key:29}" + "".join(f"{'' if value is None else f'{value:.3f}':>22}" for value in values))
     for model in models:
         if model["worst"]:
             found += ["", f"worst pairs of {result['corpus']}: {model['name']}", "  score  label   gap"]
-            found += [
-                f"{pair['score']:7.3f}  {pair['label']:5g}  {100 * pair['gap']:+4.0f}  {pair['sentence1']}  |  {pair['sentence2']}"
-                for pair in model["worst"]
-            ]  # fmt: skip
+        for pair in model["worst"]:
+            numbers = f"{pair['score']:7.3f}  {pair['label']:5g}  {100 * pair['gap']:+4.0f}"
+            found.append(f"{numbers}  {pair['sentence1']}  |  {pair['sentence2']}")
     return found
 
 
@@ -354,9 +354,8 @@ def write_page(path: str, result: dict[str, Any], items: list, scored: list) -> 
     from cosent.reporting.document import to_html
     from cosent.reporting.probing import page
 
-    by_name = [
-        {name: (same[rows], different[rows]) for name, rows in places(items).items()} for same, different in scored
-    ]
+    of_rows = places(items).items()
+    by_name = [{name: (same[rows], different[rows]) for name, rows in of_rows} for same, different in scored]
     title = f"Probe of {' and '.join(model['name'] for model in result['models'])}"
     with writing(path):
         write_atomically(path, to_html(title, page(result, by_name)))

@@ -24,7 +24,7 @@ TRIES = 60  # draws per item, before a grammar is said to have no more
 BRACKETS = re.compile(r"\[([^|\]]*)\|([^|\]]*)\]")
 SLOT = re.compile(r"\{([a-z]+)(\d?)\}")
 PRONOUNS = "我们|你们|他们|她们|咱们|大家|我|你|您|他|她"
-TIMES = "今天|明天|昨天|后天|前天|今年|去年|明年|最近|现在|刚才|刚刚|周[一二三四五六日]|上周|下周|上个月|下个月|以前|以后|平时|每天"
+TIMES = "今天|明天|昨天|后天|前天|今年|去年|明年|最近|现在|刚才|刚刚|周[一二三四五六日]|上周|下周|平时|每天"
 ADVERB = re.compile(rf"^(?:(?P<who>{PRONOUNS})(?P<when>{TIMES})|(?P<when2>{TIMES})(?P<who2>{PRONOUNS}))(?![的们])")
 QUESTION_WORD = re.compile("[吗呢么]$|什么|怎么|怎样|如何|哪|几|多少|多久|多长|为何|是不是|能不能|有没有|会不会")
 

@@ -89,14 +89,6 @@ def hubness(units: np.ndarray, k: int = 10) -> float:
     return float(np.mean(gaps**3) / deviation**3) if deviation else 0.0
 
 
-def alignment(one: np.ndarray, other: np.ndarray) -> float:
-    """Mean squared distance of the unit vectors of similar sentences: 0 = equal, 2 = at right angles.
-
-    Source: https://arxiv.org/abs/2005.10242, section 4.1, alpha = 2.
-    """
-    return float(np.mean(2 - 2 * pair_cosines(one, other)))
-
-
 def spectrum(units: np.ndarray) -> np.ndarray:
     """Share of the squared length of unit vectors `(sentences, hidden)` in the first 1, 2, ... principal directions."""
     energy = np.linalg.svd(np.asarray(units, np.float64), compute_uv=False) ** 2

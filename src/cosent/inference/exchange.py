@@ -172,7 +172,7 @@ def items_of(sentences: Sequence[str], phenomena: Sequence[str], count: int, see
     return sorted(found, key=lambda item: phenomena.index(item.phenomenon))
 
 
-SIMILAR, CHANGED, DISSIMILAR = 2.0, 1.0, 0.0  # labels of the pairs to train on
+LABELS = {"reworded": 2.0, "changed": 1.0, "random": 0.0}  # of the pairs to train on
 CHANGES_EACH = 3  # most changed pairs of a sentence; it has as many reworded ones
 
 
@@ -190,7 +190,7 @@ def training_pairs(sentences: Sequence[str], seed: int) -> dict[tuple[str, str],
         for name in names:
             other = changes[name]
             reworded_too = rng.random() < 0.5
-            pairs.setdefault((sentence, reworded(other, sentence, rng) if reworded_too else other), CHANGED)
+            pairs.setdefault((sentence, reworded(other, sentence, rng) if reworded_too else other), LABELS["changed"])
         if not changes:
             continue
         kept = changed_part(sentence, rng.choice(list(changes.values())))
@@ -198,7 +198,7 @@ def training_pairs(sentences: Sequence[str], seed: int) -> dict[tuple[str, str],
         variants.append(reworded(sentence, rng.choice(list(changes.values())), rng))
         for variant in rng.sample(variants, min(len(names), len(variants))):
             if variant != sentence:
-                pairs.setdefault((sentence, variant), SIMILAR)
+                pairs.setdefault((sentence, variant), LABELS["reworded"])
         if (another := rng.choice(sentences)) != sentence:
-            pairs.setdefault((sentence, another), DISSIMILAR)
+            pairs.setdefault((sentence, another), LABELS["random"])
     return pairs

@@ -174,12 +174,12 @@ def strips(title: str, rows: list[tuple[str, np.ndarray, np.ndarray]], names: tu
     rows_of(axes, [label for label, _, _ in rows])
     for side, (name, marker) in enumerate(zip(names, "o^", strict=True)):
         color, height = COLORS[side], 0.34 * side - 0.17
-        for place, row in enumerate(rows):
-            values = np.sort(row[1 + side])
-            drawn = values if len(values) <= DOTS else np.quantile(values, np.linspace(0, 1, DOTS))
-            label = {"label": printable(name)} if place == 0 else {}
+        axes.plot([], [], marker, color=color, label=printable(name))
+        for place, (_, *both) in enumerate(rows):
+            values = both[side]
+            drawn = np.quantile(values, np.linspace(0, 1, min(DOTS, len(values))))
             axes.plot(drawn, [place + height] * len(drawn), marker, color=color, alpha=0.35, markersize=3.5,
-                      markeredgewidth=0, **label)  # fmt: skip
+                      markeredgewidth=0)  # fmt: skip
             axes.plot([np.median(values)], [place + height], "|", color=color, markersize=10, markeredgewidth=2.5)
     medians = "; ".join(f"{row[0]}: {np.median(row[1]):.2f} and {np.median(row[2]):.2f}" for row in rows)
     return saved(axes, title, f"Distribution of {x_name}, {names[0]} and {names[1]}. Medians: {medians}.")

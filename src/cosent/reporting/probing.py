@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from cosent.evaluation.minimal_pairs import changed_part
 from cosent.reporting import figures
-from cosent.reporting.document import Cell, Figures, Number, Range, Section, Table
+from cosent.reporting.document import Cell, Figures, Number, Section, Table
 
 EXAMPLES = 3  # failures shown of each phenomenon
 GEOMETRY = {
@@ -50,12 +51,8 @@ def order(result: dict[str, Any]) -> Section:
     blocks: list = [about, Table("Accuracy x100", header, rows)]
     if gaps := result["differences"]:
         title = f"{models[1]['name']} minus {models[0]['name']}"
-        drawn = [
-            (name, 100 * gaps[name]["difference"], *(100 * end for end in gaps[name]["interval"])) for name in names
-        ]
+        drawn = [(name, *(100 * end for end in (gap["difference"], *gap["interval"]))) for name, gap in gaps.items()]
         blocks.append(Figures("Difference in accuracy x100.", [figures.intervals(title, drawn, "accuracy x100")]))
-        cells = [[name, percent(gaps[name]["difference"]), Range(*drawn[i][2:])] for i, name in enumerate(names)]
-        blocks.append(Table(title, ["phenomenon", "difference x100", "95%"], cells, folded=True))
     return Section("Order by phenomenon", blocks)
 
 
@@ -72,9 +69,7 @@ def scores(result: dict[str, Any], scored: list[dict[str, tuple[np.ndarray, np.n
             rows.append([f"{name}, {model['name']}", *means, lost, *verdicts])
     header = ["phenomenon, model", "reworded", "changed", "1 - reworded", "reworded called similar x100",
               "changed called similar x100"]  # fmt: skip
-    caption = (
-        "Scores of each sentence with its rewording (blue) and with its changed form (orange); a bar at the median."
-    )
+    caption = "Scores of each sentence with its rewording (blue) and its changed form (orange); a bar at the median."
     table = Table("Mean scores, and verdicts of models that have a threshold", header, rows, folded=True)
     return Section("Scores", [Figures(caption, plots), table])
 
@@ -84,16 +79,20 @@ def failures(result: dict[str, Any]) -> Section:
     tables = []
     for model in result["models"]:
         rows = [
-            [name, one["anchor"], one["same"], Number(one["score_same"], form=".3f"), one["different"],
-             Number(one["score_different"], form=".3f")]
+            [name, one["anchor"], Number(one["score_same"], form=".3f"), one["same"],
+             Number(one["score_different"], form=".3f"), change(one["anchor"], one["different"])]
             for name, found in model["phenomena"].items() for one in found["failures"][:EXAMPLES]
         ]  # fmt: skip
-        header = ["phenomenon", "sentence", "reworded", "score", "changed", "score"]
-        if rows:
-            tables.append(
-                Table(f"{model['name']}: the changed sentence scores highest above the rewording", header, rows)
-            )
+        header = ["phenomenon", "sentence", "score", "rewording", "score", "what was changed"]
+        caption = f"{model['name']}: where the changed sentence scores highest above the rewording"
+        tables += [Table(caption, header, rows)] if rows else []
     return Section("Failures", tables)
+
+
+def change(sentence: str, other: str) -> str:
+    """What was changed in a sentence, as `2014 > 2016`; `-` for nothing."""
+    parts = [text[slice(*changed_part(text, reference))] for text, reference in ((sentence, other), (other, sentence))]
+    return " > ".join(part or "-" for part in parts)
 
 
 def vectors(result: dict[str, Any]) -> Section:
@@ -102,10 +101,10 @@ def vectors(result: dict[str, Any]) -> Section:
     if not having:
         return Section("Vectors")
     about = (
-        "Hubness is the skewness of how often a sentence is among the 10 nearest of the others: above 1, some sentences "
-        "are neighbours of everything. Alignment is the mean squared distance of similar sentences, lower is closer; "
-        "uniformity is the log of the mean of exp(-2 d^2), lower is more spread out. The spectrum is the share of the "
-        f"squared length in the first principal directions. Sentences: {result['geometry_of']}."
+        "Hubness is the skewness of how often a sentence is among the 10 nearest of the others: above 1, a few are "
+        "neighbours of many. Alignment is the mean squared distance of similar sentences, lower is closer; uniformity "
+        "is the log of the mean of exp(-2 d^2), lower is more spread out. The spectrum is the share of the squared "
+        f"length in the first principal directions. Sentences: those of {source_of(result)}."
     )
     rows = [[label, *(cell_of(model["geometry"][key]) for model in having)] for key, label in GEOMETRY.items()]
     series = [
@@ -117,8 +116,13 @@ def vectors(result: dict[str, Any]) -> Section:
     return Section("Vectors", [about, table, Figures("The first 32 directions.", [plot])])
 
 
-def cell_of(value: float | int) -> Cell:
-    return value if isinstance(value, int) else Number(value, form=".3f" if abs(value) < 10 else ".1f")
+def source_of(result: dict[str, Any]) -> str:
+    text = result["sentences"]
+    return result["corpus"] or ("the items" if text == "grammars" else " ".join(text))
+
+
+def cell_of(value: float | int | None) -> Cell:
+    return value if value is None or isinstance(value, int) else Number(value, form=".3f" if abs(value) < 10 else ".1f")
 
 
 def worst(result: dict[str, Any]) -> Section:
