@@ -27,7 +27,7 @@ LEAST = 10  # sentences of one's own, with something to exchange
 MOST = 1000  # sentences whose vectors are compared with one another
 WORST = 50
 DIRECTIONS = 32  # of the spectrum
-KEPT_FAILURES = 10
+KEPT_FAILURES = 10  # of a phenomenon, each of another template
 
 
 @dataclass
@@ -185,9 +185,8 @@ def describe(path: str, args, model, items: list, same: np.ndarray, different: n
     phenomena = {}
     for name, rows in places(items).items():
         hits = (same > different)[rows]
-        wrong = [
-            row for row in rows[np.argsort((same - different)[rows], kind="stable")] if same[row] <= different[row]
-        ]
+        best_first = rows[np.argsort((different - same)[rows], kind="stable")]
+        wrong = {items[row].template: row for row in best_first if same[row] <= different[row]}  # the worst of each
         phenomena[name] = {
             "items": len(rows),
             "templates": len(np.unique(templates[rows])),
@@ -199,7 +198,7 @@ def describe(path: str, args, model, items: list, same: np.ndarray, different: n
             "similar_different": None if rule is None else float(rule.similar(different[rows]).mean()),
             "failures": [
                 {**vars(items[row]), "score_same": float(same[row]), "score_different": float(different[row])}
-                for row in wrong[:KEPT_FAILURES]
+                for row in sorted(wrong.values(), key=lambda row: same[row] - different[row])[:KEPT_FAILURES]
             ],
         }
     kind = "cosine" if isinstance(model, Embedder) else "score"

@@ -90,9 +90,9 @@ def failures(result: dict[str, Any]) -> Section:
 
 
 def change(sentence: str, other: str) -> str:
-    """What was changed in a sentence, as `2014 > 2016`; `-` for nothing."""
+    """What was changed in a sentence, as `2014 > 2016`, `-` for nothing; of a long part only what it became."""
     parts = [text[slice(*changed_part(text, reference))] for text, reference in ((sentence, other), (other, sentence))]
-    return " > ".join(part or "-" for part in parts)
+    return f"> {parts[1]}" if len(parts[0]) > 6 else " > ".join(part or "-" for part in parts)
 
 
 def vectors(result: dict[str, Any]) -> Section:
