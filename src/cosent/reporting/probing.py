@@ -79,11 +79,11 @@ def failures(result: dict[str, Any]) -> Section:
     tables = []
     for model in result["models"]:
         rows = [
-            [name, one["anchor"], Number(one["score_same"], form=".3f"), one["same"],
-             Number(one["score_different"], form=".3f"), change(one["anchor"], one["different"])]
+            [f"{name}: {change(one['anchor'], one['different'])}", one["anchor"], one["same"],
+             *(Number(one[key], form=".3f") for key in ("score_same", "score_different"))]
             for name, found in model["phenomena"].items() for one in found["failures"][:EXAMPLES]
         ]  # fmt: skip
-        header = ["phenomenon", "sentence", "score", "rewording", "score", "what was changed"]
+        header = ["phenomenon, change", "sentence", "rewording", "reworded", "changed"]
         caption = f"{model['name']}: where the changed sentence scores highest above the rewording"
         tables += [Table(caption, header, rows)] if rows else []
     return Section("Failures", tables)
