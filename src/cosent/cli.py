@@ -35,6 +35,7 @@ JOBS = {
     "distill": "train a small student that embeds and generates sentences",
     "pretrain": "pretrain a small encoder on plain text",
     "evaluate": "score a prepared corpus, a labelled file or tasks of mteb with a trained model",
+    "probe": "say what a model has understood: minimal pairs by phenomenon, geometry, worst pairs",
     "study": "run recipes, variants, corpora and seeds, and keep the results",
     "report": "draw the tables and figures of a study",
     "mine": "make pairs of sentences and label them, to train on",

@@ -73,6 +73,28 @@ def uniformity(units: np.ndarray) -> float:
     return float(np.log(total / (count * (count - 1) / 2)))
 
 
+def hubness(units: np.ndarray, k: int = 10) -> float:
+    """Skewness of how often each unit vector is among the `k` nearest of the others: 0 = evenly, above 1 = hubs.
+
+    Source: https://jmlr.org/papers/v11/radovanovic10a.html, section 3.
+    """
+    occurrences, k = np.zeros(len(units)), min(k, len(units) - 1)
+    for start in range(0, len(units), 512):
+        cosines = units[start : start + 512] @ units.T
+        rows = np.arange(len(cosines))
+        cosines[rows, start + rows] = -np.inf
+        np.add.at(occurrences, np.argpartition(-cosines, k - 1, axis=1)[:, :k].ravel(), 1)
+    gaps = occurrences - occurrences.mean()
+    deviation = np.sqrt(np.mean(gaps**2))
+    return float(np.mean(gaps**3) / deviation**3) if deviation else 0.0
+
+
+def spectrum(units: np.ndarray) -> np.ndarray:
+    """Share of the squared length of unit vectors `(sentences, hidden)` in the first 1, 2, ... principal directions."""
+    energy = np.linalg.svd(np.asarray(units, np.float64), compute_uv=False) ** 2
+    return np.cumsum(energy) / energy.sum()
+
+
 def split_by(labels: np.ndarray, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """Values of dissimilar and of similar pairs: labels up to the middle of their range, and above it."""
     similar = labels > (labels.min() + labels.max()) / 2

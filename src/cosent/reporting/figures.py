@@ -18,6 +18,7 @@ from cosent.reporting.document import Figure
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d00", "#56b4e9", "#444444", "#7a3fa0")
 DASHES: tuple[Any, ...] = ("-", (0, (3, 1.5)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (6, 2)))
 FAINT = "#5b636c"
+DOTS = 60  # of a strip
 # The reader's machine renders the text, so these are the fonts of common systems, Chinese ones included.
 FONTS = "'Noto Sans', 'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
 STYLE = {
@@ -159,6 +160,29 @@ def histograms(title: str, groups: list[tuple[str, np.ndarray]], x_name: str) ->
     medians = "; ".join(f"{label}: {np.median(group):.3f}" for label, group in groups if len(group))
     sizes = ", ".join(f"{len(group)} {label}" for label, group in groups)
     return saved(axes, title, f"Distribution of {x_name} of {sizes} pairs. Medians: {medians}.")
+
+
+@styled
+def strips(title: str, rows: list[tuple[str, np.ndarray, np.ndarray]], names: tuple[str, str], x_name: str) -> Figure:
+    """Two strips of dots per row, the first above the second, with a bar at each median.
+
+    Args:
+        rows: label, and the values of both strips, of which at most `DOTS` evenly spaced quantiles are drawn.
+        names: what the two strips are.
+    """
+    axes = canvas(title, x_name, 0.9 + 0.34 * len(rows))
+    rows_of(axes, [label for label, _, _ in rows])
+    for side, (name, marker) in enumerate(zip(names, "o^", strict=True)):
+        color, height = COLORS[side], 0.34 * side - 0.17
+        axes.plot([], [], marker, color=color, label=printable(name))
+        for place, (_, *both) in enumerate(rows):
+            values = both[side]
+            drawn = np.quantile(values, np.linspace(0, 1, min(DOTS, len(values))))
+            axes.plot(drawn, [place + height] * len(drawn), marker, color=color, alpha=0.35, markersize=3.5,
+                      markeredgewidth=0)  # fmt: skip
+            axes.plot([np.median(values)], [place + height], "|", color=color, markersize=10, markeredgewidth=2.5)
+    medians = "; ".join(f"{row[0]}: {np.median(row[1]):.2f} and {np.median(row[2]):.2f}" for row in rows)
+    return saved(axes, title, f"Distribution of {x_name}, {names[0]} and {names[1]}. Medians: {medians}.")
 
 
 @styled

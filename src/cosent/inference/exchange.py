@@ -1,0 +1,204 @@
+"""Minimal pairs of the user's own sentences: what is found in them is exchanged for another of its kind."""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from cosent.evaluation.minimal_pairs import (
+    CHANGES,
+    PRONOUNS,
+    QUESTION_WORD,
+    VARIANT,
+    Item,
+    changed_part,
+    lexicon,
+    replaced,
+    word_pattern,
+)
+from cosent.inference.differences import QUESTION, difference
+
+DIGITS = "两三四五六七八九"
+NUMBER = re.compile(r"(?<![A-Za-z0-9.\-_/:])\d+(?:\.\d+)?(?![A-Za-z0-9\-_/:]|\.\d|[年月日号点])")
+COUNTED = "个月|小时|分钟|公里|公斤|天(?![堂空气才下])|年(?![级度代])|周(?![一二三四五六日末])|[岁元块斤件个张台]"
+NUMERAL = re.compile(rf"(?<![十百千万第一{DIGITS}])[{DIGITS}](?={COUNTED})")
+CODE = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z]+[A-Za-z0-9]*?(\d+)[A-Za-z0-9]*(?![A-Za-z0-9])")
+DATE = re.compile(r"(?<!\d)(\d{1,4})(?=[年月日号点])")
+COURTEOUS = re.compile("请问|问一?下|^亲|^[你您]好")
+UNIT_NUMBER = rf"(?<=[0-9一半几{DIGITS}十百])"
+
+
+def changed(sentence: str, phenomenon: str, rng: random.Random) -> str | None:
+    """The sentence with one thing of a phenomenon exchanged, or None if it has no such thing."""
+    found = FINDERS.get(phenomenon, lambda *_: None)(sentence, rng) or exchanged(sentence, phenomenon, rng)
+    if found is None or found == sentence:
+        return None
+    if phenomenon == "negation" and difference(sentence, found) != "negation":
+        return None  # a question of the form A-not-A, or a double negation
+    return found
+
+
+def exchanged(sentence: str, phenomenon: str, rng: random.Random) -> str | None:
+    """One word of the lexicon by another of its list that the sentence does not have yet."""
+    groups = lexicon()["exchange"].get(phenomenon, [])
+    matches = list(exchange_pattern(phenomenon).finditer(sentence)) if groups else []
+    if phenomenon == "negation":
+        questions = [question.span() for question in QUESTION.finditer(sentence)]
+        matches = [match for match in matches if not any(match.start() < e and match.end() > s for s, e in questions)]
+    rng.shuffle(matches)
+    for match in matches:
+        group = next(group for group in groups if match[0] in group)
+        others = [word for word in group if word not in sentence or word in match[0]]
+        others = [word for word in others if word != match[0]]
+        if others:
+            return replaced(sentence, match, rng.choice(others))
+    return None
+
+
+@cache
+def exchange_pattern(phenomenon: str) -> re.Pattern:
+    words = [word for group in lexicon()["exchange"][phenomenon] for word in group]
+    pattern = word_pattern(words)
+    return re.compile(f"{UNIT_NUMBER}(?:{pattern.pattern})", re.I) if phenomenon == "unit" else pattern
+
+
+def other_digits(digits: str, rng: random.Random) -> str:
+    """Another number of as many digits, which begins with 0 only where this one does."""
+    low = 0 if digits[0] == "0" or len(digits) == 1 else 10 ** (len(digits) - 1)
+    low = max(low, 1 if len(digits) == 1 else 0)
+    value = int(digits)
+    near = [n for n in {value + step for step in (-3, -2, -1, 1, 2, 3, 10, -10)} if low <= n < 10 ** len(digits)]
+    return str(rng.choice(sorted(near))).zfill(len(digits))
+
+
+def number(sentence: str, rng: random.Random) -> str | None:
+    """Another number of as many digits; of a Chinese numeral in front of a unit another one."""
+    if digits := list(NUMBER.finditer(sentence)):
+        match = rng.choice(digits)
+        whole, dot, rest = match[0].partition(".")
+        other = replaced(sentence, match, other_digits(whole, rng) + dot + rest)
+        return None if len(whole) > 15 else other
+    if numerals := list(NUMERAL.finditer(sentence)):
+        match = rng.choice(numerals)
+        return replaced(sentence, match, rng.choice([digit for digit in DIGITS[1:] if digit not in sentence]))
+    return None
+
+
+def date(sentence: str, rng: random.Random) -> str | None:
+    """Another year, month or day of those written in digits."""
+    if not (dates := list(DATE.finditer(sentence))):
+        return None
+    match = rng.choice(dates)
+    unit, value = sentence[match.end()], int(match[0])
+    if unit == "年" and value < 1900:
+        return None  # a duration
+    near = range(value - 3, value + 4) if unit == "年" else range(1, 13 if unit in "月点" else 29)
+    return replaced(sentence, match, str(rng.choice([n for n in near if n != value])))
+
+
+def model(sentence: str, rng: random.Random) -> str | None:
+    """Another number in a code of Latin letters and digits."""
+    if not (codes := list(CODE.finditer(sentence))):
+        return None
+    match = rng.choice(codes)
+    start, end = match.span(1)
+    return sentence[:start] + other_digits(match[1], rng) + sentence[end:]
+
+
+@cache
+def direction_pattern() -> re.Pattern:
+    places = "|".join(sorted((w for g in lexicon()["exchange"]["place"] for w in g), key=len, reverse=True))
+    return re.compile(rf"({places})(到|去|飞|飞往|至|开往|寄到|发往)({places})")
+
+
+def direction(sentence: str, rng: random.Random) -> str | None:
+    """The two places of a way exchanged."""
+    match = direction_pattern().search(sentence)
+    return match and replaced(sentence, match, match[3] + match[2] + match[1])
+
+
+@cache
+def roles_pattern() -> re.Pattern:
+    verbs = "|".join(sorted(lexicon()["verbs"], key=len, reverse=True))
+    who = rf"{PRONOUNS}|男朋友|女朋友|老公|老婆|妈妈|爸爸|老师|同事|客户|老板"
+    return re.compile(rf"({who})((?:不|很|真|最|也|还|没)?(?:{verbs})(?:了|过)?)({who})(?![们的家])")
+
+
+def roles(sentence: str, rng: random.Random) -> str | None:
+    """Subject and object of a verb exchanged."""
+    match = roles_pattern().search(sentence)
+    return None if match is None or match[1] == match[3] else replaced(sentence, match, match[3] + match[2] + match[1])
+
+
+Finder = Callable[[str, random.Random], str | None]
+FINDERS: dict[str, Finder] = {"number": number, "date": date, "model": model, "direction": direction, "roles": roles}
+
+
+def reworded(sentence: str, other: str, rng: random.Random) -> str:
+    """The sentence in other words outside of what `other` changes: a synonym, an adverb, courtesy, or punctuation."""
+    kept = changed_part(sentence, other)
+    question = QUESTION_WORD.search(sentence) and not COURTEOUS.search(sentence)
+    for kind in ("synonym", "adverb_order"):
+        if (found := VARIANT[kind](sentence, kept, rng)) is not None:
+            return rng.choice(lexicon()["polite"]) + found if question and rng.random() < 0.3 else found
+    if question:
+        return rng.choice(lexicon()["polite"]) + sentence
+    return VARIANT["punctuation"](sentence, kept, rng) or sentence
+
+
+def items_of(sentences: Sequence[str], phenomena: Sequence[str], count: int, seed: int) -> list[Item]:
+    """Items of one's own sentences: at most `count` of a phenomenon, at most one of a sentence and phenomenon.
+
+    A sentence that has nothing to exchange yields none.
+    """
+    rng = random.Random(seed)
+    found: list[Item] = []
+    counts = Counter()
+    for number, sentence in enumerate(rng.sample(sentences, len(sentences))):
+        wanted = [name for name in phenomena if counts[name] < count]
+        if not wanted:
+            break
+        changes = {name: other for name in CHANGES if (other := changed(sentence, name, rng)) is not None}
+        for name in wanted if changes else ():
+            other = changes.get(name) if name in CHANGES else rng.choice(list(changes.values()))
+            if other is None:
+                continue
+            kept = changed_part(sentence, other)
+            same = reworded(sentence, other, rng) if name in CHANGES else VARIANT[name](sentence, kept, rng)
+            if same is not None and same not in (sentence, other):
+                found.append(Item(name, f"sentence {number}", sentence, same, other))
+                counts[name] += 1
+    return sorted(found, key=lambda item: phenomena.index(item.phenomenon))
+
+
+LABELS = {"reworded": 2.0, "changed": 1.0, "random": 0.0}  # of the pairs to train on
+CHANGES_EACH = 3  # most changed pairs of a sentence; it has as many reworded ones
+
+
+def training_pairs(sentences: Sequence[str], seed: int) -> dict[tuple[str, str], float]:
+    """Labelled pairs of one's own sentences: reworded, with one thing changed, and drawn at random.
+
+    Of a changed sentence every other pair is reworded too, since a pair that differs in a single word would otherwise
+    always be a changed one. Only sentences that have something to exchange are in pairs, the others in random ones.
+    """
+    rng = random.Random(f"pairs {seed}")
+    pairs: dict[tuple[str, str], float] = {}
+    for sentence in sentences:
+        changes = {name: other for name in CHANGES if (other := changed(sentence, name, rng)) is not None}
+        names = rng.sample(list(changes), min(CHANGES_EACH, len(changes)))
+        for name in names:
+            other = changes[name]
+            reworded_too = rng.random() < 0.5
+            pairs.setdefault((sentence, reworded(other, sentence, rng) if reworded_too else other), LABELS["changed"])
+        if not changes:
+            continue
+        kept = changed_part(sentence, rng.choice(list(changes.values())))
+        variants = [variant for make in VARIANT.values() if (variant := make(sentence, kept, rng)) is not None]
+        variants.append(reworded(sentence, rng.choice(list(changes.values())), rng))
+        for variant in rng.sample(variants, min(len(names), len(variants))):
+            if variant != sentence:
+                pairs.setdefault((sentence, variant), LABELS["reworded"])
+        if (another := rng.choice(sentences)) != sentence:
+            pairs.setdefault((sentence, another), LABELS["random"])
+    return pairs

@@ -1,0 +1,146 @@
+"""Sections of the page of a probe: order by phenomenon, scores, failures, vectors and the worst pairs of a corpus."""
+
+from typing import Any
+
+import numpy as np
+
+from cosent.evaluation.minimal_pairs import changed_part
+from cosent.reporting import figures
+from cosent.reporting.document import Cell, Figures, Number, Section, Table
+
+EXAMPLES = 3  # failures shown of each phenomenon
+GEOMETRY = {
+    "sentences": "sentences",
+    "mean_cosine": "mean cosine of random pairs",
+    "hubness": "hubness",
+    "alignment": "alignment",
+    "uniformity": "uniformity",
+    "effective_rank": "effective rank",
+    "width": "width",
+    "directions_90": "directions with 90%",
+}
+
+
+def percent(value: float | None) -> Number | None:
+    return None if value is None else Number(100 * value, form=".1f")
+
+
+def between(ends: list[float]) -> str:
+    return f"{100 * ends[0]:.0f} to {100 * ends[1]:.0f}"
+
+
+def order(result: dict[str, Any]) -> Section:
+    """Accuracy of the order by phenomenon with intervals, per model, and the difference of two."""
+    models, names = result["models"], list(result["overlap"])
+    about = (
+        "An item is a sentence, a rewording of it and the same sentence with one thing changed. Accuracy is the share "
+        "of items whose rewording scores above the changed sentence; a tie is a failure, and chance would give 50. "
+        "Intervals hold 95% and count a template, or a sentence of the user's, as one draw; nothing is adjusted for "
+        "the number of phenomena. Character overlap scores by shared characters, which the changed sentence has more "
+        "of."
+    )
+    header = ["phenomenon", "items", "templates", "overlap"]
+    header += [part for model in models for part in (model["name"], "95%")]
+    rows: list[list[Cell]] = []
+    for name in names:
+        first = models[0]["phenomena"][name]
+        row: list[Cell] = [name, first["items"], first["templates"], percent(result["overlap"][name])]
+        for found in (model["phenomena"][name] for model in models):
+            row += [percent(found["accuracy"]), between(found["interval"])]
+        rows.append(row)
+    blocks: list = [about, Table("Accuracy x100", header, rows)]
+    if gaps := result["differences"]:
+        title = f"{models[1]['name']} minus {models[0]['name']}"
+        drawn = [(name, *(100 * end for end in (gap["difference"], *gap["interval"]))) for name, gap in gaps.items()]
+        blocks.append(Figures("Difference in accuracy x100.", [figures.intervals(title, drawn, "accuracy x100")]))
+    return Section("Order by phenomenon", blocks)
+
+
+def scores(result: dict[str, Any], scored: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> Section:
+    """Strips of the scores, their means, and the share of verdicts."""
+    plots, rows = [], []
+    for model, values in zip(result["models"], scored, strict=True):
+        drawn = [(name, *values[name]) for name in values]
+        plots.append(figures.strips(model["name"], drawn, ("reworded", "changed"), model["score"]))
+        for name, found in model["phenomena"].items():
+            means = [Number(found[side], form=".3f") for side in ("same", "different")]
+            lost = Number(1 - found["same"], form=".3f") if model["score"] == "cosine" else None
+            verdicts = [percent(found[key]) for key in ("similar_same", "similar_different")]
+            rows.append([f"{name}, {model['name']}", *means, lost, *verdicts])
+    header = ["phenomenon, model", "reworded", "changed", "1 - reworded", "reworded called similar x100",
+              "changed called similar x100"]  # fmt: skip
+    caption = "Scores of each sentence with its rewording (blue) and its changed form (orange); a bar at the median."
+    table = Table("Mean scores, and verdicts of models that have a threshold", header, rows, folded=True)
+    return Section("Scores", [Figures(caption, plots), table])
+
+
+def failures(result: dict[str, Any]) -> Section:
+    """The items whose order is the most wrong."""
+    tables = []
+    for model in result["models"]:
+        rows = [
+            [f"{name}: {change(one['anchor'], one['different'])}", one["anchor"], one["same"],
+             *(Number(one[key], form=".3f") for key in ("score_same", "score_different"))]
+            for name, found in model["phenomena"].items() for one in found["failures"][:EXAMPLES]
+        ]  # fmt: skip
+        header = ["phenomenon, change", "sentence", "rewording", "reworded", "changed"]
+        caption = f"{model['name']}: where the changed sentence scores highest above the rewording"
+        tables += [Table(caption, header, rows)] if rows else []
+    return Section("Failures", tables)
+
+
+def change(sentence: str, other: str) -> str:
+    """What was changed in a sentence, as `2014 > 2016`, `-` for nothing; of a long part only what it became."""
+    parts = [text[slice(*changed_part(text, reference))] for text, reference in ((sentence, other), (other, sentence))]
+    return f"> {parts[1]}" if len(parts[0]) > 6 else " > ".join(part or "-" for part in parts)
+
+
+def vectors(result: dict[str, Any]) -> Section:
+    """Geometry of the vectors of bi-encoders, and their spectrum."""
+    having = [model for model in result["models"] if model["geometry"] is not None]
+    if not having:
+        return Section("Vectors")
+    about = (
+        "Hubness is the skewness of how often a sentence is among the 10 nearest of the others: above 1, a few are "
+        "neighbours of many. Alignment is the mean squared distance of similar sentences, lower is closer; uniformity "
+        "is the log of the mean of exp(-2 d^2), lower is more spread out. The spectrum is the share of the squared "
+        f"length in the first principal directions. Sentences: those of {source_of(result)}."
+    )
+    rows = [[label, *(cell_of(model["geometry"][key]) for model in having)] for key, label in GEOMETRY.items()]
+    series = [
+        (model["name"], list(range(1, len(shares) + 1)), [[100 * share] for share in shares])
+        for model, shares in ((model, model["geometry"]["spectrum"]) for model in having)
+    ]
+    plot = figures.curves("Spectrum", series, "principal directions", "share x100")
+    table = Table("Geometry", ["of vectors", *(model["name"] for model in having)], rows)
+    return Section("Vectors", [about, table, Figures("The first 32 directions.", [plot])])
+
+
+def source_of(result: dict[str, Any]) -> str:
+    text = result["sentences"]
+    return result["corpus"] or ("the items" if text == "grammars" else " ".join(text))
+
+
+def cell_of(value: float | int | None) -> Cell:
+    return value if value is None or isinstance(value, int) else Number(value, form=".3f" if abs(value) < 10 else ".1f")
+
+
+def worst(result: dict[str, Any]) -> Section:
+    """The pairs of a labelled corpus whose score has another rank than their label."""
+    tables = []
+    for model in result["models"]:
+        rows = [
+            [number, Number(pair["score"], form=".3f"), Number(pair["label"], form="g"),
+             Number(100 * pair["gap"], form="+.0f"), pair["sentence1"], pair["sentence2"]]
+            for number, pair in enumerate(model["worst"], start=1)
+        ]  # fmt: skip
+        caption = f"{model['name']}: rank of the score minus rank of the label, x100 of all pairs"
+        if rows:
+            tables.append(Table(caption, ["", "score", "label", "gap", "sentence1", "sentence2"], rows, folded=True))
+    return Section(f"Worst pairs of {result['corpus']}", tables)
+
+
+def page(result: dict[str, Any], scored: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> list[Section]:
+    """All sections that have something to show."""
+    sections = [order(result), scores(result, scored), failures(result), vectors(result), worst(result)]
+    return [section for section in sections if section.blocks]

@@ -1,0 +1,94 @@
+"""Minimal pairs of one's own sentences: what is exchanged, what is left, and the pairs to train on."""
+
+import random
+import re
+from collections import Counter
+
+import pytest
+
+from cosent.evaluation.minimal_pairs import PHENOMENA
+from cosent.inference.differences import difference
+from cosent.inference.exchange import LABELS, changed, items_of, other_digits, reworded, training_pairs
+
+OWN = [
+    "怎么修改绑定的手机号", "我可以提前还款吗", "还款日是5月12日吗", "满200元可以减30元吗",
+    "从北京到上海的快递几天能到",
+    "iPhone13怎么换电池", "今天下午能到账吗", "这款手机支持无线充电", "我最喜欢红色的外套", "所有商品都包邮吗",
+    "退款要3天才能到账吗", "我借给你100元", "上海的门店周一营业吗", "开通会员要花多少钱", "明天我去北京出差",
+    "如何打开自动更新", "这个软件很好看", "一次最多买5件吗", "左边的按钮怎么用", "客服什么时候上班",
+]  # fmt: skip
+ABROAD = ["美国", "日本", "韩国", "英国", "法国", "德国", "泰国", "加拿大", "澳大利亚"]
+
+
+@pytest.mark.parametrize(("phenomenon", "sentence", "expected"), [
+    ("negation", "我可以提前还款吗", {"我不可以提前还款吗"}),
+    ("negation", "手机不支持快充", {"手机支持快充"}),
+    ("antonym", "如何打开自动更新", {"如何关闭自动更新"}),
+    ("unit", "退款要3天才能到账", {"退款要3周才能到账", "退款要3小时才能到账"}),
+    ("date", "还款日是周一", {f"还款日是周{day}" for day in "二三四五六日"}),
+    ("place", "在中国上学", {f"在{name}上学" for name in ABROAD}),
+    ("direction", "从北京到上海的快递", {"从上海到北京的快递"}),
+    ("roles", "我借给你100元", {"你借给我100元"}),
+    ("degree", "我最喜欢红色", {"我比较喜欢红色"}),
+    ("quantifier", "满200元以上包邮", {"满200元以下包邮"}),
+])  # fmt: skip
+def test_what_is_exchanged(phenomenon, sentence, expected):
+    """Fails if a slot is not found, or exchanged for something of another kind."""
+    found = {changed(sentence, phenomenon, random.Random(seed)) for seed in range(200)}
+    assert found == expected
+
+
+@pytest.mark.parametrize(("phenomenon", "sentence"), [
+    ("negation", "能不能退货"), ("negation", "有没有优惠"), ("negation", "今天开会"), ("negation", "为什么功能很多"),
+    ("number", "iPhone13怎么用"), ("number", "2024年5月的账单"), ("unit", "三年级的英语"), ("unit", "2008年的奥运会"),
+    ("unit", "周六日上班吗"), ("date", "存3年的定期"), ("model", "怎么还款"), ("direction", "到北京"),
+    ("roles", "我爱我的家"), ("degree", "最近怎么样"), ("quantifier", "可以上火车吗"),
+])  # fmt: skip
+def test_what_is_left_alone(phenomenon, sentence):
+    """Fails if a part of a word is exchanged, or the number of a code, or a question whose answer stays the same."""
+    assert {changed(sentence, phenomenon, random.Random(seed)) for seed in range(20)} == {None}
+
+
+def test_numbers_and_codes_change_alone():
+    """Fails if a changed number has other digits or a changed code other letters."""
+    for seed in range(50):
+        rng = random.Random(seed)
+        number = changed("满200元减3.5元", "number", rng)
+        assert re.fullmatch(r"满\d{3}元减\d\.5元", number) and difference("满200元减3.5元", number) == "number or code"
+        code = changed("WH1000XM4耳机怎么连", "model", rng)
+        assert re.fullmatch(r"WH\d{4}XM4耳机怎么连", code) and code != "WH1000XM4耳机怎么连"
+        assert len(other_digits("007", rng)) == 3 and other_digits("9", rng) in "12345678"
+        assert changed("存三个月", "number", rng)[1] in "四五六七八九"
+
+
+def test_a_rewording_leaves_what_was_changed():
+    """Fails if the rewording touches the slot, or says the same as the sentence to the letter."""
+    for seed in range(30):
+        found = reworded("如何打开自动更新", "如何关闭自动更新", random.Random(seed))
+        assert "打开" in found and found != "如何打开自动更新"
+
+
+def test_items_of_own_sentences():
+    """Fails if an item is not of the user's sentences, comes twice, or two runs differ."""
+    found = items_of(OWN, PHENOMENA, 50, 3)
+    assert found == items_of(OWN, PHENOMENA, 50, 3)
+    assert {item.anchor for item in found} <= set(OWN) and len(found) > 60
+    assert len({(item.phenomenon, item.anchor) for item in found}) == len(found)
+    assert all(len({item.anchor, item.same, item.different}) == 3 for item in found)
+    assert {item.phenomenon for item in found} == set(PHENOMENA)
+    few = items_of(OWN, ("date", "typo"), 2, 3)
+    assert Counter(item.phenomenon for item in few) == {"date": 2, "typo": 2}
+
+
+def test_training_pairs_have_three_grades():
+    """Fails if a changed sentence is labelled as a rewording, or a pair has one sentence twice or two labels."""
+    pairs = training_pairs(OWN, 0)
+    assert pairs == training_pairs(OWN, 0) and set(pairs.values()) == set(LABELS.values())
+    counts = Counter(pairs.values())
+    assert counts[LABELS["changed"]] >= len(OWN) // 2 and counts[LABELS["reworded"]] >= len(OWN) // 2
+    assert all(first != second and first in OWN for first, second in pairs)
+    for (first, second), label in pairs.items():
+        if label == LABELS["random"]:
+            assert second in OWN
+        elif label == LABELS["reworded"]:
+            assert difference(first, second) != "number or code", (first, second)
