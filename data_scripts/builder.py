@@ -10,10 +10,11 @@ from pathlib import Path
 
 import datasets
 
-from cosent.data.manifest import COLUMNS
+from cosent.data.manifest import COLUMNS, SPLITS, sha256_of_file
 from cosent.errors import InputError
 from data_scripts.pairs import Tally
 from data_scripts.sources import Source
+from data_scripts.splits import assign_splits
 
 VERSION = "1.0.0"
 ONE_FILE = "1000GB"  # a split is one file, however large: `datasets` would start a second shard at 500 MB
@@ -29,8 +30,8 @@ class PairsConfig(datasets.BuilderConfig):
 class PairsBuilder(datasets.GeneratorBasedBuilder):
     """Builder of the columns sentence1, sentence2 (string) and label (float32), for every source of this project.
 
-    The files are streamed: read once to find contradictory pairs, once to carve, and once for each split. After a
-    build, `tallies` holds the counts of each split of the files (a carved corpus has only `train`).
+    The files are streamed: own pairs once to assign splits, and all once for each split. After a build, `tallies` holds
+    the counts of each split of the files (a carved corpus has only `train`).
     """
 
     VERSION = datasets.Version(VERSION)
@@ -43,20 +44,18 @@ class PairsBuilder(datasets.GeneratorBasedBuilder):
     def _split_generators(self, dl_manager: datasets.DownloadManager) -> list[datasets.SplitGenerator]:
         source = self.config.source
         self.tallies = {split: Tally() for split in source.files}
-        self.repetitions = {split: source.repetitions(split) for split in source.files}
-        for split, found in self.repetitions.items():
-            self.tallies[split].repeated, self.tallies[split].contradictory = found.repeated, len(found.contradictory)
-        carve, splits, self.held_out = source.carve, list(source.files), {}
-        if carve:
-            splits, self.held_out = carve.splits, carve.held_out(source.kept("train", self.repetitions["train"]))
+        self.assigned = {}
+        if source.on_conflict is not None:
+            self.assigned = {split: assign_splits(source, split, tally) for split, tally in self.tallies.items()}
+        splits = [*source.files, *(split for split, share in source.shares.items() if share)]
         return [datasets.SplitGenerator(name=split, gen_kwargs={"split": split}) for split in splits]
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict]]:
-        source = self.config.source
-        origin = "train" if source.carve else split  # a carved split is read, and counted, with train
-        tally = self.tallies[origin] if split == origin else None
-        for number, (group, pair) in enumerate(source.kept(origin, self.repetitions[origin], tally)):
-            if source.carve is None or self.held_out.get(source.carve.key(group, pair), "train") == split:
+        origin = split if split in self.tallies else "train"  # a carved split is read, and counted, with train
+        assigned = self.assigned.get(origin)
+        tally = self.tallies[origin] if split == origin else Tally()
+        for number, (_, _, pair) in enumerate(self.config.source.pairs(origin, tally)):
+            if assigned is None or assigned[number] == SPLITS.index(split):
                 yield number, dict(zip(COLUMNS, pair, strict=True))
 
 
@@ -83,5 +82,5 @@ def build(folder: Path, scratch: Path, source: Source) -> dict[str, Tally]:
         file.rename(folder / f"{split}.parquet")
     for split, tally in builder.tallies.items():
         for described, raw in zip(tally.files, source.files[split], strict=True):
-            described["sha256"] = raw.sha256()
+            described["sha256"] = sha256_of_file(raw.path) if raw.path.is_file() else None
     return builder.tallies

@@ -3,9 +3,9 @@
 Everything that depends on the corpus is stored only here, and reaches training in the manifest of the prepared folder.
 """
 
-import difflib
 from dataclasses import dataclass, field
 
+from cosent.cli import nearest
 from cosent.data.manifest import LABEL_KINDS
 from cosent.errors import InputError
 
@@ -25,7 +25,6 @@ class Corpus:
         published_rows: by split, the number of rows stated by the publisher (or by the paper that made the split).
         max_length: tokens with special tokens, per sentence and per pair.
         hub_repository, hub_revision: pinned dataset on the Hugging Face Hub with columns sentence1, sentence2, score.
-        generated: the demo corpus of this project, read without --source.
         notes: remarks for readers of the manifest, stored as its warnings.
     """
 
@@ -40,7 +39,6 @@ class Corpus:
     max_length: tuple[int, int] = (64, 128)
     hub_repository: str = ""
     hub_revision: str = ""
-    generated: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -131,17 +129,14 @@ _TABLE = (
             "and OCNLI dev is the validation split.",
         ),
     ),
-    Corpus("demo", "graded", label_max=4.0, generated=True),
-    Corpus("demo_binary", "binary", generated=True),
+    Corpus("demo", "graded", label_max=4.0),
 )
 CORPORA = {corpus.name: corpus for corpus in _TABLE}
 
 
 def unknown_name(name: str) -> InputError:
-    near = difflib.get_close_matches(name, CORPORA, n=3, cutoff=0.5)
     return InputError(
-        f"{name!r} is not in the table of corpora ({', '.join(CORPORA)})"
-        + (f"; nearest: {', '.join(near)}" if near else "")
-        + ". For pairs of your own with that name, state their labels: --label_kind "
-        f"{'|'.join(OWN_LABEL_KINDS)} (rows of query, pos and neg need no flag)."
+        f"{name!r} is not in the table of corpora ({', '.join(CORPORA)}).{nearest(name, CORPORA)} For pairs of your "
+        f"own with that name, state their labels: --label_kind {'|'.join(OWN_LABEL_KINDS)} (rows of query, pos and neg "
+        "need no flag)."
     )

@@ -17,17 +17,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.cli import REQUIRED, flags_of, option, run
+from cosent.cli import REQUIRED, option, run
 from cosent.data.files import TableArguments
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
-from cosent.data.records import FORMATS
 from cosent.errors import InputError
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
-from data_scripts.description import describe, shared_rows, table
-
-FORMAT_NAMES = tuple(dict.fromkeys(format for format in FORMATS.values() if format != "txt"))
-
-COLUMN = "Name of the column, or its position from 0; of several names, a file's first."
+from data_scripts.description import describe, table
 
 
 @dataclass
@@ -48,22 +43,21 @@ class OwnPairsArguments(TableArguments):
     label_kind: str | None = option(None, "scores: any numbers, as those of a reranker.", OWN_LABEL_KINDS)
     label_min: float | None = option(None, "Lowest possible graded label.")
     label_max: float | None = option(None, "Highest possible graded label.")
-    format: str | None = option(None, "Default: from the suffix.", FORMAT_NAMES)
     header: bool | None = option(None, "Whether line 1 holds column names (--no_header: a pair); default: found out.")
-    sentence1_column: list[str] | None = option(None, COLUMN, commas=True)
-    sentence2_column: list[str] | None = option(None, COLUMN, commas=True)
-    label_column: list[str] | None = option(None, COLUMN, commas=True)
+    text_columns: list[str] | None = option(
+        None, "Names of the two columns of sentences, or positions from 0; default: sentence1 and sentence2 and their "
+        "like, or the first two of three.", commas=True,
+    )  # fmt: skip
+    label_column: str | None = option(None, "Name or position of the column of labels; default: label, score, ...")
     leave_out: list[str] | None = option(None, "Splits of the folder not to read.", SPLITS)
-    on_conflict: str | None = option(
-        None, "Pairs with two different labels: stop (default), drop or keep them.", ("error", "drop", "keep")
+    on_conflict: str = option(
+        "error", "Pairs with two different labels: stop, drop or keep them.", ("error", "drop", "keep")
     )
     validation_share: float = option(0.0, "Share of the pairs for validation, of a lone train split.")
     test_share: float = option(0.0, "Share of the pairs for test, likewise.")
-    split_by: str | None = option(
-        None, "Pairs that never get into two splits: equal ones (default), or all that share sentences.",
-        ("pair", "sentence"),
-    )  # fmt: skip
-    seed: int = option(42, "Seed of the shares.")
+    split_by: str = option(
+        "pair", "Pairs that never get into two splits: equal ones, or all that share sentences.", ("pair", "sentence")
+    )
 
 
 def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
@@ -76,9 +70,6 @@ def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
         print(decision)
     manifest = write(source, output)
     print(table(manifest))
-    if arguments.name in CORPORA:  # pairs of your own have a warning with these numbers
-        for split, rows in shared_rows(output).items():
-            print(f"{split}: {rows:,} rows share a sentence with train")
     print(f"wrote {output}")
     corpus = output.name if output.parent == Path("data") else output
     if "train" in manifest.splits:
@@ -92,16 +83,14 @@ def check_flags(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
         raise InputError(f"NAME becomes a folder below data/: expected letters, digits, _ . -, got {name!r}.")
     if corpus is None and not own.label_kind and not Path(source or "").exists():
         raise unknown_name(name)
-    defaults = {name: flag.default for name, flag in flags_of(OwnPairsArguments).items()}
-    given = [name for name, default in defaults.items() if name != "seed" and getattr(own, name) != default]
-    if corpus is not None and given:
-        flags = ", ".join(f"--{flag}" for flag in given)
+    if corpus is not None and own != OwnPairsArguments():
         raise InputError(
-            f"{name} is in the table, which already sets {flags}. Drop it, or give your own pairs another name."
+            f"{name} is in the table, which sets its labels, columns and splits: leave --label_kind and other flags of "
+            "own pairs out, or give your pairs another name."
         )
-    if corpus is not None and corpus.generated and source:
-        raise InputError(f"{name} comes with this project and reads no --source: drop that flag.")
-    if not source and not (corpus is not None and corpus.generated):
+    if name == "demo" and source:
+        raise InputError("demo comes with this project and reads no --source: drop that flag.")
+    if not source and name != "demo":
         hub = ", or `hub`" if corpus is not None and corpus.hub_repository else ""
         raise InputError(f"{name} needs --source: the folder with its raw files{hub}.")
 
@@ -123,7 +112,7 @@ def open_source(arguments: PrepareArguments, own: OwnPairsArguments):
     corpus = CORPORA.get(arguments.name)
     if corpus is None:
         source = from_own_pairs(arguments.name, Path(arguments.source), own)
-    elif corpus.generated:
+    elif arguments.source is None:
         source = sources.from_demo(corpus)
     elif arguments.source == "hub":
         source = sources.from_hub(corpus)

@@ -1,4 +1,4 @@
-"""Sources of rows: the files of a corpus in the table, the user's own files, the Hub, or the demo corpus."""
+"""Sources of rows: the files of a corpus in the table, the Hub, or the demo corpus; for own pairs see `own`."""
 
 import json
 from collections.abc import Iterator
@@ -6,17 +6,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from cosent.data.files import Table, TableRecord, open_table
+from cosent.data.files import LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES, Table, TableRecord, open_table
 from cosent.data.manifest import COLUMNS, SPLITS
 from cosent.errors import InputError
 from data_scripts.corpora import CORPORA, Corpus
-from data_scripts.pairs import COLUMN_FLAGS, COLUMN_NAMES, LabelRange, Pair, PairRows, RawFile, Tally
-from data_scripts.splits import Carve, Repetitions, contradiction_error, find_repetitions
+from data_scripts.pairs import LabelRange, Pair, PairRows, RawFile, Tally
 
+COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
 HUB_SPLITS = {"train": "train", "validation": "validation", "dev": "validation", "valid": "validation", "test": "test"}
 HUB_COLUMNS = ("sentence1", "sentence2", "score")
 DEMO = Path(__file__).with_name("demo.tsv.gz")  # lines of split, sentence1, sentence2, grade
-SIMILAR_GRADE = 3  # the lowest grade that demo_binary labels 1
 
 
 @dataclass
@@ -27,7 +26,8 @@ class Source:
         files: raw files by split.
         words: origin of the rows, for the manifest.
         warnings, decisions: remarks for the manifest, and for the terminal.
-        carve: shares to take out of the train split.
+        shares: shares of train for validation and test.
+        unit: what stays together in one split: `pair`, `query` or `sentence`.
         on_conflict: `error`, `drop` or `keep` for contradictory pairs; None for published corpora, which stay as they
             are.
         prompt: prompt of every first sentence, which is not part of it.
@@ -40,39 +40,20 @@ class Source:
     words: str
     warnings: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
-    carve: Carve | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+    unit: str = "pair"
     on_conflict: str | None = None
     prompt: str = ""
     label_values: dict[str, str] | None = None
     on_bad_rows: str = "error"
 
-    def lines(self, split: str, tally: Tally | None = None) -> Iterator[tuple[RawFile, int, Pair]]:
-        """File, line and pair of every usable row of a split, counted in `tally`."""
-        tally = Tally() if tally is None else tally
+    def pairs(self, split: str, tally: Tally) -> Iterator[tuple[int, int, Pair]]:
+        """Number of the file, line and pair of every usable row of a split, counted in `tally`."""
         kind, low, high = self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max
         labels = LabelRange(kind, low, high, self.label_values, tally.words)
-        for file in self.files[split]:
+        for number, file in enumerate(self.files[split]):
             for line, pair in file.pairs(labels, tally, self.on_bad_rows):
-                yield file, line, pair
-
-    def repetitions(self, split: str) -> Repetitions:
-        """Repeated and contradictory pairs of a split; nothing is found where nothing is looked for."""
-        if self.on_conflict is None:
-            return Repetitions()
-        found = find_repetitions((pair for _, _, pair in self.lines(split)), self.corpus.label_kind == "nli")
-        if found.contradictory and self.on_conflict == "error":
-            places = ((file.place(line), pair) for file, line, pair in self.lines(split))
-            raise contradiction_error(split, found, places)
-        return found
-
-    def kept(self, split: str, repeated: Repetitions, tally: Tally | None = None) -> Iterator[tuple[str, Pair]]:
-        """The pairs of a split that are kept, each with its group."""
-        tally = Tally() if tally is None else tally
-        for file, _, pair in self.lines(split, tally):
-            if self.on_conflict == "drop" and repeated.contradicts(pair):
-                tally.left_out["contradictory pair"] += 1
-            else:
-                yield file.rows.group(pair), pair
+                yield number, line, pair
 
 
 def from_folder(corpus: Corpus, folder: Path) -> Source:
@@ -83,24 +64,16 @@ def from_folder(corpus: Corpus, folder: Path) -> Source:
             "another name and --label_kind."
         )
     source = Source(corpus, {}, f"folder {folder.resolve().name}", list(corpus.notes))
-    part_of: dict[Path, str] = {}
     for split in SPLITS:
         for part, part_split in corpus.parts.get(split, () if corpus.parts else ((corpus.name, split),)):
-            files = _find(CORPORA[part], part_split, folder)
-            for path in (file.path for file in files):
-                if part_of.setdefault(path, part) != part:
-                    raise InputError(
-                        f"{path} could be of {part_of[path]} and of {part}. Put the files of each into a folder of its "
-                        f"name below {folder}."
-                    )
-            if files:
+            if files := _find(CORPORA[part], part_split, folder, part == corpus.name):
                 source.files.setdefault(split, []).extend(files)
             elif corpus.parts:
                 source.warnings.append(f"{part} {part_split} is not in the source, so it is not in {split}.")
     if not source.files:
-        parts = [CORPORA[part] for couples in corpus.parts.values() for part, _ in couples] or [corpus]
-        folders = sorted({name for part in parts for name in part.folders})
-        patterns = sorted({pattern for part in parts for patterns in part.files.values() for pattern in patterns})
+        parts = {part for couples in corpus.parts.values() for part, _ in couples} or {corpus.name}
+        folders = sorted({name for part in parts for name in CORPORA[part].folders})
+        patterns = sorted({one for part in parts for patterns in CORPORA[part].files.values() for one in patterns})
         holds = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
         raise InputError(
             f"No file of {corpus.name} in {folder}. Expected one of {', '.join(patterns)}, there or in a folder "
@@ -109,21 +82,22 @@ def from_folder(corpus: Corpus, folder: Path) -> Source:
     return source
 
 
-def _find(corpus: Corpus, split: str, source: Path) -> list[RawFile]:
-    for folder in (source, *(source / name for name in corpus.folders)):
-        # Names such as train.txt do not identify the corpus: a folder named after another corpus is not searched.
-        if any(folder.name in other.folders and corpus.name != name for name, other in CORPORA.items()):
-            continue
-        for pattern in corpus.files[split]:
-            if paths := sorted(folder.glob(pattern)):
-                return list(map(_published, paths))
-    return []
+def _find(corpus: Corpus, split: str, source: Path, alone: bool) -> list[RawFile]:
+    """The files of a split in the folders named after a corpus; of one corpus `alone` also directly in `source`.
+
+    Names such as train.txt identify no corpus: a folder named after another one is not searched.
+    """
+    folders = [source / name for name in corpus.folders]
+    if alone and not any(source.name in other.folders for other in CORPORA.values() if other != corpus):
+        folders = [source, *folders]
+    found = (sorted(folder.glob(pattern)) for folder in folders for pattern in corpus.files[split])
+    return list(map(_published, next(filter(None, found), [])))
 
 
 def _published(path: Path) -> RawFile:
     if path.suffix in (".data", ".txt"):
         return RawFile(path, Table(path, "tsv", COLUMNS).records)
-    table = open_table(path, None, COLUMN_NAMES, COLUMN_FLAGS, "--source")
+    table = open_table(path, None, COLUMN_NAMES, "", "--source")
     return RawFile(path, table.records, PairRows(table.sentences), table.format)
 
 
@@ -162,13 +136,9 @@ def _hub_records(rows) -> Iterator[TableRecord]:
 
 def from_demo(corpus: Corpus) -> Source:
     """The demo corpus, whose pairs come with this project."""
-    binary = corpus.label_kind == "binary"
-    files = {split: [RawFile(DEMO.with_name(split), partial(_demo_records, split, binary))] for split in SPLITS}
-    return Source(corpus, files, DEMO.name)
+    return Source(corpus, {split: [RawFile(DEMO, partial(_demo_records, split))] for split in SPLITS}, DEMO.name)
 
 
-def _demo_records(split: str, binary: bool) -> Iterator[TableRecord]:
-    for number, text, row in Table(DEMO, "tsv", ("split", *COLUMNS)).records():
-        if row["split"] == split:
-            label = float(int(row["label"]) >= SIMILAR_GRADE) if binary else row["label"]
-            yield number, text, row | {"label": label}
+def _demo_records(split: str) -> Iterator[TableRecord]:
+    records = Table(DEMO, "tsv", ("split", *COLUMNS)).records()
+    return (record for record in records if record[2]["split"] == split)

@@ -112,18 +112,6 @@ def test_two_prompts_are_those_of_queries_and_documents(train, evaluate, corpus)
     assert expected != pytest.approx(theirs(folder, corpus, "test", (QUERY, QUERY)), abs=1e-6)
 
 
-def test_a_larger_pool_and_transitive_neighbours(train, evaluate, corpus):
-    """Fails if an option of the two jobs does nothing, or means different things in them."""
-    flags = ("--retrieval_pool", "all", "--retrieval_closure", "true")
-    folder = train(corpus, "--pooling", "mean", "--num_train_epochs", "1", *flags)
-    found = read_record(folder).after["made_up"]["validation"]
-    assert found["pool"] == 24 > found["queries"]
-    result, _ = evaluate(folder, corpus, "--split", "validation", *flags)
-    assert {name: result[name] for name in METRICS} == pytest.approx({n: found[n] for n in METRICS}, abs=1e-6)
-    plain, _ = evaluate(folder, corpus, "--split", "validation")
-    assert plain["pool"] < 24 and plain["map"] != result["map"]
-
-
 def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs):
     """Fails if the mean is that of other corpora, or one in which nothing is similar stops the run."""
     nothing = [("甲乙", "丙丁", 1.0), ("甲乙", "戊己", 0.0), ("丙丁", "戊己", 2.0)]
@@ -173,7 +161,7 @@ def test_what_has_no_retrieval(train, evaluate, corpus, tiny_model):
     assert "map" not in evaluate(folder, corpus)[0]
     with pytest.raises(InputError, match="--metric_for_best_model map"):
         train(corpus, *cross, "--metric_for_best_model", "map", output="other")
-    with pytest.raises(InputError, match="--retrieval_closure"):
-        evaluate(tiny_model, corpus, "--retrieval", "false", "--retrieval_closure", "true")
+    with pytest.raises(InputError, match="--retrieval_from"):
+        evaluate(tiny_model, corpus, "--retrieval", "false", "--retrieval_from", "2")
     with pytest.raises(InputError, match="above 0, got 0"):
         evaluate(tiny_model, corpus, "--retrieval_from", "0")

@@ -82,7 +82,7 @@ def retrieval_table(found: dict, what: str = "retrieval") -> list[str]:
 
 SPLIT = "test"  # of a labelled file
 FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
-OF_RETRIEVAL = ("retrieval", "retrieval_pool", "retrieval_from", "retrieval_closure")
+OF_RETRIEVAL = ("retrieval", "retrieval_from")
 OF_JUDGED = ("queries", "documents", "qrels")
 OF_CORPUS = ("text_columns", "label_column", "split", "threshold", "find_threshold", "threshold_grid", "predictions")
 CANDIDATES = 100  # documents of a retriever that a cross-encoder puts in order

@@ -23,8 +23,6 @@ def test_both_sentences_of_a_similar_pair_are_queries(make_corpus):
     pool, relevance, _ = pool_and_relevance(corpus, "test")
     assert pool == ["甲", "乙", "戊", "丙", "丁"]
     assert described(pool, relevance) == {"甲": {"乙": 1}, "乙": {"甲": 1, "丙": 1}, "丙": {"乙": 1}}
-    pool, relevance, _ = pool_and_relevance(corpus, "test", closure=True)
-    assert described(pool, relevance) == {"甲": {"乙": 1, "丙": 1}, "乙": {"甲": 1, "丙": 1}, "丙": {"甲": 1, "乙": 1}}
 
 
 def test_grades_are_gains(make_corpus):
@@ -33,27 +31,6 @@ def test_grades_are_gains(make_corpus):
     corpus = load_corpus(str(make_corpus({"test": rows}, "graded", 5.0)))
     assert described(*pool_and_relevance(corpus, "test")[:2])["甲"] == {"乙": 5, "丁": 4}
     assert described(*pool_and_relevance(corpus, "test", from_label=3.0)[:2])["甲"] == {"乙": 5, "丙": 3, "丁": 4}
-    with pytest.raises(InputError, match="must be above 0, got 0"):
-        pool_and_relevance(corpus, "test", from_label=0.0)
-
-
-def test_a_closure_of_too_many_pairs_is_refused(make_corpus, monkeypatch):
-    """Fails if a chain of similar pairs, whose closure grows by the square of its length, fills the memory."""
-    chain = [(str(i), str(i + 1), 1.0) for i in range(9)]
-    corpus = load_corpus(str(make_corpus({"test": [*chain, ("a", "b", 1.0)]})))
-    monkeypatch.setattr("cosent.data.retrieval.MOST_CONNECTED", 46)  # 10 * 9 / 2 + 1
-    assert pool_and_relevance(corpus, "test", closure=True)[1].counts.sum() == 2 * 46
-    monkeypatch.setattr("cosent.data.retrieval.MOST_CONNECTED", 45)
-    with pytest.raises(InputError, match="--retrieval_closure.* 46 .* 10 "):
-        pool_and_relevance(corpus, "test", closure=True)
-
-
-def test_whole_pool(make_corpus):
-    """Fails if sentences of other splits are no distractors, or become queries."""
-    corpus = load_corpus(str(make_corpus({"test": ROWS, "train": [("己", "庚", 1.0)]})))
-    pool, relevance, _ = pool_and_relevance(corpus, "test", whole_pool=True)
-    assert pool[:5] == ["甲", "乙", "戊", "丙", "丁"] and set(pool[5:]) == {"己", "庚"}
-    assert len(relevance) == 3
 
 
 def test_nothing_similar(make_corpus):

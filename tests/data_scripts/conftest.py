@@ -16,9 +16,7 @@ class Workbench:
     """A raw file or folder, and `prepare` on it, below one temporary folder."""
 
     def __init__(self, folder: Path):
-        self.folder = folder
-        self.output = folder / "out"
-        self.overwrite = ["--overwrite"]
+        self.folder, self.output, self.overwrite = folder, folder / "out", ["--overwrite"]
 
     def write(self, name: str, content: str | bytes) -> Path:
         path = self.folder / name

@@ -9,24 +9,20 @@ from cosent.errors import InputError
 from data_scripts import audit
 
 TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]
-TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 0), ("甲", "新", 1), ("新", "旧", 0)]
+TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 1), ("甲", "新", 1), ("新", "旧", 1)]
 
 
-@pytest.fixture
-def leaky(bench):
+def test_made_up_duplicates_and_leaks_are_found(bench, capsys):
     for split, rows in (("train", TRAIN), ("test", TEST)):
         bench.write(f"raw/{split}.tsv", "".join(f"{a}\t{b}\t{c}\n" for a, b, c in rows))
-    bench.prepare("leaky", "--source", bench.folder / "raw", "--label_kind", "binary", "--on_conflict", "keep")
-    return bench
-
-
-def test_made_up_duplicates_and_leaks_are_found(leaky, capsys):
-    file = leaky.folder / "audit.json"
-    audit.main(*parse([str(leaky.output), "--output", str(file)], *audit.ARGUMENTS))
+    bench.binary(bench.folder / "raw", "--on_conflict", "keep")
+    file = bench.folder / "audit.json"
+    audit.main(*parse([str(bench.output), "--output", str(file)], *audit.ARGUMENTS))
     report = json.loads(file.read_text(encoding="utf-8"))
-    train = report["splits"]["train"]
-    assert (train["repeated_ordered"], train["repeated_unordered"], train["conflicting_pairs"]) == (1, 2, 1)
-    assert report["splits"]["test"]["characters"] == {"50": 1, "90": 1, "99": 1, "100": 1}
+    train, test = report["splits"]["train"], report["splits"]["test"]
+    assert (train["rows"], train["repeated_pairs"], train["conflicting_pairs"]) == (6, 2, 1)
+    assert test["characters, 100%"] == 1 and train["characters, 100%"] == 2
+    assert test["overlap_spearman"] is None, "a single label has no order"
     assert report["leaks"]["train -> test"] == {
         "rows": 5,
         "pair": 2,
@@ -34,7 +30,8 @@ def test_made_up_duplicates_and_leaks_are_found(leaky, capsys):
         "both_sentences": 3,
         "one_or_both_sentences": 4,
     }
-    assert "leak train -> test" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "train -> test" in shown and "labels of train: 0: 3  1: 3" in shown
 
 
 @pytest.mark.parametrize("folder", ["lcqmc", "."])
@@ -42,7 +39,3 @@ def test_a_missing_corpus_names_the_command(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="cosent prepare"):
         audit.main(*parse([folder], *audit.ARGUMENTS))
-
-
-def test_the_floor_of_a_single_label_is_undefined():
-    assert audit.overlap_spearman([("甲", "乙", 1.0), ("甲", "甲", 1.0)]) is None

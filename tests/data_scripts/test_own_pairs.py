@@ -4,56 +4,54 @@ import re
 
 import pytest
 
-BINARY = ("--label_kind", "binary")
+from tests.data_scripts.test_reading import lines
+
 GRADED = ("--label_kind", "graded", "--label_min", "1", "--label_max", "3")
-COLUMNS = ("--sentence1_column", "--sentence2_column", "--label_column")
+SHARES = ("--validation_share", "0.1", "--test_share", "0.2")
+SPLITS = ("train", "validation", "test")
 
 
-def columns(*names: str) -> tuple[str, ...]:
-    return tuple(word for couple in zip(COLUMNS, names, strict=True) for word in couple)
+def columns(first: str, second: str, label: str) -> tuple[str, ...]:
+    return ("--text_columns", first, second, "--label_column", label)
 
 
-def test_a_header_is_found_or_asked_for(bench, capsys):
-    bench.binary(bench.write("pairs.csv", "id,text1,text2,score\n7,甲,乙,1\n"))
+def test_columns_are_found_or_named(bench, capsys):
+    """Fails if a header is a pair, another column is read than the one that was named, or one serves twice."""
+    bench.binary(bench.write("a.csv", "id,text1,text2,score\n7,甲,乙,1\n"))
     assert bench.rows() == [("甲", "乙", 1.0)] and "line 1 is a header" in capsys.readouterr().out
-    path = bench.write("pairs.csv", "左,右,同义\n甲,乙,1\n")
-    bench.refuses("line 1: .*'同义'.*--header", path)
-    bench.binary(path, "--header")
-    assert bench.rows() == [("甲", "乙", 1.0)]
-
-
-def test_columns_by_name_and_by_position(bench):
-    path = bench.write("pairs.tsv", "同义\t编号\t左\t右\n1\t9\t甲\t乙\n")
-    for flags in (columns("左", "右", "同义"), ("--header", *columns("2", "3", "0"))):
+    unknown = bench.write("b.csv", "左,右,同义\n甲,乙,1\n")
+    bench.refuses("line 1: .*'同义'.*--header", unknown)
+    four = bench.write("c.tsv", "同义\t编号\t左\t右\n1\t9\t甲\t乙\n")
+    label_first = bench.write("d.tsv", "1\t甲\t乙\n")
+    assert "--on_bad_rows" not in bench.refuses("line 1: .*--label_column", label_first), "that would leave nothing"
+    sheet = bench.workbook(Sheet1=[("同义", "甲", "乙"), (1, "甲", "乙")])
+    named = bench.write("e.tsv", "同义\tsentence1\tsentence2\n1\t甲\t乙\n")
+    bench.refuses("each once", named)  # by its place, the label would be the second sentence too
+    for path, flags in (
+        (unknown, ("--header",)),
+        (four, columns("左", "右", "同义")),
+        (four, ("--header", *columns("2", "3", "0"))),
+        (label_first, columns("1", "2", "0")),
+        (sheet, ("--header", *columns("1", "2", "0"))),
+        (named, ("--label_column", "同义")),
+    ):
         bench.binary(path, *flags)
-        assert bench.rows() == [("甲", "乙", 1.0)]
-
-
-def test_no_column_serves_twice(bench):
-    """With the label first under a name of its own, position 2 would be the second sentence and the label at once."""
-    path = bench.write("pairs.tsv", "同义\tsentence1\tsentence2\n1\t甲\t乙\n")
-    bench.refuses("each once", path)
-    bench.binary(path, "--label_column", "同义")
-    assert bench.rows() == [("甲", "乙", 1.0)]
+        assert bench.rows() == [("甲", "乙", 1.0)], (path, flags)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "flags", "message"),
     [
-        (
-            "a.tsv",
-            "sentence1\tsentence2\tx\n甲\t乙\t1\n",
-            ("--label_column", "y"),
-            "y, got sentence1, sentence2, x",
-        ),
-        ("a.tsv", "7\t甲\t乙\t1\n", (), "got 7, 甲, 乙, 1.*--sentence1_column"),
+        ("a.tsv", "sentence1\tsentence2\tx\n甲\t乙\t1\n", ("--label_column", "y"), "y, got sentence1, sentence2, x"),
+        ("a.tsv", "7\t甲\t乙\t1\n", (), "got 7, 甲, 乙, 1.*--text_columns"),
         ("a.tsv", "甲\t乙\t1\n", ("--label_column", "3"), ", 3, got"),
         ("a.tsv", "甲\t乙\t1\n", ("--no_header", "--label_column", "label"), "--no_header"),
         ("a.tsv", b"", (), "is empty"),
         ("a.tsv", "甲\t乙\t1\n".encode("gbk"), (), "line 1: .*UTF-8"),
         ("a.csv", "句子1,句子2,标签,标签\n甲,乙,1,0\n", (), "标签, 标签.*--label_column"),
         ("a.jsonl", '{"a": "甲", "b": "乙", "c": 1}\n', ("--label_column", "2"), "got a, b, c"),
-        ("a", "甲\t乙\t1\n", (), "--format"),
+        ("a.csv", "甲\t乙\t1\n", (), "commas in .csv and by tabs"),
+        ("a", "甲\t乙\t1\n", (), r"\.tsv"),
     ],
 )
 def test_columns_that_are_not_clear_stop(bench, name, content, flags, message):
@@ -64,8 +62,7 @@ def test_a_folder_is_cut_by_the_words_of_its_file_names(bench, capsys):
     for name in ("my.train.tsv", "my_dev.tsv", "test-2.tsv", "latest.tsv", "notes.md"):
         path = bench.write(f"pairs/{name}", f"{name}\t乙\t1\n{name}\t丙\t0\n")
     assert bench.binary(path.parent)["absent_splits"] == []
-    first = [bench.rows(split)[0][0] for split in ("train", "validation", "test")]
-    assert first == ["my.train.tsv", "my_dev.tsv", "test-2.tsv"]
+    assert [bench.rows(split)[0][0] for split in SPLITS] == ["my.train.tsv", "my_dev.tsv", "test-2.tsv"]
     shown = capsys.readouterr().out
     assert "latest.tsv: not read" in shown and "notes.md: not read" in shown  # the word is `latest`, not `test`
     (path.parent / "my.train.tsv").rename(path.parent / "train.tsv.zip")
@@ -76,17 +73,6 @@ def test_a_folder_is_cut_by_the_words_of_its_file_names(bench, capsys):
     bench.refuses("train or test", bench.folder / "other")
 
 
-def test_columns_may_differ_by_file(bench, capsys):
-    """One split calls its labels otherwise: of several names, the first that a file has is taken."""
-    rows = '{"query": "甲", "title": "乙", "relevant": 1}\n{"query": "a", "title": "b", "relevant": 0}'
-    bench.write("raw/train.jsonl", rows)
-    bench.write("raw/dev.jsonl", '{"query": "丙", "title": "丁", "label": 0}\n')
-    bench.binary(bench.folder / "raw", "--sentence2_column", "title", "--label_column", "relevant", "label")
-    assert bench.rows("train")[0] == ("甲", "乙", 1.0) and bench.rows("validation") == [("丙", "丁", 0.0)]
-    shown = capsys.readouterr().out
-    assert "query, title, relevant" in shown and "query, title, label" in shown
-
-
 def test_a_split_is_left_out_and_files_are_joined(bench, capsys):
     pairs = "怎么还款,如何还款,1\n怎么还款,怎么借款,0\n"
     for name, text in {"train_1": pairs, "train_2": pairs, "test": "只有,两句\n"}.items():
@@ -94,51 +80,54 @@ def test_a_split_is_left_out_and_files_are_joined(bench, capsys):
     bench.refuses("test.csv, line 1: .*--leave_out", path.parent)
     manifest = bench.binary(path.parent, "--leave_out", "test")
     assert manifest["absent_splits"] == ["validation", "test"] and len(bench.rows()) == 4
-    shown = capsys.readouterr().out
-    assert "--leave_out test" in shown and "joined (train_1.csv, train_2.csv)" in shown
+    assert "--leave_out test" in capsys.readouterr().out
     bench.refuses("--leave_out validation", path.parent, "--leave_out", "validation")
 
 
 def test_shares_are_explicit_repeatable_and_keep_equal_pairs_together(bench):
-    lines = [f"句{i}\t话{i}\t{i % 2}\n" for i in range(100)] + [f"话{i}\t句{i}\t0\n" for i in range(100)]
-    path = bench.write("pairs.tsv", "".join(lines))
+    rows = [(f"句{i}", f"话{i}", i % 2) for i in range(100)] + [(f"话{i}", f"句{i}", 0) for i in range(100)]
+    path = bench.write("pairs.csv", lines(rows))
     manifest = bench.binary(path, "--on_conflict", "keep")
     assert manifest["splits"]["train"]["rows"] == 200 and manifest["absent_splits"] == ["validation", "test"]
-    flags = ("--validation_share", "0.1", "--test_share", "0.2", "--seed", "7", "--on_conflict", "keep")
-    manifest = bench.binary(path, *flags)
-    splits = {split: {frozenset(row[:2]) for row in bench.rows(split)} for split in ("train", "validation", "test")}
+    manifest = bench.binary(path, *SHARES, "--on_conflict", "keep")
+    splits = {split: {frozenset(row[:2]) for row in bench.rows(split)} for split in SPLITS}
     assert {split: len(found) for split, found in splits.items()} == {"train": 70, "validation": 10, "test": 20}
-    assert len(set.union(*splits.values())) == 100
-    assert any(re.search("0.1 .*0.2 .*seed 7", warning) for warning in manifest["warnings"])
-    bench.binary(bench.write("pairs.tsv", "".join(lines[::-1])), *flags)
+    assert sum(len(bench.rows(split)) for split in SPLITS) == 200 and len(set.union(*splits.values())) == 100
+    assert any(re.search("0.1 .*0.2 ", warning) for warning in manifest["warnings"])
+    numbers = {int(sentence[1:]) for pair in splits["validation"] for sentence in pair}
+    assert numbers - {*range(10)} and numbers - {*range(90, 100)}, "drawn, not the first or the last"
+    manifest = bench.binary(bench.write("pairs.csv", lines(rows[::-1])), *SHARES, "--on_conflict", "drop")
+    assert manifest["splits"]["train"]["left_out"] == {"contradictory pair": 100}
+    assert sum(len(bench.rows(split)) for split in SPLITS) == 100
+    bench.binary(path, *SHARES, "--on_conflict", "keep")
     assert {frozenset(row[:2]) for row in bench.rows("test")} == splits["test"]  # whatever the order of the rows
 
 
 def test_shares_that_cannot_be_taken_stop(bench):
     path = bench.write("pairs/train.tsv", "甲\t乙\t1\n丙\t丁\t0\n")
-    bench.refuses("--validation_share 0.1 of 2 .* 0 of them", path, "--validation_share", "0.1")
+    bench.refuses("--validation_share 0.1 of 2 ", path, "--validation_share", "0.1")
+    bench.refuses("_share .* of 2 ", path, "--validation_share", "0.49", "--test_share", "0.5")
     bench.refuses("--split_by .*--validation_share", path, "--split_by", "sentence")
     bench.write("pairs/dev.tsv", "甲\t乙\t1\n")
     bench.refuses("train, validation .* 0.5", path.parent, "--test_share", "0.5")
     path = bench.write("star.tsv", "".join(f"句\t话{number}\t{number % 2}\n" for number in range(50)))
-    bench.refuses("50 of 50 .*--split_by pair", path, "--validation_share", "0.1", "--split_by", "sentence")
+    bench.refuses("of 50 .*--split_by has 50", path, "--validation_share", "0.1", "--split_by", "sentence")
 
 
 def test_splits_by_sentence_share_none(bench):
     """Fails if a sentence of validation or test was seen in training, directly or through a chain of pairs."""
-    chains = [f"句{chain}-{link}\t句{chain}-{link + 1}\t{link % 2}\n" for chain in range(40) for link in range(5)]
-    shares = ("--validation_share", "0.1", "--test_share", "0.2", "--seed", "7")
-    path = bench.write("pairs.tsv", "".join(chains))
-    warning = next(one for one in bench.binary(path, *shares)["warnings"] if "--split_by" in one)
+    chains = [(f"句{chain}-{link}", f"句{chain}-{link + 1}", link % 2) for chain in range(40) for link in range(5)]
+    path = bench.write("pairs.csv", lines(chains))
+    warning = next(one for one in bench.binary(path, *SHARES)["warnings"] if "--split_by" in one)
     assert int(re.match(r"(\d+) of 20 validation rows", warning)[1]) > 0
-    manifest = bench.binary(path, *shares, "--split_by", "sentence")
+    manifest = bench.binary(path, *SHARES, "--split_by", "sentence")
     assert not any("share a sentence with train" in one for one in manifest["warnings"])
-    splits = {split: bench.rows(split) for split in ("train", "validation", "test")}
+    splits = {split: bench.rows(split) for split in SPLITS}
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 140, "validation": 20, "test": 40}
     sentences = {split: {text for row in rows for text in row[:2]} for split, rows in splits.items()}
     assert not sentences["train"] & (sentences["validation"] | sentences["test"])
     assert not sentences["validation"] & sentences["test"]
-    bench.binary(bench.write("pairs.tsv", "".join(chains[::-1])), *shares, "--split_by", "sentence")
+    bench.binary(bench.write("pairs.csv", lines(chains[::-1])), *SHARES, "--split_by", "sentence")
     assert set(bench.rows("test")) == set(splits["test"]), "whatever the order of the rows"
 
 
@@ -150,5 +139,9 @@ def test_warnings_and_ranges(bench):
     assert any("every train label is 1" in one for one in warnings)
     path = bench.write("pairs.tsv", "甲\t乙\t1.5\n")
     bench.stops("--label_min and --label_max", "mine", "--source", path, "--label_kind", "graded")
+    bench.refuses("--label_min .*--label_kind graded", path, *GRADED[2:])
     manifest = bench.prepare("mine", "--source", path, *GRADED)
     assert (manifest["label_min"], manifest["label_max"], bench.rows()[0][2]) == (1.0, 3.0, 1.5)
+    bench.write("pairs.tsv", "".join(f"句{i}\t话{i}\t{1 + i / 50}\n" for i in range(101)))
+    histogram = bench.prepare("mine", "--source", path, *GRADED)["splits"]["train"]["label_histogram"]
+    assert len(histogram) == 10 and sum(histogram.values()) == 101, "many different labels are counted in bins"

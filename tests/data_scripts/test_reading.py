@@ -1,8 +1,122 @@
-"""If these fail, sound raw files of some editor, publisher or platform are misread."""
+"""If these fail, sound files of some office, editor, publisher or platform are misread, or refused without a remedy."""
 
 import gzip
 import itertools
 import json
+
+import pytest
+
+from cosent.data.files import PAIR, FileOptions, open_table
+from cosent.demo_page.answers import read_pairs
+from cosent.evaluate import read_labelled
+
+PAIRS = [("怎么还款", "如何还款", "1"), ("怎么还款", "怎么借款", "0")]
+NAMES = [
+    ("句子1", "句子2", "标签"),
+    ("文本1", "文本2", "相似"),
+    ("问题1", "问题2", "是否相似"),
+    ("句子一", "句子二", "分数"),
+]
+
+
+def lines(rows, separator=","):
+    return "".join(separator.join(map(str, row)) + "\n" for row in rows)
+
+
+def same_in_every_job(bench, path):
+    """The pairs of a file, which are those of `prepare`, `evaluate`, `similarity` and the page."""
+    bench.binary(path)
+    rows = bench.rows()
+    split = read_labelled(str(path), None, None, "mine").split("test")
+    assert list(zip(split["sentence1"], split["sentence2"], split["label"], strict=True)) == rows
+    table = open_table(path, None, PAIR, "--text_columns")
+    assert [tuple(row[name] for name in table.sentences) for row in table.rows()] == [row[:2] for row in rows]
+    shown, _ = read_pairs(str(path))
+    assert [(*row[:2], float(row[2])) for row in shown] == rows
+    return rows
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_chinese_columns_are_known_to_every_job(bench, names):
+    assert len(same_in_every_job(bench, bench.write("pairs.csv", lines([names, *PAIRS])))) == 2
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "xlsx"])
+def test_pairs_with_a_label_need_no_header(bench, ending):
+    """The `faq.csv` of the README, which `similarity --pairs` refused."""
+    if ending == "xlsx":
+        path = bench.workbook(Sheet1=[(first, second, int(label)) for first, second, label in PAIRS])
+    else:
+        path = bench.write(f"faq.{ending}", lines(PAIRS, "," if ending == "csv" else "\t"))
+    assert same_in_every_job(bench, path) == [(*row[:2], float(row[2])) for row in PAIRS]
+
+
+@pytest.mark.parametrize(("yes", "no"), [("是", "否"), ("相似", "不相似"), ("TRUE", "False"), ("yes", "No")])
+def test_words_are_labels(bench, yes, no):
+    rows = [NAMES[0], (*PAIRS[0][:2], yes), (*PAIRS[1][:2], no)]
+    assert [row[2] for row in same_in_every_job(bench, bench.write("pairs.csv", lines(rows)))] == [1.0, 0.0]
+    warnings = json.loads((bench.output / "MANIFEST.json").read_text(encoding="utf-8"))["warnings"]
+    assert any(f"{yes} as 1 (1 rows), {no} as 0 (1 rows)" in one for one in warnings)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "xlsx"])
+def test_booleans_are_labels(bench, ending):
+    rows = [(first, second, label == "1") for first, second, label in PAIRS]
+    objects = [dict(zip(NAMES[0], row, strict=True)) for row in rows]
+    if ending == "xlsx":
+        path = bench.workbook(Sheet1=[NAMES[0], *rows])
+    else:
+        text = json.dumps(objects, indent=2) if ending == "json" else "\n".join(map(json.dumps, objects))
+        path = bench.write(f"pairs.{ending}", text)
+    assert [row[2] for row in same_in_every_job(bench, path)] == [1.0, 0.0]
+
+
+def test_other_labels_are_named_by_a_flag(bench, capsys):
+    path = bench.write("pairs.csv", lines([(*PAIRS[0][:2], "同义"), (*PAIRS[1][:2], "不同")]))
+    assert "--on_bad_rows" not in bench.refuses("--label_values", path), "skipping would leave nothing"
+    flags = ("--label_values", "不同=0", "同义=1")
+    manifest = bench.binary(path, *flags)
+    assert [row[2] for row in bench.rows()] == [1.0, 0.0]
+    assert any("同义 as 1 (1 rows)" in one for one in manifest["warnings"])
+    path.write_text(path.read_text(encoding="utf-8") + "甲,乙,2\n", encoding="utf-8")
+    bench.refuses("不同.*--label_values.*got '2'", path, *flags)
+    bench.refuses("--label_values .*got 0", path, "--label_values", "0")
+    path = bench.write("pairs.tsv", "甲\t乙\t蕴含\n甲\t丙\t矛盾\n")
+    flags = ("--label_values", "蕴含=entailment", "中立=neutral", "矛盾=contradiction")
+    bench.prepare("mine", "--source", path, "--label_kind", "nli", *flags)
+    assert [row[2] for row in bench.rows()] == [2.0, 0.0]
+    assert "contradiction: 1  entailment: 1" in capsys.readouterr().out
+
+
+def test_a_sheet_is_named_and_may_have_gaps(bench):
+    path = bench.workbook(说明=[("请勿改动",)], 数据=[NAMES[0], *PAIRS, ("庚", None, 0)])
+    bench.refuses(r"说明, 数据.*--sheet", path)
+    bench.refuses("说明, 数据.*--sheet", path, "--sheet", "数")
+    bench.refuses("pairs.xlsx, row 4: .*sentence2, got None", path, "--sheet", "数据")
+    bench.binary(path, "--sheet", "数据", "--on_bad_rows", "skip")
+    assert len(bench.rows()) == 2
+    bench.refuses("--sheet 数据.*is csv", bench.write("a.csv", lines(PAIRS)), "--sheet", "数据")
+
+
+@pytest.mark.parametrize("encoding", ["gb18030", "utf-16"])
+def test_other_encodings_are_read(bench, encoding):
+    path = bench.write("pairs.csv", lines([NAMES[0], *PAIRS, ("𠮷", "甲\u2028", "1")]).encode(encoding))
+    bench.refuses(f"line 1: .*UTF-8.*--encoding .*{encoding}", path)
+    bench.binary(path, "--encoding", encoding)
+    assert bench.rows()[0][:2] == PAIRS[0][:2] and bench.rows()[2][0] == "𠮷"
+    assert len(read_labelled(str(path), None, None, "mine", FileOptions(encoding=encoding)).split("test")) == 3
+    bench.refuses("bad.csv", bench.write("bad.csv", lines(PAIRS).encode(encoding) + b"\xff"), "--encoding", encoding)
+
+
+@pytest.mark.parametrize(("indent", "places"), [(None, [2, 2]), (2, [9, 15])])
+def test_items_of_a_json_array_have_lines(bench, indent, places):
+    rows = [dict(zip(NAMES[0], row, strict=True)) | {"[": '],"\\'} for row in (*PAIRS[:1], ("甲", "乙", 7))]
+    text = json.dumps([*rows, 3], ensure_ascii=False, indent=indent)
+    path = bench.write("pairs.json", "\ufeff\n" + text + "\n")
+    found = bench.binary(path, "--on_bad_rows", "skip")["splits"]["train"]
+    assert found["rows"] == 1 and [row["line"] for row in found["bad_rows"]] == places
+    for broken in (text[:-1], text[:-1] + ",]", text + "x", text.replace(":", "", 1)):
+        bench.refuses("pairs.json, line", bench.write("pairs.json", broken))
 
 
 def test_editors_and_platforms_read_alike(bench):
@@ -11,30 +125,13 @@ def test_editors_and_platforms_read_alike(bench):
         text = end.join(["今天晴\t今天是晴天\t1", "甲\t乙\t0"]) + (end if last else "")
         bench.binary(bench.write("pairs.tsv", mark + text.encode()))
         assert bench.rows() == [("今天晴", "今天是晴天", 1.0), ("甲", "乙", 0.0)], (mark, end, last)
-    for odd in ("\u2028", "\x0b", "\x0c", "\x1c", "\x85", '"', "\ufeff"):
-        bench.binary(bench.write("pairs.tsv", f"  左{odd}右 \t乙\t1\n丙\t丁\t0\n"))
-        assert bench.rows() == [(f"左{odd}右", "乙", 1.0), ("丙", "丁", 0.0)], odd
-
-
-def test_compressed_files_and_sheets_with_gaps_are_read(bench):
+    odd = [f"左{character}右" for character in '\u2028\x0b\x0c\x1c\x85"\ufeff']
+    bench.binary(bench.write("pairs.tsv", "".join(f"  {text} \t乙\t1\n" for text in odd)))
+    assert bench.rows() == [(text, "乙", 1.0) for text in odd]
     bench.write("gz/train.tsv.gz", gzip.compress("甲\t乙\t1\n\n丙\t丁\t0\n\n".encode()))
     manifest = bench.binary(bench.folder / "gz")
     assert bench.rows() == [("甲", "乙", 1.0), ("丙", "丁", 0.0)]
     assert manifest["splits"]["train"]["left_out"] == {"blank line": 2}
-    path = bench.workbook(Sheet1=[("label", "sentence1", "sentence2"), (1, "戊", "己"), (0, "庚", None)])
-    bench.refuses("pairs.xlsx, row 3: .*sentence2, got None", path)
-    bench.binary(path, "--on_bad_rows", "skip")
-    assert bench.rows() == [("戊", "己", 1.0)]
-
-
-def test_an_edited_raw_file_gives_new_rows(bench):
-    """`datasets` alone would return the rows of the first build from its cache."""
-    path = bench.write("pairs.tsv", "甲\t乙\t1\n")
-    first = bench.binary(path)
-    path.write_text("丙\t丁\t0\n", encoding="utf-8")
-    second = bench.binary(path)
-    assert bench.rows() == [("丙", "丁", 0.0)]
-    assert first["splits"]["train"]["source_files"] != second["splits"]["train"]["source_files"]
 
 
 def test_pawsx_in_its_publishers_format(bench):
@@ -46,41 +143,31 @@ def test_pawsx_in_its_publishers_format(bench):
     assert manifest["absent_splits"] == ["test"] and manifest["max_length"] == {"bi_encoder": 128, "cross_encoder": 256}
 
 
-def test_nli_rows_without_gold_label_are_left_out_and_counted(bench):
+def test_nli_files_of_their_publishers(bench):
+    """Fails if rows without a gold label train, classes change their order, or files of the CNSD are not found."""
     rows = [("甲", "乙", "entailment"), ("甲", "丙", "-"), ("甲", "丁", "contradiction"), ("甲", "戊", "neutral")]
     for key in ("gold_label", "label"):
-        lines = [json.dumps({"sentence1": a, "sentence2": b, key: c, "id": 1}) for a, b, c in rows]
-        bench.write("ocnli/train.10k.json", "\n".join(lines))
+        text = [json.dumps({"sentence1": a, "sentence2": b, key: c, "id": 1}) for a, b, c in rows]
+        bench.write("ocnli/train.10k.json", "\n".join(text))
         manifest = bench.prepare("ocnli", "--source", bench.folder)
         assert [row[2] for row in bench.rows()] == [2.0, 0.0, 1.0]  # entailment ranks highest
         assert manifest["splits"]["train"]["left_out"] == {"no gold label (-)": 1}
         assert any("50,437" in warning for warning in manifest["warnings"])
-
-
-def test_cnsd_files_are_found_under_their_own_names(bench):
-    line = json.dumps({"sentence1": "甲", "sentence2": "乙", "gold_label": "neutral"}) + "\n"
-    bench.write("cnsd-snli/cnsd_snli_v1.0.train.jsonl", line)
-    assert bench.prepare("snli_zh", "--source", bench.folder / "cnsd-snli")["splits"]["train"]["rows"] == 1
     for name in ("train", "dev_matched", "dev_mismatched"):
-        bench.write(f"mnli/cnsd_multil_{name}.jsonl", line)
+        bench.write(f"mnli/cnsd_multil_{name}.jsonl", text[-1])
     manifest = bench.prepare("cmnli", "--source", bench.folder / "mnli")
     assert {split: facts["rows"] for split, facts in manifest["splits"].items()} == {"train": 1, "validation": 2}
 
 
 def test_nli_joins_its_parts_and_says_what_it_did(bench):
+    """Fails if dev.txt, which names no corpus, is in NLI three times, or SNLI is prepared under OCNLI's name."""
     for name in ("ocnli/train", "ocnli/dev", "snli_zh/dev", "snli_zh/test", "cmnli/dev"):
         bench.write(f"{name}.txt", f"{name}\t乙\tneutral\n")
+    bench.write("train.txt", "甲\t乙\tneutral\n")
     manifest = bench.prepare("nli", "--source", bench.folder)
     assert {row[0] for row in bench.rows()} == {"ocnli/train", "snli_zh/dev", "snli_zh/test", "cmnli/dev"}
     assert [row[0] for row in bench.rows("validation")] == ["ocnli/dev"]
     assert manifest["absent_splits"] == ["test"]
     for words in ("OCNLI dev", "snli_zh train"):
         assert any(words in warning for warning in manifest["warnings"])
-
-
-def test_a_file_of_another_corpus_is_not_taken(bench):
-    """dev.txt names no corpus: it would be in NLI three times, or prepare SNLI under OCNLI's name."""
-    bench.write("snli_zh/dev.txt", "甲\t乙\tneutral\n")
     bench.stops("No file of ocnli .*dev.txt", "ocnli", "--source", bench.folder / "snli_zh")
-    bench.write("train.txt", "甲\t乙\tneutral\n")
-    bench.stops("train.txt .*snli_zh and of cmnli", "nli", "--source", bench.folder)

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +49,6 @@ SENTENCE, PAIR = (TEXT_NAMES,), (SENTENCE1_NAMES, SENTENCE2_NAMES)  # what is lo
 LABEL_WORDS = {"是": "1", "否": "0", "相似": "1", "不相似": "0", "true": "1", "false": "0", "yes": "1", "no": "0"}
 
 XLSX_ROWS = 1_048_576  # with the names
-SEPARATORS = {
-    "\t": "tabs: rename the file to .tsv, or pass --format tsv to prepare",
-    ",": "commas: rename the file to .csv, or pass --format csv to prepare",
-    ";": "semicolons, which no format here has: save it as xlsx, or with commas",
-}
 
 Write = Callable[[list[dict]], None]
 TableRecord = tuple[int, str, dict | RowError | None]  # line number, text, row (None: blank) or what is wrong with it
@@ -80,8 +75,7 @@ OF_TABLES = ("sheet", "encoding", "label_values")
 
 def stem_of(path: str | Path) -> str:
     """The name of a file without its ending: `part-1` of `a/part-1.csv.gz`."""
-    name = Path(path).name
-    return name[: len(name) - len(ending_of(path))]
+    return Path(path).name[: -len(ending_of(path)) or None]
 
 
 def known_format(path: str | Path, flag: str) -> str:
@@ -92,12 +86,6 @@ def known_format(path: str | Path, flag: str) -> str:
             f"{flag} {path}: expected a file that ends in {', '.join(FORMATS)}, text also in .gz. Rename or convert it."
         )
     return format
-
-
-def separator_hint(fields: Sequence[object]) -> str:
-    """What to do about line 1 of a TSV or CSV file that other characters separate; empty if none do."""
-    line = str(fields[0]) if len(fields) == 1 else ""
-    return next((f" Line 1 holds {advice}." for separator, advice in SEPARATORS.items() if separator in line), "")
 
 
 def label_values(words: Sequence[str] | None) -> dict[str, str] | None:
@@ -132,26 +120,23 @@ def is_label(text: object) -> bool:
         return False
 
 
+@dataclass(frozen=True)
 class LabelColumn:
-    """A column of labels, read as numbers; the first word that stands for one is logged."""
+    """A column of labels, read as numbers; see `value_of`."""
 
-    def __init__(self, path: Path, name: str, values: Mapping[str, str] | None = None):
-        self.path, self.name, self.values, self.logged = path, name, values, False
+    path: Path
+    name: str
+    values: Mapping[str, str] | None = None
 
     def read(self, row: dict, number: int) -> float:
         """The label of row `number`, from 1."""
-        label = row.get(self.name)
-        value = value_of(label, self.values)
+        value = value_of(row.get(self.name), self.values)
         if not is_label(value):
             of_values = f" or one of {', '.join(self.values)} (--label_values)" if self.values else ""
             raise InputError(
-                f"{self.path}, pair {number}: expected a number{of_values} in {self.name}, got {label!r}. Correct it, "
-                "name another --label_column, or say what it stands for: --label_values 否=0 是=1."
+                f"{self.path}, pair {number}: expected a number{of_values} in {self.name}, got {row.get(self.name)!r}. "
+                "Correct it, name another --label_column, or say what it stands for: --label_values 否=0 是=1."
             )
-        if value is not label and not self.logged:
-            self.logged = True
-            meaning = ", ".join(f"{word} as {number}" for word, number in (self.values or LABEL_WORDS).items())
-            logger.info("%s: labels in %s are read by their words: %s.", self.path, self.name, meaning)
         return float(value)  # type: ignore[arg-type]  # it is a label
 
 
@@ -178,9 +163,8 @@ class Table:
         for number, text, fields in read_records(self.path, self.format, columns, self.options):
             if header and fields:
                 header = False
-                continue
-            if isinstance(fields, list):
-                wrong = None if len(fields) == width else RowError(f"{width} columns", str(len(fields)))
+            elif isinstance(fields, list):
+                wrong = None if len(fields) == width else RowError(f"{width} columns", len(fields))
                 yield number, text, wrong or dict(zip(self.names, fields, strict=True))
             else:
                 yield number, text, fields
@@ -193,7 +177,7 @@ class Table:
                 first one does not have.
             keep_empty: accept empty sentences and lines; default: stop at the first.
         """
-        empty = True
+        number = 0
         for number, _, row in self.records(columns):
             if row is None and keep_empty:
                 row = dict.fromkeys(self.names) | dict.fromkeys(self.sentences, "")
@@ -202,9 +186,8 @@ class Table:
             except RowError as error:
                 where = place(self.path, self.format, number)
                 raise InputError(f"{where}: {error}. Correct or remove it.") from error
-            empty = False
             yield row if columns is None else {name: row[name] for name in columns}
-        if empty:
+        if not number:
             raise InputError(f"{self.path} is empty: it has no rows. Name a file with sentences.")
 
     def texts(self, keep_empty: bool = False) -> Iterator[str]:
@@ -231,96 +214,66 @@ class Table:
 
 def open_table(
     path: str | Path,
-    wanted: Sequence[str] | None,
+    wanted: Sequence[str | None] | None,
     known: Sequence[Sequence[str]],
     flag: str,
     what: str = "--input",
     options: FileOptions = AS_USUAL,
+    header: bool | None = None,
 ) -> Table:
     """Finds the columns of a file's sentences.
 
-    TSV and CSV have a header if columns are named, or if line 1 has a known name for each; a sheet also if its first
-    row is all text. Otherwise all columns must be sentences, but for a label behind two of them.
+    Line 1 of text or of a sheet is a header if a column is asked for by name, or if it has a known name for each of the
+    (first two) columns. A column that is neither asked for nor known by name has the place that it has in `known`, if
+    there are no further columns but a label behind two sentences.
 
     Args:
-        wanted: names of the columns, or their positions from 0 in a file without a header; None to find them.
-        known: for each column of sentences, its usual names: `SENTENCE` or `PAIR`.
+        wanted: for each column its name, its position from 0, or None to find it; None to find all.
+        known: the usual names of each: `SENTENCE`, `PAIR`, or also names of a label.
         flag: the flag of `wanted`, for messages; empty if there is none.
         what: the flag of `path`.
+        header: whether line 1 holds names; default: found out.
     """
     path, format = Path(path), known_format(path, what)
     if not path.is_file():
         raise InputError(f"{what}: there is no file {path}.")
     if wanted is not None and len(wanted) != len(known):
-        raise InputError(f"{flag} takes {len(known)} column names, got {len(wanted)}: {' '.join(wanted)}.")
-    if format == "txt" and len(known) > 1:
-        format = "tsv"
-    if format == "txt":
+        raise InputError(f"{flag} takes {len(known)} column names, got {len(wanted)}: {' '.join(map(str, wanted))}.")
+    if format == "txt" and len(known) == 1:
         if wanted is not None:
             raise InputError(f"{path} has a sentence per line and no columns. Leave {flag} out.")
         return Table(path, format, ("text",), ("text",), options=options)
-    roles = [None] * len(known) if wanted is None else [[name] for name in wanted]
-    table = find_columns(path, format, roles, known, flag, options)
-    if len(set(table.names)) < len(table.names):
-        raise InputError(f"{path}, line 1: expected different columns, got {table.names}. Rename one of two.")
-    if not table.header and wanted is None and format not in KEYED:
-        logger.info("%s: no header, the first columns are read; %s says otherwise.", path, flag or "one")
-    return table
-
-
-def find_columns(
-    path: Path,
-    format: str,
-    wanted: Sequence[Sequence[str] | None],
-    known: Sequence[Sequence[str]],
-    flag: str,
-    options: FileOptions = AS_USUAL,
-    header: bool | None = None,
-) -> Table:
-    """Finds columns by the first row of a file.
-
-    It is a header if columns are asked for by name, if it has known names of the (first two) columns, or if it is all
-    text in a sheet in which only sentences are looked for. A column that is neither asked for nor known by name has the
-    place that it has in `known`, if there are no further columns but a label behind two sentences.
-
-    Args:
-        wanted: for each column, names of which the first one present is taken, or its position from 0; None to find it.
-        known: the usual names of each.
-        header: whether line 1 holds names; default: found out.
-    """
-    first, keyed = first_fields(path, format, options), format in KEYED
+    format, keyed = "tsv" if format == "txt" else format, format in KEYED
+    first = first_fields(path, format, options)
     names = tuple(str(field).strip() for field in first)
-    found = all(set(some) & set(names) for some in known[:2])
-    numbers_are_names = keyed or (header is not False and all(some and some[0] in names for some in wanted))
-    fixed = [some is not None and some[0].isdecimal() and len(some) == 1 and not numbers_are_names for some in wanted]
-    all_text = all(isinstance(field, str) and field.strip() for field in first)
-    named_sheet = format == "xlsx" and len(known) < 3 and not any(wanted) and all_text
+    roles = list(zip([None] * len(known) if wanted is None else wanted, known, strict=True))
     if keyed or header is None:
-        by_name = any(some and not position for some, position in zip(wanted, fixed, strict=True))
-        header = keyed or found or by_name or named_sheet
-    in_order = len(names) <= len(known) or (
-        len(known) == 2 and [is_label(one) for one in first] == [False, False, True]
-    )
-    if keyed or (named_sheet and not found):
-        in_order = len(names) == len(known) == 1
+        by_name = any(one and not one.isdecimal() for one, _ in roles)
+        header = keyed or by_name or all(set(usual) & set(names) for usual in known[:2])
+    in_order = len(names) == len(known) == 1 if keyed else len(names) <= len(known)
+    if len(known) == 2 and not keyed and [is_label(field) for field in first] == [False, False, True]:
+        in_order = True
     positions: list[int] = []
-    for i, (some, usual) in enumerate(zip(wanted, known, strict=True)):
-        present = (names.index(name) for name in some or usual if header and name in names)
-        elsewhere = i if in_order and not some else len(names)
-        positions.append(int(some[0]) if some and fixed[i] else next(present, elsewhere))
-    columns = [names[position] for position in set(positions) if position < len(names)]
-    if len(columns) < len(known) or (header and any(names.count(name) > 1 for name in columns)):
-        roles = ", ".join(" or ".join(some or usual[:2]) for some, usual in zip(wanted, known, strict=True))
-        by_flag = f"Name them with {flag}: names of line 1, or positions from 0 if it has none."
+    for i, (one, usual) in enumerate(roles):
+        present = (names.index(name) for name in ([one] if one else usual) if header and name in names)
+        elsewhere = i if in_order and not one else len(names)
+        positions.append(int(one) if one and one.isdecimal() and not keyed else next(present, elsewhere))
+    found = {position for position in positions if position < len(names)}
+    if len(found) < len(known) or (header and len(set(names)) < len(names)):
+        expected = ", ".join(one or " or ".join(usual[:2]) for one, usual in roles)
+        advice = (
+            f"Name them with {flag}: names of line 1, or positions from 0 if it has none." if flag else "Rename it."
+        )
+        separators = "" if keyed or len(names) > 1 else " Columns are separated by commas in .csv and by tabs in .tsv."
         raise InputError(
-            f"{path}, line 1: expected, each once, the columns {roles}, got {', '.join(names)}. "
-            f"{by_flag if flag else 'Rename them.'}{separator_hint(names)}"
+            f"{path}, line 1: expected, each once, the columns {expected}, got {', '.join(names)}. {advice}{separators}"
         )
     if not header:
-        made_up = {position: some[0] for position, some in zip(positions, known, strict=True)}
+        made_up = {position: usual[0] for position, usual in zip(positions, known, strict=True)}
         if len(names) == 3 and set(made_up) == {0, 1}:
             made_up[2] = "label"
         names = tuple(made_up.get(i, f"column{i + 1}") for i in range(len(names)))
+        logger.info("%s: no header, the first columns are read. Otherwise name them with %s.", path, flag or "one")
     return Table(path, format, names, tuple(names[i] for i in positions), header and not keyed, options)
 
 
@@ -344,8 +297,7 @@ def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> N
     """Refuses an output file that could not be written, or would replace what is there."""
     path, format = Path(path), known_format(path, "--output")
     if format not in WRITERS:
-        endings = ", ".join(ending for ending, format in FORMATS.items() if format in WRITERS)
-        raise InputError(f"--output {path}: text lines have no columns. Name a file that ends in {endings}.")
+        raise InputError(f"--output {path}: text lines have no columns. Name a .tsv, .csv, .jsonl, .parquet or .xlsx.")
     if not path.parent.is_dir():
         raise InputError(f"--output {path}: the folder {path.parent} does not exist. Create it first.")
     if path.resolve() == Path(input_path).resolve():
@@ -358,14 +310,10 @@ def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> N
 
 @contextmanager
 def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
-    """Yields a function that appends rows, `{column: value}`, to a new file.
+    """Yields a function that appends rows, `{column: value}`, to a new file; see `check_output`.
 
     In TSV, tabs and line breaks of a text become spaces, since nothing is quoted there. JSON lines have the keys of
     each row, the other formats the columns `names`.
-
-    Args:
-        path: see `check_output`.
-        names: the columns, in their order.
     """
     format = known_format(path, "--output")
     with writing(path), partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:
@@ -405,30 +353,23 @@ def _parquet_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[
     import pyarrow
     import pyarrow.parquet
 
-    writer = None
+    with ExitStack() as stack:
+        writer = None
 
-    def write(rows: list[dict]) -> None:
-        nonlocal writer
-        columns = {name: [row.get(name) for row in rows] for name in names}
-        try:
-            table = pyarrow.table(columns, schema=writer and writer.schema)
-            if writer is None:  # a column without a value yet is one of text
-                types = [pyarrow.string() if type == pyarrow.null() else type for type in table.schema.types]
-                table = table.cast(pyarrow.schema(list(zip(names, types, strict=True))))
-                writer = pyarrow.parquet.ParquetWriter(partial, table.schema)
-            writer.write_table(table)
-        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-            raise InputError(
-                f"{path}: a column of Parquet has one type, and later rows have another ({error}). Write .jsonl."
-            ) from error
+        def write(rows: list[dict]) -> None:
+            nonlocal writer
+            columns = {name: [row.get(name) for row in rows] for name in names}
+            try:
+                table = pyarrow.table(columns, schema=writer and writer.schema)
+                if writer is None:  # a column without a value yet is one of text
+                    types = [pyarrow.string() if type == pyarrow.null() else type for type in table.schema.types]
+                    schema = pyarrow.schema(list(zip(names, types, strict=True)))
+                    writer = stack.enter_context(pyarrow.parquet.ParquetWriter(partial, schema))
+                writer.write_table(table.cast(writer.schema))
+            except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+                raise InputError(f"{path}: a column of Parquet has one type ({error}). Write .jsonl.") from error
 
-    try:
         yield write
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is None:
-        raise InputError(f"{path}: there are no rows to write.")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from cosent.errors import InputError
 
 FORMATS = {
-    **{".txt": "txt", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"},
+    **{".txt": "txt", ".tsv": "tsv", ".data": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"},
     **{".parquet": "parquet", ".xlsx": "xlsx"},
 }
 TEXT_FORMATS = ("txt", "tsv", "csv", "jsonl")  # may be compressed, as .csv.gz
@@ -24,30 +24,23 @@ ENCODINGS = ("utf-8", "gb18030", "utf-16")  # of text; GB18030 includes GBK and 
 PARQUET_ROWS = 1000  # decoded at a time
 ARRAY = re.compile(r"\s*\[\s*(\{|$)")  # first line of a JSON array of objects
 BETWEEN_ITEMS = re.compile(r"[\s,]*")
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class RowError(InputError):
     """Error for a row that cannot be used: `expected {expected}, got {got}`."""
 
-    def __init__(self, expected: str, got: str):
+    def __init__(self, expected: str, got: object):
         super().__init__(f"expected {expected}, got {got}")
 
 
 Line = tuple[int, str]
-Record = tuple[
-    int, str, list | dict | RowError | None
-]  # line number, text (not of Parquet), fields (None: blank) or error
+# line number, text (not of Parquet), and the fields (None: blank) or what is wrong with them
+Record = tuple[int, str, list | dict | RowError | None]
 
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What a file does not say about itself.
-
-    Args:
-        sheet: the sheet of an xlsx workbook to read; default: the only one with content.
-        encoding: of text, one of `ENCODINGS`.
-    """
+    """The sheet of a workbook (default: the only one with content), and the encoding of text."""
 
     sheet: str | None = None
     encoding: str = "utf-8"
@@ -62,10 +55,10 @@ def ending_of(path: str | Path) -> str:
     return Path(name.removesuffix(".gz")).suffix + ".gz" * name.endswith(".gz")
 
 
-def format_of(path: str | Path, formats: dict[str, str] = FORMATS) -> str | None:
-    """The format of a file by its ending; None if it is none of `formats`, or compressed and not text."""
+def format_of(path: str | Path) -> str | None:
+    """The format of a file by its ending; None if it is none of `FORMATS`, or compressed and not text."""
     ending = ending_of(path)
-    format = formats.get(ending.removesuffix(".gz"))
+    format = FORMATS.get(ending.removesuffix(".gz"))
     return None if ending.endswith(".gz") and format not in TEXT_FORMATS else format
 
 
@@ -75,7 +68,7 @@ def place(path: Path | str, format: str, number: int) -> str:
 
 
 def as_text(row: object) -> str:
-    """A row as JSON, for errors."""
+    """A row as JSON."""
     return json.dumps(row, ensure_ascii=False, default=str)
 
 
@@ -91,7 +84,7 @@ def read_records(
     """
     if options.sheet is not None and format != "xlsx":
         raise InputError(f"--sheet {options.sheet}: {path} is {format} and has no sheets. Leave it out.")
-    if options.encoding != AS_USUAL.encoding and format not in TEXT_FORMATS:
+    if options.encoding != "utf-8" and format not in TEXT_FORMATS:
         raise InputError(f"--encoding {options.encoding}: {path} is {format}, which is not text. Leave it out.")
     if format == "parquet":
         return _read_parquet(path, columns)
@@ -105,7 +98,7 @@ def read_records(
     else:
         split = {"txt": lambda text: [text], "tsv": lambda text: text.split("\t")}[format]
         records = _read_by_line(lines, split)
-    return ((number, text, undecoded(text, options.encoding) or fields) for number, text, fields in records)
+    return ((number, text, undecoded(text, fields, options.encoding) or fields) for number, text, fields in records)
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
@@ -125,28 +118,16 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
             raise InputError(f"{path} is not {encoding} ({error}). Name its own --encoding.") from error
 
 
-def undecoded(text: str, encoding: str = "utf-8") -> RowError | None:
-    """Error for text, decoded with `surrogateescape`, that has bytes of another encoding; None if it has none."""
+def undecoded(text: str, fields: object, encoding: str) -> RowError | None:
+    """Error for text with bytes of another encoding, or JSON with half of a character, as \\ud83d is of an emoji."""
     try:
-        text.encode("utf-8")
+        (as_text(fields) if "\\u" in text else text).encode("utf-8")
         return None
     except UnicodeEncodeError as error:
-        other = f"other bytes from character {error.start + 1} on"
-    if encoding != AS_USUAL.encoding:
-        return RowError(f"text in {encoding}", f"{other} (leave --encoding out if it is UTF-8)")
-    if (guess := as_gb18030(text)) is not None:
-        remedy = f"as GB18030 the line reads {guess[:40]!r}: pass --encoding gb18030"
-    else:
-        remedy = "pass --encoding utf-16" if "\0" in text else "pass --encoding"
-    return RowError("UTF-8", f"{other} ({remedy} to prepare, similarity or evaluate, or save it as UTF-8)")
-
-
-def as_gb18030(text: str) -> str | None:
-    """Text that was decoded with `surrogateescape`, as GB18030; None if it is none."""
-    try:
-        return text.encode("utf-8", errors="surrogateescape").decode("gb18030")
-    except UnicodeError:
-        return None
+        others = " or ".join(other for other in ENCODINGS if other != encoding)
+        got = f"something else from character {error.start + 1} on. Save it as UTF-8, or pass --encoding {others} to "
+        got += "prepare, similarity or evaluate"
+        return RowError(encoding.upper(), got)
 
 
 def _read_by_line(lines: Iterator[Line], split) -> Iterator[Record]:
@@ -183,18 +164,13 @@ def _read_json_array(path: Path, text: str) -> Iterator[Record]:
 def _json_row(text: str) -> dict | RowError:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
-        return RowError("one JSON object per line", f"text that is not JSON ({error.msg}, column {error.colno})")
     except (ValueError, RecursionError) as error:
-        return RowError("one JSON object per line", f"one that cannot be read ({error})")
-    if not isinstance(value, dict):
-        return RowError("one JSON object per line", f"a JSON {type(value).__name__}")
-    if SURROGATE.search(text) and undecoded(as_text(value)):
-        return RowError("UTF-8", "half of a character, as \\ud83d is of an emoji")
-    return value
+        return RowError("one JSON object per line", f"text that cannot be read ({error})")
+    return value if isinstance(value, dict) else RowError("one JSON object per line", f"a {type(value).__name__}")
 
 
 def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
+    """A quoted sentence may span several lines, of which the first is named; a stray quote makes each of them bad."""
     consumed: list[str] = []
 
     def texts() -> Iterator[str]:
@@ -204,41 +180,26 @@ def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
 
     reader = csv.reader(texts(), strict=True)
     while True:
-        start = reader.line_num + 1  # a quoted sentence may span several lines; errors name the first
+        start = reader.line_num + 1
         consumed.clear()
         try:
-            fields = next(reader)
-        except StopIteration:
-            return
+            fields = next(reader, None)
         except csv.Error as error:
-            problem = RowError("comma-separated values, with quotes doubled inside quotes", str(error))
+            problem = RowError("comma-separated values, with quotes doubled inside quotes", error)
         else:
+            if fields is None:
+                return
             if not _joins_rows(consumed, len(fields)):
                 yield start, "\n".join(consumed), fields or None
                 continue
-            got = f"a quote that closes {len(consumed) - 1} lines further on, across lines that look like rows"
-            problem = RowError("a quote closed where its sentence ends", got)
+            problem = RowError("a quote closed where its sentence ends", f"one closed {len(consumed) - 1} rows later")
         yield from ((number, line, problem) for number, line in enumerate(consumed, start))
 
 
 def _joins_rows(lines: list[str], width: int) -> bool:
-    """Whether the lines of one record look like rows of `width` fields that a stray quote joins.
-
-    The first must be such a row if its last quote is taken for a character, the last one likewise, and any between.
-    """
-    if width == 1 or len(lines) < 3:
-        return False
-    *before, opened = _fields(lines[0])
-    closed, *after = _fields('"' + lines[-1])
-    outer = {len(before) + 1 + opened.count(","), closed.count(",") + 1 + len(after)}
-    return outer == {width} and any(len(_fields(line)) == width for line in lines[1:-1])
-
-
-def _fields(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line]), [""])
-    except csv.Error:
-        return [line]
+    """Whether the lines of one record look like rows that a stray quote joins: first, last and one between."""
+    rows = [line.count(",") == width - 1 > 0 for line in lines]
+    return len(lines) > 2 and rows[0] and rows[-1] and any(rows[1:-1])
 
 
 def open_parquet(path: Path):
@@ -254,7 +215,7 @@ def open_parquet(path: Path):
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]:
     with open_parquet(path) as file:
-        batches = file.iter_batches(batch_size=PARQUET_ROWS, columns=columns)
+        batches = file.iter_batches(batch_size=PARQUET_ROWS, columns=columns and list(columns))
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
             yield number, "", row
 
@@ -270,19 +231,18 @@ def import_openpyxl(path: str | Path):
 
 def _read_xlsx(path: Path, title: str | None) -> Iterator[Record]:
     """The rows of a sheet, as wide as its first one. Empty rows at the end do not count."""
-    width, blank = 0, []
+    width, blank = 0, 0
     for number, row in enumerate(_sheet_rows(path, title), start=1):
         cells = list(row)
         while cells and cells[-1] is None:
             cells.pop()
         if not cells:
-            blank.append(number)
+            blank += 1
             continue
-        yield from ((earlier, "", None) for earlier in blank)
-        blank = []
-        width = width or len(cells)
+        yield from ((earlier, "", None) for earlier in range(number - blank, number))
+        width, blank = width or len(cells), 0
         cells += [None] * (width - len(cells))
-        fields = cells if len(cells) == width else RowError(f"{width} cells, as in the first row", f"{len(cells)}")
+        fields = cells if len(cells) == width else RowError(f"{width} cells, as in the first row", len(cells))
         yield number, as_text(cells), fields
 
 
@@ -296,12 +256,7 @@ def _sheet_rows(path: Path, title: str | None) -> Iterator[tuple]:
     titles = [sheet.title for sheet in book.worksheets]
     if title is None:
         titles = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
-        if len(titles) > 1:
-            raise InputError(
-                f"{path} has several sheets ({', '.join(titles)}). Name one with --sheet (prepare, similarity, "
-                "evaluate), or save it as a file of its own."
-            )
-    elif title not in titles:
-        raise InputError(f"--sheet {title}: {path} has the sheets {', '.join(titles)}. Name one of them.")
-    name = title or next(iter(titles), None)
-    return iter(()) if name is None else book[name].iter_rows(values_only=True)
+    chosen = [one for one in titles if title in (None, one)]
+    if len(chosen) > 1 or (title is not None and not chosen):
+        raise InputError(f"{path} has the sheets {', '.join(titles)}. Name one of them with --sheet.")
+    return book[chosen[0]].iter_rows(values_only=True) if chosen else iter(())
