@@ -119,6 +119,7 @@ def test_variants_by_hand():
     assert {punctuation("怎么还款？", (0, 0), rng) for _ in range(50)} == {"怎么还款", "怎么还款?", "怎么还款？？"}
     slips = {typo("还款", (5, 5), rng) for _ in range(50)}
     assert slips == {"款还", "还还款", "还款款"}
+    assert typo("三不", (5, 5), rng) is None  # 不三 or 三三不 would say something else
     assert VARIANT["homophone"]("登录客服", (9, 9), random.Random(1)) in ("登陆客服", "登录克服")
     assert VARIANT["traditional"]("还没发货", (0, 0), rng) == "還沒發貨"
     assert VARIANT["synonym"]("怎么了", (9, 9), rng) is None  # 如何了 is no Chinese

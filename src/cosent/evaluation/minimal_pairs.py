@@ -19,6 +19,9 @@ CHANGES = ("negation", "antonym", "number", "unit", "date", "model", "place", "d
            "quantifier")  # fmt: skip
 VARIANTS = ("punctuation", "typo", "homophone", "traditional", "adverb_order", "synonym")
 PHENOMENA = CHANGES + VARIANTS
+SLIPPING = (
+    "(?![不没无未别一二两三四五六七八九十百千万])[\u4e00-\u9fff]"  # a slip in the others would say something else
+)
 TRIES = 60  # draws per item, before a grammar is said to have no more
 
 BRACKETS = re.compile(r"\[([^|\]]*)\|([^|\]]*)\]")
@@ -133,9 +136,9 @@ def punctuation(sentence: str, kept: tuple[int, int], rng: random.Random) -> str
 
 def typo(sentence: str, kept: tuple[int, int], rng: random.Random) -> str | None:
     """One slip: two characters exchanged, one written twice, or one that looks like another."""
-    places = outside(re.finditer("[\u4e00-\u9fff]", sentence), kept)
+    places = outside(re.finditer(SLIPPING, sentence), kept)
     alike = [match for match in places if match[0] in lexicon()["lookalikes"]]
-    pairs = outside(re.finditer(r"(?=([\u4e00-\u9fff])(?!\1)[\u4e00-\u9fff])", sentence), (kept[0] - 2, kept[1]))
+    pairs = outside(re.finditer(rf"(?=({SLIPPING})(?!\1){SLIPPING})", sentence), (kept[0] - 2, kept[1]))  # no width
     kinds = [kind for kind, some in (("alike", alike), ("twice", places), ("exchanged", pairs)) if some]
     if not kinds:
         return None
