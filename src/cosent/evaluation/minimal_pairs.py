@@ -19,9 +19,7 @@ CHANGES = ("negation", "antonym", "number", "unit", "date", "model", "place", "d
            "quantifier")  # fmt: skip
 VARIANTS = ("punctuation", "typo", "homophone", "traditional", "adverb_order", "synonym")
 PHENOMENA = CHANGES + VARIANTS
-SLIPPING = (
-    "(?![不没无未别一二两三四五六七八九十百千万])[\u4e00-\u9fff]"  # a slip in the others would say something else
-)
+SLIPPING = "(?![不没无未别一二两三四五六七八九十百千万])[\u4e00-\u9fff]"  # another slip would change the meaning
 TRIES = 60  # draws per item, before a grammar is said to have no more
 
 BRACKETS = re.compile(r"\[([^|\]]*)\|([^|\]]*)\]")
