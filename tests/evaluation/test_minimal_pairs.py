@@ -171,8 +171,9 @@ def test_the_interval_covers():
 
 
 def test_the_difference_is_of_the_same_items():
-    """Fails if two models that agree item by item get a wide interval, or the sign is reversed."""
+    """Fails if agreement of 12 templates is taken for a proof, or the sign is reversed."""
     hits, groups = np.arange(60) % 3 == 0, np.repeat(np.arange(12), 5)
-    assert difference_interval(hits, hits, groups) == (0.0, 0.0)
+    half = share_interval(np.zeros(60), groups)[1]
+    assert difference_interval(hits, hits, groups) == (-half, half) and 0.2 < half < 0.35
     low, high = difference_interval(hits, np.ones(60, bool), groups)
     assert 0.4 < low < 2 / 3 < high < 0.9

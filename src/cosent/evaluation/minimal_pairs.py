@@ -213,12 +213,16 @@ def share_interval(hits: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
 
 
 def difference_interval(first: np.ndarray, second: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
-    """95% interval of the share of `second` minus that of `first` on the same items: Student's t over groups."""
+    """95% interval of the share of `second` minus that of `first` on the same items: Student's t over groups.
+
+    Where all items agree, as far to both sides as the interval of a share of 0 goes.
+    """
     gaps, number = second.astype(float) - first, len(np.unique(groups))
     if number < 2:
         return -1.0, 1.0
     half = stats.t.ppf(0.975, number - 1) * np.sqrt(group_variance(gaps, groups))
-    return float(gaps.mean() - half), float(gaps.mean() + half)
+    half = half or share_interval(np.zeros(len(gaps)), groups)[1]
+    return max(-1.0, float(gaps.mean() - half)), min(1.0, float(gaps.mean() + half))
 
 
 def group_variance(values: np.ndarray, groups: np.ndarray) -> float:
