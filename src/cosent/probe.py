@@ -48,7 +48,7 @@ class ProbeArguments:
     data_dir: str = option("data", "Folder of the prepared corpora.")
     fix: str | None = option(
         None, "Folder to write: a prepared corpus of pairs of --text, reworded (2), changed (1) and random (0), for "
-        "`cosent train --corpus faq FOLDER`."
+        "`cosent train --corpus faq FOLDER`; --phenomenon does not limit them."
     )  # fmt: skip
     output: str | None = option(None, "HTML page to write.")
     json: bool = option(False, "Print one JSON object instead of tables.")

@@ -25,6 +25,7 @@ ABROAD = ["美国", "日本", "韩国", "英国", "法国", "德国", "泰国", 
     ("negation", "手机不支持快充", {"手机支持快充"}),
     ("antonym", "如何打开自动更新", {"如何关闭自动更新"}),
     ("unit", "退款要3天才能到账", {"退款要3周才能到账", "退款要3小时才能到账"}),
+    ("unit", "内存有16gb", {"内存有16MB", "内存有16TB"}),
     ("date", "还款日是周一", {f"还款日是周{day}" for day in "二三四五六日"}),
     ("place", "在中国上学", {f"在{name}上学" for name in ABROAD}),
     ("direction", "从北京到上海的快递", {"从上海到北京的快递"}),
@@ -59,6 +60,7 @@ def test_numbers_and_codes_change_alone():
         assert re.fullmatch(r"WH\d{4}XM4耳机怎么连", code) and code != "WH1000XM4耳机怎么连"
         assert len(other_digits("007", rng)) == 3 and other_digits("9", rng) in "12345678"
         assert changed("存三个月", "number", rng)[1] in "四五六七八九"
+        assert changed("三天四天五天六天七天八天九天", "number", rng) is not None
 
 
 def test_a_rewording_leaves_what_was_changed():

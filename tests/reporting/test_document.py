@@ -33,6 +33,9 @@ DRAWN = {
         "数据: t", [(name, [1.0, 2.0], [[3.0, 5.0], [6.0, 8.0]]) for name in NAMES], "epoch", "Spearman"
     ),
     "histograms": lambda: figures.histograms("数据: t", [(name, np.arange(9.0)) for name in NAMES], "score"),
+    "strips": lambda: figures.strips(
+        "数据: t", [(name, np.arange(9.0), np.arange(9.0) + 1) for name in NAMES], ("same", "changed"), "score"
+    ),
 }
 
 
@@ -90,7 +93,12 @@ def test_a_figure_is_its_values_in_words_too(name, monkeypatch):
     assert {"数据: t", "余弦排序", "<script>a & b</script>", "_private $x$", "ab"} <= shown
     assert "DejaVu" not in figure.svg and "Noto Sans CJK SC" in figure.svg
     assert figure.description.startswith("数据: t. ") and "余弦排序" in figure.description
-    means = {"dots": "60.00", "intervals": "+1.00, from +0.50 to +1.50", "curves": "from 4.00 to 7.00"}
+    means = {
+        "dots": "60.00",
+        "intervals": "+1.00, from +0.50 to +1.50",
+        "curves": "from 4.00 to 7.00",
+        "strips": "4.00 and 5.00",
+    }
     assert means.get(name, "4.000") in figure.description
     monkeypatch.setitem(matplotlib.rcParams, "axes.edgecolor", "red")
     assert DRAWN[name]() == figure

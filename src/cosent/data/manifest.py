@@ -30,7 +30,7 @@ class Manifest:
         max_length: tokens, by tower (`bi_encoder`: per sentence, `cross_encoder`: per pair), special tokens counted.
         splits: by split name: `rows`, `sha256` of the Parquet file, `label_histogram`, `source_files` (name, SHA-256,
             rows read), `published_rows` (or None), `left_out` (reason -> rows), `repeated_rows`, `contradictory_pairs`,
-            `bad_rows` (file, line, text, reason); of made pairs `mined`: how `cosent mine` made them.
+            `bad_rows` (file, line, text, reason); of made pairs `mined` or `made`: how `mine` or `probe` made them.
         absent_splits: splits that the source does not have.
         warnings: caveats for users of the figures, e.g. a partial corpus.
         source: origin of the rows, in words.

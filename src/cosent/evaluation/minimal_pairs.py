@@ -19,6 +19,7 @@ CHANGES = ("negation", "antonym", "number", "unit", "date", "model", "place", "d
            "quantifier")  # fmt: skip
 VARIANTS = ("punctuation", "typo", "homophone", "traditional", "adverb_order", "synonym")
 PHENOMENA = CHANGES + VARIANTS
+SLIPPING = "(?![不没无未别一二两三四五六七八九十百千万])[\u4e00-\u9fff]"  # another slip would change the meaning
 TRIES = 60  # draws per item, before a grammar is said to have no more
 
 BRACKETS = re.compile(r"\[([^|\]]*)\|([^|\]]*)\]")
@@ -133,9 +134,9 @@ def punctuation(sentence: str, kept: tuple[int, int], rng: random.Random) -> str
 
 def typo(sentence: str, kept: tuple[int, int], rng: random.Random) -> str | None:
     """One slip: two characters exchanged, one written twice, or one that looks like another."""
-    places = outside(re.finditer("[\u4e00-\u9fff]", sentence), kept)
+    places = outside(re.finditer(SLIPPING, sentence), kept)
     alike = [match for match in places if match[0] in lexicon()["lookalikes"]]
-    pairs = outside(re.finditer(r"(?=([\u4e00-\u9fff])(?!\1)[\u4e00-\u9fff])", sentence), (kept[0] - 2, kept[1]))
+    pairs = outside(re.finditer(rf"(?=({SLIPPING})(?!\1){SLIPPING})", sentence), (kept[0] - 2, kept[1]))  # no width
     kinds = [kind for kind, some in (("alike", alike), ("twice", places), ("exchanged", pairs)) if some]
     if not kinds:
         return None
@@ -212,12 +213,16 @@ def share_interval(hits: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
 
 
 def difference_interval(first: np.ndarray, second: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
-    """95% interval of the share of `second` minus that of `first` on the same items: Student's t over groups."""
+    """95% interval of the share of `second` minus that of `first` on the same items: Student's t over groups.
+
+    Where all items agree, as far to both sides as the interval of a share of 0 goes.
+    """
     gaps, number = second.astype(float) - first, len(np.unique(groups))
     if number < 2:
         return -1.0, 1.0
     half = stats.t.ppf(0.975, number - 1) * np.sqrt(group_variance(gaps, groups))
-    return float(gaps.mean() - half), float(gaps.mean() + half)
+    half = half or share_interval(np.zeros(len(gaps)), groups)[1]
+    return max(-1.0, float(gaps.mean() - half)), min(1.0, float(gaps.mean() + half))
 
 
 def group_variance(values: np.ndarray, groups: np.ndarray) -> float:

@@ -48,9 +48,9 @@ def exchanged(sentence: str, phenomenon: str, rng: random.Random) -> str | None:
         matches = [match for match in matches if not any(match.start() < e and match.end() > s for s, e in questions)]
     rng.shuffle(matches)
     for match in matches:
-        group = next(group for group in groups if match[0] in group)
-        others = [word for word in group if word not in sentence or word in match[0]]
-        others = [word for word in others if word != match[0]]
+        found = match[0].upper()  # of units, gb too
+        group = next(group for group in groups if found in group)
+        others = [word for word in group if word != found and (word not in sentence or word in found)]
         if others:
             return replaced(sentence, match, rng.choice(others))
     return None
@@ -65,8 +65,7 @@ def exchange_pattern(phenomenon: str) -> re.Pattern:
 
 def other_digits(digits: str, rng: random.Random) -> str:
     """Another number of as many digits, which begins with 0 only where this one does."""
-    low = 0 if digits[0] == "0" or len(digits) == 1 else 10 ** (len(digits) - 1)
-    low = max(low, 1 if len(digits) == 1 else 0)
+    low = 1 if len(digits) == 1 else 0 if digits[0] == "0" else 10 ** (len(digits) - 1)
     value = int(digits)
     near = [n for n in {value + step for step in (-3, -2, -1, 1, 2, 3, 10, -10)} if low <= n < 10 ** len(digits)]
     return str(rng.choice(sorted(near))).zfill(len(digits))
@@ -81,7 +80,7 @@ def number(sentence: str, rng: random.Random) -> str | None:
         return None if len(whole) > 15 else other
     if numerals := list(NUMERAL.finditer(sentence)):
         match = rng.choice(numerals)
-        return replaced(sentence, match, rng.choice([digit for digit in DIGITS[1:] if digit not in sentence]))
+        return replaced(sentence, match, rng.choice(DIGITS[1:].replace(match[0], "")))
     return None
 
 

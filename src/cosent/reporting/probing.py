@@ -33,11 +33,10 @@ def order(result: dict[str, Any]) -> Section:
     """Accuracy of the order by phenomenon with intervals, per model, and the difference of two."""
     models, names = result["models"], list(result["overlap"])
     about = (
-        "An item is a sentence, a rewording of it and the same sentence with one thing changed. Accuracy is the share "
-        "of items whose rewording scores above the changed sentence; a tie is a failure, and chance would give 50. "
-        "Intervals hold 95% and count a template, or a sentence of the user's, as one draw; nothing is adjusted for "
-        "the number of phenomena. Character overlap scores by shared characters, which the changed sentence has more "
-        "of."
+        "An item is a sentence, a rewording of it, and the sentence with one thing changed. Accuracy is the share of "
+        "items whose rewording scores above the changed sentence; ties fail, and a coin would pass 50. Intervals are "
+        "95%, take a template (or one of your sentences) as the unit, and are not adjusted for the number of "
+        "phenomena. Overlap, for comparison, is the accuracy of a score that counts shared characters."
     )
     header = ["phenomenon", "items", "templates", "overlap"]
     header += [part for model in models for part in (model["name"], "95%")]
