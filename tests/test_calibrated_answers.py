@@ -64,7 +64,7 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys
         assert result[name] == pytest.approx(value, abs=1e-4) == stored[name]
     assert f"Brier {stored['uncalibrated_brier']:.4f} -> {stored['brier']:.4f}" in printed
     assert result["calibration"] == rule.calibration.method
-    assert result["calibration_from"] == "made_up validation, when the model was trained"
+    assert result["threshold_from"] == "made_up validation, when the model was trained"
 
     similarity(*parse(["--model", str(folder), first[1], second[1]], *SIMILARITY))
     out, err = capsys.readouterr()
@@ -93,7 +93,7 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
     capsys.readouterr()
     evaluate(*parse(["--model", str(folder), "--corpus", str(corpora[2])], *EVALUATE))
     out, err = capsys.readouterr()
-    assert json.loads(out)["calibration_from"] == "none: the labels are not binary"
+    assert json.loads(out)["threshold_from"] == "none: the labels are not binary"
     assert "brier" not in out and "probabilities" not in err
 
     pair = ["--model", str(folder), "好", "坏"]
@@ -145,7 +145,7 @@ def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, caps
     evaluate(*parse(arguments, *EVALUATE))
     out, err = capsys.readouterr()
     without = json.loads(out)
-    assert without["calibration"] is None and "--find_threshold" in without["calibration_from"]
+    assert without["calibration"] is None and "--find_threshold" in without["threshold_from"]
     assert "brier" not in without and without["uncalibrated_brier"] > 0 and "no map" in err
     evaluate(*parse([*arguments, "--find_threshold"], *EVALUATE))
     found = json.loads(capsys.readouterr().out)
@@ -155,7 +155,7 @@ def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, caps
     first, second, labels = columns(pairs[32:])
     expected = probability_metrics(calibration.probabilities(model.similarity(first, second)), labels)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
-    assert found["calibration_from"] == "made_up validation"
+    assert found["threshold_from"] == "made_up validation"
 
 
 def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, capsys):
@@ -167,4 +167,4 @@ def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, c
     capsys.readouterr()
     evaluate(*parse(["--model", str(folder), "--corpus", str(corpus), "--find_threshold"], *EVALUATE))
     out, _ = capsys.readouterr()
-    assert json.loads(out)["calibration_from"] == "none: all labels of the validation split are equal"
+    assert json.loads(out)["calibration"] is None

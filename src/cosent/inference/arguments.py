@@ -1,13 +1,10 @@
-"""Arguments of the jobs that search, mine and run mteb, apart from what they load: their help needs no torch."""
+"""Arguments of the jobs that search and mine, apart from what they load: their help needs no torch."""
 
 from dataclasses import dataclass
 
-from cosent.cli import option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.cli import option, refuse_below_1, refuse_negative
 from cosent.errors import InputError
 
-TASKS = ("ATEC", "BQ", "LCQMC", "PAWSX", "STSB", "AFQMC", "QBQTC")  # of mteb, as are the others
-NLI_TASKS = ("Ocnli", "Cmnli")
-RERANKING_TASKS = ("T2Reranking", "MMarcoReranking", "CMedQAv1-reranking", "CMedQAv2-reranking")
 COUNTS = ("range_min", "neighbours", "random", "own")  # of pairs, from 0
 
 
@@ -62,24 +59,3 @@ class PairArguments:
                 f"--range_min {self.range_min} and --per_sentence {self.per_sentence} need a --range_max of at least "
                 f"{least}, got {self.range_max}."
             )
-
-
-@dataclass
-class MtebArguments:
-    """Chinese tasks of the MTEB leaderboard, run by mteb itself; pairs come from prepared corpora."""
-
-    mteb: list[str] | None = option(
-        None, f"bi_encoder: instead of --corpus, tasks of mteb: {', '.join(TASKS)}, or sts for all that are prepared; "
-        f"{', '.join(NLI_TASKS)}; either tower: {', '.join(RERANKING_TASKS)}, whose rows mteb reads from the Hub."
-    )  # fmt: skip
-    mteb_output: str = option("mteb", "Folder of mteb's result files.")
-
-    def __post_init__(self):
-        if self.mteb is None:
-            refuse_changed(self, ("mteb_output",), "--mteb sts")
-            return
-        names = {name.upper(): name for name in (*TASKS, *NLI_TASKS, *RERANKING_TASKS, "STS")}
-        self.mteb = list(dict.fromkeys(names.get(name.upper(), name) for name in self.mteb))
-        unknown = not set(self.mteb) <= set(names.values())
-        if unknown or ("STS" in self.mteb and len(self.mteb) > 1):
-            raise InputError(f"--mteb takes sts, or some of {', '.join(names.values())}, got {' '.join(self.mteb)}.")

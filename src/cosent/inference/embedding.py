@@ -322,24 +322,22 @@ def score_tokens(
     return restored
 
 
-def score(model, rows, batch_size: int, prompts: tuple[str, str]) -> np.ndarray:
+def score(model, rows, prompts: tuple[str, str]) -> np.ndarray:
     """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
 
     def own(part: slice) -> np.ndarray:
         sentences = (rows[name][:][part] for name in ("sentence1", "sentence2"))
-        return model.similarity(*sentences, batch_size, show_progress_bar=rank() == 0, prompt=prompts)
+        return model.similarity(*sentences, show_progress_bar=rank() == 0, prompt=prompts)
 
     return shared(own, len(rows["sentence1"]))
 
 
-def embed_pool(model, pool: list[str], batch_size: int, prompts: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of length 1 of sentences as queries and as documents, the same ones if the prompts are."""
-    options = {"batch_size": batch_size, "normalize": True, "show_progress_bar": rank() == 0}
-    sides = {
-        text: shared(lambda part, text=text: model.encode(pool[part], prompt=text, **options), len(pool))
-        for text in dict.fromkeys(prompts)
-    }
-    return sides[prompts[0]], sides[prompts[1]]
+def embed_shared(model, texts: list[str], prompt: str) -> np.ndarray:
+    """Vectors of length 1 of sentences behind a prompt, float32 of shape `(texts, width)`; processes share them out."""
+    options = {"normalize": True, "show_progress_bar": rank() == 0, "prompt": prompt}
+    vectors = shared(lambda part: model.encode(texts[part], **options), len(texts))
+    check_finite(vectors, 0, "search")
+    return vectors
 
 
 def shared(compute: Callable[[slice], np.ndarray], rows: int) -> np.ndarray:

@@ -19,7 +19,6 @@ from tqdm.auto import tqdm
 
 from cosent.errors import InputError, partial_file, writing
 from cosent.evaluation.retrieval import DEPTH, Relevance, retrieval_metrics
-from cosent.inference.embedding import check_finite, embed_pool, score
 from cosent.inference.vectors import VectorSet
 
 logger = logging.getLogger(__name__)
@@ -280,32 +279,6 @@ def found_by_vectors(queries: np.ndarray, documents: np.ndarray, relevance: Rele
     depth = min(DEPTH, len(documents) - 1)
     rows, _ = nearest(queries[relevance.queries], documents, depth, exclude=relevance.queries)
     return retrieval_metrics(rows, relevance)
-
-
-def found(
-    model, queries: list[str], documents: list[str], depth: int, batch_size: int, prompts: tuple[str, str]
-) -> np.ndarray:
-    """The nearest documents of each query by a bi-encoder, best first: int64 of shape `(queries, depth)` at most."""
-    sides = [
-        embed_pool(model, texts, batch_size, (prompt, prompt))[0]
-        for texts, prompt in zip((queries, documents), prompts, strict=True)
-    ]
-    return nearest(*sides, min(depth, len(documents)))[0]
-
-
-def reordered(
-    model, queries: list[str], documents: list[str], rows: np.ndarray, batch_size: int, prompts: tuple[str, str]
-) -> np.ndarray:
-    """`rows` `(queries, depth)` of documents in the order of a model's scores, highest first; equal ones stay."""
-    kept = rows >= 0
-    pairs = {
-        "sentence1": [queries[query] for query in np.nonzero(kept)[0]],
-        "sentence2": [documents[row] for row in rows[kept]],
-    }
-    scores = np.full(rows.shape, -np.inf)
-    scores[kept] = score(model, pairs, batch_size, prompts)
-    check_finite(scores[kept], 0, "reranking")
-    return np.take_along_axis(rows, np.argsort(-scores, axis=1, kind="stable"), axis=1)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
