@@ -125,8 +125,6 @@ def test_verdicts_agree_with_the_threshold():
     assert printed[1] == " 0.7100  0.5250  similar      丙  |  丁"
     assert printed[2] == "-1.0000  0.0100  not similar  戊  |  己"
     assert line(pairs[0] | answers(scores[:1], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
-    known = pairs[1] | answers(scores, rule)[1] | {"gold": "1"}
-    assert line(known, ("a", "b"), "gold") == " 0.7100        1  0.5250  similar      丙  |  丁"
 
 
 def test_the_only_rule_needs_no_flag():

@@ -151,7 +151,7 @@ def test_what_cannot_be_run(evaluate, tiny_model, tmp_path, monkeypatch):
     for flags, message in (
         (("--mteb", "T2Retrieval"), "--mteb .* T2Retrieval"),
         (("--mteb", "MMarcoReranking"), "MMarcoReranking.*Hub.*--qrels"),
-        (("--mteb", "ATEC", "--retrieval_pool", "all"), "--retrieval_pool"),
+        (("--mteb", "ATEC", "--no_retrieval"), "--retrieval"),
         (("--mteb", "sts", "--corpus", "atec"), "--corpus NAME"),
         ((), "--corpus NAME"),
         (("--mteb", "ATEC", "--find_threshold"), "--find_threshold"),

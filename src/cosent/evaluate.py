@@ -41,7 +41,6 @@ from cosent.models.prompts import PromptArguments, described, warn_of_other_prom
 from cosent.run import read_record
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
-OF_RETRIEVAL = ("retrieval", "retrieval_pool", "retrieval_from", "retrieval_closure")
 OF_CORPUS = ("text_columns", "label_column", "split", "find_threshold", "predictions")
 CANDIDATES = 100  # documents of a retriever that a cross-encoder puts in order
 SPLIT = "test"  # of a labelled file
@@ -133,8 +132,8 @@ def check(args: EvaluateArguments, retrieval_args: RetrievalArguments, table_arg
     if args.pairs is None:
         refuse_changed(table_args, OF_TABLES, "--pairs FILE")
         refuse_changed(args, ("text_columns", "label_column") if args.corpus else OF_CORPUS, "--pairs FILE")
-    if not (args.pairs or args.corpus):
-        refuse_changed(retrieval_args, OF_RETRIEVAL, "--corpus NAME in place of --mteb or --qrels")
+    if not (args.pairs or args.corpus) and retrieval_args != RetrievalArguments():
+        raise InputError("--retrieval and its like do nothing with --mteb and --qrels. Leave them out.")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
 
