@@ -101,7 +101,7 @@ class TokenizedSentences:
 def embed(
     encoder: nn.Module,
     sentences: list[str],
-    batch_size: int,
+    batch_size: int = 512,
     normalize: bool = False,
     progress: Callable[[int], None] | None = None,
     prefix: Prefix = NO_PREFIX,
