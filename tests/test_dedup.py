@@ -36,17 +36,6 @@ def dedup(tiny_model, tmp_path, capsys, monkeypatch):
     return run
 
 
-def test_pairs_are_all_above_the_threshold(dedup, tmp_path):
-    """Fails if a pair is missed, shown twice, or not in the order of the cosines."""
-    vectors = SentenceEncoder.from_pretrained(str(tmp_path / "bi")).encode(LINES, normalize=True)
-    products = vectors @ vectors.T
-    threshold = float(np.median(products[np.triu_indices(7, 1)])) + 1e-4
-    lines, errors = dedup("--threshold", threshold, "--pairs")
-    scores, rows = zip(*((float(line.split()[0]), tuple(map(int, line.split()[1:3]))) for line in lines), strict=True)
-    assert sorted(rows) == list(zip(*np.where(np.triu(products >= threshold, 1)), strict=True))
-    assert list(scores) == sorted(scores, reverse=True) and 5 < len(rows) < 21 and f"{len(rows)} pairs" in errors
-
-
 def test_groups_and_the_file_without_duplicates(dedup, tmp_path):
     """Fails if a sentence that is like no other is lost, or a duplicate stays."""
     lines, errors = dedup("--threshold", 0.99999)
@@ -66,9 +55,6 @@ def test_what_differs_in_a_number_is_kept_apart(dedup, tmp_path):
     groups, said = dedup("--threshold", -1.0, text="rooms.txt")
     assert [line.split()[-1] for line in groups[1:]] == [lines[0], lines[3]]
     assert "kept apart: 5 by number or code" in said and "房间101怎么走 / 房间102怎么走" in said
-    pairs, _ = dedup("--threshold", -1.0, "--pairs", "--json", text="rooms.txt")
-    reasons = [json.loads(pair)["kept_apart"] for pair in pairs]
-    assert reasons.count("number or code") == 5 and reasons.count(None) == 1
     groups, said = dedup("--threshold", -1.0, "--no_keep_apart", text="rooms.txt")
     assert groups[0] == "group 1: 4 sentences" and "kept apart" not in said
 
@@ -101,7 +87,7 @@ def test_refusals(dedup, tmp_path):
         with pytest.raises(InputError, match=f"--threshold {threshold}"):
             dedup("--threshold", threshold)
     for words, message in (
-        (["--pairs"], "0 and 1.* --threshold"),
+        ([], "no threshold.* --threshold"),
         (["--threshold", 0.9, "--index", tmp_path], "--index.* or --text"),
         (["--threshold", 0.9, "--json", "--output", tmp_path / "other.txt"], "--json .*--output"),
     ):
@@ -127,8 +113,6 @@ def test_json_for_scripts(dedup, tmp_path):
     sizes = [int(line.split()[2]) for line in shown if line.startswith("group ")]
     assert groups and [len(group["rows"]) for group in groups] == sizes
     assert all([LINES[row] for row in group["rows"]] == group["sentences"] for group in groups)
-    pairs = [json.loads(line) for line in dedup("--threshold", "-1", "--pairs", "--json")[0]]
-    assert len(pairs) == 21 and pairs[0]["cosine"] == pytest.approx(1) and pairs[0]["sentences"] == ["怎么还款"] * 2
     (line,) = dedup("--threshold", "0.99", "--output", tmp_path / "unique.txt")[0]
     kept = len((tmp_path / "unique.txt").read_text(encoding="utf-8").splitlines())
     assert json.loads(line) == {"output": str(tmp_path / "unique.txt"), "sentences": 7, "kept": kept}

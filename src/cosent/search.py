@@ -30,8 +30,7 @@ class SearchArguments:
     query: list[str] | None = option(None, "Queries.", commas=True)
     queries: str | None = option(None, "Instead: a text file with a query per line.")
     top: int = option(10, "Sentences per query.")
-    rerank: str | None = option(None, "Model that orders the candidates again, best a cross-encoder.")
-    candidates: int = option(50, "Nearest sentences that --rerank reads.")
+    rerank: str | None = option(None, "Model that orders the 50 nearest sentences again, best a cross-encoder.")
     prompt: str | None = option(
         None, 'Text in front of every query; "" for none; default: the prompt `query` of the model, or its default.'
     )
@@ -93,7 +92,7 @@ def check(args: SearchArguments) -> None:
         raise InputError("Give --query or --queries, not both.")
     if args.query and not all(query.strip() for query in args.query):
         raise InputError(f"--query: got an empty one in {args.query}. Leave it out.")
-    refuse_below_1(args, "top", "candidates")
+    refuse_below_1(args, "top")
     check_line_breaks(args.prompt and [args.prompt])
     chosen = [name for name in ("min_score", "min_probability", "precision") if getattr(args, name) is not None]
     if len(chosen) > 1:
@@ -104,9 +103,8 @@ def check(args: SearchArguments) -> None:
         if (value := getattr(args, name)) is not None and not 0 < value < 1:
             raise InputError(f"--{name} must lie between 0 and 1, got {value:g}.")
     if args.precision is not None and (args.corpus is None or args.rerank or args.faiss or args.hybrid):
-        raise InputError(
-            "--precision needs --corpus, labelled pairs like your queries, and none of --rerank, --faiss and --hybrid."
-        )
+        raise InputError("--precision needs --corpus, labelled pairs like your queries, and an exact search by cosine "
+                         "alone: no --rerank, --faiss and --hybrid.")  # fmt: skip
 
 
 def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], list]:
@@ -130,14 +128,10 @@ def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], lis
 
         model = args.rerank or model
         rules = decision_rules(model)
-        chosen = choose_rule(rules, args.corpus, model)
-        if chosen is None:
-            raise InputError(
-                f"--min_probability: {model} has probabilities for {', '.join(rules) or 'no corpus'}. "
-                + ("Name one with --corpus." if rules else "Give --min_score, or train it on labels of 0 and 1.")
-            )
-        least, chosen_rule = args.min_probability, chosen
-        return lambda hits: [hit for hit in hits if chosen_rule.probabilities([hit.score])[0] >= least]
+        if (chosen := choose_rule(rules, args.corpus, model)) is None:
+            raise InputError(f"--min_probability: {model} has probabilities for {', '.join(rules) or 'no corpus'}. "
+                             "Name one with --corpus, or give --min_score.")  # fmt: skip
+        return lambda hits: [hit for hit in hits if chosen.probabilities([hit.score])[0] >= args.min_probability]
     if args.min_score is not None:
         return lambda hits: [hit for hit in hits if hit.score >= args.min_score]
     return list
@@ -145,12 +139,12 @@ def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], lis
 
 def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: Callable[[list], list]) -> None:
     """Prints the hits of each query, and how long each step took."""
-    from cosent.inference.index import reranked
+    from cosent.inference.index import CANDIDATES, reranked
 
     times = {"encode": time.perf_counter()}
     vectors = index.embed(queries, args.prompt)
     times["search"] = time.perf_counter()
-    most = max(args.top, 2 if args.precision else 1, args.candidates if reranker is not None else 1)
+    most = max(args.top, 2 if args.precision else 1, CANDIDATES if reranker is not None else 1)
     most = min(most, len(index))
     hits = index.fused(queries, vectors, most) if args.hybrid else index.nearest(vectors, most)
     if reranker is not None:

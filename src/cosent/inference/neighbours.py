@@ -54,11 +54,10 @@ def nearest(
         smaller row comes first. Row -1 with score -inf where fewer than `k` dot products are finite.
     """
     if queries.ndim != 2 or queries.shape[1] != vectors.shape[1]:
-        raise InputError(f"Expected queries and vectors of equal width, got shapes {queries.shape} and "
-                         f"{vectors.shape}. Encode both with the same model.")  # fmt: skip
+        raise InputError(f"Queries and vectors differ in width: {queries.shape} and {vectors.shape}. Use one model.")
     available = len(vectors) - (exclude is not None)
     if not 1 <= k <= available:
-        raise InputError(f"Expected 1 to {available} neighbours, as many as there are, got {k}. Lower it.")
+        raise InputError(f"Expected 1 to {available} neighbours, got {k}.")
     rows, scores = np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32)
     for start in range(0, len(queries), QUERIES):
         part = slice(start, start + QUERIES)
@@ -69,7 +68,7 @@ def nearest(
 def search_part(
     queries: np.ndarray, vectors: Vectors, rows: np.ndarray, scores: np.ndarray, exclude: np.ndarray | None
 ) -> None:
-    """As `nearest`, for at most `QUERIES` queries, into the views `rows` and `scores`, which hold no neighbours yet."""
+    """As `nearest`, for at most `QUERIES` queries, into the views `rows` and `scores`."""
     k, length = rows.shape[1], min(LARGEST, ROWS * QUERIES // len(queries)) // GROUP * GROUP
     products = np.empty((len(queries), length), np.float32)
     for start, block in blocks(vectors, length):
@@ -126,12 +125,9 @@ def above(products: np.ndarray, highest: np.ndarray, bounds: np.ndarray) -> tupl
 def merge(
     rows: np.ndarray, scores: np.ndarray, query: np.ndarray, new_rows: np.ndarray, new_scores: np.ndarray
 ) -> None:
-    """Merges new candidates into the best `k` of each query.
+    """Merges new candidates into `rows` and `scores` `(queries, k)`, the best so far, in place.
 
-    Args:
-        rows, scores: the best so far, of shape `(queries, k)`, best first; changed in place.
-        query, new_rows, new_scores: the candidates, of shape `(candidates,)`, sorted by query and then by row; all rows
-            are greater than those seen before.
+    Candidates `(candidates,)` are sorted by query and then by row; all rows are greater than those seen before.
     """
     k, count = rows.shape[1], np.bincount(query, minlength=len(rows))
     changed = np.flatnonzero(count)
@@ -174,29 +170,21 @@ def blocks(vectors: Vectors, rows: int, first: int = 0) -> Iterator[tuple[int, n
 
 
 class Approximate:
-    """An index of faiss that answers as `nearest` does.
-
-    Args:
-        vectors: of an index that holds them in int8: the neighbours that it finds are scored again with these.
-    """
+    """An index of faiss; the neighbours of one in int8 are scored again with `vectors` themselves."""
 
     def __init__(self, index: Any, vectors: Vectors | None = None):
         self.index, self.vectors = index, vectors
 
-    def nearest(self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `nearest` of the exact search; row -1 and score -inf where fewer than `k` neighbours were found."""
-        wanted = k + (exclude is not None)
+        queries = np.ascontiguousarray(queries)
         if self.vectors is None:
-            scores, rows = self.index.search(np.ascontiguousarray(queries), wanted)
-        else:
-            _, rows = self.index.search(np.ascontiguousarray(queries), min(RESCORED * wanted, len(self.vectors)))
-            scores = np.stack([self.vectors[some] @ query for some, query in zip(rows, queries, strict=True)])
-            order = np.argsort(-scores, axis=1, kind="stable")[:, :wanted]
-            rows, scores = (np.take_along_axis(of, order, axis=1) for of in (rows, scores))
-        scores[rows < 0] = -np.inf
-        if exclude is None:
+            scores, rows = self.index.search(queries, k)
+            scores[rows < 0] = -np.inf
             return rows, scores
-        order = np.argsort(rows == exclude[:, None], axis=1, kind="stable")[:, :k]  # the excluded one comes last
+        _, rows = self.index.search(queries, min(RESCORED * k, len(self.vectors)))
+        scores = np.stack([self.vectors[some] @ query for some, query in zip(rows, queries, strict=True)])
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
@@ -215,20 +203,19 @@ def approximate(
     try:
         import faiss
     except ImportError as error:
-        raise InputError("--faiss needs faiss, which is not installed. Run pip install -e '.[faiss]', or leave the "
-                         "flag out: the exact search needs nothing.") from error  # fmt: skip
+        raise InputError("--faiss needs faiss. Run pip install -e '.[faiss]', or leave the flag out.") from error
     kind = kind if kind != "auto" else "hnsw" if len(vectors) <= LARGE else "ivf"
-    about = f"faiss {kind} of {len(vectors):,} vectors"
+    about, originals = f"faiss {kind} of {len(vectors):,} vectors", vectors if kind == "int8" else None
     file = None if folder is None else folder / f"{f'{name}.' if name else ''}{key}.{kind}.faiss"
     if file is not None and file.is_file():
         index = faiss.read_index(str(file))
         if (index.ntotal, index.d) == vectors.shape:
             logger.info("%s, read from %s", about, file)
-            return Approximate(index, vectors if kind == "int8" else None)
+            return Approximate(index, originals)
     start = time.perf_counter()
-    found = Approximate(build(vectors, kind), vectors if kind == "int8" else None)
-    logger.info("%s, built in %.0f s: recall@%d %.3f of the exact search", about, time.perf_counter() - start,
-                RECALL_AT, recall(found, vectors))  # fmt: skip
+    found = Approximate(build(vectors, kind), originals)
+    seconds, share = time.perf_counter() - start, recall(found, vectors)
+    logger.info("%s, built in %.0f s: recall@%d %.3f of the exact search", about, seconds, RECALL_AT, share)
     if file is not None:
         with writing(file), partial_file(file) as partial:
             faiss.write_index(found.index, str(partial))
@@ -265,7 +252,7 @@ def recall(found: Approximate, vectors: Vectors) -> float:
     if depth == 0:
         return 1.0
     exact, _ = nearest(queries, vectors, depth, rows)
-    close, _ = found.nearest(queries, depth, rows)
+    close, _ = found.nearest(queries, depth + 1)
     return float((exact[:, :, None] == close[:, None, :]).any(axis=2).mean())
 
 
