@@ -121,7 +121,12 @@ def test_several_teachers(mine, bi, cross, tiny_model, tmp_path):
     assert [teacher["model"] for teacher in made.manifest.splits["train"]["mined"]["teachers"]] == [str(bi), str(cross)]
 
 
-def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross):
+def rules_of(**thresholds):
+    map_ = Platt(pairs=9, slope=1.0, intercept=0.0)
+    return lambda model: {name: DecisionRule(name, value, map_) for name, value in thresholds.items()}
+
+
+def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross, monkeypatch):
     """Fails if likely false negatives stay, or the corpus' own pairs are dropped with them."""
     without, _ = mine("--random", 20, output="without")
     new = [pair for pair in rows_of(without) if pair not in LABELLED]
@@ -130,9 +135,10 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross):
                     if frozenset((row["sentence1"], row["sentence2"])) in new), strict=True)  # fmt: skip
     scores = judge.similarity(*map(list, columns))
     threshold = float(np.median(scores)) + 1e-6
-    with pytest.raises(InputError, match="--cross_threshold"):
+    with pytest.raises(InputError, match="--cross .* fruit"):
         mine("--random", 20, "--cross", cross, output="unknown")
-    made, said = mine("--random", 20, "--cross", cross, "--cross_threshold", threshold, output="with")
+    monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=threshold, lcqmc=9.0))
+    made, said = mine("--random", 20, "--cross", cross, output="with")
     kept = rows_of(made)
     assert kept.keys() - LABELLED.keys() < set(new) and LABELLED.items() <= kept.items()
     assert said["left_out"]["pair that --cross finds similar"] == (scores >= threshold).sum() > 5
@@ -140,19 +146,13 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross):
 
 def test_the_threshold_of_a_cross_encoder_is_the_one_of_its_training(monkeypatch):
     """Fails if the threshold of another corpus is taken where there is one of this corpus, or of all."""
-    at = {"fruit": 0.1, "lcqmc": 0.2, JOINT: 0.3}
-    rules = {name: DecisionRule(name, value, Platt(pairs=9, slope=1.0, intercept=0.0)) for name, value in at.items()}
-    monkeypatch.setattr("cosent.run.decision_rules", lambda model: rules)
-    assert [threshold_of("runs/cross", *asked) for asked in (("fruit", None), ("bq", None), ("bq", 0.5))] == [
-        0.1,
-        0.3,
-        0.5,
-    ]
-    del rules[JOINT]
-    with pytest.raises(InputError, match="fruit, lcqmc .* bq.*--cross_threshold"):
-        threshold_of("runs/cross", "bq", None)
-    del rules["lcqmc"]
-    assert threshold_of("runs/cross", "bq", None) == 0.1
+    monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=0.1, lcqmc=0.2, **{JOINT: 0.3}))
+    assert [threshold_of("runs/cross", corpus) for corpus in ("fruit", "bq")] == [0.1, 0.3]
+    monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=0.1, lcqmc=0.2))
+    with pytest.raises(InputError, match="fruit, lcqmc .* bq"):
+        threshold_of("runs/cross", "bq")
+    monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=0.1))
+    assert threshold_of("runs/cross", "bq") == 0.1
 
 
 def test_lines_of_text_join_the_pool(mine, tmp_path):
@@ -174,7 +174,6 @@ def test_what_cannot_be_made_is_refused(mine, tmp_path):
         (["--validation_pairs", 500], "--validation_pairs 500 leaves 0"),
         (["--own", 0], "label 0.* --own"),
         (["--own", 0, "--neighbours", 0], "--random"),
-        (["--cross_threshold", 1.0], "--cross_threshold"),
         (["--random", -1], "--random .* -1"),
     ):
         with pytest.raises(InputError, match=message):
