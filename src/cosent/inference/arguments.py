@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from cosent.cli import option, refuse_below_1, refuse_negative
 from cosent.errors import InputError
 
-COUNTS = ("range_min", "neighbours", "random", "own")  # of pairs, from 0
-
 
 @dataclass
 class IndexArguments:
@@ -52,10 +50,7 @@ class PairArguments:
 
     def __post_init__(self):
         refuse_below_1(self, "range_max", "per_sentence")
-        refuse_negative(self, *(name for name in COUNTS if getattr(self, name) is not None))
-        least = self.range_min + self.per_sentence
-        if least > self.range_max:
-            raise InputError(
-                f"--range_min {self.range_min} and --per_sentence {self.per_sentence} need a --range_max of at least "
-                f"{least}, got {self.range_max}."
-            )
+        counts = ("range_min", "neighbours", "random", "own")
+        refuse_negative(self, *(name for name in counts if getattr(self, name) is not None))
+        if self.range_max < (least := self.range_min + self.per_sentence):
+            raise InputError(f"--range_min and --per_sentence need a --range_max of at least {least}.")
