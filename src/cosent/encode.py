@@ -1,11 +1,11 @@
 """Embed files of sentences into NumPy files: one JSON line on stdout, progress on stderr.
 
 cosent encode --model runs/stsb --text sentences.txt --output vectors.npy --normalize
-cosent encode --model runs/stsb --text 'part-*.parquet' --text_column question --keep id question --output vectors/
+cosent encode --model runs/stsb --text 'part-*.parquet' --text_column question --output vectors/
 cosent encode --launch ddp --processes 2 ...    shares the chunks out over GPUs, or over processes on a CPU
 
-Next to vectors.npy, vectors.npy.json says which model and sentences the rows are of. What is there already is
-not encoded again: after a kill, the same command continues with the next file.
+Row n is the vector of row n of the input; vectors.npy.json, next to vectors.npy, says of which model and input. What is
+there already is not encoded again: after a kill, the same command continues with the next file.
 """
 
 import json
@@ -35,7 +35,6 @@ class EncodeArguments:
     )  # fmt: skip
     model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
     text_column: str | None = option(None, "Column of the sentences; default: text or sentence, or the only one.")
-    keep: list[str] | None = option(None, "Columns to keep row for row in x.rows.parquet next to x.npy.", commas=True)
     shard: str | None = option(
         None,
         "I/N, as 1/8 to 8/8: encode every N-th input, beginning with the I-th; other processes take the others.",
@@ -72,7 +71,7 @@ def main(args: EncodeArguments) -> None:
     first, step = (int(number) for number in (args.shard or "1/1").split("/"))
     encoder, settings = load_with_settings(
         args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8, args.long_texts,
-        normalize=args.normalize, text_column=args.text_column, kept=tuple(args.keep or ()), shards=len(shards),
+        normalize=args.normalize, text_column=args.text_column, shards=len(shards),
     )  # fmt: skip
     warn_of_other_prompts(args.model, settings.prefix.text)
     if rank() == 0 and output.suffix != ".npy":

@@ -133,7 +133,7 @@ def test_what_is_not_a_sentence_or_a_pair_is_named(encoder, cross):
         with pytest.raises(InputError, match=message):
             encoder.encode(sentences)
     for first, second, message in (
-        ("好", ["坏"], "str and list"), (None, None, "None"), ("好", "", "'好' and ''"), (["好"], ["好"] * 2, "1 and 2"),
+        ("好", ["坏"], "str and list"), (None, None, "None"), ("好", "", "and ''"), (["好"], ["好"] * 2, "1 and 2"),
     ):  # fmt: skip
         for model in (encoder, cross):
             with pytest.raises(InputError, match=message):

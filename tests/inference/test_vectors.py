@@ -18,7 +18,7 @@ from cosent.data.files import table_writer
 from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
 from cosent.inference import vectors as module
-from cosent.inference.vectors import VectorManifest, fingerprint, manifest_path, open_vectors, rows_path, sample_hash
+from cosent.inference.vectors import VectorManifest, fingerprint, manifest_path, open_vectors, sample_hash
 from cosent.models.bi_encoder import SentenceEncoder
 
 ROWS = {
@@ -57,8 +57,8 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_shards_are_one_array(tiny_model, shards, tmp_path, capsys):
-    """Fails if a row of the set is the vector of another sentence, or a kept id belongs to another row."""
-    encode(tiny_model, *shards, "--keep", "id", "question")
+    """Fails if a row of the set is the vector of another sentence."""
+    encode(tiny_model, *shards)
     result = json.loads(capsys.readouterr().out)
     assert (result["rows"], result["files"], result["already_there"]) == (13, 3, 0)
     vectors = open_vectors(tmp_path / "vectors")
@@ -68,13 +68,6 @@ def test_shards_are_one_array(tiny_model, shards, tmp_path, capsys):
         np.testing.assert_array_equal(vectors[some], np.array(vectors[:])[some])
     assert isinstance(vectors[1:4], np.memmap), "a slice of one file was copied"
     assert vectors.sentences() == TEXTS
-    parts = [module.read_kept(*part) for part in zip(vectors.files, vectors.manifests, strict=True)]
-    kept = [(int(row["id"]), row["question"]) for part in parts for row in part]
-    assert kept == [(row["id"], row["question"]) for rows in ROWS.values() for row in rows]
-    with table_writer(rows_path(tmp_path / "vectors/part-0.npy"), ("id",)) as write:
-        write([{"id": 1}])
-    with pytest.raises(InputError, match=r"5 rows of part-0\.npy, got 1"):
-        open_vectors(tmp_path / "vectors").sentences()
 
 
 def test_shards_may_be_encoded_apart(tiny_model, shards, tmp_path):
@@ -151,8 +144,6 @@ def test_flags_that_cannot_work_are_refused(tiny_model, shards, tmp_path):
     for shard in ("0/3", "4/3", "1", "1/x"):
         with pytest.raises(InputError, match=f"--shard {shard}.* I/N"):
             encode(tiny_model, *shards, "--shard", shard)
-    with pytest.raises(InputError, match="--keep number.* id, question"):
-        encode(tiny_model, *shards, "--keep", "number")
     for name in ("a.txt", "a.csv"):
         (tmp_path / name).write_text("好\n", encoding="utf-8")
     for output in (tmp_path / "vectors", tmp_path / "a.npy"):

@@ -24,7 +24,7 @@ from torch import nn
 
 from cosent import __version__
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
-from cosent.data.files import SENTENCE, format_of, open_parquet, open_table, stem_of, table_writer
+from cosent.data.files import SENTENCE, format_of, open_table, stem_of
 from cosent.data.manifest import sha256_of_file
 from cosent.data.pairs import NO_PREFIX, Prefix
 from cosent.errors import InputError, partial_file, write_atomically, writing
@@ -45,7 +45,6 @@ class ShardSettings:
     prefix: Prefix = NO_PREFIX
     normalize: bool = False
     text_column: str | None = None  # None to let `open_table` find it
-    kept: tuple[str, ...] = ()  # columns that are kept in `rows_path`, row for row
     dtype: str = "float32"
     int8: bool = False
     shards: int = 1  # files of the whole set
@@ -67,7 +66,7 @@ class VectorManifest(ShardSettings):
         path = manifest_path(vectors)
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**values | {"prefix": Prefix(*values["prefix"]), "kept": tuple(values["kept"])})
+            return cls(**values | {"prefix": Prefix(*values["prefix"])})
         except FileNotFoundError as error:
             raise InputError(f"{vectors} has no {path.name} next to it. Move both files, or encode again.") from error
         except (ValueError, TypeError, KeyError) as error:
@@ -80,11 +79,6 @@ class VectorManifest(ShardSettings):
 
 def manifest_path(vectors: Path) -> Path:
     return vectors.with_name(f"{vectors.name}.json")
-
-
-def rows_path(vectors: Path) -> Path:
-    """File of the kept columns: `vectors.rows.parquet` next to `vectors.npy`."""
-    return vectors.with_suffix(".rows.parquet")
 
 
 def fingerprint(model: nn.Module, texts: Iterable[str] = ()) -> str:
@@ -146,29 +140,15 @@ class VectorSet:
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.shape[1]), np.float32), *parts])
 
     def sentences(self) -> list[str]:
-        """The sentence of every row, of the kept columns or of the inputs, which must not have changed."""
+        """The sentence of every row, of the inputs, which must not have changed."""
         texts: list[str] = []
         for vectors, about, source in zip(self.files, self.manifests, self.inputs, strict=True):
-            if about.text_column in about.kept:
-                texts += [row[about.text_column] for row in read_kept(vectors, about)]
-            elif not source.is_file() or sha256_of_file(source) != about.input_sha256:
+            if not source.is_file() or sha256_of_file(source) != about.input_sha256:
                 raise InputError(f"{source}, the input of {vectors}, is missing or has changed. Put it back, or encode "
                                  "again with --overwrite.")  # fmt: skip
-            else:
-                column = None if format_of(source) == "txt" else [about.text_column]
-                texts += open_table(source, column, SENTENCE, "--text_column").texts()
+            column = None if format_of(source) == "txt" else [about.text_column]
+            texts += open_table(source, column, SENTENCE, "--text_column").texts()
         return texts
-
-
-def read_kept(vectors: Path, manifest: VectorManifest) -> list[dict]:
-    """The kept columns of a file of vectors."""
-    path, rows = rows_path(vectors), []
-    if path.is_file():
-        with open_parquet(path) as file:
-            rows = file.read().to_pylist()
-    if len(rows) != manifest.rows:
-        raise InputError(f"{path}: expected the {manifest.rows} rows of {vectors.name}, got {len(rows)}. Encode again.")
-    return rows
 
 
 def read_vectors(path: Path, manifest: VectorManifest) -> np.ndarray:
@@ -247,8 +227,6 @@ def encode_shard(
     """
     column = None if settings.text_column is None else [settings.text_column]
     table = open_table(source, column, SENTENCE, "--text_column")
-    if missing := set(settings.kept) - set(table.names):
-        raise InputError(f"{source}: --keep {missing.pop()}: expected a column of {', '.join(table.names)}.")
     manifest = VectorManifest(
         **vars(settings) | {"text_column": table.sentences[0]},
         input=relative_to(source, output.parent),
@@ -259,8 +237,7 @@ def encode_shard(
         if existing.shards != settings.shards and rank() == 0:  # the set has grown
             replace(existing, shards=settings.shards).save(output)
         return existing.rows, None
-    columns = tuple(dict.fromkeys((*table.sentences, *settings.kept)))
-    rows = sum(1 for _ in table.rows(columns))  # all are checked first
+    rows = sum(1 for _ in table.texts())  # all are checked first
     on_start(rows)
     own = (
         embed(encoder, chunk, normalize=settings.normalize, progress=progress, prefix=settings.prefix)
@@ -276,11 +253,6 @@ def encode_shard(
             raise InputError(f"{source} changed while it was read: {rows} sentences, then {written}. Run this again.")
         if rank() == 0:
             output.unlink(missing_ok=True)  # a kill from here on leaves a manifest without vectors: an unfinished shard
-            rows_path(output).unlink(missing_ok=True)
-            if settings.kept:
-                with table_writer(rows_path(output), settings.kept) as write:
-                    for some in chunks_of(table.rows(columns)):
-                        write([{name: row[name] for name in settings.kept} for row in some])
             sample = sample_hash(np.load(partial, mmap_mode="r"))
             replace(manifest, rows=rows, sample_sha256=sample).save(output)
     return rows, truncated
@@ -303,7 +275,7 @@ def existing_manifest(output: Path, manifest: VectorManifest, overwrite: bool) -
     if not output.exists() or overwrite:
         return None
     existing = VectorManifest.read(output)
-    names = (*SAME, "input_sha256", "text_column", "kept")
+    names = (*SAME, "input_sha256", "text_column")
     if different := [name for name in names if getattr(existing, name) != getattr(manifest, name)]:
         raise InputError(f"--output {output} exists, encoded with another {', '.join(different)}. Name another, or "
                          "pass --overwrite.")  # fmt: skip
