@@ -59,14 +59,6 @@ def test_what_differs_in_a_number_is_kept_apart(dedup, tmp_path):
     assert groups[0] == "group 1: 4 sentences" and "kept apart" not in said
 
 
-def test_the_output_has_a_line_per_sentence(dedup, tmp_path):
-    """Fails if a sentence with a line break is read as two when the output is read again."""
-    (tmp_path / "faq.jsonl").write_text('{"text": "第一行\\n第二行"}\n{"text": "另一句"}\n', encoding="utf-8")
-    (line,) = dedup("--threshold", 1, "--output", tmp_path / "unique.txt", text="faq.jsonl")[0]
-    assert (tmp_path / "unique.txt").read_text(encoding="utf-8") == "第一行 第二行\n另一句\n"
-    assert json.loads(line)["kept"] == 2
-
-
 def test_the_input_is_never_replaced(dedup, tmp_path):
     """Fails if --overwrite costs the other columns of a table, the text of an index, or its vectors."""
     (tmp_path / "faq.csv").write_text("id,text\n1,怎么还款\n2,如何还款\n", encoding="utf-8")

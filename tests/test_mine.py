@@ -81,15 +81,6 @@ def test_neighbours_are_negatives_and_own_pairs_keep_their_labels(mine, corpus):
     assert facts["mined"]["corpus"]["name"] == "fruit"
 
 
-def test_the_seed_decides(mine):
-    """Fails if the same command makes other pairs, or another seed the same random ones."""
-    one, other, third = (
-        rows_of(mine("--random", 10, "--neighbours", 8, "--seed", seed, output=f"made{i}")[0])
-        for i, seed in enumerate((1, 1, 2))
-    )
-    assert one == other and one != third
-
-
 def test_one_teacher_labels_every_pair_with_its_score(mine, bi, cross):
     """Fails if a taught label is not the teacher's score of that pair, or own labels survive."""
     encoder, judge = SentenceEncoder.from_pretrained(str(bi)), CrossEncoder.from_pretrained(str(cross))

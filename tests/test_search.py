@@ -119,17 +119,6 @@ def test_reranking(search, folder, monkeypatch):
         index.search(["还款"], top=2, reranker=cross, candidates=5)
 
 
-def test_several_files_are_one_index(folder, tmp_path):
-    """Fails if a row of a second file of vectors is shown as a sentence of the first."""
-    for name, part in (("a", LINES[:3]), ("b", LINES[3:])):
-        (tmp_path / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
-    encoded(tmp_path / "*.txt", tmp_path / "parts", folder / "bi")
-    encoder = SentenceEncoder.from_pretrained(str(folder / "bi"))
-    whole, parts = (Index.open(path, encoder) for path in (folder / "index", tmp_path / "parts"))
-    expected, found = (index.search(["苹果"], top=7)[0] for index in (whole, parts))
-    assert [(hit.row, hit.sentence) for hit in found] == [(hit.row, hit.sentence) for hit in expected]
-
-
 def test_prompts_of_queries_and_sentences(folder, tiny_model, tmp_path, caplog):
     """Fails if queries or sentences are read without the prompt that the model has for them."""
     encoder = SentenceEncoder.from_pretrained(str(folder / "bi"))

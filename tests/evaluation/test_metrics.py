@@ -1,10 +1,8 @@
 """Metrics against scipy, scikit-learn, brute force and small cases derived on paper."""
 
-import ast
 import json
 import math
 import warnings
-from pathlib import Path
 
 import evaluate
 import numpy as np
@@ -124,13 +122,8 @@ def test_threshold_beyond_both_ends():
     assert find_threshold([0.1, 0.2], [0, 0]) == (pytest.approx(1.2), 1.0)
     assert find_threshold([0.1, 0.2, 0.3], [0, 1, 0])[1] == pytest.approx(2 / 3)
     assert find_threshold([1e300], [0])[0] > 1e300
-
-
-def test_threshold_between_neighbouring_floats():
-    """Fails if the middle is rounded down and calls the negative positive."""
-    below = 0.1
-    above = np.nextafter(below, 1)
-    assert find_threshold([below, above], [0, 1]) == (above, 1.0)
+    above = np.nextafter(0.1, 1)
+    assert find_threshold([0.1, above], [0, 1]) == (above, 1.0), "no float lies between"
 
 
 def test_uniformity():
@@ -181,24 +174,3 @@ def test_bad_input_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             call()
-
-
-def test_a_failed_computation_leaves_the_metric_usable():
-    """Fails if one refused batch spoils the numbers of the next."""
-    metric = SimilarityMetrics()
-    with pytest.raises(ValueError, match="got 3"):
-        metric.compute(predictions=[0.1, 0.2], references=[3, 0], threshold=0.5)
-    assert metric.compute(predictions=[0.1, 0.2, 0.3], references=[0, 1, 1])["pearson"] == pytest.approx(0.75**0.5)
-
-
-def test_the_file_imports_no_sibling():
-    """If this fails, `evaluate.load` of a copy of the file breaks: its parser fails on `import a, b`, too."""
-    statements = [
-        node
-        for node in ast.walk(ast.parse(Path(cosent.evaluation.metrics.__file__).read_text(encoding="utf-8")))
-        if hasattr(node, "names")
-    ]
-    assert {name.name for node in statements for name in node.names} >= {"evaluate", "numpy", "stats"}
-    for node in statements:
-        assert len(node.names) == 1 and not getattr(node, "level", 0)
-        assert not (getattr(node, "module", None) or node.names[0].name).startswith("cosent")
