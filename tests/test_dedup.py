@@ -8,7 +8,7 @@ import pytest
 
 from cosent import dedup as module
 from cosent.cli import parse
-from cosent.dedup import ARGUMENTS, linked_groups, main, threshold_of
+from cosent.dedup import ARGUMENTS, linked_groups, main
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
@@ -87,15 +87,14 @@ def test_refusals(dedup, tmp_path):
             dedup(*words)
 
 
-def test_a_trained_model_needs_no_threshold(monkeypatch):
+def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):
     """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
-    rules = {name: DecisionRule(name, 0.75, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
+    rules = {name: DecisionRule(name, 0.99999, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
     monkeypatch.setattr("cosent.run.decision_rules", lambda model: rules)
-    with pytest.raises(InputError, match=r"0\.7500 \(faq\), 0\.7500 \(lcqmc\)"):
-        threshold_of("runs/faq", None)
+    with pytest.raises(InputError, match=r"for faq.* for lcqmc.*--threshold"):
+        dedup()
     del rules["lcqmc"]
-    assert threshold_of("runs/faq", None) == 0.75
-    assert threshold_of("runs/faq", 0.5) == 0.5
+    assert dedup()[0] == dedup("--threshold", 0.99999)[0]
 
 
 def test_json_for_scripts(dedup, tmp_path):

@@ -9,9 +9,10 @@ from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
 from cosent.evaluation.calibration import JOINT, DecisionRule, Platt
-from cosent.mine import MineArguments, main, threshold_of
+from cosent.mine import MineArguments, main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.run import needed_rule
 from tests.launching import launch
 
 FRUIT = [f"{colour}色的{thing}" for colour in "红黄蓝绿白黑" for thing in ("苹果", "汽车", "衣服", "房子")]
@@ -126,7 +127,7 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross, monkeypatch):
                     if frozenset((row["sentence1"], row["sentence2"])) in new), strict=True)  # fmt: skip
     scores = judge.similarity(*map(list, columns))
     threshold = float(np.median(scores)) + 1e-6
-    with pytest.raises(InputError, match="--cross .* fruit"):
+    with pytest.raises(InputError, match="no threshold.*--cross"):
         mine("--random", 20, "--cross", cross, output="unknown")
     monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=threshold, lcqmc=9.0))
     made, said = mine("--random", 20, "--cross", cross, output="with")
@@ -135,15 +136,13 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross, monkeypatch):
     assert said["left_out"]["pair that --cross finds similar"] == (scores >= threshold).sum() > 5
 
 
-def test_the_threshold_of_a_cross_encoder_is_the_one_of_its_training(monkeypatch):
-    """Fails if the threshold of another corpus is taken where there is one of this corpus, or of all."""
+def test_a_model_without_the_threshold_is_refused(monkeypatch):
+    """Fails if the threshold of another corpus is taken where there is none of all."""
     monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=0.1, lcqmc=0.2, **{JOINT: 0.3}))
-    assert [threshold_of("runs/cross", corpus) for corpus in ("fruit", "bq")] == [0.1, 0.3]
+    assert needed_rule("runs/cross", None, "").threshold == 0.3
     monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=0.1, lcqmc=0.2))
-    with pytest.raises(InputError, match="fruit, lcqmc.* bq"):
-        threshold_of("runs/cross", "bq")
-    monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=0.1))
-    assert threshold_of("runs/cross", "bq") == 0.1
+    with pytest.raises(InputError, match="0.1000 for fruit, 0.2000 for lcqmc.* --cross"):
+        needed_rule("runs/cross", None, "Name another --cross.")
 
 
 def test_lines_of_text_join_the_pool(mine, tmp_path):

@@ -74,7 +74,7 @@ def test_the_most_similar_sentences_first(search, folder):
             assert hit["sentence"] == LINES[hit["row"]] and hit["cosine"] == pytest.approx(
                 cosines[hit["row"]], abs=1e-5
             )
-    assert "2 queries in 7 sentences: encode " in said and "search " in said
+    assert "2 queries in 7 sentences: " in said
 
 
 def test_text_alone_is_enough(search, folder, tmp_path):
@@ -97,7 +97,7 @@ def test_queries_one_a_line(search, monkeypatch):
 
 def test_reranking(search, folder, monkeypatch):
     """Fails if --rerank keeps the order of the cosines, reads other sentences, or drops a better one for --top."""
-    monkeypatch.setattr("cosent.inference.index.CANDIDATES", 5)
+    monkeypatch.setattr(Index.search, "__defaults__", (10, None, None, 5))
     flags = ("--query", "还款", "--top", "2", "--rerank", folder / "cross")
     answer = json.loads(search(*flags, "--json")[0][0])
     head, _, hit = search(*flags)[0][:3]
@@ -255,7 +255,7 @@ def test_a_search_can_find_nothing(search, folder, make_corpus, monkeypatch):
     assert lines[1:] == ["别的事", "      nothing found"]
     (found,), _ = search("--top", "3", "--query", "别的事", "--min_score", "0.999999", "--json")
     assert json.loads(found) == {"query": "别的事", "hits": []}
-    with pytest.raises(InputError, match="--min_probability: .* no corpus.*--min_score"):
+    with pytest.raises(InputError, match="no threshold.*--min_score"):
         search("--top", "3", "--query", "怎么还款", "--min_probability", "0.5")
     rows = [(6 * word, f"{6 * word}？", 1.0) for word in "怎么还款如何我喜欢北京今天气很好红色的苹果推荐一辆车"]
     corpus = make_corpus({"validation": rows})

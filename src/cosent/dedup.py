@@ -43,8 +43,11 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     from cosent.inference.index import open_index
     from cosent.models.auto import load_bi_encoder
     from cosent.models.teacher import growing_vectors
+    from cosent.run import needed_rule
 
-    threshold = threshold_of(index_args.model, args.threshold)
+    threshold = args.threshold
+    if threshold is None:
+        threshold = needed_rule(index_args.model, None, "Give --threshold, e.g. 0.9.").threshold
     encoder = load_bi_encoder(index_args.model, index_args.long_texts).to(choose_device(index_args.device))
     index = open_index(index_args, encoder, growing_vectors)
     inputs = index_args.text or [*index.vectors.files, *index.vectors.inputs]
@@ -80,19 +83,6 @@ def check(index_args: IndexArguments, args: DedupArguments) -> None:
         raise InputError(f"--threshold {args.threshold}: expected a cosine, from -1 to 1. Correct it, e.g. to 0.9.")
     if args.json and args.output is not None:
         raise InputError("--json prints what --output leaves out of its file. Give one of the two.")
-
-
-def threshold_of(model: str, threshold: float | None) -> float:
-    """The threshold as given, or the one of the model."""
-    if threshold is not None:
-        return threshold
-    from cosent.run import choose_rule, decision_rules
-
-    rules = decision_rules(model)
-    if (rule := choose_rule(rules, None, model)) is None:
-        names = ", ".join(f"{rule.threshold:.4f} ({name})" for name, rule in rules.items())
-        raise InputError(f"{model} has {names or 'no threshold'}. Give --threshold, e.g. 0.9, and look at the groups.")
-    return rule.threshold
 
 
 class KeptApart:

@@ -143,21 +143,12 @@ def find_neighbours(
     return neighbour_pairs(pool, vectors, ranks, similar, left_out), facts
 
 
-def threshold_of(model: str, corpus: str) -> float:
-    """The threshold that training found for this corpus; else see `choose_rule`."""
-    from cosent.run import choose_rule, decision_rules
-
-    rules = decision_rules(model)
-    rule = rules.get(corpus) or choose_rule(rules, None, model)
-    if rule is None:
-        names = ", ".join(rules) or "no corpus"
-        raise InputError(f"--cross {model} has a threshold for {names}, none for {corpus}. Train it on labels 0 and 1.")
-    return rule.threshold
-
-
 def drop_similar(made: dict[str, "Pairs"], cross: str, judged_by: Callable, corpus: str, left_out: Counter) -> dict:
     """Drops from `made` what `--cross` finds similar, most likely unlabelled similar pairs; says what it is."""
-    facts = {"threshold": threshold_of(cross, corpus)}
+    from cosent.run import decision_rules, needed_rule
+
+    rule = needed_rule(cross, corpus if corpus in decision_rules(cross) else None, "Name another --cross.")
+    facts = {"threshold": rule.threshold}
     for kind, (first, second) in made.items():
         if len(first):
             judged = judged_by(cross, first=first, second=second)

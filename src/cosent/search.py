@@ -124,13 +124,9 @@ def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], lis
         )
         return lambda hits: hits if rule.answers(hits[0].cosine, hits[1].cosine if len(hits) > 1 else -1.0) else []
     if args.min_probability is not None:
-        from cosent.run import choose_rule, decision_rules
+        from cosent.run import needed_rule
 
-        model = args.rerank or model
-        rules = decision_rules(model)
-        if (chosen := choose_rule(rules, args.corpus, model)) is None:
-            raise InputError(f"--min_probability: {model} has probabilities for {', '.join(rules) or 'no corpus'}. "
-                             "Name one with --corpus, or give --min_score.")  # fmt: skip
+        chosen = needed_rule(args.rerank or model, args.corpus, "Name one with --corpus, or give --min_score.")
         return lambda hits: [hit for hit in hits if chosen.probabilities([hit.score])[0] >= args.min_probability]
     if args.min_score is not None:
         return lambda hits: [hit for hit in hits if hit.score >= args.min_score]
@@ -138,19 +134,11 @@ def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], lis
 
 
 def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: Callable[[list], list]) -> None:
-    """Prints the hits of each query, and how long each step took."""
-    from cosent.inference.index import CANDIDATES, reranked
-
-    times = {"encode": time.perf_counter()}
-    vectors = index.embed(queries, args.prompt)
-    times["search"] = time.perf_counter()
-    most = max(args.top, 2 if args.precision else 1, CANDIDATES if reranker is not None else 1)
-    most = min(most, len(index))
-    hits = index.fused(queries, vectors, most) if args.hybrid else index.nearest(vectors, most)
-    if reranker is not None:
-        times["rerank"] = time.perf_counter()
-        hits = reranked(reranker, queries, hits)
-    ends = [*list(times.values())[1:], time.perf_counter()]
+    """Prints the hits of each query, and how long they took."""
+    start = time.perf_counter()
+    most = max(args.top, min(2, len(index)) if args.precision else 1)
+    hits = index.search(queries, most, args.prompt, reranker)
+    milliseconds = 1000 * (time.perf_counter() - start)
     for query, some in zip(queries, map(accepts, hits), strict=True):
         if args.json:
             print(json.dumps({"query": query, "hits": [asdict(hit) for hit in some[: args.top]]}, ensure_ascii=False))
@@ -160,9 +148,8 @@ def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: 
             score = "" if hit.rerank is None else f"{hit.rerank:8.4f}  "
             print(f"{rank:4}  {score}{hit.cosine:7.4f}  {hit.row:>8}  {hit.sentence}")
     sys.stdout.flush()
-    steps = ", ".join(f"{name} {1000 * (end - times[name]):.1f} ms" for name, end in zip(times, ends, strict=True))
     asked = "1 query" if len(queries) == 1 else f"{len(queries)} queries"
-    print(f"{asked} in {len(index):,} sentences: {steps}", file=sys.stderr)
+    print(f"{asked} in {len(index):,} sentences: {milliseconds:.1f} ms", file=sys.stderr)
 
 
 ARGUMENTS = (IndexArguments, SearchArguments)

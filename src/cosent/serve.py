@@ -35,7 +35,6 @@ class ServeArguments:
 
     model: str = option("similar", "Trained model of either tower, exported bundle, shipped model or Hub id.")
     rerank: str | None = option(None, "Model for /rerank, best a cross-encoder; default: --model.")
-    corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
     port: int = option(8000, "Port.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
@@ -69,7 +68,7 @@ def main(args: ServeArguments) -> None:
     if isinstance(models[0], Bundle) and (saved := models[0].settings)["calibration"]:
         rule = DecisionRule(saved["corpus"], saved["threshold"], calibration_from(saved["calibration"]))
         rules = {saved["corpus"]: rule}
-    rule = choose_rule(rules, args.corpus, args.model)
+    rule = choose_rule(rules, None, args.model)
     app = build(args.model, models[0], models[-1], rule, os.environ.get(KEY_VARIABLE))
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False)
 
@@ -140,8 +139,6 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         texts: Texts | None = None
         documents: Texts | None = None
         top_n: int | None = Field(None, ge=1)
-        return_documents: bool = False
-        return_text: bool = False
 
     class Similarity(BaseModel):
         pairs: Annotated[list[tuple[Text, Text]], Field(min_length=1, max_length=MOST_TEXTS)]
@@ -215,12 +212,8 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         scores = await reranking.results([(asked.query, text) for text in texts])
         order = sorted(range(len(texts)), key=lambda index: -scores[index])[: asked.top_n]
         if asked.texts:
-            added = [{"text": texts[index]} if asked.return_text else {} for index in order]
-            return [{"index": index, "score": scores[index]} | more for index, more in zip(order, added, strict=True)]
-        added = [{"document": {"text": texts[index]}} if asked.return_documents else {} for index in order]
-        every = zip(order, added, strict=True)
-        results = [{"index": index, "relevance_score": scores[index]} | more for index, more in every]
-        return {"model": name, "results": results}
+            return [{"index": index, "score": scores[index]} for index in order]
+        return {"model": name, "results": [{"index": index, "relevance_score": scores[index]} for index in order]}
 
     @app.post("/similarity", **protected)
     async def similarity(asked: Similarity):

@@ -16,7 +16,7 @@ from hashlib import sha256
 from itertools import islice, pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,6 +70,7 @@ class Index:
         self.faiss_folder, self.key, self.name = faiss_folder, key, name
         self.owner: np.ndarray | None = None  # the sentence of each vector, if there are more vectors than sentences
         self.find: Callable = lambda queries, k: nearest(queries, vectors, k)
+        self.bm25: Any = None
 
     @classmethod
     def open(cls, path: str | Path, encoder: "Embedder") -> "Index":
@@ -147,7 +148,7 @@ class Index:
         return found
 
     def use_bm25(self) -> None:
-        """Makes `fused` available: counts the characters, pairs of characters and words of all sentences."""
+        """Fuses with BM25 from now on: counts the characters, pairs of characters and words of all sentences."""
         if self.owner is not None:
             raise InputError("--hybrid counts the words of whole texts. Give --long_texts mean or truncate.")
         try:
@@ -182,7 +183,9 @@ class Index:
         candidates: int = CANDIDATES,
     ) -> list[list[Hit]]:  # fmt: skip
         """The sentences that fit each query best, best first; a reranker orders the `candidates` nearest ones."""
-        hits = self.nearest(self.embed(queries, prompt), top if reranker is None else max(top, candidates))
+        vectors = self.embed(queries, prompt)
+        depth = top if reranker is None else max(top, min(candidates, len(self)))
+        hits = self.nearest(vectors, depth) if self.bm25 is None else self.fused(queries, vectors, depth)
         return hits if reranker is None else [some[:top] for some in reranked(reranker, queries, hits)]
 
 
