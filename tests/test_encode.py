@@ -2,12 +2,8 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,38 +53,6 @@ def test_a_full_disk_is_reported_before_anything_is_computed(tiny_model, tmp_pat
     with small_files, pytest.raises(InputError, match=r"0\.2 MiB"):
         encode_shard(encoder, tmp_path / "sentences.txt", tmp_path / "vectors.npy", settings, progress=done.append)
     assert os.listdir(tmp_path) == ["sentences.txt"] and not done
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
-def test_a_stopped_job_leaves_nothing_behind(tiny_model, tmp_path):
-    """Fails if `docker stop` leaves a process, or half a file under the name of a complete one."""
-    path = tmp_path / "sentences.txt"
-    path.write_text("".join(f"第{number}个问题\n" for number in range(600_000)), encoding="utf-8")  # minutes of work
-    command = ["--model", str(tiny_model), "--text", str(path), "--output", str(tmp_path / "vectors.npy")]
-    command += ["--device", "cpu"]
-    process = subprocess.Popen([sys.executable, "-m", "cosent.encode", *command], stderr=subprocess.PIPE, text=True)
-    try:
-        assert wait_until(lambda: written(tmp_path) or process.poll() is not None) and process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=120)[1]
-        assert process.returncode == 130 and errors.endswith("stopped\n") and "Traceback" not in errors
-        assert os.listdir(tmp_path) == ["sentences.txt"]
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def written(folder: Path) -> bool:
-    """Whether a row is on its way to the output."""
-    return any(np.load(partial, mmap_mode="r").any() for partial in folder.glob("*.partial") if partial.stat().st_size)
-
-
-def wait_until(condition, seconds: float = 240.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
 
 
 def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 
 from cosent.cli import parse
 from cosent.data.files import table_writer
@@ -106,25 +105,6 @@ def test_predictions_read_back_as_they_were(tmp_path):
     assert second == ["1", "好", "好", "1", "1", "1.000000"]
 
 
-def test_what_cannot_be_evaluated(evaluate, corpus, make_corpus, pairs, tmp_path):
-    """Fails if a threshold is found on grades, or an error is late."""
-    graded = make_corpus({"test": [(a, b, 5 * y) for a, b, y in pairs]}, "graded", 5.0, name="graded")
-    for flags, message in (
-        ((corpus, "--predictions", str(tmp_path / "nowhere" / "p.tsv")), "--predictions .*nowhere"),
-        ((graded, "--find_threshold"), "graded labels"),
-    ):
-        with pytest.raises(InputError, match=message):
-            evaluate(*flags)
-
-
-def test_int8_ranks_alike(evaluate, corpus, monkeypatch):
-    """Fails if --int8 changes the ranking beyond rounding, or nothing at all, or sends the model to a GPU."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    exact, int8 = evaluate(corpus, "--device", "cpu"), evaluate(corpus, "--int8")
-    assert int8["int8"] and int8["spearman"] == pytest.approx(exact["spearman"], abs=0.02)
-    assert int8["pearson"] != exact["pearson"]
-
-
 def test_one_label_gives_null_not_nan(evaluate, make_corpus):
     """Fails if the JSON line is no JSON."""
     with pytest.warns(UserWarning, match="labels are equal"):
@@ -167,25 +147,11 @@ def test_three_columns_without_a_header(run, tmp_path, pairs):
     assert "average_precision" in first, "0 and 1 are binary labels"
 
 
-def test_labels_may_be_words(run, tmp_path, pairs):
-    """Fails if a file that `prepare` reads is measured only after its labels were replaced."""
-    for name, words in {"a": "01", "b": "否是", "c": ("异", "同")}.items():
-        rows = "".join(f"{a},{b},{words[int(y)]}\n" for a, b, y in pairs)
-        (tmp_path / f"{name}.csv").write_text(rows, encoding="gb18030")
-    flags = {"a": (), "b": (), "c": ("--label_values", "异=0", "同=1")}
-    found = [run("--pairs", tmp_path / f"{n}.csv", "--encoding", "gb18030", *some)[0] for n, some in flags.items()]
-    assert len({result["spearman"] for result in found}) == 1 and found[0]["pairs"] == 64
-
-
-def test_other_numbers_are_grades(run, labelled):
-    """Fails if grades are cut to 0 and 1."""
-    found, _ = run("--pairs", labelled(".csv", lambda value: 3 * value + 1), *COLUMNS)
-    assert "average_precision" not in found and found["threshold_from"] == "none: the labels are not binary"
-
-
 def test_what_cannot_be_read_is_named(run, labelled):
-    """Fails if a label is guessed, a column is taken for another, or a threshold is found on the tested rows."""
+    """Fails if a label is guessed, a column is taken for another, or a threshold is found on grades or tested rows."""
     for label, flags, message in (
+        (3, (*COLUMNS, "--find_threshold"), "graded labels"),
+        (1, (*COLUMNS, "--predictions", "nowhere/p.tsv"), "--predictions .*nowhere"),
         ("perhaps", COLUMNS, "mine.csv, pair 1: .* same, got 'perhaps'"),
         (1, ("--label_column", "same"), "sentence2, same"),
         (1, (), "--text_columns and --label_column"),

@@ -3,8 +3,6 @@
 import io
 import json
 import re
-import signal
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -224,27 +222,6 @@ def test_faiss_of_an_edited_file(search, folder, tmp_path, monkeypatch, stored):
         (hit,) = json.loads(search(*flags, index=index)[0][0])["hits"]
         assert (hit["row"], hit["sentence"]) == (1, edited) and hit["cosine"] == pytest.approx(1, abs=1e-5)
     assert len(list(tmp_path.glob("*.faiss"))) == stored, "an index that nothing reads any more is kept"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
-def test_ctrl_c_ends_a_session(folder):
-    """Fails if Ctrl-C while a query is awaited is a traceback."""
-    words = ["--model", folder / "bi", "--index", folder / "index", "--device", "cpu", "--top", "1"]
-    command = [sys.executable, "-m", "cosent.search", *map(str, words)]
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-    process = subprocess.Popen(command, **pipes)
-    try:
-        process.stdin.write("还款\n".encode())
-        process.stdin.flush()
-        assert process.stdout.readline().split()[0] == b"rank"
-        assert process.stdout.readline().decode().strip() == "还款"
-        process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=60)[1].decode()
-        assert process.returncode == 130 and errors.endswith("stopped\n") and "Traceback" not in errors
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_search_can_find_nothing(search, folder, make_corpus, monkeypatch):

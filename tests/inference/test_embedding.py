@@ -2,7 +2,6 @@
 
 import copy
 import logging
-from typing import get_overloads, get_type_hints
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from torch import nn
 from cosent.compute import onednn
 from cosent.errors import InputError
 from cosent.inference.embedding import batch_bounds, embed, quantized, tokenize
-from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
@@ -148,12 +147,6 @@ def test_any_column_of_text_is_taken(encoder, cross):
     for column in (("好", "坏"), np.array(["好", "坏"]), {1: "好", 2: "坏"}.values()):
         np.testing.assert_array_equal(encoder.encode(column), expected)
         assert cross.similarity(column, column).shape == (2,)
-
-
-def test_the_type_of_a_similarity():
-    """Fails if a type checker does not know that two strings have a float, and two lists an array."""
-    types = [get_type_hints(one) for one in get_overloads(TextModel.similarity)]
-    assert [(hints["sentences1"], hints["return"]) for hints in types] == [(str, float), (list[str], np.ndarray)]
 
 
 def test_batches_keep_both_bounds():
