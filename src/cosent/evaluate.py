@@ -273,17 +273,13 @@ def evaluate_judged(model, judged: Judged, args: EvaluateArguments, prompts: tup
 
     retriever = model if args.retriever is None else load_model(args.retriever).to(model.device)
     if not isinstance(retriever, Embedder) or (isinstance(model, Embedder) and args.retriever is not None):
-        raise InputError(
-            f"{args.model}: a bi-encoder searches by itself, leave --retriever out; a cross-encoder needs the "
-            "bi-encoder that finds its candidates: --retriever similar."
-        )
+        raise InputError(f"{args.model}: if it is a bi-encoder, leave --retriever out; a cross-encoder needs one, "
+                         "such as --retriever similar.")  # fmt: skip
     size = {"queries": len(judged.queries), "pool": len(judged.documents)}
-    texts, sides = (
-        (judged.queries, judged.documents),
-        prompts if args.retriever is None else retriever.prompts.for_search(),
-    )
-    vectors = [embed_shared(retriever, some, prompt) for some, prompt in zip(texts, sides, strict=True)]
-    rows, _ = nearest(*vectors, min(CANDIDATES, len(judged.documents)))
+    sides = prompts if args.retriever is None else retriever.prompts.for_search()
+    queries = embed_shared(retriever, judged.queries, sides[0])
+    documents = embed_shared(retriever, judged.documents, sides[1])
+    rows, _ = nearest(queries, documents, min(CANDIDATES, len(documents)))
     result = summary(retrieval_metrics(rows, judged.relevance))
     lines = [f"{args.model} on {args.qrels}"]
     lines += retrieval_table(result | size, f"retrieval by {args.retriever or args.model}")

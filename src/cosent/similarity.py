@@ -141,12 +141,10 @@ def with_base_rate(rule, base_rate: str, scored: Iterable) -> tuple[Any, Iterabl
         share = estimated_base_rate(probabilities, rule.calibration.base_rate)
         if not UNLIKELY < share < 1 - UNLIKELY:
             raise InputError(
-                f"--base_rate auto: no share of similar pairs explains these scores by the map of {rule.corpus}, whose "
-                "pairs are of another kind. Label some of yours and give their share."
+                f"--base_rate auto: {rule.corpus} has pairs of another kind. Label some and give the share."
             )
-        print(
-            f"base rate: {share:.4f} by the scores, {rule.calibration.base_rate:.4f} on {rule.corpus}", file=sys.stderr
-        )
+        known = f"{rule.calibration.base_rate:.4f} on {rule.corpus}"
+        print(f"base rate: {share:.4f} by the scores, {known}", file=sys.stderr)
     else:
         share = float(base_rate)
     return replace(rule, base_rate=min(max(share, 1e-9), 1 - 1e-9)), scored

@@ -144,9 +144,7 @@ def _check(scores, labels, binary: bool = False) -> tuple[np.ndarray, np.ndarray
     for name, values in (("scores", scores), ("labels", labels)):
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
-            raise ValueError(
-                f"Expected finite {name}, got {values[bad[0]]} in row {bad[0]}. Perhaps training diverged."
-            )
+            raise ValueError(f"Expected finite {name}, got {values[bad[0]]} in row {bad[0]}.")
     if binary and not np.isin(labels, (0, 1)).all():
         raise ValueError(f"Expected labels of 0 and 1, got {labels[~np.isin(labels, (0, 1))][0]:g}. Use spearman.")
     return scores, labels

@@ -41,9 +41,8 @@ def evaluate_tasks(model, args, prompts: tuple[str, str]) -> dict:
         raise InputError(f"{args.model} is a cross-encoder, and --mteb {pairs[0]} embeds sentences. Use --corpus NAME.")
     if embeds and prompts[0] != prompts[1]:
         raise InputError(f"--mteb takes one prompt, got {prompts[0]!r} and {prompts[1]!r}. Use --corpus NAME.")
-    experiment = ({"int8": True} if args.int8 else {}) | (
-        {"prompt": prompts} if prompts != model.prompts.sides() else {}
-    )
+    experiment = {"int8": True} if args.int8 else {}
+    experiment |= {"prompt": prompts} if prompts != model.prompts.sides() else {}
     adapter = MtebEncoder if embeds else MtebCrossEncoder
     encoder = adapter(model, prompts, model_meta(model, args.model, experiment))
     cache = mteb.ResultCache(OUTPUT) if rank() == 0 else None
@@ -89,10 +88,7 @@ def load_rows(task, data_dir: str) -> None:
         try:
             return task.load_data()
         except OSError as error:
-            raise InputError(
-                f"--mteb {name}: mteb cannot read {task.metadata.dataset['path']} from the Hub ({error}). Connect to "
-                "it once. Files of your own: --queries, --documents and --qrels."
-            ) from error
+            raise InputError(f"--mteb {name}: the Hub cannot be read ({error}). Own files: --qrels.") from error
     corpus = load_corpus(name.lower(), data_dir)
     splits = {split: corpus.split(split) for split in task.eval_splits}
     if task.metadata.type == "PairClassification":
@@ -160,12 +156,9 @@ def model_meta(model, name_or_path: str, experiment: dict):
     return ModelMeta.create_empty({
         "name": f"{owner}/{folder.resolve().name}" if weights else name_or_path,
         "revision": "-".join(sha256[:12] for sha256 in weights) or "main",
-        "n_parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "max_tokens": model.max_length,
         "embed_dim": model.embedding_dimension if embeds else None,
         "similarity_fn_name": ScoringFunction.COSINE if embeds else None,
         "model_type": ["dense" if embeds else "cross-encoder"],
-        "framework": ["PyTorch"],
         "experiment_kwargs": experiment or None,
     })  # fmt: skip
 
