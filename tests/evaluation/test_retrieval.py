@@ -1,4 +1,4 @@
-"""Retrieval metrics by hand; those of trained models are compared with sentence-transformers in tests/test_retrieval.py."""
+"""Retrieval metrics by hand; tests/test_retrieval.py compares those of models with sentence-transformers."""
 
 import math
 

@@ -27,7 +27,6 @@ QUERIES, ROWS = 1024, 2048  # of a block of scores: 8 MB, which stay in the cach
 LARGEST = 524288  # rows of a block for few queries
 GROUP = 64  # scores whose highest is compared first; divides ROWS and LARGEST
 
-KINDS = ("auto", "hnsw", "ivf", "int8")  # of approximate search
 RESCORED = 4  # times as many neighbours by int8 vectors as are asked for are scored again with the vectors themselves
 LARGE = 1_000_000  # rows above which `auto` takes ivf, which is built in a fraction of the time
 PER_LIST, READ_SHARE = 40, 32  # of IVF: training rows of a list; one list in so many is read
@@ -195,7 +194,7 @@ def approximate(
 
     Args:
         vectors: unit vectors, float32 of shape `(rows, width)`.
-        kind: one of `KINDS`.
+        kind: `hnsw`, `ivf`, `int8`, or `auto`.
         folder: None keeps the index in memory.
         key: hash of all that the vectors depend on.
         name: what the vectors are called; earlier indexes of that name, with another key, are removed.

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -239,9 +239,11 @@ def encode_shard(
         return existing.rows, None
     rows = sum(1 for _ in table.texts())  # all are checked first
     on_start(rows)
+    texts = table.texts()
+    chunks = iter(lambda: list(islice(texts, CHUNK_ROWS)), [])
     own = (
         embed(encoder, chunk, normalize=settings.normalize, progress=progress, prefix=settings.prefix)
-        for chunk in islice(chunks_of(table.texts()), rank(), None, world_size())
+        for chunk in islice(chunks, rank(), None, world_size())
     )
     with partial_file(output) if rank() == 0 else nullcontext(output) as named:
         partial, start = decided_by_main(lambda: create(named, rows, settings.dim))
@@ -256,10 +258,6 @@ def encode_shard(
             sample = sample_hash(np.load(partial, mmap_mode="r"))
             replace(manifest, rows=rows, sample_sha256=sample).save(output)
     return rows, truncated
-
-
-def chunks_of(rows: Iterator) -> Iterator[list]:
-    return iter(lambda: list(islice(rows, CHUNK_ROWS)), [])
 
 
 def relative_to(path: Path, folder: Path) -> str:
