@@ -18,8 +18,9 @@ quickstart: .venv/.runtime  ## train the embedded encoder on the demo corpus, co
 	$(BIN)/cosent prepare demo --overwrite
 	$(BIN)/cosent train --config cosent_in_batch_mini --corpus demo --num_train_epochs 1 \
 		--output_dir runs/quickstart --overwrite_output_dir
-	@echo "The ten sentence pairs of kexue.fm 8541: the new model's scores, and those published for RoFormer-Sim-FT there"
-	@$(BIN)/cosent similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv --label_column published
+	@echo "The ten sentence pairs of kexue.fm 8541: the new model's scores, and their order next to that of RoFormer-Sim-FT"
+	@$(BIN)/cosent similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv
+	@$(BIN)/cosent evaluate --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv --label_column published
 
 check: lint types imports  ## before you push: linters and the fast tests
 	$(PYTEST) -m "$(FAST)"

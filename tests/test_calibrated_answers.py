@@ -12,7 +12,6 @@ from cosent.evaluate import ARGUMENTS as EVALUATE
 from cosent.evaluate import main as evaluate
 from cosent.evaluation.calibration import (
     DecisionRule,
-    Isotonic,
     Platt,
     at_base_rate,
     fit_calibration,
@@ -21,7 +20,7 @@ from cosent.evaluation.calibration import (
 )
 from cosent.run import read_record
 from cosent.similarity import ARGUMENTS as SIMILARITY
-from cosent.similarity import SimilarityArguments, answers, line, rule_and_note
+from cosent.similarity import answers, line
 from cosent.similarity import main as similarity
 
 
@@ -64,7 +63,7 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys
         assert result[name] == pytest.approx(value, abs=1e-4) == stored[name]
     assert f"Brier {stored['uncalibrated_brier']:.4f} -> {stored['brier']:.4f}" in printed
     assert result["calibration"] == rule.calibration.method
-    assert result["calibration_from"] == "made_up validation, when the model was trained"
+    assert result["threshold_from"] == "made_up validation, when the model was trained"
 
     similarity(*parse(["--model", str(folder), first[1], second[1]], *SIMILARITY))
     out, err = capsys.readouterr()
@@ -93,7 +92,7 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
     capsys.readouterr()
     evaluate(*parse(["--model", str(folder), "--corpus", str(corpora[2])], *EVALUATE))
     out, err = capsys.readouterr()
-    assert json.loads(out)["calibration_from"] == "none: the labels are not binary"
+    assert json.loads(out)["threshold_from"] == "none: the labels are not binary"
     assert "brier" not in out and "probabilities" not in err
 
     pair = ["--model", str(folder), "好", "坏"]
@@ -107,13 +106,6 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
         similarity(*parse([*pair, "--corpus", "lcqmc"], *SIMILARITY))
 
 
-def test_a_model_without_a_map_prints_the_score_alone(capsys):
-    """Fails if a model that was never calibrated gives a verdict, or says nothing about why it has none."""
-    similarity(*parse(["--model", "mini", "好", "坏"], *SIMILARITY))
-    out, err = capsys.readouterr()
-    assert out.count("  ") == 3 and "similar" not in out and "not trained here on labels of 0 and 1" in err
-
-
 def test_verdicts_agree_with_the_threshold():
     """Fails if rounding calls a score similar that `evaluate` calls different: 0.7 in float32 is below 0.7."""
     rule = DecisionRule("lcqmc", 0.7, Platt(pairs=98, slope=10.0, intercept=-7.0))
@@ -125,18 +117,6 @@ def test_verdicts_agree_with_the_threshold():
     assert printed[1] == " 0.7100  0.5250  similar      丙  |  丁"
     assert printed[2] == "-1.0000  0.0100  not similar  戊  |  己"
     assert line(pairs[0] | answers(scores[:1], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
-    known = pairs[1] | answers(scores, rule)[1] | {"gold": "1"}
-    assert line(known, ("a", "b"), "gold") == " 0.7100        1  0.5250  similar      丙  |  丁"
-
-
-def test_the_only_rule_needs_no_flag():
-    """Fails if the common case, one corpus, asks for a flag, or a name is taken for a prefix."""
-    rules = {"atec": DecisionRule("atec", 0.9, Isotonic(pairs=3, scores=[0.0], fitted=[0.5]))}
-    (arguments,) = parse(["--model", "m"], SimilarityArguments)
-    assert rule_and_note(rules, arguments)[0] is rules["atec"]
-    arguments.corpus = "ate"
-    with pytest.raises(InputError, match="--corpus ate: .* atec"):
-        rule_and_note(rules, arguments)
 
 
 def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, capsys):
@@ -145,7 +125,7 @@ def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, caps
     evaluate(*parse(arguments, *EVALUATE))
     out, err = capsys.readouterr()
     without = json.loads(out)
-    assert without["calibration"] is None and "--find_threshold" in without["calibration_from"]
+    assert without["calibration"] is None and "--find_threshold" in without["threshold_from"]
     assert "brier" not in without and without["uncalibrated_brier"] > 0 and "no map" in err
     evaluate(*parse([*arguments, "--find_threshold"], *EVALUATE))
     found = json.loads(capsys.readouterr().out)
@@ -155,7 +135,7 @@ def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, caps
     first, second, labels = columns(pairs[32:])
     expected = probability_metrics(calibration.probabilities(model.similarity(first, second)), labels)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
-    assert found["calibration_from"] == "made_up validation"
+    assert found["threshold_from"] == "made_up validation"
 
 
 def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, capsys):
@@ -167,4 +147,4 @@ def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, c
     capsys.readouterr()
     evaluate(*parse(["--model", str(folder), "--corpus", str(corpus), "--find_threshold"], *EVALUATE))
     out, _ = capsys.readouterr()
-    assert json.loads(out)["calibration_from"] == "none: all labels of the validation split are equal"
+    assert json.loads(out)["calibration"] is None

@@ -275,7 +275,7 @@ def test_a_job_runs_as_with_python_m(command, quiet_afterwards):
     status, text, _ = command("similarity", "--model", "mini", "怎么还款", "如何还款")
     assert status == 0 and text.endswith("  怎么还款  |  如何还款\n") and -1 <= float(text.split()[0]) <= 1
     status, _, errors = command("similarity", "--model", "mini", "怎么还款")
-    assert status == 2 and errors.startswith("error: similarity compares sentences in pairs")
+    assert status == 2 and errors.startswith("error: ") and "怎么还款" in errors
     assert command("similarity", "--help")[1].startswith("usage: cosent similarity ")
     status, _, errors = command("similarty", "--model", "mini")
     assert status == 2 and "'similarty'" in errors and "'similarity'" in errors

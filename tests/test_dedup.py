@@ -8,7 +8,7 @@ import pytest
 
 from cosent import dedup as module
 from cosent.cli import parse
-from cosent.dedup import ARGUMENTS, linked_groups, main, threshold_of
+from cosent.dedup import ARGUMENTS, linked_groups, main
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
@@ -36,22 +36,13 @@ def dedup(tiny_model, tmp_path, capsys, monkeypatch):
     return run
 
 
-def test_pairs_are_all_above_the_threshold(dedup, tmp_path):
-    """Fails if a pair is missed, shown twice, or not in the order of the cosines."""
-    vectors = SentenceEncoder.from_pretrained(str(tmp_path / "bi")).encode(LINES, normalize=True)
-    products = vectors @ vectors.T
-    threshold = float(np.median(products[np.triu_indices(7, 1)])) + 1e-4
-    lines, errors = dedup("--threshold", threshold, "--pairs")
-    scores, rows = zip(*((float(line.split()[0]), tuple(map(int, line.split()[1:3]))) for line in lines), strict=True)
-    assert sorted(rows) == list(zip(*np.where(np.triu(products >= threshold, 1)), strict=True))
-    assert list(scores) == sorted(scores, reverse=True) and 5 < len(rows) < 21 and f"{len(rows)} pairs" in errors
-
-
 def test_groups_and_the_file_without_duplicates(dedup, tmp_path):
     """Fails if a sentence that is like no other is lost, or a duplicate stays."""
     lines, errors = dedup("--threshold", 0.99999)
     assert lines == ["group 1: 2 sentences", "       0  怎么还款", "       5  怎么还款"]
     assert "7 sentences: 6 groups by a cosine of at least 1.0000, 1 of several sentences" in errors
+    (group,) = dedup("--threshold", 0.99999, "--json")[0]
+    assert json.loads(group) == {"rows": [0, 5], "sentences": ["怎么还款", "怎么还款"]}
     dedup("--threshold", 0.99999, "--output", tmp_path / "unique.txt")
     assert (tmp_path / "unique.txt").read_text(encoding="utf-8").splitlines() == [*LINES[:5], LINES[6]]
     with pytest.raises(InputError, match=r"--output .*unique\.txt exists.*--overwrite"):
@@ -66,19 +57,8 @@ def test_what_differs_in_a_number_is_kept_apart(dedup, tmp_path):
     groups, said = dedup("--threshold", -1.0, text="rooms.txt")
     assert [line.split()[-1] for line in groups[1:]] == [lines[0], lines[3]]
     assert "kept apart: 5 by number or code" in said and "房间101怎么走 / 房间102怎么走" in said
-    pairs, _ = dedup("--threshold", -1.0, "--pairs", "--json", text="rooms.txt")
-    reasons = [json.loads(pair)["kept_apart"] for pair in pairs]
-    assert reasons.count("number or code") == 5 and reasons.count(None) == 1
     groups, said = dedup("--threshold", -1.0, "--no_keep_apart", text="rooms.txt")
     assert groups[0] == "group 1: 4 sentences" and "kept apart" not in said
-
-
-def test_the_output_has_a_line_per_sentence(dedup, tmp_path):
-    """Fails if a sentence with a line break is read as two when the output is read again."""
-    (tmp_path / "faq.jsonl").write_text('{"text": "第一行\\n第二行"}\n{"text": "另一句"}\n', encoding="utf-8")
-    (line,) = dedup("--threshold", 1, "--output", tmp_path / "unique.txt", text="faq.jsonl")[0]
-    assert (tmp_path / "unique.txt").read_text(encoding="utf-8") == "第一行 第二行\n另一句\n"
-    assert json.loads(line)["kept"] == 2
 
 
 def test_the_input_is_never_replaced(dedup, tmp_path):
@@ -101,7 +81,7 @@ def test_refusals(dedup, tmp_path):
         with pytest.raises(InputError, match=f"--threshold {threshold}"):
             dedup("--threshold", threshold)
     for words, message in (
-        (["--pairs"], "0 and 1.* --threshold"),
+        ([], "no threshold.* --threshold"),
         (["--threshold", 0.9, "--index", tmp_path], "--index.* or --text"),
         (["--threshold", 0.9, "--json", "--output", tmp_path / "other.txt"], "--json .*--output"),
     ):
@@ -109,29 +89,14 @@ def test_refusals(dedup, tmp_path):
             dedup(*words)
 
 
-def test_a_trained_model_needs_no_threshold(monkeypatch):
+def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):
     """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
-    rules = {name: DecisionRule(name, 0.75, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
+    rules = {name: DecisionRule(name, 0.99999, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
     monkeypatch.setattr("cosent.run.decision_rules", lambda model: rules)
-    with pytest.raises(InputError, match=r"0\.7500 \(faq\), 0\.7500 \(lcqmc\)"):
-        threshold_of("runs/faq", None)
+    with pytest.raises(InputError, match=r"for faq.* for lcqmc.*--threshold"):
+        dedup()
     del rules["lcqmc"]
-    assert threshold_of("runs/faq", None) == 0.75
-    assert threshold_of("runs/faq", 0.5) == 0.5
-
-
-def test_json_for_scripts(dedup, tmp_path):
-    """Fails if a script cannot read what is printed, or reads other rows than a person sees."""
-    shown, _ = dedup("--threshold", "0.99")
-    groups = [json.loads(line) for line in dedup("--threshold", "0.99", "--json")[0]]
-    sizes = [int(line.split()[2]) for line in shown if line.startswith("group ")]
-    assert groups and [len(group["rows"]) for group in groups] == sizes
-    assert all([LINES[row] for row in group["rows"]] == group["sentences"] for group in groups)
-    pairs = [json.loads(line) for line in dedup("--threshold", "-1", "--pairs", "--json")[0]]
-    assert len(pairs) == 21 and pairs[0]["cosine"] == pytest.approx(1) and pairs[0]["sentences"] == ["怎么还款"] * 2
-    (line,) = dedup("--threshold", "0.99", "--output", tmp_path / "unique.txt")[0]
-    kept = len((tmp_path / "unique.txt").read_text(encoding="utf-8").splitlines())
-    assert json.loads(line) == {"output": str(tmp_path / "unique.txt"), "sentences": 7, "kept": kept}
+    assert dedup()[0] == dedup("--threshold", 0.99999)[0]
 
 
 @pytest.mark.parametrize("held", [1, 1000])

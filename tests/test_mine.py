@@ -8,8 +8,8 @@ import pytest
 from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.evaluation.calibration import JOINT, DecisionRule, Platt
-from cosent.mine import MineArguments, main, threshold_of
+from cosent.evaluation.calibration import DecisionRule, Platt
+from cosent.mine import MineArguments, main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from tests.launching import launch
@@ -81,15 +81,6 @@ def test_neighbours_are_negatives_and_own_pairs_keep_their_labels(mine, corpus):
     assert facts["mined"]["corpus"]["name"] == "fruit"
 
 
-def test_the_seed_decides(mine):
-    """Fails if the same command makes other pairs, or another seed the same random ones."""
-    one, other, third = (
-        rows_of(mine("--random", 10, "--neighbours", 8, "--seed", seed, output=f"made{i}")[0])
-        for i, seed in enumerate((1, 1, 2))
-    )
-    assert one == other and one != third
-
-
 def test_one_teacher_labels_every_pair_with_its_score(mine, bi, cross):
     """Fails if a taught label is not the teacher's score of that pair, or own labels survive."""
     encoder, judge = SentenceEncoder.from_pretrained(str(bi)), CrossEncoder.from_pretrained(str(cross))
@@ -121,7 +112,12 @@ def test_several_teachers(mine, bi, cross, tiny_model, tmp_path):
     assert [teacher["model"] for teacher in made.manifest.splits["train"]["mined"]["teachers"]] == [str(bi), str(cross)]
 
 
-def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross):
+def rules_of(**thresholds):
+    map_ = Platt(pairs=9, slope=1.0, intercept=0.0)
+    return lambda model: {name: DecisionRule(name, value, map_) for name, value in thresholds.items()}
+
+
+def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross, monkeypatch):
     """Fails if likely false negatives stay, or the corpus' own pairs are dropped with them."""
     without, _ = mine("--random", 20, output="without")
     new = [pair for pair in rows_of(without) if pair not in LABELLED]
@@ -130,29 +126,13 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross):
                     if frozenset((row["sentence1"], row["sentence2"])) in new), strict=True)  # fmt: skip
     scores = judge.similarity(*map(list, columns))
     threshold = float(np.median(scores)) + 1e-6
-    with pytest.raises(InputError, match="--cross_threshold"):
+    with pytest.raises(InputError, match="no threshold.*--cross"):
         mine("--random", 20, "--cross", cross, output="unknown")
-    made, said = mine("--random", 20, "--cross", cross, "--cross_threshold", threshold, output="with")
+    monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=threshold, lcqmc=9.0))
+    made, said = mine("--random", 20, "--cross", cross, output="with")
     kept = rows_of(made)
     assert kept.keys() - LABELLED.keys() < set(new) and LABELLED.items() <= kept.items()
     assert said["left_out"]["pair that --cross finds similar"] == (scores >= threshold).sum() > 5
-
-
-def test_the_threshold_of_a_cross_encoder_is_the_one_of_its_training(monkeypatch):
-    """Fails if the threshold of another corpus is taken where there is one of this corpus, or of all."""
-    at = {"fruit": 0.1, "lcqmc": 0.2, JOINT: 0.3}
-    rules = {name: DecisionRule(name, value, Platt(pairs=9, slope=1.0, intercept=0.0)) for name, value in at.items()}
-    monkeypatch.setattr("cosent.run.decision_rules", lambda model: rules)
-    assert [threshold_of("runs/cross", *asked) for asked in (("fruit", None), ("bq", None), ("bq", 0.5))] == [
-        0.1,
-        0.3,
-        0.5,
-    ]
-    del rules[JOINT]
-    with pytest.raises(InputError, match="fruit, lcqmc .* bq.*--cross_threshold"):
-        threshold_of("runs/cross", "bq", None)
-    del rules["lcqmc"]
-    assert threshold_of("runs/cross", "bq", None) == 0.1
 
 
 def test_lines_of_text_join_the_pool(mine, tmp_path):
@@ -169,12 +149,9 @@ def test_what_cannot_be_made_is_refused(mine, tmp_path):
     """Fails if a user gets fewer pairs than asked for without a word, or a corpus that training refuses."""
     for flags, message in (
         (["--range_max", 500], "--range_max 500: .* 22"),
-        (["--range_min", 5], "--range_max of at least 6"),
         (["--random", 5000], "--random 5000"),
         (["--validation_pairs", 500], "--validation_pairs 500 leaves 0"),
         (["--own", 0], "label 0.* --own"),
-        (["--own", 0, "--neighbours", 0], "--random"),
-        (["--cross_threshold", 1.0], "--cross_threshold"),
         (["--random", -1], "--random .* -1"),
     ):
         with pytest.raises(InputError, match=message):
@@ -222,7 +199,3 @@ def test_two_processes_make_the_corpus_of_one(mine, corpus, bi, cross, tmp_path)
     assert {name: rows[:] for name, rows in made.splits.items()} == {
         name: rows[:] for name, rows in alone.splits.items()
     }
-    # Nothing to embed, at which the processes would wait for each other.
-    words = ["--corpus", corpus, "--output", tmp_path / "none", "--neighbours", 0, "--validation_pairs", 0]
-    (said,) = launch("ddp", ["-m", "cosent.mine", *map(str, words)], ACCELERATE_USE_CPU="true")
-    assert said.count('"pairs"') == 1 and (tmp_path / "none/train.parquet").is_file()

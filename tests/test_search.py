@@ -3,9 +3,6 @@
 import io
 import json
 import re
-import shutil
-import signal
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -75,7 +72,7 @@ def test_the_most_similar_sentences_first(search, folder):
             assert hit["sentence"] == LINES[hit["row"]] and hit["cosine"] == pytest.approx(
                 cosines[hit["row"]], abs=1e-5
             )
-    assert "2 queries in 7 sentences: encode " in said and "search " in said
+    assert "2 queries in 7 sentences: " in said
 
 
 def test_text_alone_is_enough(search, folder, tmp_path):
@@ -96,18 +93,14 @@ def test_queries_one_a_line(search, monkeypatch):
     assert lines[0::2] == ["还款", "苹果"] and len(lines) == 4 and said.count("1 query in 7 sentences") == 2
 
 
-def test_columns_stand_under_their_names(search, folder):
-    """Fails if a user cannot tell the score of --rerank from the cosine."""
-    for flags in ((), ("--rerank", folder / "cross")):
-        head, _, hit = search("--query", "还款", "--top", "1", *flags)[0]
-        names, values = ([match.end() for match in re.finditer(r"\S+", line)] for line in (head, hit))
-        assert names[:-1] == values[:-1] and ("rerank" in head) == bool(flags)
-
-
-def test_reranking(search, folder):
+def test_reranking(search, folder, monkeypatch):
     """Fails if --rerank keeps the order of the cosines, reads other sentences, or drops a better one for --top."""
-    answer = json.loads(search("--query", "还款", "--top", "2", "--rerank", folder / "cross", "--candidates", "5",
-                               "--json")[0][0])  # fmt: skip
+    monkeypatch.setattr(Index.search, "__defaults__", (10, None, None, 5))
+    flags = ("--query", "还款", "--top", "2", "--rerank", folder / "cross")
+    answer = json.loads(search(*flags, "--json")[0][0])
+    head, _, hit = search(*flags)[0][:3]
+    names, values = ([match.end() for match in re.finditer(r"\S+", line)] for line in (head, hit))
+    assert names[:-1] == values[:-1] and "rerank" in head, "columns stand under their names"
     hits = json.loads(search("--query", "还款", "--top", "5", "--json")[0][0])["hits"]
     cross = CrossEncoder.from_pretrained(str(folder / "cross"))
     scores = cross.similarity(["还款"] * 5, [hit["sentence"] for hit in hits])
@@ -122,17 +115,6 @@ def test_reranking(search, folder):
         next(cross.model.parameters()).fill_(torch.nan)
     with pytest.raises(InputError, match="--rerank"):
         index.search(["还款"], top=2, reranker=cross, candidates=5)
-
-
-def test_several_files_are_one_index(folder, tmp_path):
-    """Fails if a row of a second file of vectors is shown as a sentence of the first."""
-    for name, part in (("a", LINES[:3]), ("b", LINES[3:])):
-        (tmp_path / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
-    encoded(tmp_path / "*.txt", tmp_path / "parts", folder / "bi")
-    encoder = SentenceEncoder.from_pretrained(str(folder / "bi"))
-    whole, parts = (Index.open(path, encoder) for path in (folder / "index", tmp_path / "parts"))
-    expected, found = (index.search(["苹果"], top=7)[0] for index in (whole, parts))
-    assert [(hit.row, hit.sentence) for hit in found] == [(hit.row, hit.sentence) for hit in expected]
 
 
 def test_prompts_of_queries_and_sentences(folder, tiny_model, tmp_path, caplog):
@@ -161,7 +143,7 @@ def test_an_index_that_does_not_fit_is_refused(folder, tiny_model, tmp_path):
     encoded(folder / "faq.txt", tmp_path / "long.npy", folder / "bi", normalize=False)
     with pytest.raises(InputError, match="length .* --normalize"):
         Index.open(tmp_path / "long.npy", encoder)
-    with pytest.raises(InputError, match=r"bi has no \.npy"):
+    with pytest.raises(InputError, match=r"no vectors at .*bi"):
         Index.open(folder / "bi", encoder)
     vectors = np.load(folder / "index/vectors.npy")
     vectors[2] = np.nan
@@ -170,11 +152,6 @@ def test_an_index_that_does_not_fit_is_refused(folder, tiny_model, tmp_path):
     replace(about, sample_sha256=sample_hash(vectors)).save(tmp_path / "nan.npy")
     with pytest.raises(InputError, match=r"nan\.npy: row 2 .* length nan"):
         Index.open(tmp_path / "nan.npy", encoder)
-    shutil.copytree(folder / "index", tmp_path / "torn/index")
-    shutil.copy(folder / "faq.txt", tmp_path / "torn")
-    (tmp_path / "torn/index/vectors.npy").write_bytes((folder / "index/vectors.npy").read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"vectors\.npy is no complete"):
-        Index.open(tmp_path / "torn/index", encoder)
 
 
 def test_refusals(search, folder):
@@ -190,12 +167,13 @@ def test_refusals(search, folder):
             search(*flags)
     encoder = SentenceEncoder.from_pretrained(str(folder / "bi"))
     index = Index.open(folder / "index", encoder)
-    with pytest.raises(InputError, match="Query 2 of 2 is empty"):
-        index.search(["还款", "\t"])
-    with pytest.raises(InputError, match="1 to 7 sentences"):
-        index.search(["还款"], top=8)
-    with pytest.raises(InputError, match="no sentence"):
-        Index.of([], encoder)
+    for call, message in (
+        (lambda: index.search(["还款", "\t"]), "Query 2 of 2"),
+        (lambda: index.search(["还款"], top=8), "1 to 7 sentences"),
+        (lambda: Index.of([], encoder), "no sentence"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
 
 
 def test_only_new_lines_are_embedded(search, folder, tmp_path, monkeypatch):
@@ -228,21 +206,6 @@ def test_hybrid_search_finds_codes(search, folder, tmp_path):
     assert [hit["cosine"] for hit in hits] == pytest.approx([cosines[hit["row"]] for hit in hits], abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "auto"])
-def test_faiss_finds_the_same(search, folder, tmp_path, kind):
-    """Fails if --faiss answers with other sentences where it can see all of them."""
-    pytest.importorskip("faiss")
-    shutil.copytree(folder / "index", tmp_path / "index")
-    shutil.copy(folder / "faq.txt", tmp_path)
-    found, expected = (
-        json.loads(search("--query", "还款", "--top", "3", "--json", *flags, index=tmp_path / "index")[0][0])["hits"]
-        for flags in (("--faiss", kind), ())
-    )  # the first two are the same sentence, in any order
-    assert [hit["sentence"] for hit in found] == [hit["sentence"] for hit in expected]
-    assert [hit["cosine"] for hit in found] == pytest.approx([hit["cosine"] for hit in expected], abs=1e-5)
-    assert list((tmp_path / "index").glob("*.hnsw.faiss"))
-
-
 @pytest.mark.parametrize("stored", [True, False])
 def test_faiss_of_an_edited_file(search, folder, tmp_path, monkeypatch, stored):
     """Fails if the index of faiss of an earlier text answers: other sentences, or the right rows of the wrong text."""
@@ -261,27 +224,6 @@ def test_faiss_of_an_edited_file(search, folder, tmp_path, monkeypatch, stored):
     assert len(list(tmp_path.glob("*.faiss"))) == stored, "an index that nothing reads any more is kept"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
-def test_ctrl_c_ends_a_session(folder):
-    """Fails if Ctrl-C while a query is awaited is a traceback."""
-    words = ["--model", folder / "bi", "--index", folder / "index", "--device", "cpu", "--top", "1"]
-    command = [sys.executable, "-m", "cosent.search", *map(str, words)]
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-    process = subprocess.Popen(command, **pipes)
-    try:
-        process.stdin.write("还款\n".encode())
-        process.stdin.flush()
-        assert process.stdout.readline().split()[0] == b"rank"
-        assert process.stdout.readline().decode().strip() == "还款"
-        process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=60)[1].decode()
-        assert process.returncode == 130 and errors.endswith("stopped\n") and "Traceback" not in errors
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def test_a_search_can_find_nothing(search, folder, make_corpus, monkeypatch):
     """Fails if something is returned whatever the query, a hit below the limit is shown, or JSON hides the query."""
     lines, _ = search("--top", "3", "--query", "怎么还款", "--min_score", "0.99")
@@ -290,7 +232,7 @@ def test_a_search_can_find_nothing(search, folder, make_corpus, monkeypatch):
     assert lines[1:] == ["别的事", "      nothing found"]
     (found,), _ = search("--top", "3", "--query", "别的事", "--min_score", "0.999999", "--json")
     assert json.loads(found) == {"query": "别的事", "hits": []}
-    with pytest.raises(InputError, match="--min_probability: .* no corpus.*--min_score"):
+    with pytest.raises(InputError, match="no threshold.*--min_score"):
         search("--top", "3", "--query", "怎么还款", "--min_probability", "0.5")
     rows = [(6 * word, f"{6 * word}？", 1.0) for word in "怎么还款如何我喜欢北京今天气很好红色的苹果推荐一辆车"]
     corpus = make_corpus({"validation": rows})

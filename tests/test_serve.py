@@ -48,8 +48,8 @@ def test_rerank(client, models):
     """Fails if the order is not that of the reranker, or one of the two shapes is not what its clients read."""
     scores = models[1].similarity(["还款"] * 3, TEXTS)
     order = np.argsort(-scores, kind="stable").tolist()
-    tei = client.post("/rerank", json={"query": "还款", "texts": TEXTS, "return_text": True}).json()
-    assert [one["index"] for one in tei] == order and tei[0]["text"] == TEXTS[order[0]]
+    tei = client.post("/rerank", json={"query": "还款", "texts": TEXTS}).json()
+    assert [one["index"] for one in tei] == order
     assert [one["score"] for one in tei] == pytest.approx(scores[order].tolist(), abs=1e-5)
     jina = client.post("/v1/rerank", json={"query": "还款", "documents": TEXTS, "top_n": 2}).json()["results"]
     assert [one["index"] for one in jina] == order[:2] and jina[0]["relevance_score"] == tei[0]["score"]

@@ -1,11 +1,11 @@
 """Embed files of sentences into NumPy files: one JSON line on stdout, progress on stderr.
 
 cosent encode --model runs/stsb --text sentences.txt --output vectors.npy --normalize
-cosent encode --model runs/stsb --text 'part-*.parquet' --text_column question --keep id question --output vectors/
+cosent encode --model runs/stsb --text 'part-*.parquet' --text_column question --output vectors/
 cosent encode --launch ddp --processes 2 ...    shares the chunks out over GPUs, or over processes on a CPU
 
-Next to vectors.npy, vectors.npy.json says which model and sentences the rows are of. What is there already is
-not encoded again: after a kill, the same command continues with the next file.
+Row n is the vector of row n of the input; vectors.npy.json, next to vectors.npy, says of which model and input. What is
+there already is not encoded again: after a kill, the same command continues with the next file.
 """
 
 import json
@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.cli import REQUIRED, option, refuse_below_1, run
+from cosent.cli import REQUIRED, option, run
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.prompts import check_line_breaks, warn_of_other_prompts
@@ -35,12 +35,10 @@ class EncodeArguments:
     )  # fmt: skip
     model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
     text_column: str | None = option(None, "Column of the sentences; default: text or sentence, or the only one.")
-    keep: list[str] | None = option(None, "Columns to keep row for row in x.rows.parquet next to x.npy.", commas=True)
     shard: str | None = option(
         None,
         "I/N, as 1/8 to 8/8: encode every N-th input, beginning with the I-th; other processes take the others.",
     )
-    batch_size: int = option(512, "Most sentences per forward pass; their tokens are limited too.")
     prompt: str | None = option(
         None, 'Text in front of every sentence; "" for none; default: the default prompt of the model.'
     )
@@ -53,7 +51,6 @@ class EncodeArguments:
     int8: bool = option(False, "Linear layers in int8 (CPU).")
     dtype: str = option("float32", "Type of the computation; vectors are float32.", ("float32", "bfloat16", "float16"))
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
-    keep_empty_lines: bool = option(False, "Give an empty line the vector of the empty sentence instead of stopping.")
     overwrite: bool = option(False, "Encode again what is there, also if it was encoded otherwise.")
 
 
@@ -71,11 +68,10 @@ def main(args: EncodeArguments) -> None:
     device = choose_device(args.device, args.int8)
     shards = shards_of(args.text, output)
     check(args, [source for source, _ in shards])
-    own = own_shards(args.shard, shards)
+    first, step = (int(number) for number in (args.shard or "1/1").split("/"))
     encoder, settings = load_with_settings(
         args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8, args.long_texts,
-        batch_size=args.batch_size, normalize=args.normalize, text_column=args.text_column,
-        kept=tuple(args.keep or ()), keep_empty_lines=args.keep_empty_lines, shards=len(shards),
+        normalize=args.normalize, text_column=args.text_column, shards=len(shards),
     )  # fmt: skip
     warn_of_other_prompts(args.model, settings.prefix.text)
     if rank() == 0 and output.suffix != ".npy":
@@ -86,7 +82,10 @@ def main(args: EncodeArguments) -> None:
         def more(rows: int) -> None:
             progress.total += rows
 
-        done = [encode_shard(encoder, *shard, settings, args.overwrite, more, progress.update) for shard in own]
+        done = [
+            encode_shard(encoder, *shard, settings, args.overwrite, more, progress.update)
+            for shard in shards[first - 1 :: step]
+        ]
     if rank() > 0:
         return
     new = [(rows, truncated) for rows, truncated in done if truncated is not None]
@@ -103,27 +102,18 @@ def main(args: EncodeArguments) -> None:
 
 def check(args: EncodeArguments, sources: list[Path]) -> None:
     """Refuses arguments that would fail only after minutes of work."""
-    output = Path(args.output)
+    output, (first, _, step) = Path(args.output), (args.shard or "1/1").partition("/")
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: the folder {output.parent} does not exist. Create it first.")
-    if output.resolve() in {path.resolve() for path in sources}:
-        raise InputError(f"--output {output} is a file of --text. Name another output.")
-    if output.is_file() and output.suffix != ".npy":
-        raise InputError(f"--output {output} is a file, and was not written. Name an .npy file, or a folder.")
+    if output.resolve() in {path.resolve() for path in sources} or (output.is_file() and output.suffix != ".npy"):
+        raise InputError(f"--output {output} is a file, perhaps of --text. Name an .npy file, or a folder.")
+    if not (first.isdecimal() and step.isdecimal() and 1 <= int(first) <= int(step)):
+        raise InputError(f"--shard {args.shard}: expected I/N with I from 1 to N, as 1/8 to 8/8.")
     if args.shard and output.suffix == ".npy":
         raise InputError(f"--shard {args.shard} shares out several files, and --output is one. Name a folder.")
-    refuse_below_1(args, "batch_size")
     check_line_breaks(args.prompt and [args.prompt])
     if args.int8 and args.dtype != "float32":
         raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")
-
-
-def own_shards(shard: str | None, shards: list) -> list:
-    """Those of the shards that `--shard` I/N names: every N-th, beginning with the I-th."""
-    first, _, step = (shard or "1/1").partition("/")
-    if not (first.isdecimal() and step.isdecimal() and 1 <= int(first) <= int(step)):
-        raise InputError(f"--shard {shard}: expected I/N with I from 1 to N, as 1/8 to 8/8.")
-    return shards[int(first) - 1 :: int(step)]
 
 
 ARGUMENTS = (EncodeArguments,)

@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
@@ -52,14 +53,13 @@ class ExportArguments:
 
 
 def main(args: ExportArguments) -> None:
-    output = Path(args.output)
+    output, rounded = Path(args.output), "int8" if args.int8 else "bf16" if args.bf16 else None
     if output.exists():
         raise InputError(f"--output {output} exists. Name another folder, or remove it.")
     if missing := [name for name in PACKAGES[args.format] if find_spec(name) is None]:
         raise InputError(f"--format {args.format} needs {', '.join(missing)}. Run pip install -e '.[export]'.")
     if args.bf16 and args.format != "openvino":
         raise InputError("--bf16 is for --format openvino: onnxruntime has no bfloat16 on a CPU.")
-    rounded = "int8" if args.int8 else "bf16" if args.bf16 else None
     if rounded and args.corpus is None:
         raise InputError(f"--{rounded} changes the scores. Add --corpus: its labelled pairs show by how much.")
     resolve(args.model)  # before imports that take seconds
@@ -159,9 +159,8 @@ def write_graph(model, folder: Path, args: ExportArguments, corpus) -> list[str]
     except Exception as error:  # of many kinds, by architecture
         cause = error.__cause__ or error
         reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        raise InputError(
-            f"torch.onnx cannot export the {model.backbone.config.model_type} of {args.model}: {reason}"
-        ) from error
+        kind = model.backbone.config.model_type
+        raise InputError(f"torch.onnx cannot export the {kind} of {args.model}: {reason}") from error
     if args.format == "onnx":
         if args.int8:
             from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -215,31 +214,23 @@ def prove(model, bundle, rounded: str | None, corpus) -> dict:
         allowed = MOST_CHANGE * max(1.0, float(np.abs(expected).max()))
         wrong |= measured["largest_change"] > allowed or measured.get("least_cosine", 1.0) < LEAST_COSINE
     if labels is not None:
-        from scipy.stats import spearmanr
+        from cosent.evaluation.significance import spearman
 
-        before, after = (100 * float(spearmanr(values, labels).statistic) for values in (expected, scores))
+        before, after = (100 * spearman(values, labels) for values in (expected, scores))
         measured |= {"spearman_of_model": round(before, 2), "spearman": round(after, 2)}
         wrong |= before - after > MOST_POINTS
         if bundle.settings["calibration"]:
             measured["same_verdicts"] = float((bundle.similar(scores) == bundle.similar(expected)).mean())
             wrong |= measured["same_verdicts"] < LEAST_AGREEMENT
     if wrong:
-        raise InputError(
-            f"The export answers unlike the model: {json.dumps(measured)}. Nothing was written. "
-            + (
-                f"Leave --{rounded} out, or try the other --format."
-                if rounded
-                else "Please report it with the model's config.json."
-            )
-        )
+        remedy = f"Leave --{rounded} out, or try the other --format." if rounded else "Please report it."
+        raise InputError(f"The export answers unlike the model: {json.dumps(measured)}. Nothing was written. {remedy}")
     return measured
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keeps the exporters' notes off the terminal; some of them log to the root logger."""
-    import warnings
-
     loggers = [logging.getLogger(name) for name in (None, "torch.onnx", "nncf", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -32,14 +32,9 @@ class GenerateArguments:
     num: int = option(20, "Most sentences to show per text.")
     num_samples: int = option(100, "Samples per text, before repetitions are dropped.")
     top_p: float = option(0.95, "Draw from the most likely tokens that together reach this probability.")
-    top_k: int | None = option(None, "Draw from at most this many tokens.")
-    temperature: float = option(1.0, "Below 1: safer sentences; above 1: more varied ones.")
     max_length: int = option(64, "Tokens of a generated sentence.")
-    keep_tokens: list[str] | None = option(None, "Strings that every sentence must contain.", commas=True)
-    mask_tokens: list[str] | None = option(None, "Strings to hide from the model.", commas=True)
     seed: int = option(42, "Seed of the sampling.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
-    json: bool = option(False, "Print one JSON line per text.")
     overwrite: bool = option(False, "Replace the output if it exists.")
 
 
@@ -55,16 +50,7 @@ def main(args: GenerateArguments) -> None:
     texts = read_texts(args.sentences, args.text, args.text_column)
     student = Student.from_pretrained(args.model).to(choose_device(args.device))
     found = student.similar_sentences(
-        texts,
-        num_samples=args.num_samples,
-        top_p=args.top_p,
-        top_k=args.top_k,
-        temperature=args.temperature,
-        max_length=args.max_length,
-        keep=args.num,
-        keep_tokens=args.keep_tokens,
-        mask_tokens=args.mask_tokens,
-        seed=args.seed,
+        texts, num_samples=args.num_samples, top_p=args.top_p, max_length=args.max_length, keep=args.num, seed=args.seed
     )
     if args.output:
         rows = [
@@ -77,9 +63,6 @@ def main(args: GenerateArguments) -> None:
         print(json.dumps({"output": args.output, "texts": len(texts), "sentences": sum(map(len, found))}))
         return
     for text, sentences in zip(texts, found, strict=True):
-        if args.json:
-            print(json.dumps({"text": text, "similar": sentences}, ensure_ascii=False))
-            continue
         print(text if sentences else f"{text}: no sentence ended within --max_length; raise it, or --num_samples")
         for sentence, score in sentences:
             print(f"{score:7.4f}  {sentence}")

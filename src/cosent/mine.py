@@ -34,8 +34,7 @@ class MineArguments(PairArguments):
     teacher: list[str] | None = option(
         None, "Models of either tower whose scores label all pairs; default: 0 for pairs that are made."
     )
-    cross: str | None = option(None, "Model that drops made pairs which it scores as similar, e.g. a cross-encoder.")
-    cross_threshold: float | None = option(None, "Its lowest score of a similar pair; default: that of its training.")
+    cross: str | None = option(None, "Model that drops made pairs it finds similar, at the threshold of its training.")
     validation_pairs: int = option(1000, "Pairs for a validation split, drawn at random.")
     seed: int = option(42, "Seed of all that is drawn.")
 
@@ -49,7 +48,11 @@ def main(args: MineArguments) -> None:
     from cosent.models.teacher import DEFAULT_CACHE
 
     start = time.time()
-    check(args)
+    if Path(args.output).exists():
+        raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
+    if args.model is None and args.neighbours != 0:
+        raise InputError("--model is missing: a bi-encoder that finds neighbours. --neighbours 0 does without it.")
+    refuse_negative(args, "validation_pairs")
     wait_for_everyone()  # else a late process finds the output of an early one
     corpus = load_corpus(args.corpus, args.data_dir)
     check_labels(args, corpus)
@@ -67,8 +70,7 @@ def main(args: MineArguments) -> None:
         neighbours = one[drawn], other[drawn]
     made = {"neighbours": neighbours, "random": random_pairs(pool, args.random, neighbours, rng)}
     if args.cross is not None:
-        threshold = threshold_of(args.cross, corpus.manifest.name, args.cross_threshold)
-        made, mined["cross"] = drop_similar(made, partial(judged_by, args.cross), threshold, left_out)
+        mined["cross"] = drop_similar(made, args.cross, judged_by, corpus.manifest.name, left_out)
     pairs = {"own": (pool.first[own], pool.second[own]), **made}
     mined["pairs"] = {kind: len(first) for kind, (first, _) in pairs.items()}
     first, second = (np.concatenate([pair[side] for pair in pairs.values()]) for side in (0, 1))
@@ -86,36 +88,21 @@ def main(args: MineArguments) -> None:
         print(json.dumps(result | {"seconds": round(time.time() - start, 1)}))
 
 
-def check(args: MineArguments) -> None:
-    """Refuses arguments that would fail only after minutes of work."""
-    if Path(args.output).exists():
-        raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
-    refuse_negative(args, "validation_pairs")
-    if args.model is None and args.neighbours != 0:
-        raise InputError("--model is missing: a bi-encoder that finds neighbours. --neighbours 0 does without it.")
-    if args.cross_threshold is not None and args.cross is None:
-        raise InputError("--cross_threshold is an option of --cross. Name a model with --cross.")
-
-
 def check_labels(args: MineArguments, corpus) -> None:
     """Refuses corpora whose labels do not serve the request."""
     manifest, labels = corpus.manifest, corpus.labels("train")
     if Path(args.output).name == manifest.name:
         raise InputError(f"--output {args.output} has the name of the corpus that is mined. Name another folder.")
     if args.teacher is None and manifest.label_kind == "nli":
-        raise InputError(
-            f"{manifest.name} has NLI labels, and a neighbour of a sentence is no contradiction. Label with --teacher."
-        )
+        raise InputError(f"{manifest.name} has NLI labels, and neighbours are no contradictions. Label with --teacher.")
     needs = "--margin" if args.margin is not None else None if args.teacher else "training without --teacher"
     if needs and not (labels >= manifest.similar_from).any():
-        raise InputError(
-            f"{corpus.folder} train has no pair with a label of at least {manifest.similar_from:g}, and {needs} needs "
-            "similar pairs. Take another corpus, or --teacher without --margin."
-        )
+        raise InputError(f"{corpus.folder} train has no similar pair, which {needs} needs. Take another corpus, or "
+                         "--teacher without --margin.")  # fmt: skip
 
 
 def manifest_of(args: MineArguments, corpus):
-    """Manifest of the corpus to write, with the labels of the mined one, and a dict of how it was made."""
+    """Manifest of the corpus to write, and a dict of how it was made."""
     from cosent.data.manifest import Manifest
     from cosent.run import CorpusRecord
 
@@ -147,10 +134,7 @@ def find_neighbours(
     from cosent.models.teacher import fingerprint, sentence_vectors
 
     if args.range_max > pool.size - 1:
-        raise InputError(
-            f"--range_max {args.range_max}: each of the {pool.size} sentences has {pool.size - 1} others. Lower it, or "
-            "add sentences with --text."
-        )
+        raise InputError(f"--range_max {args.range_max}: a sentence has {pool.size - 1} others. Lower it.")
     model = load_bi_encoder(args.model).to(device)
     ranks = Ranks(args.range_min, args.range_max, args.per_sentence, args.margin, args.max_score)
     facts = {"model": args.model, "sha256": fingerprint(model, []), **asdict(ranks)}
@@ -159,35 +143,19 @@ def find_neighbours(
     return neighbour_pairs(pool, vectors, ranks, similar, left_out), facts
 
 
-def threshold_of(model: str, corpus: str, threshold: float | None) -> float:
-    """The threshold of the flag, or the one that training found for this corpus; else see `choose_rule`."""
-    from cosent.run import choose_rule, decision_rules
+def drop_similar(made: dict[str, "Pairs"], cross: str, judged_by: Callable, corpus: str, left_out: Counter) -> dict:
+    """Drops from `made` what `--cross` finds similar, most likely unlabelled similar pairs; says what it is."""
+    from cosent.run import decision_rules, needed_rule
 
-    if threshold is not None:
-        return threshold
-    rules = decision_rules(model)
-    rule = rules.get(corpus) or choose_rule(rules, None, model)
-    if rule is None:
-        raise InputError(
-            f"--cross {model} has a threshold for {', '.join(rules) or 'no corpus'} and none for {corpus}. Give "
-            "--cross_threshold, or a model trained on labels of 0 and 1."
-        )
-    return rule.threshold
-
-
-def drop_similar(
-    made: dict[str, "Pairs"], judged_by: Callable, threshold: float, left_out: Counter
-) -> tuple[dict[str, "Pairs"], dict]:
-    """The pairs, by kind, without those that `--cross` finds similar, most likely unlabelled similar ones."""
-    kept, facts = {}, {"threshold": threshold}
+    rule = needed_rule(cross, corpus if corpus in decision_rules(cross) else None, "Name another --cross.")
+    facts = {"threshold": rule.threshold}
     for kind, (first, second) in made.items():
-        kept[kind] = first, second
         if len(first):
-            judged = judged_by(first=first, second=second)
-            dissimilar = judged.scores.astype(np.float64) < threshold
+            judged = judged_by(cross, first=first, second=second)
+            dissimilar = judged.scores.astype(np.float64) < facts["threshold"]
             left_out["pair that --cross finds similar"] += int((~dissimilar).sum())
-            kept[kind], facts = (first[dissimilar], second[dissimilar]), judged.model | facts
-    return kept, facts
+            made[kind], facts = (first[dissimilar], second[dissimilar]), judged.model | facts
+    return facts
 
 
 def split(args: MineArguments, labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -199,15 +167,9 @@ def split(args: MineArguments, labels: np.ndarray) -> dict[str, np.ndarray]:
     order = np.random.default_rng(args.seed).permutation(len(labels))
     validation, train = np.sort(order[: args.validation_pairs]), np.sort(order[args.validation_pairs :])
     if len(train) <= len(validation):
-        raise InputError(
-            f"--validation_pairs {args.validation_pairs} leaves {len(train)} of {len(labels)} pairs for training. "
-            "Lower it, or make more pairs."
-        )
+        raise InputError(f"--validation_pairs {args.validation_pairs} leaves {len(train)} for training. Lower it.")
     if not can_rank(labels[train]):
-        raise InputError(
-            f"All {len(train)} training pairs would have the label {labels[train][0]:g}, and training learns from "
-            "their order. Raise --own, or label with --teacher."
-        )
+        raise InputError(f"All training pairs have the label {labels[train][0]:g}. Raise --own, or pass --teacher.")
     return {"train": train} | ({"validation": validation} if len(validation) else {})
 
 

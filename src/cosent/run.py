@@ -292,6 +292,16 @@ def choose_rule(rules: dict[str, DecisionRule], corpus: str | None, model: str) 
     return rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
 
 
+def needed_rule(model: str, corpus: str | None, instead: str) -> DecisionRule:
+    """As `choose_rule`; where there is none, an error that says what to give instead."""
+    rules = decision_rules(model)
+    rule = choose_rule(rules, corpus, model)
+    if rule is None:
+        known = [f"{rule.threshold:.4f} for {name}" for name, rule in rules.items()]
+        raise InputError(f"{model} has {', '.join(known) or 'no threshold'}. {instead}")
+    return rule
+
+
 @contextmanager
 def readable_by_this_version(file: Path) -> Iterator[None]:
     """Converts errors while reading a record into an `InputError` that names the file."""

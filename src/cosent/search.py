@@ -30,8 +30,7 @@ class SearchArguments:
     query: list[str] | None = option(None, "Queries.", commas=True)
     queries: str | None = option(None, "Instead: a text file with a query per line.")
     top: int = option(10, "Sentences per query.")
-    rerank: str | None = option(None, "Model that orders the candidates again, best a cross-encoder.")
-    candidates: int = option(50, "Nearest sentences that --rerank reads.")
+    rerank: str | None = option(None, "Model that orders the 50 nearest sentences again, best a cross-encoder.")
     prompt: str | None = option(
         None, 'Text in front of every query; "" for none; default: the prompt `query` of the model, or its default.'
     )
@@ -93,7 +92,7 @@ def check(args: SearchArguments) -> None:
         raise InputError("Give --query or --queries, not both.")
     if args.query and not all(query.strip() for query in args.query):
         raise InputError(f"--query: got an empty one in {args.query}. Leave it out.")
-    refuse_below_1(args, "top", "candidates")
+    refuse_below_1(args, "top")
     check_line_breaks(args.prompt and [args.prompt])
     chosen = [name for name in ("min_score", "min_probability", "precision") if getattr(args, name) is not None]
     if len(chosen) > 1:
@@ -104,9 +103,8 @@ def check(args: SearchArguments) -> None:
         if (value := getattr(args, name)) is not None and not 0 < value < 1:
             raise InputError(f"--{name} must lie between 0 and 1, got {value:g}.")
     if args.precision is not None and (args.corpus is None or args.rerank or args.faiss or args.hybrid):
-        raise InputError(
-            "--precision needs --corpus, labelled pairs like your queries, and none of --rerank, --faiss and --hybrid."
-        )
+        raise InputError("--precision needs --corpus, labelled pairs like your queries, and an exact search by cosine "
+                         "alone: no --rerank, --faiss and --hybrid.")  # fmt: skip
 
 
 def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], list]:
@@ -126,37 +124,21 @@ def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], lis
         )
         return lambda hits: hits if rule.answers(hits[0].cosine, hits[1].cosine if len(hits) > 1 else -1.0) else []
     if args.min_probability is not None:
-        from cosent.run import choose_rule, decision_rules
+        from cosent.run import needed_rule
 
-        model = args.rerank or model
-        rules = decision_rules(model)
-        chosen = choose_rule(rules, args.corpus, model)
-        if chosen is None:
-            raise InputError(
-                f"--min_probability: {model} has probabilities for {', '.join(rules) or 'no corpus'}. "
-                + ("Name one with --corpus." if rules else "Give --min_score, or train it on labels of 0 and 1.")
-            )
-        least, chosen_rule = args.min_probability, chosen
-        return lambda hits: [hit for hit in hits if chosen_rule.probabilities([hit.score])[0] >= least]
+        chosen = needed_rule(args.rerank or model, args.corpus, "Name one with --corpus, or give --min_score.")
+        return lambda hits: [hit for hit in hits if chosen.probabilities([hit.score])[0] >= args.min_probability]
     if args.min_score is not None:
         return lambda hits: [hit for hit in hits if hit.score >= args.min_score]
     return list
 
 
 def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: Callable[[list], list]) -> None:
-    """Prints the hits of each query, and how long each step took."""
-    from cosent.inference.index import reranked
-
-    times = {"encode": time.perf_counter()}
-    vectors = index.embed(queries, args.prompt)
-    times["search"] = time.perf_counter()
-    most = max(args.top, 2 if args.precision else 1, args.candidates if reranker is not None else 1)
-    most = min(most, len(index))
-    hits = index.fused(queries, vectors, most) if args.hybrid else index.nearest(vectors, most)
-    if reranker is not None:
-        times["rerank"] = time.perf_counter()
-        hits = reranked(reranker, queries, hits)
-    ends = [*list(times.values())[1:], time.perf_counter()]
+    """Prints the hits of each query, and how long they took."""
+    start = time.perf_counter()
+    most = max(args.top, min(2, len(index)) if args.precision else 1)
+    hits = index.search(queries, most, args.prompt, reranker)
+    milliseconds = 1000 * (time.perf_counter() - start)
     for query, some in zip(queries, map(accepts, hits), strict=True):
         if args.json:
             print(json.dumps({"query": query, "hits": [asdict(hit) for hit in some[: args.top]]}, ensure_ascii=False))
@@ -166,9 +148,8 @@ def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: 
             score = "" if hit.rerank is None else f"{hit.rerank:8.4f}  "
             print(f"{rank:4}  {score}{hit.cosine:7.4f}  {hit.row:>8}  {hit.sentence}")
     sys.stdout.flush()
-    steps = ", ".join(f"{name} {1000 * (end - times[name]):.1f} ms" for name, end in zip(times, ends, strict=True))
     asked = "1 query" if len(queries) == 1 else f"{len(queries)} queries"
-    print(f"{asked} in {len(index):,} sentences: {steps}", file=sys.stderr)
+    print(f"{asked} in {len(index):,} sentences: {milliseconds:.1f} ms", file=sys.stderr)
 
 
 ARGUMENTS = (IndexArguments, SearchArguments)

@@ -19,8 +19,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-
 from cosent.cli import option, run
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -37,7 +35,6 @@ class ServeArguments:
 
     model: str = option("similar", "Trained model of either tower, exported bundle, shipped model or Hub id.")
     rerank: str | None = option(None, "Model for /rerank, best a cross-encoder; default: --model.")
-    corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
     port: int = option(8000, "Port.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
@@ -71,20 +68,16 @@ def main(args: ServeArguments) -> None:
     if isinstance(models[0], Bundle) and (saved := models[0].settings)["calibration"]:
         rule = DecisionRule(saved["corpus"], saved["threshold"], calibration_from(saved["calibration"]))
         rules = {saved["corpus"]: rule}
-    rule = choose_rule(rules, args.corpus, args.model)
+    rule = choose_rule(rules, None, args.model)
     app = build(args.model, models[0], models[-1], rule, os.environ.get(KEY_VARIABLE))
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False)
 
 
 class Batches:
-    """Computes what is asked at a time in one call, in a thread; requests pile up while the last batch is computed.
-
-    Args:
-        compute: a list of things -> a result for each.
-    """
+    """Computes what is asked at a time in one call of `compute`, in a thread; requests pile up meanwhile."""
 
     def __init__(self, compute: Callable[[list], Iterable]):
-        self.compute = compute
+        self.compute = compute  # a list of things -> a result for each
         self.waiting: asyncio.Queue[tuple[list, asyncio.Future]] = asyncio.Queue(WAITING)
 
     async def results(self, things: list) -> list:
@@ -113,6 +106,11 @@ class Batches:
                     del every[: len(things)]
 
 
+def scores_by(model) -> Callable[[list], list]:
+    """A function of pairs of texts: their scores."""
+    return lambda pairs: model.similarity(*map(list, zip(*pairs, strict=True))).tolist()
+
+
 def build(name: str, model, reranker, rule=None, key: str | None = None):
     """The FastAPI application.
 
@@ -125,18 +123,9 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
     from fastapi import Depends, FastAPI, HTTPException, Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
-    from pydantic import AfterValidator, BaseModel, Field
+    from pydantic import BaseModel, Field
 
-    def check_text(text: str) -> str:
-        if len(text) > MOST_CHARACTERS:
-            raise ValueError(f"at most {MOST_CHARACTERS:,} characters, got {len(text):,}")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError("text that is UTF-8, got half of a character (a lone surrogate)") from error
-        return text
-
-    Text = Annotated[str, Field(min_length=1), AfterValidator(check_text)]
+    Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
     Texts = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
 
     class Embeddings(BaseModel):
@@ -150,17 +139,9 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         texts: Texts | None = None
         documents: Texts | None = None
         top_n: int | None = Field(None, ge=1)
-        return_documents: bool = False
-        return_text: bool = False
 
     class Similarity(BaseModel):
         pairs: Annotated[list[tuple[Text, Text]], Field(min_length=1, max_length=MOST_TEXTS)]
-
-    def scores_by(scorer) -> Callable[[list], list]:
-        def scores(pairs: list[tuple[str, str]]) -> list[float]:
-            return scorer.similarity(*map(list, zip(*pairs, strict=True))).tolist()
-
-        return scores
 
     width = getattr(model, "embedding_dimension", None)
     embeddings = Batches(lambda texts: model.encode(texts, normalize=True)) if width else None
@@ -206,19 +187,18 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
     async def embed(asked: Embeddings):
         if embeddings is None:
             raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
-        texts = [asked.input] if isinstance(asked.input, str) else asked.input
         if asked.dimensions not in (None, width):
             raise HTTPException(422, f"dimensions: this model has {width}")
-        vectors = await embeddings.results(texts)
-        as_base64 = asked.encoding_format == "base64"
-        data = [
-            {"object": "embedding", "index": index, "embedding": encoded(vector) if as_base64 else vector.tolist()}
-            for index, vector in enumerate(vectors)
-        ]
+        texts = [asked.input] if isinstance(asked.input, str) else asked.input
+        vectors = [vector.astype("<f4") for vector in await embeddings.results(texts)]
+        if asked.encoding_format == "base64":
+            shown = [base64.b64encode(vector.tobytes()).decode("ascii") for vector in vectors]
+        else:
+            shown = [vector.tolist() for vector in vectors]
         tokens = sum(map(model.count_tokens, texts))
         return {
             "object": "list",
-            "data": data,
+            "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(shown)],
             "model": name,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
@@ -232,16 +212,8 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         scores = await reranking.results([(asked.query, text) for text in texts])
         order = sorted(range(len(texts)), key=lambda index: -scores[index])[: asked.top_n]
         if asked.texts:
-            return [
-                {"index": index, "score": scores[index]} | ({"text": texts[index]} if asked.return_text else {})
-                for index in order
-            ]
-        results = [
-            {"index": index, "relevance_score": scores[index]}
-            | ({"document": {"text": texts[index]}} if asked.return_documents else {})
-            for index in order
-        ]
-        return {"model": name, "results": results}
+            return [{"index": index, "score": scores[index]} for index in order]
+        return {"model": name, "results": [{"index": index, "relevance_score": scores[index]} for index in order]}
 
     @app.post("/similarity", **protected)
     async def similarity(asked: Similarity):
@@ -255,11 +227,6 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
     return app
 
 
-def encoded(vector: np.ndarray) -> str:
-    """A vector as OpenAI's clients ask for it: its float32 bytes, little-endian, in base64."""
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-
-
 class LimitedBody:
     """Middleware that refuses a body of more than `MOST_BYTES`, whatever its header says."""
 
@@ -267,24 +234,19 @@ class LimitedBody:
         self.app = app
 
     async def __call__(self, scope, receive, send):
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        from starlette.responses import JSONResponse
+        from fastapi import HTTPException
 
-        body, more = b"", True
-        while more:
+        size = 0
+
+        async def limited():
+            nonlocal size
             message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-            if len(body) > MOST_BYTES:
-                return await JSONResponse({"detail": f"at most {MOST_BYTES:,} bytes"}, 413)(scope, receive, send)
-        whole = [{"type": "http.request", "body": body, "more_body": False}]
+            size += len(message.get("body", b""))
+            if size > MOST_BYTES:
+                raise HTTPException(413, f"at most {MOST_BYTES:,} bytes")
+            return message
 
-        async def replay():
-            return whole.pop() if whole else await receive()
-
-        return await self.app(scope, replay, send)
+        await self.app(scope, limited, send)
 
 
 ARGUMENTS = (ServeArguments,)

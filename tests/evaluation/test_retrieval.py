@@ -1,10 +1,9 @@
-"""Retrieval metrics: by hand, against a naive reference, and against sentence-transformers."""
+"""Retrieval metrics by hand; tests/test_retrieval.py compares those of models with sentence-transformers."""
 
 import math
 
 import numpy as np
 import pytest
-from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from cosent.evaluation.retrieval import METRICS, Relevance, mean_intervals, retrieval_metrics, sampled
 
@@ -36,44 +35,6 @@ def random_task(queries: int, pool: int, seed: int) -> Relevance:
     counts = rng.integers(1, 15, queries)
     items = np.concatenate([rng.permutation(np.arange(queries, pool))[:count] for count in counts])
     return Relevance(np.arange(queries), np.r_[0, counts.cumsum()], items, np.ones(len(items)))
-
-
-def test_equal_to_sentence_transformers():
-    """Fails if a figure cannot be compared with those of sentence-transformers on the same queries."""
-    relevance = random_task(queries=40, pool=150, seed=0)
-    vectors = np.random.default_rng(1).standard_normal((150, 8)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = np.argsort(-vectors[:40] @ vectors[40:].T, axis=1, kind="stable")[:, :100] + 40
-    ours = {name: values.mean() for name, values in retrieval_metrics(found, relevance).items()}
-
-    relevant = {
-        str(query): set(map(str, relevance.items[relevance.starts[query] : relevance.starts[query + 1]]))
-        for query in range(40)
-    }
-    evaluator = InformationRetrievalEvaluator(
-        queries={str(row): str(row) for row in range(40)},
-        corpus={str(row): str(row) for row in range(40, 150)},
-        relevant_docs=relevant,
-        accuracy_at_k=[1],
-        precision_recall_at_k=[1, 5, 10],
-    )
-    theirs = evaluator.compute_metrics(
-        [
-            [{"corpus_id": str(row), "score": 1.0 - rank / 100} for rank, row in enumerate(rows)]
-            for rows in found.tolist()
-        ]
-    )
-    for name, value in ours.items():
-        kind, _, k = name.partition("_at_")
-        their_value = theirs[f"{kind}@k"][int(k or 100)]
-        assert value == pytest.approx(float(np.mean(their_value)), abs=1e-12), name
-    assert 0.05 < ours["recall_at_10"] < 0.95
-
-
-def test_unequal_numbers_of_queries():
-    """Fails if the results of one query are judged by the relevant items of another."""
-    with pytest.raises(ValueError, match="40 queries, got 39"):
-        retrieval_metrics(np.zeros((39, 10), np.int64), random_task(40, 150, 0))
 
 
 def test_interval_holds_the_mean():

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-from typing import get_overloads, get_type_hints
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from torch import nn
 from cosent.compute import onednn
 from cosent.errors import InputError
 from cosent.inference.embedding import batch_bounds, embed, quantized, tokenize
-from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
@@ -37,7 +36,7 @@ def test_rows_come_back_in_the_order_given(encoder):
     vectors = encoder.encode(SENTENCES, batch_size=2)
     alone = np.concatenate([encoder.encode([sentence]) for sentence in SENTENCES])
     np.testing.assert_allclose(vectors, alone, atol=1e-5)
-    assert vectors.dtype == np.float32
+    assert vectors.dtype == np.float32 and encoder.encode([]).shape == (0, 32)
     np.testing.assert_array_equal(vectors[0], vectors[4])
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3, "all vectors are alike: nothing was compared"
 
@@ -51,17 +50,15 @@ def test_sentence_transformers_agrees_on_many_lengths(encoder, tmp_path):
     np.testing.assert_allclose(encoder.encode(SENTENCES, normalize=True), expected, atol=1e-5)
 
 
-def test_cut_sentences_are_counted_once_per_row(encoder, caplog):
-    """Fails if a user does not learn that the ends of long sentences were never read."""
+def test_cut_sentences_are_counted_once_per_row(encoder, cross, caplog):
+    """Fails if a user does not learn that the ends of long sentences or pairs were never read."""
     with caplog.at_level(logging.WARNING):
         encoder.encode([*SENTENCES, SENTENCES[6]], batch_size=1)
     assert len(caplog.records) == 1 and "2 of 9 sentences are longer than 32 tokens" in caplog.text
     assert tokenize(encoder, SENTENCES).lengths.max() == 32
-
-
-def test_no_sentences_give_no_rows(encoder):
-    """Fails if an empty selection crashes a user's pipeline."""
-    assert encoder.encode([]).shape == (0, 32)
+    cross.max_length = 12
+    cross.similarity(["好" * 9, "好"], ["坏", "坏"])
+    assert "1 of 2 pairs are longer than 12 tokens" in caplog.text
 
 
 def test_training_mode_and_layers_are_left_as_they_were(encoder):
@@ -127,36 +124,21 @@ def test_scores_do_not_depend_on_the_batch(cross):
     assert cross.similarity([], []).shape == (0,)
 
 
-def test_too_long_pairs_are_reported(cross, caplog):
-    """Fails if the end of a pair is not read and nobody is told."""
-    cross.max_length = 12
-    with caplog.at_level(logging.WARNING):
-        cross.similarity(["好" * 9, "好"], ["坏", "坏"])
-    assert "1 of 2 pairs are longer than 12 tokens" in caplog.text
-
-
 def test_what_is_not_a_sentence_or_a_pair_is_named(encoder, cross):
     """Fails if NaN from a table is encoded as the word nan, a string by characters, or a set in any order."""
     for sentences, message in (
-        ("我喜欢北京", "got str"), (["好", None], "None .* position 1"), ([3.5], "3.5 .* position 0"),
-        (None, "NoneType"), (3, "int"), ((text for text in "好坏"), "generator"), ({"好", "坏"}, "set"),
-        ({"好": 1}, "dict"),
+        ("我喜欢北京", "got str"), (["好", None], "None .* position 1"), (3, "int"), ({"好", "坏"}, "set"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             encoder.encode(sentences)
     for first, second, message in (
-        ("好", None, "str and NoneType"), ("好", ["坏"], "str and list"), (["好"], "坏", "list and str"),
-        (None, None, "None"), ("", "", "''"), ("好", "", "'好' and ''"), (["好"], ["好", "坏"], "1 and 2"),
-        (["好"], {"坏"}, "set"),
+        ("好", ["坏"], "str and list"), (None, None, "None"), ("好", "", "and ''"), (["好"], ["好"] * 2, "1 and 2"),
     ):  # fmt: skip
         for model in (encoder, cross):
             with pytest.raises(InputError, match=message):
                 model.similarity(first, second)
-    for size in (0, -1):
-        with pytest.raises(InputError, match=f"batch_size .* {size}"):
-            encoder.encode(["好"], batch_size=size)
-        with pytest.raises(InputError, match=f"batch_size .* {size}"):
-            cross.similarity(["好"], ["坏"], batch_size=size)
+    with pytest.raises(InputError, match="batch_size .* 0"):
+        encoder.encode(["好"], batch_size=0)
 
 
 def test_any_column_of_text_is_taken(encoder, cross):
@@ -165,12 +147,6 @@ def test_any_column_of_text_is_taken(encoder, cross):
     for column in (("好", "坏"), np.array(["好", "坏"]), {1: "好", 2: "坏"}.values()):
         np.testing.assert_array_equal(encoder.encode(column), expected)
         assert cross.similarity(column, column).shape == (2,)
-
-
-def test_the_type_of_a_similarity():
-    """Fails if a type checker does not know that two strings have a float, and two lists an array."""
-    types = [get_type_hints(one) for one in get_overloads(TextModel.similarity)]
-    assert [(hints["sentences1"], hints["return"]) for hints in types] == [(str, float), (list[str], np.ndarray)]
 
 
 def test_batches_keep_both_bounds():

@@ -55,22 +55,29 @@ TableRecord = tuple[int, str, dict | RowError | None]  # line number, text, row 
 
 
 @dataclass
-class TableArguments:
+class FileArguments:
     """What a file of pairs does not say about itself."""
 
     sheet: str | None = option(None, "Sheet to read of a workbook with several.")
     encoding: str = option("utf-8", "Encoding of text.", ENCODINGS)
-    label_values: list[str] | None = option(
-        None, "All labels and what they stand for, as in 否=0 是=1; default: numbers, and 是, 相似, true, yes as 1, "
-        "否, 不相似, false, no as 0.", commas=True,
-    )  # fmt: skip
 
     @property
     def options(self) -> FileOptions:
         return FileOptions(self.sheet, self.encoding)
 
 
-OF_TABLES = ("sheet", "encoding", "label_values")
+@dataclass
+class TableArguments(FileArguments):
+    """What labels stand for."""
+
+    label_values: list[str] | None = option(
+        None, "All labels and what they stand for, as in 否=0 是=1; default: numbers, and 是, 相似, true, yes as 1, "
+        "否, 不相似, false, no as 0.", commas=True,
+    )  # fmt: skip
+
+
+OF_FILES = ("sheet", "encoding")
+OF_TABLES = (*OF_FILES, "label_values")
 
 
 def stem_of(path: str | Path) -> str:

@@ -24,25 +24,18 @@ Numbers = np.ndarray | list[float]
 
 
 def probability_metrics(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """`brier`, `log_loss` and `calibration_error`; lower is better.
+    """`brier`, `log_loss` and `calibration_error` of probabilities `(pairs,)` against labels of 0 and 1.
 
-    Args:
-        probabilities: that each pair is similar, shape `(pairs,)`, at least one.
-        labels: 0 or 1, shape `(pairs,)`.
-
-    Returns:
-        `brier`: `mean of (p - y)^2`.
-        `log_loss`: `-mean of log(p if y = 1 else 1 - p)`, natural logarithm.
-        `calibration_error`: `sum over bins of |mean p - share of y = 1| * share of the pairs`, the expected calibration
-        error over `BINS` bins of equal width.
-
-    Raises:
-        ValueError: different shapes, probabilities outside 0..1 (NaN too), other labels.
+    `brier` is the mean of `(p - y)^2`; `log_loss` the mean of `-log(p if y = 1 else 1 - p)`, natural;
+    `calibration_error` the expected one: `sum over BINS bins of |mean p - share of y = 1| * share of the pairs`.
 
     Source: Brier 1950; Naeini et al. 2015 and Guo et al. 2017 (https://arxiv.org/abs/1706.04599), with the probability
     of the label 1 in place of the confidence in the predicted class.
     """
-    p, y = _check(probabilities, labels)
+    p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    valid = ((p >= 0) & (p <= 1)).all() and np.isin(y, (0, 1)).all()
+    if not valid or p.ndim != 1 or p.shape != y.shape or not len(p):
+        raise ValueError("Expected probabilities within 0..1 and labels of 0 and 1, a pair or more, of one shape.")
     clipped = np.clip(p, LEAST, 1 - LEAST)
     counts, means, shares = reliability(p, y)
     return {
@@ -52,32 +45,13 @@ def probability_metrics(probabilities: np.ndarray, labels: np.ndarray) -> dict[s
     }
 
 
-def reliability(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bins of equal width that are not empty: number of pairs, mean probability and share of similar pairs of each.
-
-    Bin k of `BINS` holds `k / BINS <= p < (k + 1) / BINS`, the last one also p = 1.
-    """
-    p, y = _check(probabilities, labels)
+def reliability(p: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bins of equal width that are not empty: number of pairs, mean probability and share of similar pairs of each."""
     bins = np.minimum((p * BINS).astype(int), BINS - 1)
     counts = np.bincount(bins, minlength=BINS)
     held = counts > 0
     means, shares = (np.bincount(bins, weights=values, minlength=BINS)[held] / counts[held] for values in (p, y))
     return counts[held], means, shares
-
-
-def _check(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.float64)
-    if p.ndim != 1 or p.shape != y.shape or not len(p):
-        raise ValueError(
-            f"Expected probabilities and labels of one shape (pairs,), got {p.shape} and {y.shape}. Pass one of each "
-            "per pair, and at least one pair."
-        )
-    if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
-        raise ValueError(
-            "Expected probabilities within 0..1 and labels of 0 and 1, got others. Pass calibrated scores, not raw "
-            "ones, and no graded labels."
-        )
-    return p, y
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:
@@ -87,20 +61,12 @@ def sigmoid(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A fitted map; `probabilities` applies it.
+    """A fitted map; `probabilities` applies it."""
 
-    Args:
-        pairs: number of pairs that it was fitted on.
-        base_rate: share of similar ones among them; None if it was not kept.
-        log_loss: cross-validated log loss of each method on them, by which the better one was chosen; empty for few
-            pairs, see `calibration_fit`.
-        method: key of `METHODS`, by which JSON tells them apart.
-    """
-
-    pairs: int
-    base_rate: float | None = None
-    log_loss: dict[str, float] = field(default_factory=dict)
-    method: str = field(default="", init=False)
+    pairs: int  # that it was fitted on
+    base_rate: float | None = None  # share of similar ones among them; None if it was not kept
+    log_loss: dict[str, float] = field(default_factory=dict)  # cross-validated, by method; empty for few pairs
+    method: str = field(default="", init=False)  # key of `METHODS`, by which JSON tells them apart
 
     def probabilities(self, scores: Numbers) -> np.ndarray:
         """Probability in float64 that each pair is similar, of the shape of `scores`; higher for higher scores."""
@@ -126,12 +92,7 @@ class Platt(Calibration):
 
 @dataclass(frozen=True, kw_only=True)
 class Isotonic(Calibration):
-    """Linear between the points (score, fitted), constant beyond them; Zadrozny and Elkan 2002.
-
-    Args:
-        scores: strictly rising.
-        fitted: probabilities at these scores, never falling.
-    """
+    """Linear between the rising points (score, fitted), constant beyond them; Zadrozny and Elkan 2002."""
 
     scores: list[float]
     fitted: list[float]
@@ -147,12 +108,8 @@ METHODS: dict[str, type[Calibration]] = {"platt": Platt, "isotonic": Isotonic}
 def at_base_rate(probabilities: np.ndarray, fitted: float, expected: float) -> np.ndarray:
     """Probabilities for pairs of which another share is similar: `p * a / (p * a + (1 - p) * b)`.
 
-    With `a = expected / fitted` and `b = (1 - expected) / (1 - fitted)`. Exact if similar pairs score as before, and so
-    do the others: only their shares have changed.
-
-    Args:
-        probabilities: shape `(pairs,)`.
-        fitted, expected: shares of similar pairs, between 0 and 1.
+    With `a = expected / fitted` and `b = (1 - expected) / (1 - fitted)`, shares of similar pairs. Exact if only these
+    have changed, and not the scores of similar pairs or of the others.
 
     Source: Saerens, Latinne and Decaestecker 2002, Adjusting the Outputs of a Classifier to New a Priori Probabilities.
     """
@@ -161,11 +118,7 @@ def at_base_rate(probabilities: np.ndarray, fitted: float, expected: float) -> n
 
 
 def estimated_base_rate(probabilities: np.ndarray, fitted: float) -> float:
-    """Share of similar pairs among unlabelled ones, of greatest likelihood: EM, by the same authors.
-
-    Args:
-        probabilities: by a map that was fitted where `fitted` of the pairs are similar, shape `(pairs,)`.
-    """
+    """Share of similar pairs among unlabelled ones, of greatest likelihood: EM, by the same authors."""
     share = fitted
     for _ in range(10_000):
         share, before = float(at_base_rate(probabilities, fitted, share).mean()), share
@@ -175,11 +128,7 @@ def estimated_base_rate(probabilities: np.ndarray, fitted: float) -> float:
 
 
 def calibration_from(saved: dict) -> Calibration:
-    """The map from its fields, as JSON holds them.
-
-    Raises:
-        KeyError, TypeError: another method, or fields of another version.
-    """
+    """The map from its fields, as JSON holds them."""
     return METHODS[saved["method"]](**{name: value for name, value in saved.items() if name != "method"})
 
 
@@ -198,17 +147,13 @@ class DecisionRule:
 
     A pair just above the threshold may have a probability below 0.5: the threshold is where most verdicts were right on
     validation, the probability is the share of similar pairs around a score.
-
-    Args:
-        prompts: texts in front of the first and the second sentence of the pairs that were scored.
-        base_rate: share of similar pairs where the rule is used; None for that of `corpus`.
     """
 
     corpus: str
     threshold: float
     calibration: Calibration
-    prompts: tuple[str, str] = ("", "")
-    base_rate: float | None = None
+    prompts: tuple[str, str] = ("", "")  # in front of both sentences of the pairs that were scored
+    base_rate: float | None = None  # share of similar pairs where the rule is used; None for that of `corpus`
 
     def probabilities(self, scores: Numbers) -> np.ndarray:
         """Probability in float64 that each pair is similar, at the base rate; shape of `scores`."""
@@ -238,21 +183,12 @@ def calibration_metrics(
 def fit_calibration(scores: np.ndarray, labels: np.ndarray) -> Calibration:
     """The map of the method with the lower cross-validated log loss; Platt's on a tie, or with few pairs of a label.
 
-    Equal scores get equal probabilities; if all are equal, the share of similar pairs. A map never falls: for scores
-    that are higher for dissimilar pairs, it is that share too.
-
-    Args:
-        scores: any finite numbers, shape `(pairs,)`.
-        labels: 0 or 1, both of them present.
-
-    Raises:
-        ValueError: labels of one kind, or what `probability_metrics` refuses.
+    Scores are any finite numbers `(pairs,)`, labels 0 and 1, both present. A map never falls: for scores that are all
+    equal, or higher for dissimilar pairs, it is the share of similar pairs.
     """
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     if not np.array_equal(np.unique(labels), (0, 1)):
-        raise ValueError(
-            f"Expected labels of 0 and 1, both of them, got {np.unique(labels)[:5]}. Fit on a split with both."
-        )
+        raise ValueError(f"Expected labels of 0 and 1, both of them, got {np.unique(labels)[:5]}.")
     if np.bincount(labels.astype(int)).min() < SCARCE:
         return FITS["platt"](scores, labels)
     losses = {method: cross_validated_log_loss(method, scores, labels) for method in METHODS}
@@ -288,13 +224,8 @@ def fit_platt(scores: np.ndarray, labels: np.ndarray, **described) -> Platt:
         slope, intercept = float(line.coef_[0, 0] / spread), float(line.intercept_[0])
     if slope <= 0:
         slope, intercept = 0.0, float(np.log(targets.sum() / (1 - targets).sum()))
-    return Platt(
-        pairs=len(scores),
-        base_rate=float(labels.mean()),
-        slope=slope,
-        intercept=float(intercept - slope * center),
-        **described,
-    )
+    described |= {"pairs": len(scores), "base_rate": float(labels.mean())}
+    return Platt(slope=slope, intercept=float(intercept - slope * center), **described)
 
 
 def fit_isotonic(scores: np.ndarray, labels: np.ndarray, **described) -> Isotonic:
@@ -307,13 +238,8 @@ def fit_isotonic(scores: np.ndarray, labels: np.ndarray, **described) -> Isotoni
 
     ends = (scores.max(), scores.min())
     curve = IsotonicRegression(increasing=True).fit(np.append(scores, ends), np.append(labels, (0.0, 1.0)))
-    return Isotonic(
-        pairs=len(scores),
-        base_rate=float(labels.mean()),
-        scores=curve.X_thresholds_.tolist(),
-        fitted=curve.y_thresholds_.tolist(),
-        **described,
-    )
+    described |= {"pairs": len(scores), "base_rate": float(labels.mean())}
+    return Isotonic(scores=curve.X_thresholds_.tolist(), fitted=curve.y_thresholds_.tolist(), **described)
 
 
 FITS = {"platt": fit_platt, "isotonic": fit_isotonic}

@@ -98,44 +98,21 @@ def threshold_metrics(scores, labels, threshold: float) -> dict[str, float]:
         "accuracy": float(_accuracy(hits, predicted, positives, len(labels))),
         "precision": float(hits / max(predicted, 1)),
         "recall": float(hits / max(positives, 1)),
-        "f1": float(_f1(hits, predicted, positives, len(labels))),
+        "f1": float(2 * hits / max(predicted + positives, 1)),
     }
 
 
-def find_threshold(scores, labels, objective: str = "accuracy", grid: float | None = None) -> tuple[float, float]:
-    """The best threshold for `scores >= threshold`, and the accuracy or F1 that it reaches. O(n log n).
+def find_threshold(scores, labels) -> tuple[float, float]:
+    """The threshold of the highest accuracy of `scores >= threshold`, and that accuracy. O(n log n).
 
-    Exact (`grid=None`): every distinct way to cut the sorted scores is tried, all-positive and all-negative too. Among
-    equally good cuts the one in the widest gap between neighbouring scores wins, as other data will shift scores a
-    little; then the lowest. The threshold is the middle of the gap. An end cut has no gap: it wins only where it is
-    strictly better, and lies 1 beyond the scores.
-    With a grid, e.g. 0.01, only 0, 0.01, ..., 1 are tried, and the lowest of equally good ones wins.
-
-    Args:
-        scores, labels: as above, labels 0 or 1.
-        objective: `accuracy` or `f1`.
-        grid: step of the grid over 0..1, or None.
-
-    Raises:
-        ValueError: as `SimilarityMetrics`, labels other than 0 and 1, another objective, a step that does not divide 1.
-
-    Source: the grid is that of the PyTorch replication of CoSENT (PAWSX: accuracy 0.7695 at 0.78).
+    Every distinct way to cut the sorted scores is tried, all-positive and all-negative too. Among equally good cuts the
+    one in the widest gap between neighbouring scores wins, as other data will shift scores a little; then the lowest.
+    The threshold is the middle of the gap. An end cut has no gap: it wins only where it is strictly better, and lies 1
+    beyond the scores.
     """
-    steps = round(1 / grid) if grid else 0
-    if objective not in _OBJECTIVES or (grid is not None and abs(steps * grid - 1) > 1e-9):
-        raise ValueError(
-            f"Expected objective {' or '.join(_OBJECTIVES)} and a grid step that divides 1, or none, got {objective!r} "
-            f"and {grid}. Choose one of those."
-        )
     scores, labels = _check(scores, labels, binary=True)
     distinct, hits, predicted = _cuts(scores, labels)  # descending; cut k calls the k highest distinct scores positive
-    if grid is not None:
-        thresholds = np.arange(steps + 1) / steps
-        cuts = len(distinct) - np.searchsorted(distinct[::-1], thresholds)
-        values = _OBJECTIVES[objective](hits[cuts], predicted[cuts], hits[-1], len(labels))
-        best = np.argmax(values)  # the first of equals
-        return float(thresholds[best]), float(values[best])
-    values = _OBJECTIVES[objective](hits, predicted, hits[-1], len(labels))
+    values = _accuracy(hits, predicted, hits[-1], len(labels))
     gaps = np.concatenate(([0.0], distinct[:-1] - distinct[1:], [0.0]))  # one gap per cut 0..len(distinct)
     best = max(np.flatnonzero(values == values.max()), key=lambda cut: (gaps[cut], cut))
     if best == 0:
@@ -153,13 +130,6 @@ def _accuracy(hits, predicted, positives, rows):
     return (hits + (rows - positives) - (predicted - hits)) / rows
 
 
-def _f1(hits, predicted, positives, rows):
-    return 2 * hits / np.maximum(predicted + positives, 1)
-
-
-_OBJECTIVES = {"accuracy": _accuracy, "f1": _f1}
-
-
 def _cuts(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct scores, descending (cuts,); positives and rows among the k highest, k = 0..cuts (cuts + 1,)."""
     distinct, where, counts = np.unique(scores, return_inverse=True, return_counts=True)
@@ -170,22 +140,13 @@ def _cuts(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def _check(scores, labels, binary: bool = False) -> tuple[np.ndarray, np.ndarray]:
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     if scores.ndim != 1 or scores.shape != labels.shape or not len(scores):
-        raise ValueError(
-            f"Expected scores and labels of one shape (pairs,), got {scores.shape} and {labels.shape}. Pass one "
-            "score and one label per pair, and at least one pair."
-        )
+        raise ValueError(f"Expected scores and labels of one shape (pairs,), got {scores.shape} and {labels.shape}.")
     for name, values in (("scores", scores), ("labels", labels)):
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
-            raise ValueError(
-                f"Expected finite {name}, got {values[bad[0]]} in row {bad[0]} ({len(bad)} of {len(values)} are not). "
-                "Look at training: it probably diverged."
-            )
+            raise ValueError(f"Expected finite {name}, got {values[bad[0]]} in row {bad[0]}.")
     if binary and not np.isin(labels, (0, 1)).all():
-        raise ValueError(
-            f"Expected labels of 0 and 1, got {labels[~np.isin(labels, (0, 1))][0]:g}. Use spearman, or make them "
-            "binary first."
-        )
+        raise ValueError(f"Expected labels of 0 and 1, got {labels[~np.isin(labels, (0, 1))][0]:g}. Use spearman.")
     return scores, labels
 
 

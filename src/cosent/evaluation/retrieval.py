@@ -23,19 +23,12 @@ NAMES = dict(zip(METRICS, ("Recall@1", "Recall@5", "Recall@10", "MRR@10", "nDCG@
 
 @dataclass(frozen=True)
 class Relevance:
-    """Queries and the items of a pool that are relevant to each.
+    """Queries and the items of a pool that are relevant to each, at least one per query, each once."""
 
-    Args:
-        queries: int64 of shape `(queries,)`, the item that is each query.
-        starts: int64 of shape `(queries + 1,)`: those of query q are `items[starts[q]:starts[q + 1]]`.
-        items: int64 of shape `(relevant in all,)`, at least one per query, each once.
-        gains: float64 of the same shape, greater than 0: how relevant each is.
-    """
-
-    queries: np.ndarray
-    starts: np.ndarray
-    items: np.ndarray
-    gains: np.ndarray
+    queries: np.ndarray  # int64 (queries,), the item that is each query
+    starts: np.ndarray  # int64 (queries + 1,): those of query q are `items[starts[q]:starts[q + 1]]`
+    items: np.ndarray  # int64 (relevant in all,)
+    gains: np.ndarray  # float64 (relevant in all,), greater than 0: how relevant each is
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -62,19 +55,10 @@ def retrieval_metrics(rows: np.ndarray, relevance: Relevance) -> dict[str, np.nd
     With n relevant items of a query, gain_r of the item at rank r (0 if it is not relevant) and hit_r = gain_r > 0:
     `recall_at_k` = hits in the first k / n; `mrr_at_10` = 1 / rank of the first hit, 0 if there is none; `ndcg_at_10` =
     sum(gain_r / log2(r + 1)) / the same sum for the best possible order; `map` = sum(hit_r * hits until r / r) /
-    min(n, depth).
-
-    Args:
-        rows: int64 of shape `(queries, depth)`, -1 where nothing was found; if depth is less than 10 or 100, longer
-            lists count as missed.
-
-    Raises:
-        ValueError: another number of queries.
+    min(n, depth). In `rows`, -1 is nothing; what lies beyond depth counts as missed.
     """
     if len(rows) != len(relevance):
-        raise ValueError(
-            f"Expected retrieved items of {len(relevance)} queries, got {len(rows)}. Pass a row for each query."
-        )
+        raise ValueError(f"Expected retrieved items of {len(relevance)} queries, got {len(rows)}.")
     gains = gains_of(rows, relevance)  # (queries, depth)
     hits, count = gains > 0, relevance.counts
     ranks = np.arange(1, rows.shape[1] + 1)

@@ -22,17 +22,11 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two means over seeds.
+    """A difference of two means over seeds."""
 
-    Args:
-        mean: of the differences by seed on the test rows as they are.
-        error: its standard error over rows and seeds; of a single seed, over rows alone.
-        freedom: degrees of freedom of Student's t.
-    """
-
-    mean: float
-    error: float
-    freedom: float
+    mean: float  # of the differences by seed on the test rows as they are
+    error: float  # its standard error over rows and seeds; of a single seed, over rows alone
+    freedom: float  # degrees of freedom of Student's t
 
     @property
     def low(self) -> float:
@@ -100,25 +94,16 @@ def resampled_spearman(
     seed: int = 0,
     groups: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Spearman correlations of several runs on the same resamples of their rows.
+    """Spearman correlations of several runs `(runs, rows)` on the same resamples of their rows: `(resamples, runs)`.
 
-    Args:
-        scores: `(runs, rows)`.
-        labels: `(rows,)`.
-        resamples: number of bootstrap samples, each of as many groups as there are, drawn with replacement.
-        seed: the same seed and groups draw the same rows, so that calls can be compared.
-        groups: number from 0 of the group of each row, `(rows,)`, see `data.groups.pair_groups`; None: each row is one.
-
-    Returns:
-        float64 `(resamples, runs)`; NaN in a resample whose labels or scores are all equal.
+    Each resample draws as many groups as there are, with replacement; `groups` `(rows,)` are numbers from 0, see
+    `data.groups.pair_groups`, None: each row is one. The same seed and groups draw the same rows. NaN in a resample
+    whose labels or scores are all equal.
     """
     scores, labels = np.atleast_2d(scores), np.asarray(labels)
     _, rows = scores.shape
     if labels.shape != (rows,) or not rows:
-        raise ValueError(
-            f"Expected scores (runs, rows) and labels (rows,), got {scores.shape} and {labels.shape}. Scores would be "
-            "compared with the labels of other rows. Pass one score and one label per row."
-        )
+        raise ValueError(f"Expected scores (runs, rows) and labels (rows,), got {scores.shape} and {labels.shape}.")
     of_labels, ties = _Ties.of(labels), [_Ties.of(row) for row in scores]
     drawn = _drawn(rows, resamples, seed, groups)
     return np.concatenate([_correlations(ties, of_labels, counts) for counts in drawn])
@@ -127,12 +112,7 @@ def resampled_spearman(
 def resampled_means(
     values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0, groups: np.ndarray | None = None
 ) -> np.ndarray:
-    """Means of several runs on the same resamples of their rows, float64 `(resamples, runs)`.
-
-    Args:
-        values: `(runs, rows)`.
-        resamples, seed, groups: as for `resampled_spearman`, with the same draws.
-    """
+    """Means of several runs `(runs, rows)` on the draws of `resampled_spearman`, float64 `(resamples, runs)`."""
     drawn = _drawn(values.shape[1], resamples, seed, groups)
     return np.concatenate([counts @ values.T / counts.sum(axis=1, keepdims=True) for counts in drawn])
 
@@ -158,21 +138,13 @@ def independent(groups: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Components:
-    """Variances of a difference that several seeds share.
-
-    Args:
-        seeds: how many.
-        of_mean: variance over rows of the mean of all seeds.
-        both: variance between rows and seeds, of one seed.
-        of_seeds: variance over seeds on the same rows, which holds `both`.
-        groups: how many groups of equal size the rows are worth, see `independent`.
-    """
+    """Variances of a difference that several seeds share."""
 
     seeds: int
-    of_mean: float
-    both: float
-    of_seeds: float
-    groups: float
+    of_mean: float  # over rows, of the mean of all seeds
+    both: float  # between rows and seeds, of one seed
+    of_seeds: float  # over seeds on the same rows, which holds `both`
+    groups: float  # how many groups of equal size the rows are worth, see `independent`
 
     def difference(self, mean: float) -> Difference:
         """The difference with its error, `of_mean + max(0, of_seeds - both) / seeds` squared.
@@ -191,12 +163,8 @@ class Components:
 
 
 def components(gaps: np.ndarray, resampled: np.ndarray, groups: float) -> Components:
-    """Unbiased variance components of the differences of two methods.
-
-    Args:
-        gaps: by seed on the test rows as they are, `(seeds,)`.
-        resampled: the same on resamples of the rows, `(resamples, seeds)`; NaN where a resample has no order.
-        groups: as in `Components`.
+    """Unbiased variance components of the differences of two methods: `gaps` `(seeds,)` on the test rows as they are,
+    and `resampled` `(resamples, seeds)`, NaN where a resample has no order.
     """
     seeds, of_mean = len(gaps), float(np.nanvar(resampled.mean(axis=1), ddof=1))
     if seeds == 1:

@@ -37,19 +37,13 @@ def spread(embeddings: np.ndarray) -> dict[str, float]:
 
     The effective rank is the exponential of the entropy of the singular values, scaled to sum to 1.
 
-    Raises:
-        ValueError: a single embedding, or one that is zero or not finite and has no direction.
-
     Source: https://arxiv.org/abs/2005.10242 (uniformity); https://ieeexplore.ieee.org/document/7098875 (rank).
     """
     embeddings = np.asarray(embeddings, dtype=np.float64)
     norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
     count = len(embeddings)
     if embeddings.ndim != 2 or count < 2 or not (np.isfinite(norms) & (norms > 0)).all():
-        raise ValueError(
-            f"Expected two or more embeddings (sentences, hidden), finite and none of them zero, got shape "
-            f"{embeddings.shape}. Look at those rows."
-        )
+        raise ValueError(f"Expected two or more finite embeddings other than zero, got shape {embeddings.shape}.")
     units = embeddings / norms
     total = np.square(units.sum(axis=0)).sum()  # sum of all cosines, including those of a sentence with itself
     shares = np.linalg.svd(units, compute_uv=False)

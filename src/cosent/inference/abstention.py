@@ -18,21 +18,14 @@ BLOCK = 512  # queries compared with all sentences at a time
 
 @dataclass(frozen=True)
 class AnswerRule:
-    """Answer if `best + lead * (best - second) >= threshold`, of the two highest cosines of a query.
-
-    Args:
-        precision: lower bound of the share of answers that are right, `CONFIDENCE` sure.
-        answered: share of the queries that had an answer and were given one.
-        queries: number of queries that it was fitted on, each with and without its answers in the pool.
-        pool: sentences that were searched. Among many more of them, a wrong one comes closer.
-    """
+    """Answer if `best + lead * (best - second) >= threshold`, of the two highest cosines of a query."""
 
     lead: float
     threshold: float
-    precision: float
-    answered: float
-    queries: int
-    pool: int
+    precision: float  # lower bound of the share of answers that are right, `CONFIDENCE` sure
+    answered: float  # share of the queries that had an answer and were given one
+    queries: int  # that it was fitted on, each with and without its answers in the pool
+    pool: int  # sentences that were searched: among many more of them, a wrong one comes closer
 
     def answers(self, best: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Whether each query is answered: bool of the shape of both arrays."""
@@ -42,10 +35,7 @@ class AnswerRule:
 def two_best(queries: np.ndarray, vectors: np.ndarray, hidden: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, ...]:
     """The two highest cosines of each query, and the row of the highest: three arrays of shape `(queries,)`.
 
-    Args:
-        queries, vectors: of length 1, float32 of shape `(queries, width)` and `(rows, width)`.
-        hidden: int64 of shape `(queries,)`, the group whose rows are not to be found.
-        group: int64 of shape `(rows,)`.
+    Rows whose `group` `(rows,)` is the `hidden` one of a query `(queries,)` are not found.
     """
     parts = []
     for start in range(0, len(queries), BLOCK):
@@ -55,8 +45,7 @@ def two_best(queries: np.ndarray, vectors: np.ndarray, hidden: np.ndarray, group
         best = np.take_along_axis(scores, rows[:, None], axis=1)[:, 0]
         np.put_along_axis(scores, rows[:, None], -1.0, axis=1)
         parts.append((best, scores.max(axis=1), rows))
-    best, second, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return best, second, rows
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -72,11 +61,7 @@ class SimulatedQueries:
 def simulate(encoder, corpus: Corpus, split: str, prompts: tuple[str, str], seed: int = 0) -> SimulatedQueries:
     """Asks for each sentence of a split that has a similar one, once with all of its group in the pool, once with none.
 
-    Without its whole group of synonyms, every answer to a query is wrong.
-
-    Args:
-        encoder: a bi-encoder.
-        prompts: in front of queries and of the sentences to find.
+    Without its whole group of synonyms, every answer to a query is wrong. Prompts are those of queries and sentences.
     """
     pool, known, _ = pool_and_relevance(corpus, split)
     first = np.repeat(known.queries, np.diff(known.starts))
@@ -97,9 +82,6 @@ def fit_rule(simulated: SimulatedQueries, precision: float) -> AnswerRule:
     """The rule that answers most queries among those whose precision is at least the one asked for.
 
     The bound is that of Clopper and Pearson, corrected for the number of rules tried (Bonferroni).
-
-    Raises:
-        InputError: no rule reaches it.
     """
     from scipy.stats import beta
 
@@ -115,8 +97,5 @@ def fit_rule(simulated: SimulatedQueries, precision: float) -> AnswerRule:
                 share = float((answered & simulated.right)[:half].mean())
                 rules.append(AnswerRule(lead, float(threshold), bound, share, half, simulated.pool))
     if not rules:
-        raise InputError(
-            f"--precision {precision:g} is not reached at any threshold on {half:,} queries. Lower it, or train the "
-            "model on more pairs."
-        )
+        raise InputError(f"--precision {precision:g} is not reached on {half:,} queries. Lower it, or train on more.")
     return max(rules, key=lambda rule: rule.answered)

@@ -1,14 +1,9 @@
-"""Arguments of the jobs that search, mine and run mteb, apart from what they load: their help needs no torch."""
+"""Arguments of the jobs that search and mine, apart from what they load: their help needs no torch."""
 
 from dataclasses import dataclass
 
-from cosent.cli import option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.cli import option, refuse_below_1, refuse_negative
 from cosent.errors import InputError
-
-TASKS = ("ATEC", "BQ", "LCQMC", "PAWSX", "STSB", "AFQMC", "QBQTC")  # of mteb, as are the others
-NLI_TASKS = ("Ocnli", "Cmnli")
-RERANKING_TASKS = ("T2Reranking", "MMarcoReranking", "CMedQAv1-reranking", "CMedQAv2-reranking")
-COUNTS = ("range_min", "neighbours", "random", "own")  # of pairs, from 0
 
 
 @dataclass
@@ -55,31 +50,7 @@ class PairArguments:
 
     def __post_init__(self):
         refuse_below_1(self, "range_max", "per_sentence")
-        refuse_negative(self, *(name for name in COUNTS if getattr(self, name) is not None))
-        least = self.range_min + self.per_sentence
-        if least > self.range_max:
-            raise InputError(
-                f"--range_min {self.range_min} and --per_sentence {self.per_sentence} need a --range_max of at least "
-                f"{least}, got {self.range_max}."
-            )
-
-
-@dataclass
-class MtebArguments:
-    """Chinese tasks of the MTEB leaderboard, run by mteb itself; pairs come from prepared corpora."""
-
-    mteb: list[str] | None = option(
-        None, f"bi_encoder: instead of --corpus, tasks of mteb: {', '.join(TASKS)}, or sts for all that are prepared; "
-        f"{', '.join(NLI_TASKS)}; either tower: {', '.join(RERANKING_TASKS)}, whose rows mteb reads from the Hub."
-    )  # fmt: skip
-    mteb_output: str = option("mteb", "Folder of mteb's result files.")
-
-    def __post_init__(self):
-        if self.mteb is None:
-            refuse_changed(self, ("mteb_output",), "--mteb sts")
-            return
-        names = {name.upper(): name for name in (*TASKS, *NLI_TASKS, *RERANKING_TASKS, "STS")}
-        self.mteb = list(dict.fromkeys(names.get(name.upper(), name) for name in self.mteb))
-        unknown = not set(self.mteb) <= set(names.values())
-        if unknown or ("STS" in self.mteb and len(self.mteb) > 1):
-            raise InputError(f"--mteb takes sts, or some of {', '.join(names.values())}, got {' '.join(self.mteb)}.")
+        counts = ("range_min", "neighbours", "random", "own")
+        refuse_negative(self, *(name for name in counts if getattr(self, name) is not None))
+        if self.range_max < (least := self.range_min + self.per_sentence):
+            raise InputError(f"--range_min and --per_sentence need a --range_max of at least {least}.")

@@ -1,7 +1,7 @@
-"""Compare sentences with this bundle, in Python or by `python run.py 怎么还款 如何还款`; `--vectors` prints embeddings.
+"""Compare sentences with this bundle, in Python or by `python run.py 怎么还款 如何还款`.
 
 bundle = Bundle("faq.onnx")
-scores = bundle.similarity(["怎么还款"], ["如何还款"])
+scores, vectors = bundle.similarity(["怎么还款"], ["如何还款"]), bundle.encode(["怎么还款"])
 bundle.probabilities(scores), bundle.similar(scores)
 
 Needs numpy, tokenizers, and onnxruntime or openvino. `cosent export` wrote this file.
@@ -52,9 +52,8 @@ class Bundle:
             batch = self.tokenizer.encode_batch([texts[row] for row in rows[start : start + batch_size]])
             columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
             names = self.settings["inputs"]
-            parts.append(
-                self.compute({name: np.array([getattr(one, columns[name]) for one in batch]) for name in names})
-            )
+            inputs = {name: np.array([getattr(one, columns[name]) for one in batch]) for name in names}
+            parts.append(self.compute(inputs))
         outputs = np.concatenate(parts)
         outputs[rows] = outputs.copy()
         return outputs
@@ -102,11 +101,7 @@ def compiled(file, precision):
 
 
 def main():
-    sentences, bundle = [word for word in sys.argv[1:] if word != "--vectors"], Bundle()
-    if "--vectors" in sys.argv:
-        for sentence, vector in zip(sentences, bundle.encode(sentences), strict=True):
-            print(json.dumps({"text": sentence, "vector": [round(float(x), 6) for x in vector]}, ensure_ascii=False))
-        return
+    sentences, bundle = sys.argv[1:], Bundle()
     if not sentences or len(sentences) % 2:
         sys.exit("Give sentences in pairs: python run.py 怎么还款 如何还款")
     first, second = sentences[::2], sentences[1::2]

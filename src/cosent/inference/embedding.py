@@ -27,15 +27,15 @@ def check_sentences(sentences: Collection[str]) -> None:
         raise InputError(f"Expected a list of sentences, got {type(sentences).__name__}. Pass a list.")
     for position, sentence in enumerate(sentences):
         if not isinstance(sentence, str):
-            raise InputError(f"Expected sentences as strings, got {sentence!r} ({type(sentence).__name__}) at position "
-                             f"{position}. Drop it, or convert it to text.")  # fmt: skip
+            kind = type(sentence).__name__
+            raise InputError(f"Expected sentences as strings, got {sentence!r} ({kind}) at position {position}.")
 
 
 def check_pairs(sentences1: Collection[str], sentences2: Collection[str]) -> None:
     """Refuses anything but two strings, or two lists of them of equal length."""
     if isinstance(sentences1, str) != isinstance(sentences2, str):
-        raise InputError(f"Expected two strings or two lists, got {type(sentences1).__name__} and "
-                         f"{type(sentences2).__name__}. Pass the same kind.")  # fmt: skip
+        kinds = f"{type(sentences1).__name__} and {type(sentences2).__name__}"
+        raise InputError(f"Expected two strings or two lists, got {kinds}. Pass the same kind.")
     check_sentences(sentences1)
     check_sentences(sentences2)
     if len(sentences1) != len(sentences2):
@@ -43,17 +43,10 @@ def check_pairs(sentences1: Collection[str], sentences2: Collection[str]) -> Non
 
 
 def check_finite(values: np.ndarray, first: int, of: str) -> None:
-    """Refuses NaN and infinite numbers in vectors or scores.
-
-    Args:
-        values: shape `(rows, ...)`.
-        first: number of the first row.
-        of: what has the rows, for the message.
-    """
+    """Refuses NaN and infinite numbers in vectors or scores `(rows, ...)`, whose first row has the number `first`."""
     wrong = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
     if len(wrong):
-        raise InputError(f"{of}: the model returns nan or inf for text {first + int(wrong[0]) + 1}. Compute in "
-                         "float32, or leave the text out.")  # fmt: skip
+        raise InputError(f"{of}: the model returns nan or inf for text {first + int(wrong[0]) + 1}. Use float32.")
 
 
 def batch_tokens(device: torch.device) -> int:
@@ -63,13 +56,7 @@ def batch_tokens(device: torch.device) -> int:
 def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tuple[int, int]]:
     """Splits sequences, longest first, into batches of at most `batch_size` sequences and `tokens` with padding.
 
-    A sequence longer than `tokens` becomes its own batch.
-
-    Args:
-        lengths: shape `(sequences,)`, tokens of each, descending.
-
-    Raises:
-        InputError: a `batch_size` below 1.
+    `lengths` `(sequences,)` are descending; a sequence longer than `tokens` becomes its own batch.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
@@ -83,25 +70,18 @@ def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tupl
 
 @dataclass(frozen=True)
 class TokenizedSentences:
-    """Sentences as one flat array of token ids.
+    """Sentences as one flat array of token ids."""
 
-    Args:
-        ids: shape `(tokens in all,)`, int64, sentence after sentence, longest first.
-        lengths: shape `(sentences,)`, tokens of each, descending.
-        order: shape `(sentences,)`, the index of each among the given sentences.
-        truncated: shape `(sentences,)`, by given sentence, whether it was cut to the encoder's `max_length`.
-    """
-
-    ids: np.ndarray
-    lengths: np.ndarray
-    order: np.ndarray
-    truncated: np.ndarray
+    ids: np.ndarray  # int64 (tokens in all,), sentence after sentence, longest first
+    lengths: np.ndarray  # (sentences,), tokens of each, descending
+    order: np.ndarray  # (sentences,), the index of each among the given sentences
+    truncated: np.ndarray  # (sentences,), by given sentence, whether it was cut to the encoder's `max_length`
 
 
 def embed(
     encoder: nn.Module,
     sentences: list[str],
-    batch_size: int,
+    batch_size: int = 512,
     normalize: bool = False,
     progress: Callable[[int], None] | None = None,
     prefix: Prefix = NO_PREFIX,
@@ -110,7 +90,6 @@ def embed(
 
     Args:
         encoder: an `Embedder`; its mode (train or eval) is restored.
-        sentences: any number of sentences in any order.
         batch_size: most sentences per forward pass, which also has at most `BATCH_TOKENS` tokens.
         normalize: scale every vector to length 1.
         progress: called after each batch with the number of completed `sentences`, repeated ones included.
@@ -163,14 +142,10 @@ def embed_each(
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
 
 
-LONG_TEXTS = ("truncate", "mean", "best")  # what becomes of texts that are longer than `max_length`
-
-
 def windows(encoder: nn.Module, sentences: list[str], prefix: Prefix = NO_PREFIX) -> tuple[list[str], np.ndarray]:
     """Cuts sentences of more than `max_length` tokens into windows that overlap by half; others are one window.
 
-    Returns:
-        The windows in order, and the number of the sentence that each is of, int64 of shape `(windows,)`.
+    Returns the windows in order, and the number of the sentence that each is of, int64 of shape `(windows,)`.
     """
     room = encoder.max_length - (encoder.count_tokens(prefix.text) if prefix.text else 0)
     special = encoder.tokenizer.num_special_tokens_to_add()
@@ -250,11 +225,7 @@ def embed_tokens(
 
 
 def quantized(encoder: nn.Module) -> nn.Module:
-    """Returns a copy of an encoder for the CPU with int8 linear layers: weights by output channel, inputs as they come.
-
-    Raises:
-        InputError: the encoder is on another device.
-    """
+    """A copy of an encoder for the CPU with int8 linear layers: weights by output channel, inputs as they come."""
     if encoder.device.type != "cpu":
         raise InputError(f"int8 is for the CPU, got an encoder on {encoder.device}. Use bfloat16 there.")
     scheme = {nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig}
@@ -271,20 +242,9 @@ def score_pairs(
     progress: Callable[[int], None] | None = None,
     prefixes: Prefixes = NO_PREFIXES,
 ) -> tuple[np.ndarray, int]:
-    """Scores pairs in evaluation mode, in batches of similar length.
+    """Scores pairs in evaluation mode, in batches of similar length; the arguments are those of `embed`.
 
-    Args:
-        encoder: a `CrossEncoder`; its mode (train or eval) is restored.
-        sentences1, sentences2: the sentences of each pair.
-        batch_size: most pairs per forward pass, which also has at most `BATCH_TOKENS` tokens.
-        progress: called after each batch with its number of pairs.
-        prefixes: the prompts in front of both sides.
-
-    Returns:
-        float32 array of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
-
-    Raises:
-        InputError: a pair has no tokens.
+    Returns float32 scores of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
     """
     scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
     with evaluating(encoder):
@@ -322,24 +282,22 @@ def score_tokens(
     return restored
 
 
-def score(model, rows, batch_size: int, prompts: tuple[str, str]) -> np.ndarray:
+def score(model, rows, prompts: tuple[str, str]) -> np.ndarray:
     """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
 
     def own(part: slice) -> np.ndarray:
         sentences = (rows[name][:][part] for name in ("sentence1", "sentence2"))
-        return model.similarity(*sentences, batch_size, show_progress_bar=rank() == 0, prompt=prompts)
+        return model.similarity(*sentences, show_progress_bar=rank() == 0, prompt=prompts)
 
     return shared(own, len(rows["sentence1"]))
 
 
-def embed_pool(model, pool: list[str], batch_size: int, prompts: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of length 1 of sentences as queries and as documents, the same ones if the prompts are."""
-    options = {"batch_size": batch_size, "normalize": True, "show_progress_bar": rank() == 0}
-    sides = {
-        text: shared(lambda part, text=text: model.encode(pool[part], prompt=text, **options), len(pool))
-        for text in dict.fromkeys(prompts)
-    }
-    return sides[prompts[0]], sides[prompts[1]]
+def embed_shared(model, texts: list[str], prompt: str) -> np.ndarray:
+    """Vectors of length 1 of sentences behind a prompt, float32 of shape `(texts, width)`; processes share them out."""
+    options = {"normalize": True, "show_progress_bar": rank() == 0, "prompt": prompt}
+    vectors = shared(lambda part: model.encode(texts[part], **options), len(texts))
+    check_finite(vectors, 0, "search")
+    return vectors
 
 
 def shared(compute: Callable[[slice], np.ndarray], rows: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from itertools import islice, pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,13 +25,14 @@ from cosent.errors import InputError
 from cosent.inference.arguments import IndexArguments
 from cosent.inference.embedding import windows
 from cosent.inference.neighbours import Vectors, approximate, nearest
-from cosent.inference.vectors import VectorSet, fingerprint, open_vectors
+from cosent.inference.vectors import fingerprint, open_vectors
 
 if TYPE_CHECKING:
     from cosent.models.bi_encoder import Embedder, TextModel
 
 logger = logging.getLogger(__name__)
 
+CANDIDATES = 50  # nearest sentences that a reranker reads
 LENGTHS = 1000  # vectors whose length is checked
 RANK_OFFSET, FUSED = 60, 100  # of reciprocal rank fusion; sentences of each list that are fused
 TERM = re.compile(r"[a-z0-9]+|[^\W_]")  # a word or code of Latin letters and digits, or a single character
@@ -39,18 +40,12 @@ TERM = re.compile(r"[a-z0-9]+|[^\W_]")  # a word or code of Latin letters and di
 
 @dataclass(frozen=True)
 class Hit:
-    """A sentence that was found.
+    """A sentence that was found."""
 
-    Args:
-        row: its place in the index from 0.
-        cosine: with the query.
-        rerank: score of the model that reranked; None without one.
-    """
-
-    row: int
+    row: int  # in the index, from 0
     sentence: str
     cosine: float
-    rerank: float | None = None
+    rerank: float | None = None  # score of the model that reranked
 
     @property
     def score(self) -> float:
@@ -75,6 +70,7 @@ class Index:
         self.faiss_folder, self.key, self.name = faiss_folder, key, name
         self.owner: np.ndarray | None = None  # the sentence of each vector, if there are more vectors than sentences
         self.find: Callable = lambda queries, k: nearest(queries, vectors, k)
+        self.bm25: Any = None
 
     @classmethod
     def open(cls, path: str | Path, encoder: "Embedder") -> "Index":
@@ -84,19 +80,19 @@ class Index:
             InputError: vectors of another model, of other lengths than 1, or not complete; sentences that have changed.
         """
         vectors = open_vectors(path, fingerprint(encoder))
-        check_lengths(path, vectors)
-        key = sha256(repr(vectors.manifests).encode()).hexdigest()[:16]
-        prompt = vectors.manifests[0].prefix.text
+        rows = np.linspace(0, len(vectors) - 1, min(LENGTHS, len(vectors))).astype(np.int64)
+        lengths = np.linalg.norm(vectors[rows], axis=1)
+        wrong = np.flatnonzero(~((np.abs(lengths - 1) <= 0.001) | (lengths == 0)))  # NaN too; 0: without tokens
+        if len(wrong):
+            raise InputError(f"{path}: row {rows[wrong[0]]} from 0 is a vector of length {lengths[wrong[0]]:.4g}, "
+                             "expected 1. Encode the sentences again with --normalize.")  # fmt: skip
+        key, prompt = sha256(repr(vectors.manifests).encode()).hexdigest()[:16], vectors.manifests[0].prefix.text
         return cls(encoder, vectors, vectors.sentences(), prompt, vectors.files[0].parent, key,
                    Path(path).resolve().name)  # fmt: skip
 
     @classmethod
     def of(cls, sentences: Sequence[str], encoder: "Embedder", embed: Callable | None = None) -> "Index":
-        """An index of sentences.
-
-        Args:
-            embed: `growing_vectors`, which caches vectors; default: they are computed, and not kept.
-        """
+        """An index of sentences; `embed`, as `growing_vectors`, caches their vectors."""
         if not sentences:
             raise InputError("There is no sentence to find. Give at least one.")
         prompt = encoder.prompts.for_search()[1]
@@ -120,34 +116,25 @@ class Index:
         self.find = approximate(self.vectors, kind, self.faiss_folder, self.key, self.name).nearest
 
     def embed(self, queries: Sequence[str], prompt: str | None = None) -> np.ndarray:
-        """Unit vectors of queries, float32 of shape `(queries, width)`.
+        """Unit vectors of queries, float32 of shape `(queries, width)`; an empty query is an error.
 
         Args:
             prompt: text in front of every query; default: the model's prompt called `query`, or its default prompt.
-
-        Raises:
-            InputError: an empty query.
         """
-        empty = [number for number, query in enumerate(queries, start=1) if not query.strip()]
-        if empty:
-            raise InputError(f"Query {empty[0]} of {len(queries)} is empty. Leave it out.")
+        for number, query in enumerate(queries, start=1):
+            if not query.strip():
+                raise InputError(f"Query {number} of {len(queries)} is empty. Leave it out.")
         if prompt is None:
             prompt, documents = self.encoder.prompts.for_search()
             if documents != self.prompt:
                 logger.warning(
-                    "The sentences were embedded with %s, but the model's prompt for them is %r. Encode them with "
-                    "--prompt_name document, or pass --prompt for the queries.",
-                    f"the prompt {self.prompt!r}" if self.prompt else "no prompt",
-                    documents,
-                )
+                    "The sentences were embedded with the prompt %r, but the model's prompt for them is %r. Encode "
+                    "them with --prompt_name document, or pass --prompt for the queries.", self.prompt, documents,
+                )  # fmt: skip
         return self.encoder.encode(list(queries), normalize=True, prompt=prompt)
 
     def nearest(self, vectors: np.ndarray, top: int) -> list[list[Hit]]:
-        """The `top` sentences with the highest cosines for each vector of a query, best first.
-
-        Raises:
-            InputError: more than there are.
-        """
+        """The `top` sentences with the highest cosines for each vector of a query, best first."""
         if not 1 <= top <= len(self):
             raise InputError(f"Expected 1 to {len(self)} sentences to find, as many as there are, got {top}.")
         depth = top if self.owner is None else min(len(self.owner), top * int(np.bincount(self.owner).max()))
@@ -161,7 +148,7 @@ class Index:
         return found
 
     def use_bm25(self) -> None:
-        """Makes `fused` available: counts the characters, pairs of characters and words of all sentences."""
+        """Fuses with BM25 from now on: counts the characters, pairs of characters and words of all sentences."""
         if self.owner is not None:
             raise InputError("--hybrid counts the words of whole texts. Give --long_texts mean or truncate.")
         try:
@@ -187,23 +174,18 @@ class Index:
                 for rank, row in enumerate(rows, start=1):
                     points[row] += 1 / (RANK_OFFSET + rank)
             rows = [row for row, _ in points.most_common(top)]
-            cosines = self.vectors[rows] @ vector
-            fused.append(
-                [Hit(row, self.sentences[row], float(cosine)) for row, cosine in zip(rows, cosines, strict=True)]
-            )
+            cosines = (self.vectors[rows] @ vector).tolist()
+            fused.append([Hit(row, self.sentences[row], cosine) for row, cosine in zip(rows, cosines, strict=True)])
         return fused
 
     def search(
         self, queries: Sequence[str], top: int = 10, prompt: str | None = None, reranker: "TextModel | None" = None,
-        candidates: int = 50,
+        candidates: int = CANDIDATES,
     ) -> list[list[Hit]]:  # fmt: skip
-        """The sentences that fit each query best, best first.
-
-        Args:
-            prompt: see `embed`.
-            reranker: reads each query together with its `candidates` nearest sentences, and orders them.
-        """
-        hits = self.nearest(self.embed(queries, prompt), top if reranker is None else max(top, candidates))
+        """The sentences that fit each query best, best first; a reranker orders the `candidates` nearest ones."""
+        vectors = self.embed(queries, prompt)
+        depth = top if reranker is None else max(top, min(candidates, len(self)))
+        hits = self.nearest(vectors, depth) if self.bm25 is None else self.fused(queries, vectors, depth)
         return hits if reranker is None else [some[:top] for some in reranked(reranker, queries, hits)]
 
 
@@ -224,28 +206,8 @@ def reranked(reranker: "TextModel", queries: Sequence[str], hits: list[list[Hit]
     return [sorted(some, key=attrgetter("rerank"), reverse=True) for some in scored]
 
 
-def check_lengths(path: str | Path, vectors: VectorSet) -> None:
-    """Refuses vectors whose dot product is no cosine; zeros, of a sentence without tokens, are none either way.
-
-    Raises:
-        InputError: a length other than 1, or a vector that is not finite, in a sample.
-    """
-    rows = np.linspace(0, len(vectors) - 1, min(LENGTHS, len(vectors))).astype(np.int64)
-    lengths = np.linalg.norm(vectors[rows], axis=1)
-    wrong = np.flatnonzero(~((np.abs(lengths - 1) <= 0.001) | (lengths == 0)))  # NaN too
-    if len(wrong):
-        raise InputError(
-            f"{path}: row {rows[wrong[0]]} from 0 is a vector of length {lengths[wrong[0]]:.4g}, expected 1. Encode "
-            "the sentences again with --normalize."
-        )
-
-
 def open_index(args: IndexArguments, encoder: "Embedder", embed: Callable) -> Index:
-    """The index of `--index` or `--text`.
-
-    Args:
-        embed: `growing_vectors`, which caches the vectors of `--text`.
-    """
+    """The index of `--index` or `--text`, whose vectors `embed` caches."""
     if args.index is not None:
         return Index.open(args.index, encoder)
     return Index.of(list(read_texts(args.text or [])), encoder, embed)

@@ -7,7 +7,7 @@ several processes and without a pair that is labelled already.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,25 +37,15 @@ Pairs = tuple[np.ndarray, np.ndarray]  # places of the first and second sentence
 
 @dataclass(frozen=True)
 class Pool:
-    """Distinct sentences, and the labelled pairs of a train split by their places.
+    """Distinct sentences, and the labelled pairs of a train split by their places."""
 
-    Args:
-        texts: distinct sentences. Pairs are made of the first `size`; the others belong to labelled pairs, but a
-            validation or test split has them too.
-        size: see `texts`.
-        forms: int64 of shape `(texts,)`, equal for sentences that differ only in punctuation, spaces and case.
-        first, second: int64 of shape `(labelled pairs,)`, places of the two different sentences of each pair, once.
-        labels: float32 of shape `(labelled pairs,)`.
-        left_out: reason -> number of sentences or labelled pairs.
-    """
-
-    texts: list[str]
+    texts: list[str]  # pairs are made of the first `size`; a held-out split has the others too
     size: int
-    forms: np.ndarray
-    first: np.ndarray
+    forms: np.ndarray  # int64 (texts,), equal for sentences that differ only in punctuation, spaces and case
+    first: np.ndarray  # int64 (labelled pairs,), places of the two different sentences of each pair, once
     second: np.ndarray
-    labels: np.ndarray
-    left_out: Counter
+    labels: np.ndarray  # float32 (labelled pairs,)
+    left_out: Counter  # reason -> number of sentences or labelled pairs
 
     def keys(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """A number for each unordered pair; shape of `first`."""
@@ -63,12 +53,8 @@ class Pool:
 
     def known(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Whether the corpus labels a pair, or its sentences are the same but for their form; shape of `first`."""
-        return (self.forms[first] == self.forms[second]) | np.isin(self.keys(first, second), self.labelled)
-
-    @cached_property
-    def labelled(self) -> np.ndarray:
-        """Keys of the labelled pairs."""
-        return self.keys(self.first, self.second)
+        labelled = np.isin(self.keys(first, second), self.keys(self.first, self.second))
+        return labelled | (self.forms[first] == self.forms[second])
 
     def most_known(self) -> int:
         """Upper bound of the sentences of the pool that form a known pair with the same sentence."""
@@ -95,10 +81,7 @@ def read_pool(corpus: Corpus, lines: Iterable[str]) -> Pool:
     texts = [text for text in every if form_of(text) not in held_out]
     size = len(texts)
     if size < 2:
-        raise InputError(
-            f"{corpus.folder} train has {len(own)} sentences, and all but {size} are in its other splits too. Add "
-            "sentences with --text."
-        )
+        raise InputError(f"{corpus.folder} train has {size} sentences that no other split has. Add some by --text.")
     texts += [text for text in own if form_of(text) in held_out]
     place = {text: index for index, text in enumerate(texts)}
     numbers: dict[str, int] = {}
@@ -135,14 +118,12 @@ class Ranks:
 
 
 def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.ndarray, left_out: Counter) -> Pairs:
-    """Pairs of a sentence with its neighbours, none that is known, each once.
-
-    Processes that were launched together share out the sentences.
+    """Pairs of a sentence with its neighbours, none that is known, each once; processes share out the sentences.
 
     Args:
         vectors: unit vectors of the pool, float32 of shape `(pool.size, width)`.
         similar: bool of shape `(labelled pairs,)`, which of them are similar.
-        left_out: reason -> number of neighbours, to count in.
+        left_out: counts the neighbours that were left out, by reason.
     """
     limits = None if ranks.margin is None else lowest_similar(pool, vectors, similar) - ranks.margin
     k, last = min(ranks.range_max + pool.most_known(), pool.size - 1), ranks.range_min + ranks.per_sentence
@@ -151,10 +132,9 @@ def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.n
         queries = np.arange(start, min(start + QUERIES, pool.size))
         rows, scores = nearest(vectors[queries], vectors, k, queries)
         kept = rows >= 0  # (queries, k)
+        known = pool.known(np.broadcast_to(queries[:, None], rows.shape), rows)
         leave_out = {
-            "neighbour that is labelled or the same sentence": pool.known(
-                np.broadcast_to(queries[:, None], rows.shape), rows
-            ),
+            "neighbour that is labelled or the same sentence": known,
             "neighbour within the margin": False if limits is None else scores > limits[queries, None],
             "neighbour above the highest cosine": False if ranks.max_score is None else scores > ranks.max_score,
         }
@@ -190,7 +170,7 @@ def lowest_similar(pool: Pool, vectors: np.ndarray, similar: np.ndarray) -> np.n
 
 
 def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Cosines of pairs of rows of unit vectors, float32 of shape `(pairs,)`."""
+    """Cosines of pairs of rows of unit vectors, which may be a memory map, float32 of shape `(pairs,)`."""
     scores = np.empty(len(first), np.float32)
     for start in range(0, len(first), PAIRS):
         part = slice(start, start + PAIRS)
@@ -211,10 +191,7 @@ def random_pairs(pool: Pool, count: int, taken: Pairs, rng: np.random.Generator)
         once = np.sort(np.unique(pool.keys(first, second), return_index=True)[1])
         first, second = first[once], second[once]
     if len(first) < count:
-        raise InputError(
-            f"--random {count}: only {len(first)} such pairs were found among {pool.size} sentences that are neither "
-            "labelled nor taken. Lower it, or add sentences with --text."
-        )
+        raise InputError(f"--random {count}: only {len(first)} new pairs were found. Lower it, or add --text.")
     return first[:count], second[:count]
 
 
@@ -227,17 +204,11 @@ def some_of(pairs: Pairs, count: int | None, rng: np.random.Generator) -> np.nda
 
 @dataclass(frozen=True)
 class Judged:
-    """Scores of pairs by one model.
+    """Scores of pairs by one model."""
 
-    Args:
-        scores: cosines or logits, float32 of shape `(pairs,)`.
-        is_cosine: which of the two.
-        model: its name and hash, for the manifest.
-    """
-
-    scores: np.ndarray
+    scores: np.ndarray  # cosines or logits, float32 (pairs,)
     is_cosine: bool
-    model: dict[str, str]
+    model: dict[str, str]  # its name and hash, for the manifest
 
 
 def judge(path: str, texts: list[str], first: np.ndarray, second: np.ndarray, device: str, cache: Path) -> Judged:
@@ -276,12 +247,7 @@ def teacher_labels(judged: list[Judged]) -> tuple[np.ndarray, float, float, str]
 def write_corpus(
     folder: Path, manifest: Manifest, texts: list[str], splits: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
 ) -> None:
-    """Writes a prepared corpus whose folder is complete or absent.
-
-    Args:
-        manifest: its `splits` are completed by what is known of every prepared split.
-        splits: by name: places of the first and second sentences in `texts`, and labels.
-    """
+    """Writes a prepared corpus whose folder is complete or absent; `splits` have places in `texts`, and labels."""
     with writing(folder), complete_folder(folder) as partial_folder:
         for name, (first, second, labels) in splits.items():
             file = partial_folder / f"{name}.parquet"
@@ -297,8 +263,8 @@ def write_corpus(
 def histogram(labels: np.ndarray) -> dict[str, int]:
     """Number of pairs by label, or by range of labels."""
     values, counts = np.unique(labels, return_counts=True)
-    if len(values) <= BINS:
-        return {f"{value:g}": int(count) for value, count in zip(values, counts, strict=True)}
-    counts, edges = np.histogram(labels, BINS)
-    ranges = zip(edges[:-1], edges[1:], strict=True)
-    return {f"{low:.3g} to {high:.3g}": int(count) for (low, high), count in zip(ranges, counts, strict=True)}
+    names = [f"{value:g}" for value in values]
+    if len(values) > BINS:
+        counts, edges = np.histogram(labels, BINS)
+        names = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
+    return dict(zip(names, counts.tolist(), strict=True))

@@ -19,7 +19,6 @@ from tqdm.auto import tqdm
 
 from cosent.errors import InputError, partial_file, writing
 from cosent.evaluation.retrieval import DEPTH, Relevance, retrieval_metrics
-from cosent.inference.embedding import check_finite, embed_pool, score
 from cosent.inference.vectors import VectorSet
 
 logger = logging.getLogger(__name__)
@@ -28,7 +27,6 @@ QUERIES, ROWS = 1024, 2048  # of a block of scores: 8 MB, which stay in the cach
 LARGEST = 524288  # rows of a block for few queries
 GROUP = 64  # scores whose highest is compared first; divides ROWS and LARGEST
 
-KINDS = ("auto", "hnsw", "ivf", "int8")  # of approximate search
 RESCORED = 4  # times as many neighbours by int8 vectors as are asked for are scored again with the vectors themselves
 LARGE = 1_000_000  # rows above which `auto` takes ivf, which is built in a fraction of the time
 PER_LIST, READ_SHARE = 40, 32  # of IVF: training rows of a list; one list in so many is read
@@ -55,11 +53,10 @@ def nearest(
         smaller row comes first. Row -1 with score -inf where fewer than `k` dot products are finite.
     """
     if queries.ndim != 2 or queries.shape[1] != vectors.shape[1]:
-        raise InputError(f"Expected queries and vectors of equal width, got shapes {queries.shape} and "
-                         f"{vectors.shape}. Encode both with the same model.")  # fmt: skip
+        raise InputError(f"Queries and vectors differ in width: {queries.shape} and {vectors.shape}. Use one model.")
     available = len(vectors) - (exclude is not None)
     if not 1 <= k <= available:
-        raise InputError(f"Expected 1 to {available} neighbours, as many as there are, got {k}. Lower it.")
+        raise InputError(f"Expected 1 to {available} neighbours, got {k}.")
     rows, scores = np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32)
     for start in range(0, len(queries), QUERIES):
         part = slice(start, start + QUERIES)
@@ -70,7 +67,7 @@ def nearest(
 def search_part(
     queries: np.ndarray, vectors: Vectors, rows: np.ndarray, scores: np.ndarray, exclude: np.ndarray | None
 ) -> None:
-    """As `nearest`, for at most `QUERIES` queries, into the views `rows` and `scores`, which hold no neighbours yet."""
+    """As `nearest`, for at most `QUERIES` queries, into the views `rows` and `scores`."""
     k, length = rows.shape[1], min(LARGEST, ROWS * QUERIES // len(queries)) // GROUP * GROUP
     products = np.empty((len(queries), length), np.float32)
     for start, block in blocks(vectors, length):
@@ -127,12 +124,9 @@ def above(products: np.ndarray, highest: np.ndarray, bounds: np.ndarray) -> tupl
 def merge(
     rows: np.ndarray, scores: np.ndarray, query: np.ndarray, new_rows: np.ndarray, new_scores: np.ndarray
 ) -> None:
-    """Merges new candidates into the best `k` of each query.
+    """Merges new candidates into `rows` and `scores` `(queries, k)`, the best so far, in place.
 
-    Args:
-        rows, scores: the best so far, of shape `(queries, k)`, best first; changed in place.
-        query, new_rows, new_scores: the candidates, of shape `(candidates,)`, sorted by query and then by row; all rows
-            are greater than those seen before.
+    Candidates `(candidates,)` are sorted by query and then by row; all rows are greater than those seen before.
     """
     k, count = rows.shape[1], np.bincount(query, minlength=len(rows))
     changed = np.flatnonzero(count)
@@ -175,29 +169,21 @@ def blocks(vectors: Vectors, rows: int, first: int = 0) -> Iterator[tuple[int, n
 
 
 class Approximate:
-    """An index of faiss that answers as `nearest` does.
-
-    Args:
-        vectors: of an index that holds them in int8: the neighbours that it finds are scored again with these.
-    """
+    """An index of faiss; the neighbours of one in int8 are scored again with `vectors` themselves."""
 
     def __init__(self, index: Any, vectors: Vectors | None = None):
         self.index, self.vectors = index, vectors
 
-    def nearest(self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `nearest` of the exact search; row -1 and score -inf where fewer than `k` neighbours were found."""
-        wanted = k + (exclude is not None)
+        queries = np.ascontiguousarray(queries)
         if self.vectors is None:
-            scores, rows = self.index.search(np.ascontiguousarray(queries), wanted)
-        else:
-            _, rows = self.index.search(np.ascontiguousarray(queries), min(RESCORED * wanted, len(self.vectors)))
-            scores = np.stack([self.vectors[some] @ query for some, query in zip(rows, queries, strict=True)])
-            order = np.argsort(-scores, axis=1, kind="stable")[:, :wanted]
-            rows, scores = (np.take_along_axis(of, order, axis=1) for of in (rows, scores))
-        scores[rows < 0] = -np.inf
-        if exclude is None:
+            scores, rows = self.index.search(queries, k)
+            scores[rows < 0] = -np.inf
             return rows, scores
-        order = np.argsort(rows == exclude[:, None], axis=1, kind="stable")[:, :k]  # the excluded one comes last
+        _, rows = self.index.search(queries, min(RESCORED * k, len(self.vectors)))
+        scores = np.stack([self.vectors[some] @ query for some, query in zip(rows, queries, strict=True)])
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
@@ -208,7 +194,7 @@ def approximate(
 
     Args:
         vectors: unit vectors, float32 of shape `(rows, width)`.
-        kind: one of `KINDS`.
+        kind: `hnsw`, `ivf`, `int8`, or `auto`.
         folder: None keeps the index in memory.
         key: hash of all that the vectors depend on.
         name: what the vectors are called; earlier indexes of that name, with another key, are removed.
@@ -216,20 +202,19 @@ def approximate(
     try:
         import faiss
     except ImportError as error:
-        raise InputError("--faiss needs faiss, which is not installed. Run pip install -e '.[faiss]', or leave the "
-                         "flag out: the exact search needs nothing.") from error  # fmt: skip
+        raise InputError("--faiss needs faiss. Run pip install -e '.[faiss]', or leave the flag out.") from error
     kind = kind if kind != "auto" else "hnsw" if len(vectors) <= LARGE else "ivf"
-    about = f"faiss {kind} of {len(vectors):,} vectors"
+    about, originals = f"faiss {kind} of {len(vectors):,} vectors", vectors if kind == "int8" else None
     file = None if folder is None else folder / f"{f'{name}.' if name else ''}{key}.{kind}.faiss"
     if file is not None and file.is_file():
         index = faiss.read_index(str(file))
         if (index.ntotal, index.d) == vectors.shape:
             logger.info("%s, read from %s", about, file)
-            return Approximate(index, vectors if kind == "int8" else None)
+            return Approximate(index, originals)
     start = time.perf_counter()
-    found = Approximate(build(vectors, kind), vectors if kind == "int8" else None)
-    logger.info("%s, built in %.0f s: recall@%d %.3f of the exact search", about, time.perf_counter() - start,
-                RECALL_AT, recall(found, vectors))  # fmt: skip
+    found = Approximate(build(vectors, kind), originals)
+    seconds, share = time.perf_counter() - start, recall(found, vectors)
+    logger.info("%s, built in %.0f s: recall@%d %.3f of the exact search", about, seconds, RECALL_AT, share)
     if file is not None:
         with writing(file), partial_file(file) as partial:
             faiss.write_index(found.index, str(partial))
@@ -266,7 +251,7 @@ def recall(found: Approximate, vectors: Vectors) -> float:
     if depth == 0:
         return 1.0
     exact, _ = nearest(queries, vectors, depth, rows)
-    close, _ = found.nearest(queries, depth, rows)
+    close, _ = found.nearest(queries, depth + 1)
     return float((exact[:, :, None] == close[:, None, :]).any(axis=2).mean())
 
 
@@ -280,32 +265,6 @@ def found_by_vectors(queries: np.ndarray, documents: np.ndarray, relevance: Rele
     depth = min(DEPTH, len(documents) - 1)
     rows, _ = nearest(queries[relevance.queries], documents, depth, exclude=relevance.queries)
     return retrieval_metrics(rows, relevance)
-
-
-def found(
-    model, queries: list[str], documents: list[str], depth: int, batch_size: int, prompts: tuple[str, str]
-) -> np.ndarray:
-    """The nearest documents of each query by a bi-encoder, best first: int64 of shape `(queries, depth)` at most."""
-    sides = [
-        embed_pool(model, texts, batch_size, (prompt, prompt))[0]
-        for texts, prompt in zip((queries, documents), prompts, strict=True)
-    ]
-    return nearest(*sides, min(depth, len(documents)))[0]
-
-
-def reordered(
-    model, queries: list[str], documents: list[str], rows: np.ndarray, batch_size: int, prompts: tuple[str, str]
-) -> np.ndarray:
-    """`rows` `(queries, depth)` of documents in the order of a model's scores, highest first; equal ones stay."""
-    kept = rows >= 0
-    pairs = {
-        "sentence1": [queries[query] for query in np.nonzero(kept)[0]],
-        "sentence2": [documents[row] for row in rows[kept]],
-    }
-    scores = np.full(rows.shape, -np.inf)
-    scores[kept] = score(model, pairs, batch_size, prompts)
-    check_finite(scores[kept], 0, "reranking")
-    return np.take_along_axis(rows, np.argsort(-scores, axis=1, kind="stable"), axis=1)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ from torch import nn
 
 from cosent import __version__
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
-from cosent.data.files import SENTENCE, format_of, open_parquet, open_table, stem_of, table_writer
+from cosent.data.files import SENTENCE, format_of, open_table, stem_of
 from cosent.data.manifest import sha256_of_file
 from cosent.data.pairs import NO_PREFIX, Prefix
 from cosent.errors import InputError, partial_file, write_atomically, writing
@@ -37,48 +37,26 @@ SAME = ("model_sha256", "prefix", "dim", "normalize", "dtype", "int8")  # in eve
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """What all shards of a set have in common.
-
-    Args:
-        model: folder or Hub id, as given.
-        model_sha256: `fingerprint` of the model, which is the same wherever its folder is.
-        dim: width of a vector.
-        prefix: the prompt in front of every sentence.
-        text_column: column of the sentences; None to let `open_table` find it.
-        kept: columns that are kept in `rows_path`, row for row.
-        normalize, dtype, int8: how the vectors are computed.
-        shards: files of the whole set.
-    """
+    """What all shards of a set have in common: the model, its `fingerprint`, and how it reads and computes."""
 
     model: str
     model_sha256: str
     dim: int
     prefix: Prefix = NO_PREFIX
-    batch_size: int = 512
     normalize: bool = False
-    text_column: str | None = None
-    kept: tuple[str, ...] = ()
-    keep_empty_lines: bool = False
+    text_column: str | None = None  # None to let `open_table` find it
     dtype: str = "float32"
     int8: bool = False
-    shards: int = 1
+    shards: int = 1  # files of the whole set
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorManifest(ShardSettings):
-    """Contents of `vectors.npy.json`, next to `vectors.npy`: how it was encoded, and from what.
-
-    Args:
-        rows: of the vectors.
-        sample_sha256: `sample_hash` of the vectors.
-        input: file of the sentences, relative to the folder of the vectors.
-        input_sha256: hash of that file before it was read.
-        version: of this package.
-    """
+    """Contents of `vectors.npy.json`, next to `vectors.npy`: how it was encoded, and from what."""
 
     rows: int = 0
-    sample_sha256: str = ""
-    input: str
+    sample_sha256: str = ""  # `sample_hash` of the vectors
+    input: str  # file of the sentences, relative to the folder of the vectors
     input_sha256: str
     version: str = __version__
 
@@ -88,16 +66,11 @@ class VectorManifest(ShardSettings):
         path = manifest_path(vectors)
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**values | {"prefix": Prefix(*values["prefix"]), "kept": tuple(values["kept"])})
+            return cls(**values | {"prefix": Prefix(*values["prefix"])})
         except FileNotFoundError as error:
-            raise InputError(
-                f"{vectors} has no {path.name} next to it, so its model and sentences are unknown. Move both files "
-                "together, or run `cosent encode` with --overwrite."
-            ) from error
+            raise InputError(f"{vectors} has no {path.name} next to it. Move both files, or encode again.") from error
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{path} is no manifest of `cosent encode` ({type(error).__name__}: {error}). Encode again."
-            ) from error
+            raise InputError(f"{path} is no manifest of `cosent encode`: {error!r}. Encode again.") from error
 
     def save(self, vectors: Path) -> None:
         with writing(manifest_path(vectors)):
@@ -106,11 +79,6 @@ class VectorManifest(ShardSettings):
 
 def manifest_path(vectors: Path) -> Path:
     return vectors.with_name(f"{vectors.name}.json")
-
-
-def rows_path(vectors: Path) -> Path:
-    """File of the kept columns: `vectors.rows.parquet` next to `vectors.npy`."""
-    return vectors.with_suffix(".rows.parquet")
 
 
 def fingerprint(model: nn.Module, texts: Iterable[str] = ()) -> str:
@@ -137,16 +105,11 @@ class VectorSet:
 
     `vectors[1000:2000]` is float32 of shape `(1000, dim)`, a view if all of it lies in one file. A list of row numbers
     gives those rows.
-
-    Args:
-        files: in the order of the rows, that of their names.
-        manifests: of each file.
-        parts: the memory-mapped vectors of each file.
     """
 
-    files: list[Path]
+    files: list[Path]  # in the order of the rows, that of their names
     manifests: list[VectorManifest]
-    parts: list[np.ndarray]
+    parts: list[np.ndarray]  # memory-mapped
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -166,44 +129,26 @@ class VectorSet:
         return self.shape[0]
 
     def __getitem__(self, rows: slice | Sequence[int] | np.ndarray) -> np.ndarray:
-        if isinstance(rows, slice):
-            start, stop, step = rows.indices(len(self))
-            if step != 1:
-                raise IndexError("a VectorSet is read in slices of step 1")
-            spans = [(max(start, first) - first, min(stop, last) - first, part)
-                     for first, last, part in zip(self.starts, self.starts[1:], self.parts, strict=False)]  # fmt: skip
-            parts = [part[low:high] for low, high, part in spans if low < high]
-            return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.shape[1]), np.float32), *parts])
-        return np.concatenate([self[row : row + 1] for row in rows])
+        if not isinstance(rows, slice):
+            return np.concatenate([self[row : row + 1] for row in rows])
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise IndexError("a VectorSet is read in slices of step 1")
+        spans = [(max(start, first) - first, min(stop, last) - first, part)
+                 for first, last, part in zip(self.starts, self.starts[1:], self.parts, strict=False)]  # fmt: skip
+        parts = [part[low:high] for low, high, part in spans if low < high]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.shape[1]), np.float32), *parts])
 
     def sentences(self) -> list[str]:
-        """The sentence of every row."""
+        """The sentence of every row, of the inputs, which must not have changed."""
         texts: list[str] = []
         for vectors, about, source in zip(self.files, self.manifests, self.inputs, strict=True):
-            if about.text_column in about.kept:
-                texts += [row[about.text_column] for row in read_kept(vectors, about)]
-                continue
-            if not source.is_file():
-                raise InputError(f"{vectors} has the vectors of {source}, which is missing. Put it back, or encode the "
-                                 "sentences where they are now.")  # fmt: skip
-            if sha256_of_file(source) != about.input_sha256:
-                raise InputError(f"{source} has changed since {vectors} was written. Encode again with --overwrite.")
+            if not source.is_file() or sha256_of_file(source) != about.input_sha256:
+                raise InputError(f"{source}, the input of {vectors}, is missing or has changed. Put it back, or encode "
+                                 "again with --overwrite.")  # fmt: skip
             column = None if format_of(source) == "txt" else [about.text_column]
-            texts += open_table(source, column, SENTENCE, "--text_column").texts(keep_empty=True)
+            texts += open_table(source, column, SENTENCE, "--text_column").texts()
         return texts
-
-
-def read_kept(vectors: Path, manifest: VectorManifest) -> list[dict]:
-    """The kept columns of a file of vectors."""
-    path = rows_path(vectors)
-    rows: list[dict] = []
-    if path.is_file():
-        with open_parquet(path) as file:
-            rows = file.read().to_pylist()
-    if len(rows) != manifest.rows:
-        raise InputError(f"{path}: expected the {manifest.rows} rows of {vectors.name}, got {len(rows)}. Encode again "
-                         "with --overwrite, and move all files of a shard together.")  # fmt: skip
-    return rows
 
 
 def read_vectors(path: Path, manifest: VectorManifest) -> np.ndarray:
@@ -214,10 +159,7 @@ def read_vectors(path: Path, manifest: VectorManifest) -> np.ndarray:
         raise InputError(f"{path} is no complete file of vectors: {error}. Encode the sentences again.") from error
     shape = manifest.rows, manifest.dim
     if vectors.shape != shape or vectors.dtype != np.float32 or sample_hash(vectors) != manifest.sample_sha256:
-        raise InputError(
-            f"{path} does not hold the vectors of {manifest_path(path).name}: expected those float32 numbers of shape "
-            f"{shape}, got {vectors.dtype} of shape {vectors.shape}. Encode the sentences again."
-        )
+        raise InputError(f"{path} does not hold the vectors of its manifest, float32 of shape {shape}. Encode again.")
     return vectors
 
 
@@ -228,29 +170,22 @@ def open_vectors(path: str | Path, model_sha256: str | None = None) -> VectorSet
         model_sha256: `fingerprint` of the model that queries are embedded with; None accepts vectors of any model.
     """
     path = Path(path)
-    if not path.exists():
+    files = sorted({*path.glob("*.npy"), *(file.with_suffix("") for file in path.glob("*.npy.json"))})
+    files = files if path.is_dir() else [path]
+    if not (path.exists() and files):
         raise InputError(f"There are no vectors at {path}. Write them with `cosent encode --output {path}`.")
-    files = [path]
-    if path.is_dir():
-        with_manifest = {file.with_suffix("") for file in path.glob("*.npy.json")}
-        files = sorted({*path.glob("*.npy"), *with_manifest})
-        if not files:
-            raise InputError(f"{path} has no .npy file. Write them with `cosent encode --output {path}`.")
     manifests = [VectorManifest.read(file) for file in files]
     for file, manifest in zip(files, manifests, strict=True):
         if not file.is_file():
             raise InputError(f"{file} is not finished: its encoding was stopped. Run it again.")
         different = [name for name in SAME if getattr(manifest, name) != getattr(manifests[0], name)]
         if different:
-            raise InputError(f"{files[0]} and {file} were encoded with different {', '.join(different)}. Encode them "
-                             "alike, or keep them in different folders.")  # fmt: skip
+            raise InputError(f"{files[0]} and {file} were encoded with different {', '.join(different)}.")
     expected = max(manifest.shards for manifest in manifests)
     if path.is_dir() and len(files) < expected:
-        raise InputError(f"{path} has {len(files)} of {expected} shards. Run the same command again: it encodes only "
-                         "what is missing.")  # fmt: skip
+        raise InputError(f"{path} has {len(files)} of {expected} shards. Encode again: only those missing are encoded.")
     if model_sha256 not in (None, manifests[0].model_sha256):
-        raise InputError(f"{path} was encoded by another model, {manifests[0].model}. Use that one, or encode the "
-                         "sentences again.")  # fmt: skip
+        raise InputError(f"{path} was encoded by another model, {manifests[0].model}. Use that one, or encode again.")
     return VectorSet(files, manifests, list(map(read_vectors, files, manifests)))
 
 
@@ -268,15 +203,10 @@ def shards_of(patterns: Sequence[str], output: Path) -> list[tuple[Path, Path]]:
             raise InputError(f"--text: there is no file {pattern}. Name files, or a pattern such as 'part-*.parquet'.")
         sources |= dict.fromkeys(files)
     outputs = [output if output.suffix == ".npy" else output / f"{stem_of(source)}.npy" for source in sources]
-    for path in outputs:
-        if outputs.count(path) > 1:
-            raise InputError(f"{outputs.count(path)} files of --text would be written to {path}. Name a folder as "
-                             "--output, and inputs of different names.")  # fmt: skip
+    if twice := {path for path in outputs if outputs.count(path) > 1}:
+        raise InputError(f"Several files of --text would be written to {twice.pop()}. Name a folder as --output, and "
+                         "inputs of different names.")  # fmt: skip
     return list(zip(sources, outputs, strict=True))
-
-
-def chunks_of(rows: Iterator) -> Iterator[list]:
-    return iter(lambda: list(islice(rows, CHUNK_ROWS)), [])
 
 
 def encode_shard(
@@ -297,9 +227,6 @@ def encode_shard(
     """
     column = None if settings.text_column is None else [settings.text_column]
     table = open_table(source, column, SENTENCE, "--text_column")
-    missing = [name for name in settings.kept if name not in table.names]
-    if missing:
-        raise InputError(f"{source}: --keep {missing[0]}: expected a column of {', '.join(table.names)}. Correct it.")
     manifest = VectorManifest(
         **vars(settings) | {"text_column": table.sentences[0]},
         input=relative_to(source, output.parent),
@@ -310,40 +237,34 @@ def encode_shard(
         if existing.shards != settings.shards and rank() == 0:  # the set has grown
             replace(existing, shards=settings.shards).save(output)
         return existing.rows, None
-    columns = tuple(dict.fromkeys((*table.sentences, *settings.kept)))
-    rows = sum(1 for _ in table.rows(columns, settings.keep_empty_lines))  # all are checked first
+    rows = sum(1 for _ in table.texts())  # all are checked first
     on_start(rows)
-    chunks = chunks_of(table.texts(settings.keep_empty_lines))
+    texts = table.texts()
+    chunks = iter(lambda: list(islice(texts, CHUNK_ROWS)), [])
     own = (
-        embed(encoder, chunk, settings.batch_size, settings.normalize, progress, settings.prefix)
+        embed(encoder, chunk, normalize=settings.normalize, progress=progress, prefix=settings.prefix)
         for chunk in islice(chunks, rank(), None, world_size())
     )
     with partial_file(output) if rank() == 0 else nullcontext(output) as named:
         partial, start = decided_by_main(lambda: create(named, rows, settings.dim))
         if not partial.exists():
-            raise InputError(f"{partial}, created by process 0, is not visible here. Name an --output on a file system "
-                             "that all machines share.")  # fmt: skip
+            raise InputError(f"{partial}, created by process 0, is not visible here. All machines must share --output.")
         parts = gather_object(write_chunks(own, partial, start, source))
         written, truncated = map(sum, zip(*parts, strict=True))
         if written != rows:
             raise InputError(f"{source} changed while it was read: {rows} sentences, then {written}. Run this again.")
         if rank() == 0:
             output.unlink(missing_ok=True)  # a kill from here on leaves a manifest without vectors: an unfinished shard
-            rows_path(output).unlink(missing_ok=True)
-            if settings.kept:
-                with table_writer(rows_path(output), settings.kept) as write:
-                    for some in chunks_of(table.rows(columns, settings.keep_empty_lines)):
-                        write([{name: row[name] for name in settings.kept} for row in some])
             sample = sample_hash(np.load(partial, mmap_mode="r"))
             replace(manifest, rows=rows, sample_sha256=sample).save(output)
     return rows, truncated
 
 
 def relative_to(path: Path, folder: Path) -> str:
-    """A path as seen from a folder, so that both can be moved together; absolute where there is no way."""
+    """A path as seen from a folder, so that both can be moved together; absolute on another drive of Windows."""
     try:
         return Path(os.path.relpath(path, folder)).as_posix()
-    except ValueError:  # on another drive of Windows
+    except ValueError:
         return path.absolute().as_posix()
 
 
@@ -352,11 +273,10 @@ def existing_manifest(output: Path, manifest: VectorManifest, overwrite: bool) -
     if not output.exists() or overwrite:
         return None
     existing = VectorManifest.read(output)
-    names = (*SAME, "input_sha256", "text_column", "kept")
-    different = [name for name in names if getattr(existing, name) != getattr(manifest, name)]
-    if different:
-        raise InputError(f"--output {output} exists, encoded with another {', '.join(different)}. Name another output, "
-                         "or pass --overwrite.")  # fmt: skip
+    names = (*SAME, "input_sha256", "text_column")
+    if different := [name for name in names if getattr(existing, name) != getattr(manifest, name)]:
+        raise InputError(f"--output {output} exists, encoded with another {', '.join(different)}. Name another, or "
+                         "pass --overwrite.")  # fmt: skip
     read_vectors(output, existing)
     return existing
 
