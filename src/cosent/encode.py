@@ -77,7 +77,7 @@ def main(args: EncodeArguments) -> None:
         batch_size=args.batch_size, normalize=args.normalize, text_column=args.text_column,
         kept=tuple(args.keep or ()), keep_empty_lines=args.keep_empty_lines, shards=len(shards),
     )  # fmt: skip
-    warn_of_other_prompts(args.model, settings.prefix.text)
+    warn_of_other_prompts(args.model, settings.prefix)
     if rank() == 0 and output.suffix != ".npy":
         output.mkdir(exist_ok=True)
     wait_for_everyone()
@@ -94,7 +94,7 @@ def main(args: EncodeArguments) -> None:
     warn_truncated(truncated, encoded, "sentences", encoder.max_length)
     result = {"output": args.output, "rows": sum(rows for rows, _ in done), "dim": settings.dim}
     result |= {"truncated": truncated, "files": len(done), "already_there": len(done) - len(new)}
-    result |= {"prompt": settings.prefix.text, "seconds": round(seconds, 3)}
+    result |= {"prompt": settings.prefix, "seconds": round(seconds, 3)}
     print(json.dumps(result | {"sentences_per_second": round(encoded / seconds, 1)}))
     if args.normalize:
         words = shlex.join(["cosent", "search", "--model", args.model, "--index", args.output])

@@ -86,7 +86,7 @@ class Index:
         vectors = open_vectors(path, fingerprint(encoder))
         check_lengths(path, vectors)
         key = sha256(repr(vectors.manifests).encode()).hexdigest()[:16]
-        prompt = vectors.manifests[0].prefix.text
+        prompt = vectors.manifests[0].prefix
         return cls(encoder, vectors, vectors.sentences(), prompt, vectors.files[0].parent, key,
                    Path(path).resolve().name)  # fmt: skip
 

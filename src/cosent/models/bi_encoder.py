@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from cosent.compute.onednn import run_tokenizer
 from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_forward
-from cosent.data.pairs import NO_PREFIX, Prefix, Prefixes, tokenizer_rules, warn_truncated
+from cosent.data.pairs import Prefixes, tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
@@ -28,7 +28,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import KeptSettings, Normalize, embedding_dimension, load_modules, warn_of_similarity
+from cosent.models.modules import Dense, KeptSettings, Normalize, load_modules, warn_of_similarity
 from cosent.models.pooling import Pooling
 from cosent.models.prompts import Prompts
 
@@ -85,20 +85,15 @@ class TextModel(nn.Module):
         """Tokens of a text without special ones."""
         return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def prefix(self, text: str) -> Prefix:
-        """A prompt as this model reads it."""
-        if not text:
-            return NO_PREFIX
-        ids = run_tokenizer(self.tokenizer, text, verbose=False)["input_ids"]
-        if len(ids) >= self.max_length:
+    def prefix(self, prompt: str) -> str:
+        """The prompt itself, if it leaves room for a sentence."""
+        tokens = len(run_tokenizer(self.tokenizer, prompt, verbose=False)["input_ids"]) if prompt else 0
+        if tokens >= self.max_length:
             raise InputError(
-                f"The prompt {text!r} has {len(ids)} tokens, and a sentence with it {self.max_length} at most. Take a "
+                f"The prompt {prompt!r} has {tokens} tokens, and a sentence with it {self.max_length} at most. Take a "
                 "shorter prompt, or raise the maximum length."
             )
-        if self.prompts.include_prompt:
-            return Prefix(text)
-        # As sentence-transformers counts: with [CLS], without the [SEP] that follows only the sentence.
-        return Prefix(text, len(ids) - (ids[-1] in self.tokenizer.all_special_ids))
+        return prompt
 
     def prefixes(
         self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
@@ -174,7 +169,7 @@ class Embedder(TextModel):
     def embedding_dimension(self) -> int:
         """Width of a sentence vector."""
 
-    def readers(self, prefix: Prefix) -> "list[tuple[Embedder, Prefix]]":
+    def readers(self, prefix: str) -> "list[tuple[Embedder, str]]":
         """The encoders that read every sentence, each with its prompt in place of `prefix`: of an ensemble several."""
         return [(self, prefix)]
 
@@ -245,12 +240,14 @@ class SentenceEncoder(Embedder):
 
     @property
     def embedding_dimension(self) -> int:
-        return embedding_dimension(self.pooling.embedding_dimension, self.after_pooling)
+        dense = (module.linear.out_features for module in reversed(self.after_pooling) if isinstance(module, Dense))
+        return next(dense, self.pooling.hidden_size)
 
     @property
     def modules_after_backbone(self) -> str:
         """The pooling and the modules after it, in words: with equal ones, weights have equal shapes."""
-        return ", ".join(f"{type(module).__name__} {module.config()}" for module in (self.pooling, *self.after_pooling))
+        after = (f"{type(module).__name__} {module.config()}" for module in self.after_pooling)
+        return ", ".join([f"Pooling {self.pooling.mode} {self.pooling.hidden_size}", *after])
 
     @property
     def rules(self) -> str:
@@ -272,7 +269,7 @@ class SentenceEncoder(Embedder):
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
 
         Args:
-            pooling: one of `CHOICES`, or several modes joined by `+`; default: that of the folder, else `mean`.
+            pooling: one of `CHOICES`; default: that of the folder, else `mean`.
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
@@ -319,27 +316,21 @@ class SentenceEncoder(Embedder):
     def save_around_backbone(self, folder: str | Path, state_dict: dict[str, torch.Tensor]) -> None:
         """Writes everything but the backbone."""
         self.save_tokenizer(folder)
-        layers, include_prompt = self.backbone.config.num_hidden_layers, self.prompts.include_prompt
-        save_modules(folder, layers, self.pooling, self.after_pooling, state_dict, include_prompt)
-        self.kept_settings.save(folder, self.prompts, self.max_length, all_layers=self.pooling.layers != (-1,))
+        save_modules(folder, self.pooling, self.after_pooling, state_dict)
+        self.kept_settings.save(folder, self.prompts, self.max_length)
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds sentences.
 
         Args:
             input_ids, attention_mask (`torch.Tensor` of shape `(sentences, tokens)`): padded on the right.
-            skip (`torch.Tensor` of shape `(sentences,)`): see `Pooling.pool`.
 
         Returns:
             `torch.Tensor` of shape `(sentences, embedding_dimension)`, of length 1 only after a `Normalize`.
         """
         run = packed_forward if self.packing else plain_forward
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
-        mask = attention_mask[:, : tokens.shape[1]]
-        return self.after_pooling(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
+        tokens = run(self.backbone, {"input_ids": input_ids, "attention_mask": attention_mask})
+        return self.after_pooling(self.pooling(tokens, attention_mask[:, : tokens.shape[1]]))
 
 
 class BiEncoder(nn.Module):
@@ -354,20 +345,16 @@ class BiEncoder(nn.Module):
 
     @property
     def packing(self) -> bool:
-        """As `TextModel.packing`."""
         return self.encoder.packing
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
-    ) -> dict[str, torch.Tensor]:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
         """Embeds and compares pairs; the arguments are those of `SentenceEncoder`, of shape `(batch, 2, ...)`.
 
         Returns:
             `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
             head also `logits` of shape `(batch, classes)`.
         """
-        skip = None if skip is None else skip.flatten()
-        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), skip=skip)
+        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
         embeddings = embeddings.float().unflatten(0, (-1, 2))
         if self.training:
             scores = cosine_similarity(embeddings[:, 0], embeddings[:, 1])

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 
 from cosent.compute.packed_backbone import flash_precision, packed_forward, packing_obstacle, warn_of_padding
 from cosent.data.manifest import NLI_CLASSES
-from cosent.data.pairs import Prefix, Prefixes, warn_truncated
+from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.embedding import score_pairs
@@ -38,15 +38,9 @@ logger = logging.getLogger(__name__)
 
 # Names of classes, as regular expressions. Of any other name nothing is known: a score is never guessed.
 SIMILAR = (
-    "entailment|entails?|entailed|similar|same|paraphrase|duplicate|equivalent|related|relevant|match|"
-    "蕴含|相似|相同|同义|重复|等价|相关|匹配|一致"
+    "entailment|similar|same|paraphrase|duplicate|equivalent|relevant|match|yes|true|1|蕴含|相似|相同|同义|重复|是"
 )
-DISSIMILAR = (
-    "contradiction|contradicts?|contradictory|different|mismatch|矛盾|不同|无关|"
-    f"(not_?|non_?|no_|un|dis|in|ir|不是|不|非)({SIMILAR})"
-)
-# Of two classes; one of a pair alone may mean anything.
-ANSWERS = (("no", "yes"), ("false", "true"), ("0", "1"), ("否", "是"), ("不是", "是"))
+DISSIMILAR = f"contradiction|different|no|false|0|矛盾|不同|否|((not|non|no|un|dis|in|ir|mis)_?|不是|不)({SIMILAR})"
 BINARY_CLASSES = ("dissimilar", "similar")  # the label is the position
 
 
@@ -56,17 +50,11 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     Args:
         id2label: from a transformers config; names may be numbers, as transformers' example scripts keep them.
     """
-    names = [str(id2label[number]).strip().lower() for number in sorted(id2label)]
-    names = [re.sub(r"[\s-]+", "_", name).removeprefix("is_") for name in names]
+    names = [re.sub(r"[\s-]+", "_", str(id2label[number]).strip().lower()) for number in sorted(id2label)]
     if len(names) == 1:
         return 0, None
-    for no, yes in ANSWERS:
-        if sorted(names) == sorted((no, yes)):
-            return names.index(yes), names.index(no)
     similar = [place for place, name in enumerate(names) if re.fullmatch(SIMILAR, name)]
     dissimilar = [place for place, name in enumerate(names) if re.fullmatch(DISSIMILAR, name)]
-    if len(names) == 2 and len(similar) == 1 and not dissimilar:
-        dissimilar = [1 - similar[0]]
     if len(similar) != 1 or len(dissimilar) != 1:
         raise InputError(
             f"The classes of this classifier are named {', '.join(names)}: which one means similar is unknown. Set "
@@ -101,24 +89,8 @@ def set_names(config, names: tuple[str, ...]) -> None:
 
 
 def reads_last_token(model) -> bool:
-    """Whether a sequence classifier reads the last token that is not padding, as those of decoders do.
-
-    transformers names the layer that reads it `score`, and that of an encoder otherwise.
-    """
+    """Whether a classifier reads the last token, as those of decoders do, whose head transformers calls `score`."""
     return "score" in dict(model.named_children())
-
-
-def reads_last_place(config) -> bool:
-    """Whether a sequence classifier reads the last place of a row, padded or not, as that of XLNet does."""
-    return config.model_type == "xlnet" and config.summary_type == "last"
-
-
-def padded_on_the_left(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors of shape `(batch, tokens)` with the padding of each row moved from its end to its start."""
-    mask = inputs["attention_mask"]
-    padding = (mask == 0).sum(1, keepdim=True)  # (batch, 1)
-    places = (torch.arange(mask.shape[1], device=mask.device) - padding) % mask.shape[1]
-    return {name: tensor.gather(1, places) for name, tensor in inputs.items()}
 
 
 def find_last_token(config, tokenizer, fresh: bool) -> None:
@@ -133,6 +105,10 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
         config, tokenizer: of a decoder's classifier; changed in place, and saved with it.
         fresh: whether its head is new.
     """
+    if not fresh and config.pad_token_id is not None:
+        if config.pad_token_id != tokenizer.pad_token_id:
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
+        return
     if fresh and not tokenizer.num_special_tokens_to_add(pair=True):
         backend, end = tokenizer.backend_tokenizer, tokenizer.eos_token or tokenizer.pad_token
         between = processors.TemplateProcessing(
@@ -140,18 +116,13 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
         )
         earlier = [] if backend.post_processor is None else [backend.post_processor]
         backend.post_processor = processors.Sequence([*earlier, between])
-    if not fresh and config.pad_token_id is not None:
-        if config.pad_token_id != tokenizer.pad_token_id:
-            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
-        return
-    last = tokenizer("a", "b")["input_ids"][-1]
-    if last == tokenizer.pad_token_id:
-        special = zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)
-        others = [token for number, token in special if number != last]
+    last = tokenizer.convert_ids_to_tokens(tokenizer("a", "b")["input_ids"][-1])
+    if last == tokenizer.pad_token:
+        others = [token for token in tokenizer.all_special_tokens if token != last]
         if not others:
             raise InputError(
-                f"This tokenizer ends a pair with its padding token {tokenizer.pad_token}, and has no other special "
-                "token. Set another pad_token in its tokenizer_config.json."
+                f"This tokenizer ends a pair with its padding token {last}, and has no other special token. Set "
+                "another pad_token in its tokenizer_config.json."
             )
         tokenizer.pad_token = others[0]
     config.pad_token_id = tokenizer.pad_token_id
@@ -209,6 +180,8 @@ class CrossEncoder(TextModel):
         with missing_models(model_name_or_path):
             config = load_config(path)
             changes |= dropout_changes(path, dropout, head=True)
+        if config.model_type == "xlnet":
+            raise InputError(f"{path}: the classifier of XLNet reads padding. Take another cross-encoder.")
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
         has_head = is_cross_encoder(path) and num_labels in (None, config.num_labels)
@@ -221,8 +194,6 @@ class CrossEncoder(TextModel):
         with missing_models(model_name_or_path):
             model, _ = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
             options = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
-            if reads_last_place(config):
-                options |= {"padding_side": "left"}  # saved with the folder, for those who serve it
             tokenizer = load_tokenizer(path, **options)
         if num_labels is not None:
             name_trained_classes(model.config, path)
@@ -260,8 +231,6 @@ class CrossEncoder(TextModel):
         else:
             if obstacle is not None:
                 warn_of_padding(self.model.config.model_type, obstacle)
-            if reads_last_place(self.model.config):
-                inputs = padded_on_the_left(inputs)
             with flash_precision(self.backbone):
                 logits = self.model(**inputs).logits
         logits = logits.float()
@@ -278,7 +247,7 @@ class CrossEncoder(TextModel):
             raise InputError(
                 f"A cross-encoder reads a pair behind one prompt, got {first!r} and {second!r}. Pass one prompt."
             )
-        return self.prefix(first), Prefix()
+        return self.prefix(first), ""
 
     def pair_scores(
         self,

@@ -21,12 +21,6 @@ from cosent.run import UNFINISHED
 
 logger = logging.getLogger(__name__)
 
-# The class of the config that comes as code -> the architecture in transformers, and copies converted for it.
-CONVERTED = {
-    "NewConfig": ("gte", "alibaba-nlp-community/gte-multilingual-base (or -reranker-base, gte-base-en-v1.5, ...)"),
-    "XLMRobertaFlashConfig": ("jina_embeddings_v3", "jinaai/jina-embeddings-v3-hf"),
-}
-
 
 def load_config(path: str):
     """Reads the config of a transformers model, without running or asking to run code that comes with it."""
@@ -37,15 +31,13 @@ def load_config(path: str):
         )
     raw = read_json(path, "config.json") or {}
     code, kind = raw.get("auto_map") or {}, raw.get("model_type")
-    needs_code = f"needs code of its own ({', '.join(map(str, code.values()))}), which is never run"
-    name = str(code.get("AutoConfig", "")).rsplit(".", 1)[-1]
-    if name in CONVERTED:
-        architecture, copy = CONVERTED[name]
-        raise InputError(f"{path} {needs_code}. Pass a copy that was converted to `{architecture}`: {copy}.")
     if kind is not None and kind not in CONFIG_MAPPING:
+        needs = (
+            f" needs code of its own ({', '.join(map(str, code.values()))}), which is never run, and" if code else ""
+        )
         raise InputError(
-            f"{path} {f'{needs_code}, and ' if code else ''}has type {kind}, which transformers "
-            f"{transformers.__version__} does not have. Look for a copy that was converted for transformers."
+            f"{path}{needs} has type {kind}, which transformers {transformers.__version__} does not have. Look for a "
+            "copy that was converted for it."
         )
     if code:
         warn_of_code(path, kind)
@@ -91,28 +83,21 @@ def missing_models(model_name_or_path: str):
         raise
     except (OSError, ValueError) as error:
         if Path(model_name_or_path, UNFINISHED).exists():
-            from transformers.trainer_utils import get_last_checkpoint  # imports peft
-
-            checkpoint = get_last_checkpoint(model_name_or_path)
-            raise InputError(
-                f"{model_name_or_path} holds an unfinished run. Continue it with --resume_from_checkpoint auto"
-                f"{f', or take {checkpoint}' if checkpoint else ''}."
-            ) from error
-        if "custom code" in str(error):
-            raise InputError(
-                f"The tokenizer of {model_name_or_path} needs code of its own, which is never run. Look for a copy "
-                "with a tokenizer.json."
-            ) from error
-        raise InputError(
-            f"{model_name_or_path} is neither a model folder here nor a model that the Hub provides now "
-            f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
-        ) from error
+            message = f"{model_name_or_path} holds an unfinished run. Continue it with --resume_from_checkpoint auto."
+        elif "custom code" in str(error):
+            message = (
+                f"The tokenizer of {model_name_or_path} needs its own code, which is never run. Look for a copy with a "
+                "tokenizer.json."
+            )
+        else:
+            message = f"{model_name_or_path} holds no model ({str(error).splitlines()[0]}). Check folder or Hub id."
+        raise InputError(message) from error
     except RuntimeError as error:
         if "ignore_mismatched_sizes" not in str(error):
             raise
         raise InputError(
-            f"The weights of {model_name_or_path} have other shapes than its config.json says. If it is a classifier "
-            'of two unnamed classes, add to config.json: "id2label": {"0": "dissimilar", "1": "similar"}.'
+            f"The weights of {model_name_or_path} have other shapes than its config.json says. Of a classifier of two "
+            'classes, add to config.json: "id2label": {"0": "dissimilar", "1": "similar"}.'
         ) from error
 
 

@@ -48,11 +48,6 @@ class Student(SentenceEncoder):
     def __init__(
         self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()
     ):
-        if pooling.layers != (-1,):
-            raise InputError(
-                f"--pooling {pooling.mode} reads several layers, but a student's losses read only the last. Pass "
-                "linear_cls, cls or mean."
-            )
         super().__init__(model.roformer, tokenizer, pooling, after_pooling)
         self.head = model.cls
 
@@ -113,14 +108,12 @@ class Student(SentenceEncoder):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
-        skip: torch.Tensor | None = None,
     ) -> torch.Tensor | dict[str, torch.Tensor]:
         """Embeds sentences, or embeds sources and scores their targets.
 
         Args:
             token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): 0 for the source and 1 for the target, which
                 may be missing from a sequence.
-            The others: see `SentenceEncoder`; `skip` is for sentences only.
 
         Returns:
             Without segment ids, vectors of shape `(sentences, hidden)`. With them, `embeddings` of the sources;
@@ -128,14 +121,14 @@ class Student(SentenceEncoder):
             their number, both float32 of shape `(sequences,)` and 0 without a target.
         """
         if token_type_ids is None:
-            return super().forward(input_ids, attention_mask, skip)
+            return super().forward(input_ids, attention_mask)
         hidden = self.unilm_states(input_ids, attention_mask, token_type_ids)  # (sequences, longest, hidden)
         logits, labels, sequence = self.predict_targets(hidden, input_ids, token_type_ids)
         each = cross_entropy(logits.float(), labels, reduction="none")  # (target tokens,)
         source = attention_mask * (token_type_ids == 0)
         nothing = each.new_zeros(len(input_ids))
         return {
-            "embeddings": self.after_pooling(self.pooling.pool(hidden, source[:, : hidden.shape[1]])).float(),
+            "embeddings": self.after_pooling(self.pooling(hidden, source[:, : hidden.shape[1]])).float(),
             "target_losses": nothing.index_add(0, sequence, each),
             "target_tokens": nothing.index_add(0, sequence, torch.ones_like(each)),
         }
