@@ -193,8 +193,6 @@ def test_a_head_that_is_missing_or_of_another_size_is_new_aloud(encoder, tiny_mo
         wider = CrossEncoder.from_pretrained(str(tmp_path), num_labels=3)
     assert f"{tiny_model} holds no cross-encoder" in caplog.text and "has no head of 3 logit(s)" in caplog.text
     assert wider.model.classifier.out_features == 3
-    with pytest.raises(InputError, match="cross-encoder of 3"):
-        wider.saved_state(tmp_path)
 
 
 def test_a_pair_without_a_token_is_named(encoder):

@@ -227,9 +227,9 @@ def test_masked_strings_are_not_seen(student):
 def test_options_that_make_no_sense(student):
     """Fails if a wrong value ends in a stack trace or is ignored, or a sentence is taken for a list of characters."""
     for options, message in (
-        ({"top_p": 0.0}, "top_p must be above 0"),
-        ({"temperature": 0.0}, "temperature must be above 0"),
-        ({"num_samples": 0}, "num_samples must be at least 1"),
+        ({"top_p": 0.0}, "top_p=0.0"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"num_samples": 0}, "num_samples=0"),
         ({"max_length": 127}, "need 130 positions"),
         ({"keep_tokens": ["车"]}, "does not contain '车'"),
         ({"keep": 0}, "keep must be at least 1"),

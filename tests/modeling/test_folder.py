@@ -14,7 +14,7 @@ from transformers import AutoModel
 from cosent.encoders import SHIPPED, resolve
 from cosent.errors import InputError
 from cosent.inference.embedding import quantized
-from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import read_json, write_json
 from cosent.models.modules import ACTIVATIONS, Module
@@ -143,13 +143,6 @@ def test_training_keeps_what_it_does_not_train(start, train, make_corpus, pairs,
         for name in ("model.safetensors", "2_Dense/model.safetensors"):
             ends = [(run / "checkpoint-8" / name).read_bytes() for run in (folder, resumed)]
             assert ends[0] == ends[1] != (folder / "checkpoint-4" / name).read_bytes(), name
-
-
-def test_a_checkpoint_with_other_modules_is_refused(start, tiny_model, tmp_path):
-    """Fails if a run resumes from a folder whose weights belong to other modules."""
-    SentenceEncoder.from_pretrained(str(start)).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="Pooling.*Normalize.*without a Sentence-BERT head"):
-        BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model))).saved_state(tmp_path)
 
 
 def test_another_pooling_keeps_only_modules_without_weights(start, caplog):

@@ -24,7 +24,7 @@ from cosent.compute.packing import (
 logger = logging.getLogger(__name__)
 
 DECODERS = ("gemma3_text", "gpt2", "llama", "mistral", "qwen2", "qwen3")
-# First position of each architecture. Architectures not listed were not verified to be exact, and are padded.
+# First position of each architecture. Those not listed were not verified to be exact, and are padded.
 POSITIONS = {
     **dict.fromkeys(("albert", "bert", "electra", "ernie", "megatron-bert", "distilbert"), "zero"),
     **dict.fromkeys(("eurobert", "gte", "jina_embeddings_v3", "modernbert", "nomic_bert"), "zero"),
@@ -122,10 +122,7 @@ def max_tokens(config) -> int:
 
 
 def flash_arguments(plan: Plan, device: torch.device) -> dict[str, torch.Tensor | int]:
-    """Arguments of transformers' variable-length flash attention, which replace a mask for sentences in one row.
-
-    `cu_seq_lens_*` (int32, shape `(sentences + 1,)`) are the bounds of the sentences, `max_length_*` the longest.
-    """
+    """Arguments of transformers' variable-length flash attention: the bounds of sentences in one row, the longest."""
     bounds = torch.tensor([*np.sort(plan.start), plan.width], dtype=torch.int32, device=device)
     longest = int(plan.lengths.max())
     return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}

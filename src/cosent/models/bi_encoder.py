@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, overload
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.inference.embedding import best_of_windows, check_pairs, check_sentences, embed
-from cosent.models.folder import MODULES, add_server_keys, is_cross_encoder, read_json, save_modules, submodule_state
+from cosent.models.folder import add_server_keys, is_cross_encoder, save_modules, submodule_state
 from cosent.models.loading import (
     check_architecture,
     dropout_changes,
@@ -102,12 +101,6 @@ class TextModel(nn.Module):
         first, second = self.prompts.sides(prompt, prompt_name)
         return self.prefix(first), self.prefix(second)
 
-    @overload
-    def similarity(self, sentences1: str, sentences2: str, *args: Any, **options: Any) -> float: ...
-
-    @overload
-    def similarity(self, sentences1: list[str], sentences2: list[str], *args: Any, **options: Any) -> np.ndarray: ...
-
     def similarity(
         self,
         sentences1: str | list[str],
@@ -119,13 +112,11 @@ class TextModel(nn.Module):
     ) -> float | np.ndarray:
         """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
 
-        A bi-encoder's is the cosine; for all against all, multiply the results of `encode(..., normalize=True)`. A
-        cross-encoder's is any real number, higher = more similar; (a, b) and (b, a) may differ. Warns about sentences,
-        or pairs, over `max_length`.
+        A bi-encoder's is the cosine. A cross-encoder's is any real number, higher = more similar; (a, b) and (b, a) may
+        differ. Warns about sentences, or pairs, over `max_length`.
 
         Args:
             batch_size: most sentences or pairs per forward pass; its number of tokens is limited too.
-            show_progress_bar: report progress on stderr.
             prompt: text to put in front, "" for none; default: the default prompt of `prompts`. A list of two if they
                 differ for `sentences1` and `sentences2`, which a cross-encoder refuses.
             prompt_name: instead, the name of one of `prompts`, or of two.
@@ -189,10 +180,8 @@ class Embedder(TextModel):
         """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
 
         Args:
-            sentences: any number of sentences in any order.
             batch_size: most sentences per forward pass; its number of tokens is limited too.
             normalize: scale every vector to length 1, so that a dot product is the cosine.
-            show_progress_bar: report progress on stderr.
             prompt: text to put in front of every sentence, "" for none; default: the default prompt of `prompts`.
             prompt_name: instead, the name of one of `prompts`.
 
@@ -215,11 +204,9 @@ class Embedder(TextModel):
         first, second = sides
         if first == second:  # a sentence of both sides is read once
             vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)
-            one, other = vectors[: len(sentences1)], vectors[len(sentences1) :]
-        else:
-            one = self.encode(sentences1, normalize=True, prompt=first, **options)
-            other = self.encode(sentences2, normalize=True, prompt=second, **options)
-        return pair_cosines(one, other)
+            return pair_cosines(vectors[: len(sentences1)], vectors[len(sentences1) :])
+        one = self.encode(sentences1, normalize=True, prompt=first, **options)
+        return pair_cosines(one, self.encode(sentences2, normalize=True, prompt=second, **options))
 
 
 HEAD_NAME = "head.safetensors"
@@ -273,7 +260,7 @@ class SentenceEncoder(Embedder):
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
-        if pooling is None and is_cross_encoder(path) and read_json(path, MODULES) is None:
+        if pooling is None and is_cross_encoder(path):
             raise InputError(
                 f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling to train a "
                 "bi-encoder from its backbone."
@@ -348,7 +335,7 @@ class BiEncoder(nn.Module):
         return self.encoder.packing
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Embeds and compares pairs; the arguments are those of `SentenceEncoder`, of shape `(batch, 2, ...)`.
+        """Embeds and compares pairs; the arguments are those of `SentenceEncoder`, of shape `(batch, 2, tokens)`.
 
         Returns:
             `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
@@ -378,16 +365,8 @@ class BiEncoder(nn.Module):
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
-        if is_cross_encoder(str(folder)):
-            raise InputError(f"{folder} was saved by a cross-encoder run. Resume with its own recipe.")
-        saved = SentenceEncoder.from_pretrained(str(folder))
-        has_head = Path(folder, HEAD_NAME).is_file()
-        same = saved.modules_after_backbone == self.encoder.modules_after_backbone
-        if not same or has_head != (self.head is not None):
-            raise InputError(
-                f"{folder} was saved by another kind of run: {saved.modules_after_backbone} with"
-                f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with its own recipe."
-            )
-        state = {f"encoder.{name}": weight for name, weight in saved.state_dict().items()}
+        saved = SentenceEncoder.from_pretrained(str(folder)).state_dict()
         head = {} if self.head is None else load_file(Path(folder, HEAD_NAME))
-        return state | {f"head.{name}": weight for name, weight in head.items()}
+        return {f"encoder.{name}": weight for name, weight in saved.items()} | {
+            f"head.{name}": weight for name, weight in head.items()
+        }

@@ -34,7 +34,6 @@ class Adapter:
     """A LoRA adapter inside a model.
 
     Args:
-        model: the model in training.
         peft_model: peft's view of the module that holds the adapter; the module stays in place in the model.
         inner: name of that module in the model.
         scaling: `lora_alpha / lora_r`.
@@ -42,7 +41,6 @@ class Adapter:
         transposed: names of the adapted layers that store their weight as (in, out), as GPT-2's `Conv1D` does.
     """
 
-    model: nn.Module
     peft_model: PeftModel
     inner: str
     scaling: float
@@ -61,14 +59,7 @@ class Adapter:
 
     def saved_state(self, folder: str | Path) -> dict[str, Tensor]:
         """The trained weights that `save` wrote, under the names of the model."""
-        file = Path(folder, ADAPTER, TRAINED)
-        saved = load_file(file) if file.is_file() else {}
-        shapes = {name: weight.shape for name, weight in self.model.named_parameters() if weight.requires_grad}
-        if {name: weight.shape for name, weight in saved.items()} != shapes:
-            raise InputError(
-                f"{folder} was saved by another kind of run, not with this LoRA adapter. Resume with its own recipe."
-            )
-        return saved
+        return load_file(Path(folder, ADAPTER, TRAINED))
 
     def merged(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Weights of the equivalent plain model: `W + lora_alpha / lora_r * B @ A`, in W's dtype."""
@@ -125,7 +116,7 @@ def add_adapter(
     fresh = f"; trained in full: {', '.join(heads)}" if heads else ""
     logger.info("LoRA of rank %d on the linear layers %s%s.", r, layers, fresh)
     place = next(name for name, module in model.named_modules() if module is inner)
-    return Adapter(model, peft_model, place, alpha / r, trained, transposed)
+    return Adapter(peft_model, place, alpha / r, trained, transposed)
 
 
 def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> None:
@@ -146,16 +137,9 @@ def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> Non
 
 
 def four_bit_config():
-    """Quantisation config that loads the frozen weights in 4 bits (NF4, computing in bfloat16).
-
-    Source: https://arxiv.org/abs/2305.14314.
-    """
+    """Quantisation config that loads the frozen weights in 4 bits (NF4, arXiv 2305.14314)."""
     if not torch.cuda.is_available() or find_spec("bitsandbytes") is None:
-        lacking = "no CUDA device" if not torch.cuda.is_available() else "no bitsandbytes"
-        raise InputError(
-            f"--load_in_4bit needs a CUDA device and bitsandbytes, and there is {lacking} here. Leave it out, or run "
-            "on a GPU after `pip install bitsandbytes`."
-        )
+        raise InputError("--load_in_4bit needs a CUDA device and bitsandbytes. Leave it out, or install both.")
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

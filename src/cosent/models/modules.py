@@ -162,10 +162,10 @@ def load_modules(
             f"{path} has unsupported modules or settings ({'; '.join(obstacles)}). Name a --pooling to start from its "
             "backbone only, or take another model."
         )
-    if saved and not obstacles and pooling in (None, saved[0].mode, *own_linear_cls(saved)):
-        modules = [module.build(path) for module in saved[1:]]
-        check_widths(path, hidden_size, modules)
-        return Pooling(saved[0].mode, hidden_size), modules
+    own = [None, *(module.mode for module in saved[:1])]
+    own += [LINEAR_CLS] if [module.kind for module in saved[1:2]] == ["Dense"] and own[1] == "cls" else []
+    if saved and not obstacles and pooling in own:
+        return Pooling(saved[0].mode, hidden_size), [module.build(path) for module in saved[1:]]
     ported = {} if saved or pooling not in (None, LINEAR_CLS) else ported_pooler(path)
     mode = pooling or (LINEAR_CLS if ported else default)
     modules = []
@@ -178,22 +178,6 @@ def load_modules(
         if module.kind != "Normalize":
             logger.warning("--pooling %s starts without %s of %s.", pooling, module.folder, path)
     return Pooling("cls" if mode == LINEAR_CLS else mode, hidden_size), modules
-
-
-def own_linear_cls(saved: list[Module]) -> tuple[str, ...]:
-    """`linear_cls`, if modules are what it stands for: [CLS] and a square Dense layer without activation."""
-    config = saved[1].config if saved[0].mode == "cls" and len(saved) > 1 else {}
-    square = "in_features" in config and config["in_features"] == config["out_features"]
-    return (LINEAR_CLS,) if square and str(config.get("activation_function")) == IDENTITY else ()
-
-
-def check_widths(path: str, width: int, modules: list[nn.Module]) -> None:
-    """Refuses Dense layers that do not read what the module before them gives."""
-    for module in modules:
-        if isinstance(module, Dense):
-            if module.linear.in_features != width:
-                raise InputError(f"{path}: a Dense reads vectors of width {module.linear.in_features}, got {width}.")
-            width = module.linear.out_features
 
 
 PORTED_POOLER = "roformer.pooler.dense."
@@ -270,7 +254,7 @@ class KeptSettings:
 
 @cache
 def warn_of_similarity(path: str, name: str) -> None:
-    """Says once that a folder's similarity function is not the one that is trained and measured here."""
+    """Says once that a folder's similarity function is not the one that is used here."""
     logger.warning(
         f"{path} asks sentence-transformers for {name} similarity, and the saved folder will too; here all "
         f"scores are cosines. For cosines there, remove similarity_fn_name from its {SETTINGS}."

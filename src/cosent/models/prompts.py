@@ -107,7 +107,10 @@ def two_sides(prompt: str | Sequence[str] | None) -> Sequence[str | None]:
     """A prompt for each sentence of a pair; one, or none, counts for both."""
     values = [prompt] if prompt is None or isinstance(prompt, str) else prompt
     if len(values) not in (1, 2):
-        raise InputError(f"Expected one prompt for a pair or two, got {len(values)}: {', '.join(map(repr, values))}.")
+        raise InputError(
+            f"--prompt and --prompt_name take one value or two, got {len(values)}: {', '.join(map(repr, values))}. Put "
+            f"sentences before it, or write --prompt={values[0]!r}."
+        )
     return [values[0], values[-1]]
 
 
@@ -125,12 +128,8 @@ class PromptArguments:
     prompt_name: list[str] | None = option(None, "Instead: the name of a prompt of the model, or two names.")
 
     def __post_init__(self):
-        for name in ("prompt", "prompt_name"):
-            if len(values := getattr(self, name) or []) > 2:
-                raise InputError(
-                    f"--{name} takes one value or two, got {len(values)}: {', '.join(map(repr, values))}. Put "
-                    f"sentences before it, or write --{name}={values[0]!r}."
-                )
+        two_sides(self.prompt)
+        two_sides(self.prompt_name)
         check_line_breaks(self.prompt)
 
 

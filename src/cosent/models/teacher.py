@@ -33,8 +33,7 @@ def teacher_vectors(
     """A teacher's unit vectors of all distinct sentences, each behind its prompt (`prompts`: see `similarity`).
 
     Returns:
-        Memory-mapped float32 vectors of shape `(distinct sentences, hidden)`, and which of them belong to each pair,
-        shape `(pairs, 2)`.
+        Memory-mapped float32 of shape `(distinct sentences, hidden)`, and the two rows of each pair, `(pairs, 2)`.
     """
     place: dict[tuple[str, str], int] = {}
     sides, both = teacher.prompts.sides(**prompts), zip(sentences1, sentences2, strict=True)
@@ -123,8 +122,7 @@ def cached_array(
 ) -> np.memmap:
     """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill.
 
-    The processes of a machine share out the texts, in parts of at most `PART_TEXTS`. Finished parts outlive a kill: the
-    next call continues after them. So do other jobs that need the same array at the same time.
+    The processes of a machine share out the texts in parts of at most `PART_TEXTS`, and finished parts outlive a kill.
 
     Args:
         texts: what the teacher reads; one row of the array each.
@@ -158,10 +156,7 @@ def cached_array(
 
 
 def prune(used: Path, most: int = MOST_BYTES) -> None:
-    """Removes the entries of a cache that were used longest ago, beyond `most` bytes, except for `used` itself.
-
-    An entry is all files with the same key: an array, its parts, and indexes of faiss.
-    """
+    """Removes the entries of a cache (all files of one key) used longest ago, beyond `most` bytes, but never `used`."""
     entries = defaultdict(list)
     for file in used.parent.iterdir():
         with suppress(FileNotFoundError):  # a partial file that is complete by now
