@@ -9,12 +9,12 @@ import sentence_transformers
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from cosent.compute.packed_backbone import POSITIONS, packed_forward
+from cosent.compute.packed_backbone import POSITIONS
 from cosent.errors import InputError
-from cosent.models import cross_encoder
 from cosent.models.auto import load_model
 from cosent.models.cross_encoder import CrossEncoder, scored_classes
 from cosent.models.folder import read_json, write_json
+from tests.compute.test_packed_backbone import tokens_computed
 from tests.families import FAMILIES, LETTERS, each, random_family, save_family
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
@@ -30,7 +30,7 @@ def encoder(tiny_model):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_packed_logits_are_those_of_the_stock_model(name, monkeypatch):
+def test_packed_logits_are_those_of_the_stock_model(name):
     """Fails if an architecture's head reads something else on packed rows: a pooler, another token, a mean."""
     stock = random_family(name, num_labels=2).eval()
     if name == "modernbert":  # has two ways, and others read [CLS] too
@@ -44,21 +44,11 @@ def test_packed_logits_are_those_of_the_stock_model(name, monkeypatch):
     inputs = {"input_ids": ids, "attention_mask": mask}
     if stock.config.to_dict().get("type_vocab_size", 1) > 1:
         inputs["token_type_ids"] = (torch.arange(32) >= lengths[:, None] // 2) * mask
-    shapes = []
-
-    def spy(backbone, inputs):
-        hook = backbone.register_forward_pre_hook(
-            lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
-        )
-        tokens = packed_forward(backbone, inputs)
-        hook.remove()
-        return tokens
-
-    monkeypatch.setattr(cross_encoder, "packed_forward", spy)
+    encoder = CrossEncoder(stock, tokenizer=None)
     with torch.no_grad():
-        ours = CrossEncoder(stock, tokenizer=None)(**inputs)
+        ours, tokens = tokens_computed(stock.base_model, lambda: encoder(**inputs))
         theirs = stock(**inputs).logits
-    assert shapes[0][0] < 6, "nothing was packed"
+    assert tokens < ids.numel(), "nothing was packed"
     assert theirs.std() > 1e-2, "all logits are alike: nothing was compared"
     torch.testing.assert_close(ours["logits"], theirs, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours["scores"], theirs[:, 1] - theirs[:, 0], atol=1e-5, rtol=1e-5)
@@ -159,18 +149,6 @@ def test_a_compiled_head_scores_as_before(encoder):
     assert torch.equal(logits, expected)
 
 
-def test_the_dropout_of_the_head_is_used(encoder):
-    """Fails if training leaves out what the stock model has between pooler and classifier."""
-    inputs = encoder.tokenizer(["好天气"], ["天气好"], return_tensors="pt")
-    for module in encoder.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    encoder.train()
-    assert torch.equal(encoder(**inputs)["logits"], encoder(**inputs)["logits"])
-    encoder.model.dropout.p = 0.5
-    assert not torch.equal(encoder(**inputs)["logits"], encoder(**inputs)["logits"])
-
-
 def test_a_fresh_head_depends_on_the_seed_alone(tiny_model):
     """Fails if two runs of one seed start from different heads, or the global random state is used up."""
     torch.manual_seed(5)
@@ -179,7 +157,11 @@ def test_a_fresh_head_depends_on_the_seed_alone(tiny_model):
     assert torch.equal(state, torch.get_rng_state())
     assert torch.equal(first.model.classifier.weight, again.model.classifier.weight)
     assert not torch.equal(first.model.classifier.weight, other.model.classifier.weight)
-    assert torch.equal(first.backbone.pooler.dense.weight, again.backbone.pooler.dense.weight)
+    inputs = first.tokenizer(["好天气"], ["天气好"], return_tensors="pt")
+    for module in first.train().modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5 * (module is first.model.dropout)
+    assert not torch.equal(first(**inputs)["logits"], first(**inputs)["logits"]), "the dropout of the head is left out"
 
 
 def test_a_head_that_is_missing_or_of_another_size_is_new_aloud(encoder, tiny_model, tmp_path, caplog):

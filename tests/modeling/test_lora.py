@@ -110,9 +110,9 @@ def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, ti
 
 
 @pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
-def test_resuming_is_exact(train, tower):
-    """Fails if a checkpoint of a LoRA run lacks a trained weight, or loading one merges the adapter in."""
-    flags = ("--tower", tower) if tower == "cross_encoder" else ("--tower", tower, "--pooling", "linear_cls")
+def test_resuming_is_exact(train, start, tower):
+    """Fails if a checkpoint of a LoRA run lacks a trained weight (of Dense layers, too), or merges the adapter in."""
+    flags = ("--tower", tower) if tower == "cross_encoder" else ("--tower", tower, "--model_name_or_path", str(start))
     whole = train(*flags, output="whole")
     resumed = train(*flags, "--resume_from_checkpoint", str(whole / "checkpoint-4"), output="resumed")
     for name in ("model.safetensors", "adapter/trained.safetensors", "adapter/adapter_model.safetensors"):
