@@ -126,17 +126,6 @@ def test_the_model_is_as_before(tiny_model):
     assert nn.Linear.forward is onednn.stock_forward
 
 
-def test_contexts_nest(calls):
-    """Fails if encoding in the middle of a training step ends the run or leaves the step to MKL."""
-    layer = nn.Linear(8, 8)
-    with trainable_onednn_linears():
-        with onednn_linears(layer), torch.inference_mode():
-            layer(torch.ones(2, 8))
-        calls.clear()
-        layer(torch.ones(2, 8)).sum().backward()
-        assert len(calls) == 2, "the output and the gradient of the weight"
-
-
 def test_without_the_operator_or_the_need_nothing_changes(calls, monkeypatch):
     """Fails if another PyTorch version or another processor does not train."""
     for name, value in (("beats_blas", lambda: False), ("AVAILABLE", False)):

@@ -32,7 +32,8 @@ def test_vectors_are_those_of_sentence_transformers(folder, max_length):
     assert ids[-1] == ours.tokenizer.pad_token_id, "nothing to mistake"
     theirs = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.float32})  # published in bfloat16
     theirs.max_seq_length = max_length
-    for ours.packing in (True, False):
+    for packing in (True, False):
+        ours.packing = packing
         np.testing.assert_allclose(ours.encode(TEXTS, normalize=True), theirs.encode(TEXTS), atol=1e-6)
 
 
