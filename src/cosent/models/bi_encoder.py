@@ -46,10 +46,8 @@ class TextModel(nn.Module):
         device: where to move it, e.g. `cuda`; default: the CPU.
 
     Attributes:
-        packing: lay the sentences of a batch into shared rows instead of padding them, where that does not change the
-            results (see `packing.py`); may be changed at any time.
-        prompts: texts in front of sentences, saved with the model; the default one is put there unless another, or
-            none (`prompt=""`), is requested.
+        packing: lay the sentences of a batch into shared rows, where that does not change the results (`packing.py`).
+        prompts: texts in front of sentences, saved with the model.
     """
 
     packing = True
@@ -97,7 +95,7 @@ class TextModel(nn.Module):
     def prefixes(
         self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
     ) -> Prefixes:
-        """The prompts of both sentences of a pair; the arguments are those of `Prompts.sides`."""
+        """The prompts of both sentences of a pair, if they leave room; the arguments are those of `Prompts.sides`."""
         first, second = self.prompts.sides(prompt, prompt_name)
         return self.prefix(first), self.prefix(second)
 
@@ -137,7 +135,6 @@ class TextModel(nn.Module):
         """Float32 scores `(pairs,)` of two lists behind the prompts of both sides."""
 
     def save_tokenizer(self, folder: str | Path) -> None:
-        """Writes the tokenizer, which carries `max_length`."""
         self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
 
@@ -213,10 +210,7 @@ HEAD_NAME = "head.safetensors"
 
 
 class SentenceEncoder(Embedder):
-    """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
-
-    `prompts` and `kept_settings` are what else the starting folder says, and are saved with the model.
-    """
+    """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it."""
 
     kept_settings = KeptSettings()
 
@@ -279,7 +273,7 @@ class SentenceEncoder(Embedder):
         return encoder.to(device=device)
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
-        """Applies and keeps what a starting folder says besides its modules; `unused` are weights without a place."""
+        """Applies and keeps what a folder says besides its modules; `unused` are weights that nothing here reads."""
         self.prompts, self.kept_settings = Prompts.read(path), KeptSettings.read(path, unused)
         self.kept_settings.apply(self.tokenizer)
         if max_length is not None:
@@ -321,10 +315,7 @@ class SentenceEncoder(Embedder):
 
 
 class BiEncoder(nn.Module):
-    """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head.
-
-    Training calls this module alone, so that the hooks of DistributedDataParallel see the head too.
-    """
+    """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head."""
 
     def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
         super().__init__()

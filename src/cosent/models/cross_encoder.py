@@ -3,7 +3,6 @@
 import logging
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -45,11 +44,7 @@ BINARY_CLASSES = ("dissimilar", "similar")  # the label is the position
 
 
 def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
-    """Indices of the logits for similar and dissimilar, whose difference is the score; of a single logit, 0 and None.
-
-    Args:
-        id2label: from a transformers config; names may be numbers, as transformers' example scripts keep them.
-    """
+    """Indices of the logits for similar and dissimilar, whose difference is the score; of a single one, 0 and None."""
     names = [re.sub(r"[\s-]+", "_", str(id2label[number]).strip().lower()) for number in sorted(id2label)]
     if len(names) == 1:
         return 0, None
@@ -63,29 +58,15 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     return similar[0], dissimilar[0]
 
 
-def name_trained_classes(config, path: str) -> None:
-    """Names the classes of a classifier before training in the order of its labels: of NLI, or `BINARY_CLASSES`.
+def name_classes(config) -> None:
+    """Names the classes of a classifier in the order of the labels, of NLI or `BINARY_CLASSES`; of other numbers none.
 
-    Names of the folder at `path` that mean the same stay; others are replaced in `config`, with a warning.
+    transformers would save no names of two, and Text Embeddings Inference refuses a classifier without.
     """
     names = {len(NLI_CLASSES): NLI_CLASSES, len(BINARY_CLASSES): BINARY_CLASSES}.get(config.num_labels)
-    if names is None:
-        return
-    if not are_unnamed(config):
-        with suppress(InputError):
-            if scored_classes(config.id2label) == (config.num_labels - 1, 0):
-                return
-        logger.warning("%s has the classes %s; its head is trained as %s.", path, config.id2label, list(names))
-    set_names(config, names)
-
-
-def are_unnamed(config) -> bool:
-    return all(re.fullmatch(r"LABEL_\d+", str(name)) for name in config.id2label.values())
-
-
-def set_names(config, names: tuple[str, ...]) -> None:
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: number for number, name in enumerate(names)}
+    if names is not None:
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: number for number, name in enumerate(names)}
 
 
 def reads_last_token(model) -> bool:
@@ -132,24 +113,17 @@ WITHOUT_SEGMENTS = ["input_ids", "attention_mask"]
 
 
 class CrossEncoder(TextModel):
-    """Pair scoring model: a sequence classifier and its tokenizer.
+    """Pair scoring model: a transformers sequence classifier and its tokenizer.
 
     The score is the logit of a model with a single one; otherwise the logit of the similar class minus that of the
-    dissimilar one (`scored_classes`): `logit 1 - logit 0` of a binary classifier, `entailment -
-    contradiction` of one for NLI, in whatever order it has them. sentence-transformers' `CrossEncoder` loads the saved
-    folder and computes the same logits.
-
-    Args:
-        model: an `AutoModelForSequenceClassification`.
+    dissimilar one (`scored_classes`). sentence-transformers' `CrossEncoder` computes the same logits.
     """
 
     def __init__(self, model: nn.Module, tokenizer):
         super().__init__()
-        self.model = model
-        self.tokenizer = tokenizer
-        if model.config.num_labels == 2 and are_unnamed(model.config):
-            # transformers would save no names, and Text Embeddings Inference refuses a classifier without.
-            set_names(model.config, BINARY_CLASSES)
+        self.model, self.tokenizer = model, tokenizer
+        if model.config.num_labels == 2 and model.config.id2label == {0: "LABEL_0", 1: "LABEL_1"}:
+            name_classes(model.config)
         for head in classifier_heads(model).values():
             keep_in_full_precision(head)
 
@@ -170,9 +144,8 @@ class CrossEncoder(TextModel):
 
         Args:
             num_labels: number of logits, for training; default: that of the folder. A head of another size is
-                replaced, and classes are named in the order of the labels (`name_trained_classes`).
-            segment_ids: `tokenizer`: those of the tokenizer (all 0 if it was saved that way); `zero`: all 0, in
-                training, here and wherever the saved folder is served.
+                replaced, and classes are named in the order of the labels.
+            segment_ids: `tokenizer`: those of the tokenizer; `zero`: all 0, also wherever the saved folder is served.
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
@@ -196,7 +169,7 @@ class CrossEncoder(TextModel):
             options = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
             tokenizer = load_tokenizer(path, **options)
         if num_labels is not None:
-            name_trained_classes(model.config, path)
+            name_classes(model.config)
         if reads_last_token(model):
             find_last_token(model.config, tokenizer, fresh=not has_head)
         check_architecture(model.base_model, tokenizer)
@@ -213,11 +186,7 @@ class CrossEncoder(TextModel):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """Scores pairs.
-
-        Args:
-            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch, tokens)`): padded on the right;
-                without segment ids, all are 0.
+        """Scores pairs, `(batch, tokens)` each, padded on the right; without segment ids, all are 0.
 
         Returns:
             In float32: `logits` of shape `(batch, classes)` and `scores` of shape `(batch,)`.

@@ -31,10 +31,8 @@ def unilm_mask(segments: torch.Tensor, token_type_ids: torch.Tensor, dtype: torc
     other, so that no softmax is empty. RoFormer adds the mask as it is: a boolean or 0-1 mask would reveal the future.
 
     Args:
-        segments: shape `(rows, width)`, the number of the sequence from 1, 0 where a row has no token; an attention
-            mask will do for one sequence in a row, padded on either side.
+        segments: shape `(rows, width)`, the number of the sequence from 1, 0 where a row has no token.
         token_type_ids: same shape, 0 for source (and empty places), 1 for target.
-        dtype: that of the attention scores.
 
     Returns:
         `torch.Tensor` of shape `(rows, 1, width, width)`: 0 where a query (row) sees a key (column), else `finfo.min`.
@@ -76,11 +74,7 @@ class Sampling:
 
 @torch.inference_mode()
 def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> list[list[list[int]]]:
-    """Samples `num_samples` targets for every source, in evaluation mode.
-
-    Args:
-        student: has `backbone` (a RoFormer), `head` and `tokenizer`.
-        sources: token ids `[CLS] ... [SEP]` of each source.
+    """Samples `num_samples` targets for every source, token ids `[CLS] ... [SEP]`, in evaluation mode.
 
     Returns:
         By source, the token ids of the targets that ended within the limit, without [SEP].
@@ -158,12 +152,7 @@ def read_sources(student: nn.Module, sources: list[list[int]]) -> tuple[torch.Te
 
 
 def next_states(student: nn.Module, tokens: torch.Tensor, cache: DynamicCache, visible: torch.Tensor) -> torch.Tensor:
-    """States `(rows, hidden)` after one more target token each; the cache grows by that token.
-
-    Args:
-        tokens: shape `(rows,)`.
-        visible: shape `(rows, places)`, see `read_sources`, the new token's place included.
-    """
+    """States `(rows, hidden)` after one more target token each; the cache grows by it, `visible` has grown before."""
     ids = tokens[:, None]
     inputs = {"input_ids": ids, "token_type_ids": torch.ones_like(ids), "attention_mask": visible[:, None, None]}
     return student.backbone(**inputs, past_key_values=cache).last_hidden_state[:, 0]

@@ -36,8 +36,7 @@ class Adapter:
     Args:
         peft_model: peft's view of the module that holds the adapter; the module stays in place in the model.
         inner: name of that module in the model.
-        scaling: `lora_alpha / lora_r`.
-        trained: names of the model's trainable weights: those of the adapter, fresh heads and poolings.
+        trained: names of the model's trainable weights: those of the adapter, fresh heads and Dense layers.
         transposed: names of the adapted layers that store their weight as (in, out), as GPT-2's `Conv1D` does.
     """
 
@@ -86,9 +85,7 @@ def add_adapter(
     Args:
         model: the model to train; its parts outside `inner` stay trainable.
         inner: the transformers model in it: a backbone, or a sequence classifier, whose heads are trained in full.
-        r, alpha, dropout: rank, `lora_alpha` and dropout of the adapter.
         targets: names of linear layers, e.g. `query`, or only `all-linear`.
-        seed: seed of the adapter; the global random state is left alone.
     """
     if r < 1 or alpha <= 0:
         raise InputError(f"--lora_r and --lora_alpha must be positive, got {r} and {alpha}.")
