@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -98,6 +99,12 @@ class TextModel(nn.Module):
         """The prompts of both sentences of a pair, if they leave room; the arguments are those of `Prompts.sides`."""
         first, second = self.prompts.sides(prompt, prompt_name)
         return self.prefix(first), self.prefix(second)
+
+    @overload
+    def similarity(self, sentences1: str, sentences2: str, *args: Any, **options: Any) -> float: ...
+
+    @overload
+    def similarity(self, sentences1: list[str], sentences2: list[str], *args: Any, **options: Any) -> np.ndarray: ...
 
     def similarity(
         self,
