@@ -10,8 +10,6 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertModel,
-    ModernBertConfig,
-    ModernBertModel,
     PreTrainedModel,
     Qwen3Config,
     Qwen3Model,
@@ -28,14 +26,14 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 THEIRS = "sentence_transformers.models."
 
 
-def qwen3_embedding(folder: Path, padding_side: str = "left") -> str:
+def qwen3_embedding(folder: Path) -> str:
     """As Qwen/Qwen3-Embedding-0.6B: pooled by the last token, which its tokenizer puts there and also pads with.
 
     Its architecture is called a CausalLM, its weights are those of the bare model, and its config has no padding token.
     """
     save_tokenizer(byte_level([END, "<|im_start|>", TURN], f"$A:0 {END}:0", f"$A:0 {END}:0 $B:1 {END}:1"), folder,
                    tokenizer_class="Qwen2Tokenizer", eos_token=TURN, pad_token=END, unk_token=None, bos_token=None,
-                   additional_special_tokens=["<|im_start|>", TURN], padding_side=padding_side,
+                   additional_special_tokens=["<|im_start|>", TURN], padding_side="left",
                    model_max_length=131072)  # fmt: skip
     tokenizer = AutoTokenizer.from_pretrained(folder)
     end = tokenizer.convert_tokens_to_ids(END)
@@ -61,24 +59,6 @@ def bge_zh(folder: Path) -> str:
     versions = {"sentence_transformers": "2.2.2", "transformers": "4.28.1", "pytorch": "1.13.0+cu117"}
     write(folder, "config_sentence_transformers.json", {"__version__": versions})
     describe_pooling(folder, "cls_token")
-    return str(folder)
-
-
-def chinese_modernbert(folder: Path) -> str:
-    """As qihoo360/Zhinao-ChineseModernBert: a bare ModernBERT with a byte-level vocabulary."""
-    special = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
-    save_tokenizer(byte_level(special, "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:0 [SEP]:0"), folder,
-                   tokenizer_class="PreTrainedTokenizerFast", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]",
-                   mask_token="[MASK]", model_max_length=1536, model_input_names=["input_ids", "attention_mask"],
-                   )  # fmt: skip
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
-    ids = {"cls_token_id": start, "bos_token_id": start, "sep_token_id": end, "eos_token_id": end}
-    config = ModernBertConfig(
-        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, local_attention=8,
-        global_attn_every_n_layers=2, max_position_embeddings=1536, **ids, **SIZES,
-    )  # fmt: skip
-    save(ModernBertModel(config), folder)
     return str(folder)
 
 

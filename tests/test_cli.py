@@ -18,7 +18,7 @@ from transformers import HfArgumentParser
 from cosent import cli
 from cosent.cli import HIDDEN, REQUIRED, Parser, as_words, flags_of, option, parse, recipe_file, run
 from cosent.errors import InputError
-from cosent.models.prompts import SavedPromptArguments
+from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments, ModelArguments, PairTrainingArguments
 from tests.launching import free_port
 
@@ -200,7 +200,7 @@ def test_a_wrong_value_is_one_message(flags, message):
 
 def test_values_are_those_of_the_library():
     """Fails if a flag of TrainingArguments means something else here than in other programs that use transformers."""
-    classes = [cls for cls in TRAIN_ARGUMENTS if cls is not SavedPromptArguments]  # argparse does not know `commas`
+    classes = [cls for cls in TRAIN_ARGUMENTS if cls is not PromptArguments]  # argparse does not know `commas`
     words = ["--corpus", "a", "b", "--output_dir", "x", "--use_cpu", "--learning_rate", "2e-5", "--bf16", "no"]
     words += ["--lr_scheduler_type", "cosine", "--lr_scheduler_kwargs", '{"num_cycles": 1}', "--warmup_steps", "0.1"]
     words += ["--optim", "adamw_torch", "--gradient_checkpointing", "--gradient_checkpointing_kwargs", "{}"]

@@ -61,7 +61,7 @@ def teacher(tmp_path_factory) -> Path:
         config = BertConfig(vocab_size=len(vocabulary), initializer_range=0.5, **sizes)
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     BertTokenizer(vocab=vocabulary, model_max_length=64).save_pretrained(folder)
-    save_modules(folder, 2, Pooling("mean", 24))
+    save_modules(folder, Pooling("mean", 24))
     return folder
 
 

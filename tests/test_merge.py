@@ -58,7 +58,7 @@ def test_vectors(merge, models, make_corpus, pairs, capsys):
     evaluate(*parse(["--model", str(models / "made"), "--corpus", str(corpus), "--device", "cpu"], *EVALUATE))
     assert json.loads(capsys.readouterr().out)["threshold_from"] == "made_up validation, when the model was trained"
     card = (models / "made/README.md").read_text()
-    assert f"* 0.75 of `{models / 'cls'}`" in card and "trust_remote_code=True" in card and "# made\n" in card
+    assert f"* 0.75 of `{models / 'cls'}`" in card and "load_model(" in card and "# made\n" in card
 
 
 def test_weights_of_cross_encoders(merge, models):

@@ -36,15 +36,10 @@ def job(monkeypatch, capsys):
     return call
 
 
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_one_folder_for_all_jobs(train, job, corpus, pairs, tiny_model, tmp_path, include_prompt):
+def test_one_folder_for_all_jobs(train, job, corpus, pairs, tmp_path):
     """Fails if train, evaluate, encode, similarity and sentence-transformers disagree on a folder with a prompt."""
-    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
-    encoder.prompts = Prompts(include_prompt=include_prompt)
-    encoder.save_pretrained(tmp_path / "start")
-    start = ("--model_name_or_path", str(tmp_path / "start"))
-    folder = train(corpus, *start, "--prompt", PROMPT)
-    bare = train(corpus, *start, output="bare")
+    folder = train(corpus, "--prompt", PROMPT)
+    bare = train(corpus, output="bare")
     served = SentenceTransformer(str(folder), device="cpu")
     assert (served.prompts["default"], served.default_prompt_name) == (PROMPT, "default")
     assert served.max_seq_length == 32 + len(PROMPT), "the prompt takes the place of the sentences"
@@ -92,23 +87,15 @@ def test_another_prompt_than_that_of_training(train, job, corpus, tmp_path, capl
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), ours.encode(["怎么还款"], prompt="一"), atol=1e-6)
 
 
-def test_two_prompts_and_prompts_that_are_not_saved(train, corpus, tmp_path):
-    """Fails if a search model cannot be served by its two prompts, or --no_save_prompt changes the folder's own."""
+def test_two_prompts(train, corpus):
+    """Fails if a search model cannot be served by its two prompts, or one run trains with two of them."""
     folder = train(corpus, "--prompt", "查询：", "文档：")
     assert SentenceEncoder.from_pretrained(str(folder)).prompts == Prompts({"query": "查询：", "document": "文档："})
     assert read_record(folder).prompts == ("查询：", "文档：")
     served, ours = SentenceTransformer(str(folder), device="cpu"), SentenceEncoder.from_pretrained(str(folder))
     np.testing.assert_allclose(served.encode_query(["好"]), ours.encode(["好"], prompt_name="query"), atol=1e-6)
     np.testing.assert_allclose(served.encode_document(["好"]), ours.encode(["好"], prompt_name="document"), atol=1e-6)
-    again = train(corpus, "--model_name_or_path", str(folder), "--prompt", PROMPT, "--no_save_prompt", output="again")
-    assert SentenceEncoder.from_pretrained(str(again)).prompts == ours.prompts
-    assert read_record(again).prompts == (PROMPT, PROMPT)
-
-
-def test_resuming_with_another_prompt(train, corpus):
-    """Fails if one run trains with two prompts."""
-    folder = train(corpus, "--prompt", PROMPT)
-    with pytest.raises(InputError, match=f"{PROMPT}.*别的："):
+    with pytest.raises(InputError, match="查询：.*别的："):
         train(corpus, "--prompt", "别的：", "--resume_from_checkpoint", str(folder / "checkpoint-4"))
 
 

@@ -19,7 +19,7 @@ from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, Embedder, SentenceEncoder, TextModel
 from cosent.models.loading import keep_layers
 from cosent.models.pooling import CHOICES
-from cosent.models.prompts import SavedPromptArguments, check_line_breaks
+from cosent.models.prompts import PromptArguments, check_line_breaks
 from cosent.models.student import Student
 from cosent.models.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.training.arguments import PairTrainingArguments
@@ -36,9 +36,7 @@ class StudentArguments:
     """The student to start from."""
 
     model_name_or_path: str = option("mini-roformer", "A RoFormer, a student or a published RoFormer-Sim.")
-    pooling: str | None = option(
-        None, f"{', '.join(CHOICES)}, or several joined by +; default: that of the model, else linear_cls."
-    )
+    pooling: str | None = option(None, f"{', '.join(CHOICES)}; default: that of the model, else linear_cls.")
     student_layers: int | None = option(None, "Keep this many of its layers, evenly spaced; default: all.")
     max_length: int | None = option(None, "Tokens per sentence; default: that of the corpus.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")
@@ -98,7 +96,7 @@ class StudentTrainingArguments(PairTrainingArguments):
 
 def main(
     model_args: StudentArguments,
-    prompt_args: SavedPromptArguments,
+    prompt_args: PromptArguments,
     data_args: StudentDataArguments,
     distill_args: DistillArguments,
     args: StudentTrainingArguments,
@@ -124,7 +122,7 @@ def main(
         model_args.generation,
         judge,
         distill_args.generation_sources,
-        prompts=(prefixes[0].text, prefixes[1].text),
+        prompts=prefixes,
     )
     pairs = tokenised_pairs(rows, synonyms, encoder, prefixes, args)
     corruption = Corruption.from_tokenizer(encoder.tokenizer, distill_args.corruption_share)
@@ -140,7 +138,6 @@ def main(
                 encoder.tokenizer.pad_token_id,
                 corruption if model_args.generation else None,
                 model_args.generation,
-                prefixes,
             ),
         )
     run_training(
@@ -174,12 +171,12 @@ def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student |
     return model, encoder
 
 
-def student_prompts(encoder: SentenceEncoder, args: StudentArguments, prompt_args: SavedPromptArguments) -> Prefixes:
+def student_prompts(encoder: SentenceEncoder, args: StudentArguments, prompt_args: PromptArguments) -> Prefixes:
     """The prompts of a student in training."""
     prefixes = use_prompts(encoder, prompt_args, make_room=args.max_length is None)
     if args.generation and prefixes != NO_PREFIXES:
         raise InputError(
-            f"The prompt {prefixes[0].text or prefixes[1].text!r} is for a student that only embeds: one that "
+            f"The prompt {prefixes[0] or prefixes[1]!r} is for a student that only embeds: one that "
             "generates would learn to write it too. Add --generation false, or switch it off with --prompt ''."
         )
     return prefixes
@@ -248,7 +245,7 @@ def similarity_loss(targets):
     return similarity_matrix_loss if isinstance(targets, tuple) else pair_ranking_loss
 
 
-ARGUMENTS = (StudentArguments, SavedPromptArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
+ARGUMENTS = (StudentArguments, PromptArguments, StudentDataArguments, DistillArguments, StudentTrainingArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS)

@@ -73,7 +73,7 @@ def main(args: EncodeArguments) -> None:
         args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8, args.long_texts,
         normalize=args.normalize, text_column=args.text_column, shards=len(shards),
     )  # fmt: skip
-    warn_of_other_prompts(args.model, settings.prefix.text)
+    warn_of_other_prompts(args.model, settings.prefix)
     if rank() == 0 and output.suffix != ".npy":
         output.mkdir(exist_ok=True)
     wait_for_everyone()
@@ -93,7 +93,7 @@ def main(args: EncodeArguments) -> None:
     warn_truncated(truncated, encoded, "sentences", encoder.max_length)
     result = {"output": args.output, "rows": sum(rows for rows, _ in done), "dim": settings.dim}
     result |= {"truncated": truncated, "files": len(done), "already_there": len(done) - len(new)}
-    result |= {"prompt": settings.prefix.text, "seconds": round(seconds, 3)}
+    result |= {"prompt": settings.prefix, "seconds": round(seconds, 3)}
     print(json.dumps(result | {"sentences_per_second": round(encoded / seconds, 1)}))
     if args.normalize:
         words = shlex.join(["cosent", "search", "--model", args.model, "--index", args.output])

@@ -11,7 +11,7 @@ from cosent.cli import run
 from cosent.data.retrieval import RetrievalArguments
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.models.bi_encoder import BiEncoder
-from cosent.models.prompts import SavedPromptArguments
+from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
     DataArguments,
@@ -30,7 +30,7 @@ from cosent.training.trainer import PairTrainer
 
 def main(
     model_args: ModelArguments,
-    prompt_args: SavedPromptArguments,
+    prompt_args: PromptArguments,
     data_args: DataArguments,
     retrieval_args: RetrievalArguments,
     loss_args: LossArguments,
@@ -72,7 +72,7 @@ def main(
             adapter=adapter(model_args, model, args.seed),
             train_dataset=train_pairs,
             eval_dataset=validation_sets(sets, corpora.selecting_names, args.metric_for_best_model),
-            data_collator=TOWERS[tower].collator.from_tokenizer(encoder.tokenizer, prefixes),
+            data_collator=TOWERS[tower].collator.from_tokenizer(encoder.tokenizer),
             compute_metrics=pair_metrics,
         )
     watched = "warn" if tower == "cross_encoder" and args.eval_strategy != "no" else "off"

@@ -12,6 +12,7 @@ from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.loading import freeze_sines
 from cosent.models.lora import add_adapter
 from cosent.models.pooling import Pooling
+from tests.compute.test_packed_backbone import LENGTHS, tokens_computed
 from tests.families import FAMILIES, LETTERS, LONGEST, REPRESENTATIVES, each, random_family
 
 KINDS = {name: family.model_type or name for name, family in FAMILIES.items()}
@@ -28,13 +29,10 @@ DEVICES = [
         "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
     ),
 ]
-# Local windows are 8 tokens wide (`tests/families.py`): most of these sentences are longer.
-LENGTHS = [LONGEST, 3, 9, 1, 30, 12, 5, 22, 9, 17, 54, 2]
 
 
 def backbone_of(name: str, attention: str | None = None, device: str = "cpu") -> torch.nn.Module:
-    options = {} if attention is None else {"attn_implementation": attention}
-    backbone = random_family(name, **options).to(device).eval()
+    backbone = random_family(name, attn_implementation=attention).to(device).eval()
     backbone.pooler = None
     freeze_sines(backbone)
     return backbone
@@ -47,17 +45,6 @@ def batch_of(backbone: torch.nn.Module) -> dict[str, torch.Tensor]:
     ids = config.vocab_size - 1 - torch.randint(len(LETTERS), mask.shape, generator=generator)  # no special tokens
     ids = torch.where(mask.bool(), ids, config.pad_token_id or 0)
     return {"input_ids": ids.to(backbone.device), "attention_mask": mask.to(backbone.device)}
-
-
-def tokens_of(backbone: torch.nn.Module, run) -> int:
-    """Tokens that go through a backbone in `run()`."""
-    counts = []
-    hook = backbone.register_forward_pre_hook(
-        lambda module, args, kwargs: counts.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
-    run()
-    hook.remove()
-    return sum(counts)
 
 
 def difference(seen: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
@@ -106,41 +93,23 @@ def test_every_listed_architecture_is_tried_here():
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "attention"), ATTENTIONS)
 def test_vectors_and_gradients_are_the_padded_ones(name, attention, device):
-    """Fails if positions, mask, local window or reading back are wrong for an architecture."""
+    """Fails if positions, mask, local window or reading back are wrong for an architecture, by more than rounding."""
     backbone = backbone_of(name, attention, device)
     assert backbone.config._attn_implementation == attention
     batch = batch_of(backbone)
-    vectors, grads = compute(packed_forward, backbone, batch)
-    expected, expected_grads = compute(plain_forward, backbone, batch)
-    assert difference(vectors, expected) < 2e-6
-    assert difference(grads, expected_grads) < 2e-6
-    assert len(grads) > 10 and expected[0].std(dim=(0, 1)).min() > 1e-2, "nothing was compared"
-    tokens = tokens_of(backbone, lambda: packed_forward(backbone, batch))
+    exact = 1e-6 if name in ("gemma3_text", "roformer") else 1e-13  # parts of these two always compute in float32
+    limits = {torch.float32: 2e-6}
+    if attention == "sdpa" or name in EAGER_ONLY:  # elsewhere eager attention makes NaN of padding in float64
+        limits[torch.float64] = exact
+    for dtype, limit in limits.items():
+        backbone = backbone.to(dtype)
+        vectors, grads = compute(packed_forward, backbone, batch)
+        expected, expected_grads = compute(plain_forward, backbone, batch)
+        assert difference(vectors, expected) < limit
+        assert difference(grads, expected_grads) < limit
+        assert len(grads) > 10 and expected[0].std(dim=(0, 1)).min() > 1e-2, "nothing was compared"
+    _, tokens = tokens_computed(backbone, lambda: packed_forward(backbone, batch))
     assert tokens < 0.5 * batch["input_ids"].numel(), "the batch was not packed"
-
-
-@pytest.mark.parametrize("name", each(PACKED))
-def test_in_float64_nothing_is_left_of_the_difference(name):
-    """Fails if what packing changes in float32 is more than rounding."""
-    backbone = backbone_of(name).double()
-    batch = batch_of(backbone)
-    vectors, grads = compute(packed_forward, backbone, batch)
-    expected, expected_grads = compute(plain_forward, backbone, batch)
-    limit = 1e-6 if name in ("gemma3_text", "roformer") else 1e-13  # parts of these two always compute in float32
-    assert difference(vectors, expected) < limit
-    assert difference(grads, expected_grads) < limit
-
-
-@pytest.mark.parametrize("name", each(PACKED))
-def test_a_sentence_does_not_see_its_neighbours(name):
-    """Fails if a sentence leaks into others of its row: its vectors would depend on the batch."""
-    backbone = backbone_of(name)
-    batch = batch_of(backbone)
-    changed = {**batch, "input_ids": batch["input_ids"].clone()}
-    changed["input_ids"][4, :30] = batch["input_ids"][0, :30]
-    with torch.no_grad():
-        moved = (packed_forward(backbone, batch) - packed_forward(backbone, changed)).abs().amax(dim=(1, 2))
-    assert moved[4] > 0.1 and torch.cat([moved[:4], moved[5:]]).max() == 0
 
 
 @pytest.mark.parametrize("name", each(PACKED))

@@ -1,10 +1,23 @@
 """Plans of packed rows: every token stands once, rows are cheap, bad batches are refused."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, Qwen3Config
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from cosent.compute.packing import WIDEST, cheapest_plan, pack, plan_rows, token_counts, unpack, worthwhile_plan
+from cosent.compute.packing import (
+    WIDEST,
+    cheapest_plan,
+    pack,
+    plan_rows,
+    sentences_apart,
+    token_counts,
+    unpack,
+    worthwhile_plan,
+)
 from cosent.errors import InputError
 
 
@@ -64,3 +77,26 @@ def test_long_sentences_make_no_wider_rows_than_they_need():
     assert cheapest_plan(lengths, 256, 8192).width == 8000
     assert cheapest_plan(np.array([700, 690, 30, 20]), 256, 8192).width <= WIDEST
     assert cheapest_plan(np.array([500, 490, 30, 20]), 256, 8192).width <= WIDEST
+
+
+def test_masks_of_packed_rows_and_of_other_models():
+    """Fails if transformers leaves out the mask of a full row, or a model that is called outside, or by another thread,
+    sees the sentences of a batch that is not its."""
+
+    def draw(create, config) -> torch.Tensor | None:
+        config._attn_implementation = "sdpa"
+        states = torch.zeros(1, 4, 8)
+        return create(config=config, inputs_embeds=states, attention_mask=None, past_key_values=None)
+
+    kinds = ((create_bidirectional_mask, BertConfig()), (create_causal_mask, Qwen3Config()))
+    with sentences_apart(torch.ones(1, 4, dtype=torch.long)):
+        assert all(draw(*kind) is not None for kind in kinds)
+    with sentences_apart(torch.tensor([[1, 1, 2, 0]])):
+        own, causal = (draw(*kind)[0, 0].int().tolist() for kind in kinds)
+        others = []
+        thread = threading.Thread(target=lambda: others.append(draw(*kinds[0])))
+        thread.start()
+        thread.join()
+    assert own == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    assert causal == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    assert others == [None] and all(draw(*kind) is None for kind in kinds)

@@ -80,15 +80,6 @@ def test_what_a_job_says_after_ctrl_c_comes_last(tmp_path):
     assert "KeyboardInterrupt" in said and said.endswith("\nstopped\n")
 
 
-def test_a_child_that_comes_too_late_ends():
-    """Fails if a job whose study was killed during the launch follows nobody."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    environment = os.environ | {PARENT_VARIABLE: str(gone.pid)}
-    child = subprocess.run([sys.executable, "-c", FOLLOWER], env=environment, timeout=60)
-    assert child.returncode == 1
-
-
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_tree_is_ended(stubborn):
     """Fails if what a launcher has started goes on without it, even if it does not listen."""
@@ -104,11 +95,7 @@ def test_a_tree_is_ended(stubborn):
         started = psutil.Process(process.pid).children(recursive=True)
         end_tree(process, patience=0.5 if stubborn else 20.0)
         assert len(started) == 1 and process.returncode is not None
-        for _ in range(200):  # a killed process is gone once the system has run it again
-            if not alive(started[0]):
-                break
-            time.sleep(0.05)
-        assert not alive(started[0])
+        assert wait_until(lambda: not alive(started[0])), "a killed process is gone once the system has run it again"
     finally:
         process.kill()
         process.wait()
@@ -117,12 +104,9 @@ def test_a_tree_is_ended(stubborn):
 
 
 def test_memory_is_counted_in_mib():
-    """Fails if a report is off by 1,024, as `ru_maxrss` is between Linux and macOS."""
-    resident = psutil.Process().memory_info().rss / 2**20
-    assert 0.9 * resident < peak_memory_mib()
-    before = peak_memory_mib()
+    """Fails if a report is off by 1,024, as `ru_maxrss` is between Linux and macOS, or a peak falls."""
     block = np.ones(300 * 2**20, dtype=np.uint8)
     held = psutil.Process().memory_info().rss / 2**20
-    assert held <= peak_memory_mib() * 1.01 and peak_memory_mib() < max(before, held) + 64
+    assert held <= peak_memory_mib() * 1.01
     del block
-    assert peak_memory_mib() >= 0.99 * held, "a peak does not fall"
+    assert 0.99 * held <= peak_memory_mib() < 100 * held

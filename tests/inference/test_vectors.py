@@ -149,7 +149,7 @@ def test_vectors_and_sentences_come_back(encoded, tiny_model, tmp_path, monkeypa
     assert vectors.sentences() == LINES and vectors.shape == (3, 32)
     manifest = vectors.manifests[0]
     assert manifest.model_sha256 == fingerprint(SentenceEncoder.from_pretrained(str(tiny_model)))
-    assert (manifest.prefix.text, manifest.input) == ("问：", "../faq.txt")
+    assert (manifest.prefix, manifest.input) == ("问：", "../faq.txt")
 
 
 def test_other_vectors_are_refused(encoded):

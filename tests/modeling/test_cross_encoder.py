@@ -8,14 +8,14 @@ import pytest
 import sentence_transformers
 import torch
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer
 
-from cosent.compute.packed_backbone import POSITIONS, packed_forward
+from cosent.compute.packed_backbone import POSITIONS
 from cosent.errors import InputError
-from cosent.models import cross_encoder
 from cosent.models.auto import load_model
-from cosent.models.cross_encoder import CrossEncoder
-from tests.families import FAMILIES, each, random_family
+from cosent.models.cross_encoder import CrossEncoder, scored_classes
+from cosent.models.folder import read_json, write_json
+from tests.compute.test_packed_backbone import tokens_computed
+from tests.families import FAMILIES, LETTERS, each, random_family, save_family
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
 SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
@@ -30,7 +30,7 @@ def encoder(tiny_model):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_packed_logits_are_those_of_the_stock_model(name, monkeypatch):
+def test_packed_logits_are_those_of_the_stock_model(name):
     """Fails if an architecture's head reads something else on packed rows: a pooler, another token, a mean."""
     stock = random_family(name, num_labels=2).eval()
     if name == "modernbert":  # has two ways, and others read [CLS] too
@@ -44,30 +44,24 @@ def test_packed_logits_are_those_of_the_stock_model(name, monkeypatch):
     inputs = {"input_ids": ids, "attention_mask": mask}
     if stock.config.to_dict().get("type_vocab_size", 1) > 1:
         inputs["token_type_ids"] = (torch.arange(32) >= lengths[:, None] // 2) * mask
-    shapes = []
-
-    def spy(backbone, inputs):
-        hook = backbone.register_forward_pre_hook(
-            lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
-        )
-        tokens = packed_forward(backbone, inputs)
-        hook.remove()
-        return tokens
-
-    monkeypatch.setattr(cross_encoder, "packed_forward", spy)
+    encoder = CrossEncoder(stock, tokenizer=None)
     with torch.no_grad():
-        ours = CrossEncoder(stock, tokenizer=None)(**inputs)
+        ours, tokens = tokens_computed(stock.base_model, lambda: encoder(**inputs))
         theirs = stock(**inputs).logits
-    assert shapes[0][0] < 6, "nothing was packed"
+    assert tokens < ids.numel(), "nothing was packed"
     assert theirs.std() > 1e-2, "all logits are alike: nothing was compared"
     torch.testing.assert_close(ours["logits"], theirs, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours["scores"], theirs[:, 1] - theirs[:, 0], atol=1e-5, rtol=1e-5)
 
 
+NAMES = {1: ["LABEL_0"], 2: ["dissimilar", "similar"], 3: ["contradiction", "neutral", "entailment"]}
+
+
 @pytest.mark.parametrize("num_labels", [1, 2, 3])
 @pytest.mark.parametrize("segment_ids", ["tokenizer", "zero"])
 def test_sentence_transformers_gives_the_same_scores(tiny_model, tmp_path, num_labels, segment_ids):
-    """Fails if a served model answers differently: a sigmoid, other segments, another cut of too long pairs."""
+    """Fails if a served model answers differently: a sigmoid, other segments, another cut of too long pairs; or TEI
+    refuses a folder without names of classes, which transformers drops where there are two."""
     encoder = CrossEncoder.from_pretrained(str(tiny_model), num_labels, segment_ids, max_length=16)
     with torch.no_grad():
         for name, weight in encoder.backbone.encoder.named_parameters():
@@ -83,14 +77,54 @@ def test_sentence_transformers_gives_the_same_scores(tiny_model, tmp_path, num_l
     again = load_model(str(tmp_path))
     assert again.max_length == 16 < len(FIRST[1]) + len(SECOND[1])
     np.testing.assert_array_equal(again.similarity(FIRST, SECOND), ours)
+    config = read_json(str(tmp_path), "config.json")
+    assert config["id2label"] == {str(number): name for number, name in enumerate(NAMES[num_labels])}
+    assert config["label2id"] == {name: number for number, name in enumerate(NAMES[num_labels])}
+    other = CrossEncoder.from_pretrained(str(tmp_path), segment_ids="zero").similarity(FIRST, SECOND)
+    assert (np.abs(other - ours).max() > 1e-5) == (segment_ids == "tokenizer"), "forgotten, or it does nothing"
 
 
-def test_zero_segments_change_the_scores_and_stay(tiny_model, tmp_path):
-    """Fails if --segment_ids zero does nothing, or is forgotten by the saved folder."""
-    as_tokenizer, zero = (CrossEncoder.from_pretrained(str(tiny_model), 1, kind) for kind in ("tokenizer", "zero"))
-    assert np.abs(as_tokenizer.similarity(FIRST, SECOND) - zero.similarity(FIRST, SECOND)).max() > 1e-5
-    zero.save_pretrained(tmp_path)
-    assert AutoTokenizer.from_pretrained(tmp_path).model_input_names == ["input_ids", "attention_mask"]
+def test_scores_follow_the_names_of_classes():
+    """Fails if a published NLI model ranks contradictions first because it numbers its classes otherwise, or a score
+    is guessed, and perhaps inverted."""
+    cases = [
+        (["LABEL_0"], (0, None)),
+        (["contradiction", "neutral", "entailment"], (2, 0)),
+        (["CONTRADICTION", "ENTAILMENT", "NEUTRAL"], (1, 0)),
+        (["entailment", "not_entailment"], (0, 1)),
+        (["not duplicate", "duplicate"], (1, 0)),
+        (["yes", "no"], (0, 1)),
+        ([0, 1], (1, 0)),
+        (["mismatch", "match"], (1, 0)),
+        (["irrelevant", "Relevant"], (1, 0)),
+        (["same", "different"], (0, 1)),
+        (["相似", "不相似"], (0, 1)),
+        (["蕴含", "矛盾", "中立"], (0, 1)),
+        (["不是", "是"], (1, 0)),
+    ]
+    wrong = [(names, expected) for names, expected in cases if scored_classes(dict(enumerate(names))) != expected]
+    assert not wrong
+    for names in ("a b", "positive negative", "maybe yes", "相似 相同", "LABEL_0 LABEL_1 LABEL_2"):
+        with pytest.raises(InputError, match="id2label"):
+            scored_classes(dict(enumerate(names.split())))
+
+
+def test_the_classes_of_somebody_elses_classifier(tmp_path):
+    """Fails if `--loss ce` trains class 1 as similar and scores class 0, or the score of two unnamed classes is no
+    longer logit 1 - logit 0."""
+    folder = save_family("bert", tmp_path / "start", num_labels=2)
+    encoder = CrossEncoder.from_pretrained(str(folder))
+    inputs = encoder.tokenizer(LETTERS[:8], LETTERS[8:16], return_tensors="pt")
+    logits = encoder.model(**inputs).logits.detach().numpy()
+    assert np.abs(logits[:, 1] - logits[:, 0]).min() > 1e-3
+    scores = encoder.similarity(LETTERS[:8], LETTERS[8:16])
+    np.testing.assert_allclose(scores, logits[:, 1] - logits[:, 0], atol=1e-5)
+    names = {"id2label": {0: "similar", 1: "dissimilar"}, "label2id": {"similar": 0, "dissimilar": 1}}
+    write_json(folder / "config.json", read_json(str(folder), "config.json") | names)
+    inverted = CrossEncoder.from_pretrained(str(folder)).similarity(LETTERS[:8], LETTERS[8:16])
+    np.testing.assert_array_equal(inverted, -scores)
+    trained = CrossEncoder.from_pretrained(str(folder), num_labels=2).similarity(LETTERS[:8], LETTERS[8:16])
+    np.testing.assert_array_equal(trained, scores)
 
 
 def test_a_compiled_head_scores_as_before(encoder):
@@ -106,18 +140,6 @@ def test_a_compiled_head_scores_as_before(encoder):
     assert torch.equal(logits, expected)
 
 
-def test_the_dropout_of_the_head_is_used(encoder):
-    """Fails if training leaves out what the stock model has between pooler and classifier."""
-    inputs = encoder.tokenizer(["好天气"], ["天气好"], return_tensors="pt")
-    for module in encoder.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    encoder.train()
-    assert torch.equal(encoder(**inputs)["logits"], encoder(**inputs)["logits"])
-    encoder.model.dropout.p = 0.5
-    assert not torch.equal(encoder(**inputs)["logits"], encoder(**inputs)["logits"])
-
-
 def test_a_fresh_head_depends_on_the_seed_alone(tiny_model):
     """Fails if two runs of one seed start from different heads, or the global random state is used up."""
     torch.manual_seed(5)
@@ -126,27 +148,24 @@ def test_a_fresh_head_depends_on_the_seed_alone(tiny_model):
     assert torch.equal(state, torch.get_rng_state())
     assert torch.equal(first.model.classifier.weight, again.model.classifier.weight)
     assert not torch.equal(first.model.classifier.weight, other.model.classifier.weight)
-    assert torch.equal(first.backbone.pooler.dense.weight, again.backbone.pooler.dense.weight)
+    inputs = first.tokenizer(["好天气"], ["天气好"], return_tensors="pt")
+    for module in first.train().modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5 * (module is first.model.dropout)
+    assert not torch.equal(first(**inputs)["logits"], first(**inputs)["logits"]), "the dropout of the head is left out"
 
 
-def test_scores_of_a_folder_without_a_head_are_warned_of(tiny_model, caplog):
-    """Fails if a bi-encoder's folder, loaded by mistake, gives random scores in silence."""
+def test_a_head_that_is_missing_or_of_another_size_is_new_aloud(encoder, tiny_model, tmp_path, caplog):
+    """Fails if a folder without a head gives random scores in silence, or a three-class model cannot be trained further
+    with one logit, or loses its head without a word."""
+    encoder.save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
         CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
         assert "holds no cross-encoder" not in caplog.text  # training asks for a new head
         CrossEncoder.from_pretrained(str(tiny_model))
-    assert f"{tiny_model} holds no cross-encoder" in caplog.text
-
-
-def test_a_head_of_another_size_is_replaced_aloud(encoder, tmp_path, caplog):
-    """Fails if a three-class model cannot be trained further with one logit, or loses its head without a word."""
-    encoder.save_pretrained(tmp_path)
-    with caplog.at_level(logging.WARNING):
         wider = CrossEncoder.from_pretrained(str(tmp_path), num_labels=3)
+    assert f"{tiny_model} holds no cross-encoder" in caplog.text and "has no head of 3 logit(s)" in caplog.text
     assert wider.model.classifier.out_features == 3
-    assert "has no head of 3 logit(s)" in caplog.text
-    with pytest.raises(InputError, match="not by a cross-encoder of 3"):
-        wider.load_state_dict(wider.saved_state(tmp_path))
 
 
 def test_a_pair_without_a_token_is_named(encoder):

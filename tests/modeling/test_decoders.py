@@ -1,4 +1,4 @@
-"""Decoders as encoders: Qwen3-Embedding by its last token, and as cross-encoder with one logit."""
+"""Qwen3-Embedding: sentences end in its last token, also cut ones, and a cross-encoder reads its score there."""
 
 import numpy as np
 import pytest
@@ -16,33 +16,25 @@ from tests.published import END, TURN, qwen3_embedding
 
 TEXTS = ["我喜欢北京", "怎么还款，如何还款", "我", "红色的苹果" * 6, "今天天气很好"]
 FIRST, SECOND = TEXTS[:4], ["北京我不喜欢", "如何还款", "推荐一辆红车" * 3, "我"]
-IN_FLOAT32 = {"device": "cpu", "model_kwargs": {"dtype": torch.float32}}  # the published weights are bfloat16
+PAIRS = list(zip(FIRST, SECOND, strict=True))
 
 
-@pytest.fixture(scope="module", params=["left", "right"])
-def folder(request, tmp_path_factory) -> str:
-    """A Qwen3-Embedding whose tokenizer pads on either side."""
-    return qwen3_embedding(tmp_path_factory.mktemp("qwen3"), request.param)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    return qwen3_embedding(tmp_path_factory.mktemp("qwen3"))
 
 
-def test_vectors_are_those_of_sentence_transformers(folder):
-    """Fails if the padding token that ends a text is taken for padding: the vector would be that of another token."""
-    ours = SentenceEncoder.from_pretrained(folder)
-    assert ours.tokenizer("我")["input_ids"][-1] == ours.tokenizer.pad_token_id, "nothing to mistake"
-    theirs = SentenceTransformer(folder, **IN_FLOAT32).encode(TEXTS, batch_size=8)
-    np.testing.assert_allclose(ours.encode(TEXTS, normalize=True), theirs, atol=1e-6)
-    ours.packing = False
-    np.testing.assert_allclose(ours.encode(TEXTS, normalize=True), theirs, atol=1e-6)
-
-
-def test_a_cut_sentence_keeps_its_last_token(folder):
-    """Fails if truncation takes away the token that the vector is read from."""
-    ours = SentenceEncoder.from_pretrained(folder, max_length=6)
-    theirs = SentenceTransformer(folder, **IN_FLOAT32)
-    theirs.max_seq_length = 6
-    np.testing.assert_allclose(ours.encode(TEXTS, normalize=True), theirs.encode(TEXTS), atol=1e-6)
-    ids = ours.tokenizer(TEXTS[3], truncation=True, max_length=6)["input_ids"]
-    assert len(ids) == 6 and ids[-1] == ours.tokenizer.convert_tokens_to_ids(END)
+@pytest.mark.parametrize("max_length", [512, 6])
+def test_vectors_are_those_of_sentence_transformers(folder, max_length):
+    """Fails if the padding token that ends a text is taken for padding, or truncation takes it away."""
+    ours = SentenceEncoder.from_pretrained(folder, max_length=max_length)
+    ids = ours.tokenizer(TEXTS[3], truncation=True, max_length=max_length)["input_ids"]
+    assert ids[-1] == ours.tokenizer.pad_token_id, "nothing to mistake"
+    theirs = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.float32})  # published in bfloat16
+    theirs.max_seq_length = max_length
+    for packing in (True, False):
+        ours.packing = packing
+        np.testing.assert_allclose(ours.encode(TEXTS, normalize=True), theirs.encode(TEXTS), atol=1e-6)
 
 
 @torch.no_grad()
@@ -53,7 +45,7 @@ def test_the_score_is_read_from_the_last_token_everywhere(folder, tmp_path):
     """
     encoder = CrossEncoder.from_pretrained(folder, num_labels=1, seed=3).eval()
     scores = encoder.similarity(FIRST, SECOND)
-    pairs = [encoder.tokenizer(a, b, return_tensors="pt")["input_ids"] for a, b in zip(FIRST, SECOND, strict=True)]
+    pairs = [encoder.tokenizer(a, b, return_tensors="pt")["input_ids"] for a, b in PAIRS]
     assert all(ids[0, -1] == encoder.tokenizer.convert_tokens_to_ids(END) for ids in pairs)
     by_hand = [encoder.model.score(encoder.backbone(ids).last_hidden_state[0, -1]).item() for ids in pairs]
     np.testing.assert_allclose(scores, by_hand, atol=1e-6)
@@ -68,13 +60,9 @@ def test_the_score_is_read_from_the_last_token_everywhere(folder, tmp_path):
     encoder.save_pretrained(tmp_path)
     np.testing.assert_array_equal(CrossEncoder.from_pretrained(str(tmp_path)).similarity(FIRST, SECOND), scores)
     theirs = TheirCrossEncoder(str(tmp_path), device="cpu")
-    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     for side in ("left", "right"):
         theirs.tokenizer.padding_side = side
-        np.testing.assert_allclose(theirs.predict(list(zip(FIRST, SECOND, strict=True))), scores, atol=1e-6)
-        words = AutoTokenizer.from_pretrained(tmp_path, padding_side=side)
-        logits = plain(**words(FIRST, SECOND, padding=True, return_tensors="pt")).logits[:, 0]
-        np.testing.assert_allclose(logits, scores, atol=1e-6)
+        np.testing.assert_allclose(theirs.predict(PAIRS), scores, atol=1e-6)
 
 
 @pytest.mark.parametrize("padding", [END, TURN])
@@ -82,16 +70,14 @@ def test_the_score_is_read_from_the_last_token_everywhere(folder, tmp_path):
 def test_a_trained_head_keeps_its_token(folder, tmp_path, padding):
     """Fails if a classifier of somebody else, which reads another token, is loaded with other scores than theirs."""
     words = AutoTokenizer.from_pretrained(folder)
-    number = words.convert_tokens_to_ids(padding)
-    options = {"num_labels": 1, "pad_token_id": number, "dtype": torch.float32}
+    options = {"num_labels": 1, "pad_token_id": words.convert_tokens_to_ids(padding), "dtype": torch.float32}
     AutoModelForSequenceClassification.from_pretrained(folder, **options).save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    alone = [plain(**words(a, b, return_tensors="pt")).logits.item() for a, b in zip(FIRST, SECOND, strict=True)]
-    for num_labels in (None, 1):
-        encoder = CrossEncoder.from_pretrained(str(tmp_path), num_labels=num_labels)
-        np.testing.assert_allclose(encoder.similarity(FIRST, SECOND), alone, atol=1e-6)
-        assert encoder.tokenizer.pad_token == padding
+    alone = [plain(**words(a, b, return_tensors="pt")).logits.item() for a, b in PAIRS]
+    encoder = CrossEncoder.from_pretrained(str(tmp_path), num_labels=1)
+    np.testing.assert_allclose(encoder.similarity(FIRST, SECOND), alone, atol=1e-6)
+    assert encoder.tokenizer.pad_token == padding
 
 
 def test_a_separator_is_added_where_there_is_none(folder, tmp_path):
@@ -105,8 +91,6 @@ def test_a_separator_is_added_where_there_is_none(folder, tmp_path):
     one, other = encoder.similarity(["红色", "红"], ["车", "色车"])
     assert abs(one - other) > 1e-3
     encoder.save_pretrained(tmp_path / "saved")
-    words = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert words.decode(words("我", "款")["input_ids"]) == f"我{TURN}款"
     theirs = TheirCrossEncoder(str(tmp_path / "saved"), device="cpu").predict([("红色", "车"), ("红", "色车")])
     np.testing.assert_allclose(theirs, [one, other], atol=1e-6)
 
@@ -117,7 +101,6 @@ def test_padding_that_cannot_be_told_from_the_end_is_refused(folder, tmp_path):
     words = AutoTokenizer.from_pretrained(folder)
     words.eos_token = END
     words._extra_special_tokens = []
-    assert words.all_special_tokens == [END]
     words.save_pretrained(tmp_path)
     with pytest.raises(InputError, match="pad_token"):
         CrossEncoder.from_pretrained(str(tmp_path), num_labels=1)

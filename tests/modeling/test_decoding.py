@@ -173,42 +173,32 @@ def test_a_prefix_is_computed_once(terse, monkeypatch):
     assert 0 < sum(computed) == len(prefixes) < 0.9 * sum(len(target) for _, target in targets)
 
 
-def test_writing_is_done_without_dropout_and_leaves_the_mode(terse):
-    """Fails if dropout changes what is written, or training goes on without it afterwards."""
-    sources, sampling = terse.tokenize_sources(TEXTS, [], []), Sampling(num_samples=8, max_length=8)
-    expected = write_targets(terse, sources, sampling)
-    terse.train()
-    assert write_targets(terse, sources, sampling) == expected and terse.training
-
-
-def test_what_is_never_written(student):
-    """Fails if [MASK], [CLS] or a place of the vocabulary without a token can be drawn, or [SEP] cannot."""
-    vocabulary = len(student.tokenizer)
-    banned = decoding.unwritable(student.tokenizer, vocabulary + 3)
-    special = student.tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[CLS]", "[MASK]"])
-    assert set(banned.nonzero().flatten().tolist()) == {*special, vocabulary, vocabulary + 1, vocabulary + 2}
-
-
 def test_seeds(terse):
-    """Fails if a run cannot be repeated, depends on the global generator, or a text on its company."""
+    """Fails if a run cannot be repeated, depends on the global generator or dropout, or a text on its company."""
     together = terse.similar_sentences(TEXTS, num_samples=20, max_length=8)
     torch.manual_seed(1)
     state = torch.get_rng_state()
     alone = [terse.similar_sentences([text], num_samples=20, max_length=8)[0] for text in TEXTS]
     assert torch.equal(torch.get_rng_state(), state)
     assert [[s for s, _ in group] for group in alone] == [[s for s, _ in group] for group in together]
-    assert terse.similar_sentences(TEXTS, num_samples=20, max_length=8, seed=7) != together
-    assert all(together)
+    assert terse.similar_sentences(TEXTS, num_samples=20, max_length=8, seed=7) != together and all(together)
+    terse.train()  # without dropout all the same, and back in this mode afterwards
+    assert terse.similar_sentences(TEXTS, num_samples=20, max_length=8) == together and terse.training
 
 
 def test_what_is_returned(terse):
-    """Fails if candidates repeat, hold special tokens, are unordered, too many, or scored by another cosine."""
+    """Fails if candidates repeat, are unordered, too many, scored by another cosine, or a special token or a place of
+    the vocabulary without one can be drawn."""
     (found,) = terse.similar_sentences(TEXTS[:1], num_samples=60, max_length=8, keep=10)
     sentences, scores = [s for s, _ in found], [score for _, score in found]
     assert 3 < len(found) <= 10 and len(set(sentences)) == len(sentences) and TEXTS[0] not in sentences
-    assert scores == sorted(scores, reverse=True) and not any("[" in sentence for sentence in sentences)
+    assert scores == sorted(scores, reverse=True)
     assert scores == pytest.approx(terse.similarity([TEXTS[0]] * len(found), sentences).tolist(), abs=1e-5)
     assert terse.similar_sentences([]) == []
+    vocabulary = len(terse.tokenizer)
+    banned = decoding.unwritable(terse.tokenizer, vocabulary + 2)
+    special = terse.tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[CLS]", "[MASK]"])
+    assert set(banned.nonzero().flatten().tolist()) == {*special, vocabulary, vocabulary + 1}
 
 
 def test_masked_strings_are_not_seen(student):
@@ -227,9 +217,9 @@ def test_masked_strings_are_not_seen(student):
 def test_options_that_make_no_sense(student):
     """Fails if a wrong value ends in a stack trace or is ignored, or a sentence is taken for a list of characters."""
     for options, message in (
-        ({"top_p": 0.0}, "top_p must be above 0"),
-        ({"temperature": 0.0}, "temperature must be above 0"),
-        ({"num_samples": 0}, "num_samples must be at least 1"),
+        ({"top_p": 0.0}, "top_p=0.0"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"num_samples": 0}, "num_samples=0"),
         ({"max_length": 127}, "need 130 positions"),
         ({"keep_tokens": ["车"]}, "does not contain '车'"),
         ({"keep": 0}, "keep must be at least 1"),
@@ -240,22 +230,9 @@ def test_options_that_make_no_sense(student):
         student.similar_sentences("今天")
 
 
-def test_distinct():
-    """Fails if the source comes back in other spacing, case or punctuation, an empty sample counts, or a required
-    string lacks."""
-    samples = ["我 用 wifi 上 网", "我 用 WiFi 上 网", "", "怎 么 上 网", "怎 么 上 网 ？", "？", "上 网 用 wifi 吗"]
-    assert distinct("怎么上网", samples, []) == ["我用wifi上网", "上网用wifi吗"]
-    assert distinct("怎么上网", samples, ["我用"]) == ["我用wifi上网"]
-    assert distinct("怎么上网", ["网 速 3.5 兆", "网 速 35 兆"], ["3.5"]) == ["网速3.5兆"]
-
-
-def test_spaces():
-    """Fails if Latin words run together or Chinese keeps the spaces of a tokenizer."""
-    assert remove_token_spaces(" 苹 果 iphone 13 pro 多 少 钱 ? ") == "苹果iphone 13 pro多少钱?"
-
-
 def test_ranking_by_hand():
-    """Fails if candidates are scored against another text, cut before sorting, or come out in another order."""
+    """Fails if candidates are scored against another text, cut before sorting, the source comes back in other spacing,
+    case or punctuation, a required string lacks, or Latin words run together."""
     vectors = {"a": [1, 0], "b": [0, 1], "p": [0.6, 0.8], "q": [0.8, 0.6], "r": [1, 0]}
 
     class Encoder:
@@ -265,3 +242,8 @@ def test_ranking_by_hand():
     ranked = rank_candidates(Encoder(), ["a", "b"], [["p", "q", "r", "q"], ["q", "p"]], 2, [])
     assert [[sentence for sentence, _ in group] for group in ranked] == [["r", "q"], ["p", "q"]]
     np.testing.assert_allclose([score for group in ranked for _, score in group], [1, 0.8, 0.8, 0.6], rtol=1e-6)
+    samples = ["我 用 wifi 上 网", "我 用 WiFi 上 网", "", "怎 么 上 网", "怎 么 上 网 ？", "？", "上 网 用 wifi 吗"]
+    assert distinct("怎么上网", samples, []) == ["我用wifi上网", "上网用wifi吗"]
+    assert distinct("怎么上网", samples, ["我用"]) == ["我用wifi上网"]
+    assert distinct("怎么上网", ["网 速 3.5 兆", "网 速 35 兆"], ["3.5"]) == ["网速3.5兆"]
+    assert remove_token_spaces(" 苹 果 iphone 13 pro 多 少 钱 ? ") == "苹果iphone 13 pro多少钱?"

@@ -23,11 +23,7 @@ from cosent.models.loading import load_config
 from cosent.models.lora import ADAPTER, add_adapter
 from tests.families import FAMILIES, LETTERS, LONGEST, each, save_family
 
-REFUSED = ("squeezebert", "t5")  # as encoders of one sentence
-READ_PADDING = ("convbert", "fnet", "mobilebert")
-FINE = [name for name in FAMILIES if name not in (*REFUSED, *READ_PADDING)]
-# Weights of a second stream that only pretraining uses; DistributedDataParallel stops at them.
-UNUSED = {"xlnet": ("mask_emb", "r_s_bias", "seg_embed")}
+FINE = [name for name in FAMILIES if name not in ("t5", "convbert")]
 # sentence-transformers pads on the left as its tokenizer says, which shifts the absolute positions of gpt2.
 SHIFTED_BY_OTHERS = ("gpt2",)
 
@@ -55,14 +51,13 @@ def folder(tmp_path_factory):
     return get
 
 
-def assert_all_learn(model: torch.nn.Module, batch: dict[str, torch.Tensor], unused: tuple[str, ...] = ()) -> None:
+def assert_all_learn(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
     """One step of CoSENT reaches every trainable weight with a gradient that is finite and not all zero."""
-    labels = torch.arange(len(batch["input_ids"]), dtype=torch.float32)
+    labels = torch.arange(len(batch.pop("labels")), dtype=torch.float32)
     cosent_loss(model.train()(**batch)["scores"], labels).backward()
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    missing = [name for name, weight in weights.items() if weight.grad is None]
-    assert not [name for name in missing if not name.endswith(unused)]
-    gradients = [weight.grad for weight in weights.values() if weight.grad is not None]
+    assert not [name for name, weight in weights.items() if weight.grad is None]
+    gradients = [weight.grad for weight in weights.values()]
     assert all(gradient.isfinite().all() for gradient in gradients) and sum(g.abs().sum() for g in gradients) > 0
 
 
@@ -74,9 +69,7 @@ def test_a_bi_encoder(name, folder, tmp_path, caplog):
     assert "padded places" not in caplog.text
     tokens = tokenize_apart(COLUMNS, encoder.tokenizer, encoder.max_length)
     rows = [(a, b, 0.0) for a, b in zip(tokens["input_ids1"], tokens["input_ids2"], strict=True)]
-    batch = PairCollator(encoder.tokenizer.pad_token_id)(rows)
-    del batch["labels"]
-    assert_all_learn(BiEncoder(encoder), batch, UNUSED.get(name, ()))
+    assert_all_learn(BiEncoder(encoder), PairCollator.from_tokenizer(encoder.tokenizer)(rows))
 
     packed = encoder.encode(TEXTS)
     assert packed.std(axis=0).min() > 1e-3, "all sentences are alike: nothing was compared"
@@ -93,17 +86,19 @@ def test_a_bi_encoder(name, folder, tmp_path, caplog):
         theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)
         np.testing.assert_allclose(theirs / scale, packed / scale, atol=2e-6)
 
+    encoder.tokenizer.model_max_length = int(1e30)  # a sentence has a position for every token all the same
+    assert name == "roformer" or encoder.max_length in (LONGEST, 2**20)
+    assert np.isfinite(encoder.encode(["".join(LETTERS)])).all()
+
 
 @pytest.mark.parametrize("name", each(FINE))
 def test_a_cross_encoder(name, folder, tmp_path):
     """Fails if a classifier's head misses training, ties in half precision, or scores otherwise for others."""
     encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=3)
     pairs = tokenize_joined(COLUMNS, encoder.tokenizer, encoder.max_length)
-    segments = "token_type_ids" in encoder.tokenizer.model_input_names
     rows = [(ids, first, 0.0) for ids, first in zip(pairs["input_ids"], pairs["first_tokens"], strict=True)]
-    batch = JoinedPairCollator(encoder.tokenizer.pad_token_id, segments)(rows)
-    del batch["labels"]
-    assert_all_learn(encoder, batch, UNUSED.get(name, ()))
+    batch = JoinedPairCollator.from_tokenizer(encoder.tokenizer)(rows)
+    assert_all_learn(encoder, batch)
 
     packed = encoder.similarity(FIRST, SECOND)
     alone = np.concatenate([encoder.similarity([a], [b]) for a, b in zip(FIRST, SECOND, strict=True)])
@@ -158,7 +153,7 @@ def test_fresh_heads_train_under_lora_and_quantisation(name, folder, tmp_path):
     np.testing.assert_allclose(again, scores, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", each([*FINE, *READ_PADDING]))
+@pytest.mark.parametrize("name", each(FINE))
 def test_lora_finds_every_linear_layer(name, folder, caplog):
     """Fails if an architecture gets no adapter on a part of its layers, or the log does not say which ones it got."""
     encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
@@ -168,12 +163,9 @@ def test_lora_finds_every_linear_layer(name, folder, caplog):
     layers = [weight.split(".")[-4] for weight in adapter.trained if weight.endswith("lora_A.default.weight")]
     assert len(layers) == len(linear) > 0
     assert all(f"{layers.count(layer)} {layer}" in caplog.text for layer in layers)
-    again = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-    with pytest.raises(InputError, match=f"--lora_target_modules no_such_layer.* {layers[0]}"):
-        add_adapter(again, again.backbone, 4, 8.0, 0.0, [layers[0], "no_such_layer"], seed=1)
 
 
-@pytest.mark.parametrize("name", each([*FINE, *READ_PADDING]))
+@pytest.mark.parametrize("name", each(FINE))
 @pytest.mark.parametrize("tower", [SentenceEncoder, CrossEncoder])
 def test_dropout_has_a_name(name, tower, folder, caplog):
     """Fails if --dropout ends in a traceback, leaves a place as it was, or does not say which ones an architecture has.
@@ -183,59 +175,32 @@ def test_dropout_has_a_name(name, tower, folder, caplog):
     options = {"pooling": "mean"} if tower is SentenceEncoder else {"num_labels": 1}
     with caplog.at_level(logging.INFO):
         encoder = tower.from_pretrained(folder(name), dropout=0.37, **options)
-    layers = {path: module.p for path, module in encoder.named_modules() if isinstance(module, torch.nn.Dropout)}
-    values = {
+    values = {path: module.p for path, module in encoder.named_modules() if isinstance(module, torch.nn.Dropout)} | {
         f"{path}.{field}": value
         for path, module in encoder.named_modules()
         for field, value in vars(module).items()
         if "dropout" in field and isinstance(value, float)
     }
-    found = {path: value for path, value in (layers | values).items() if not path.endswith(".activation_dropout")}
+    found = {path: value for path, value in values.items() if not path.endswith(".activation_dropout")}
     assert found and set(found.values()) == {0.37}, found
     assert "--dropout 0.37 sets " in caplog.text
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_embed_a_sentence_is_refused(name, folder):
-    """Fails if a model that does not run loads, and ends in a traceback after minutes."""
-    with pytest.raises(InputError, match=name):
-        SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-
-
-@pytest.mark.parametrize("name", READ_PADDING)
-def test_who_reads_padding_is_told_so(name, folder, caplog):
-    """Fails if vectors that depend on the other sentences of a batch are called exact, or nothing is said."""
+def test_what_would_give_wrong_vectors_is_refused_or_told(folder, tmp_path, caplog):
+    """Fails if a model that does not run, reads padding, or is pooled by a token that sees no other, says nothing."""
+    for name, pooling, message in (("t5", "mean", "t5"), ("qwen3", "cls", "cls.*qwen3"), ("gpt2", "cls", "cls.*gpt2")):
+        with pytest.raises(InputError, match=message):
+            SentenceEncoder.from_pretrained(folder(name), pooling=pooling)
     with caplog.at_level(logging.WARNING):
-        encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-    assert f"{name} models read padded places" in caplog.text
+        encoder = SentenceEncoder.from_pretrained(folder("convbert"), pooling="mean")
+    assert "convbert models read padded places" in caplog.text
     short, longest = sentences((3, 30))
     alone, together = encoder.encode([short]), encoder.encode([short, longest])[:1]
     assert np.abs(alone - together).max() > 1e-3 * np.abs(alone).max(), "the warning is wrong"
 
-
-@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
-def test_the_first_token_of_a_decoder_is_no_sentence(name, folder):
-    """Fails if a causal model is pooled by a token that sees no other: sentences that begin alike would be equal."""
-    with pytest.raises(InputError, match=f"cls.*{name}"):
-        SentenceEncoder.from_pretrained(folder(name), pooling="cls")
-
-
-@pytest.mark.parametrize("name", ["mpnet", "xlm-roberta-xl", "data2vec-text", "roberta", "modernbert"])
-def test_the_longest_sentence_has_a_position_for_every_token(name, folder):
-    """Fails if a tokenizer without a limit lets a sentence run past the last position."""
-    encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-    encoder.tokenizer.model_max_length = int(1e30)
-    assert encoder.max_length == LONGEST
-    assert np.isfinite(encoder.encode(["".join(LETTERS)])).all()
-
-
-def test_a_tokenizer_without_an_end_needs_a_padding_token(folder, tmp_path):
-    """Fails if sentences that fit into no batch end in a traceback."""
     SentenceEncoder.from_pretrained(folder("bert")).save_pretrained(tmp_path)
-    for file in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (tmp_path / file).is_file():
-            settings = json.loads((tmp_path / file).read_text())
-            settings.pop("pad_token")
-            (tmp_path / file).write_text(json.dumps(settings))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    del settings["pad_token"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match="padding token"):
         SentenceEncoder.from_pretrained(str(tmp_path))

@@ -12,7 +12,6 @@ from cosent.data.pairs import PairCollator, tokenize_apart
 from cosent.errors import InputError
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.pooling import Pooling
 from cosent.models.prompts import CROSS_ENCODER, Prompts
 from tests.families import LETTERS, save_family
 
@@ -20,64 +19,47 @@ TEXTS = {"query": "问句：", "passage": "段落："}
 SENTENCES = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123", "怎么还款", "", "好"]
 
 
-def test_a_bare_folder_has_none_and_a_cross_encoders_are_not_a_bi_encoders(tiny_model, tmp_path):
-    """Fails if the default prompt of a reranker is put in front of every sentence that is embedded."""
-    assert Prompts.read(str(tiny_model)) == Prompts()
-    saved = {"model_type": "CrossEncoder", "prompts": TEXTS, "default_prompt_name": "query"}
-    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(saved), encoding="utf-8")
-    assert Prompts.read(str(tmp_path)) == Prompts()
-    assert Prompts.read(str(tmp_path), CROSS_ENCODER) == Prompts(TEXTS, "query")
-
-
-def test_text_of_a_prompt():
+def test_text_of_a_prompt(tiny_model, tmp_path):
     """Fails if another prompt is read than the one that was requested, or a misspelt name is read as none."""
     prompts = Prompts(TEXTS, "query")
     assert prompts.text() == "问句：" and prompts.text(prompt_name="passage") == "段落："
     assert prompts.text("别的：") == "别的：" and Prompts(TEXTS).text() == ""
     assert prompts.text("") == "", "an empty prompt switches the default one off"
     for ask, message in (
-        (lambda: Prompts(TEXTS).text(prompt_name="question"), "'question' \\(its names: query, passage\\)"),
-        (lambda: Prompts().text(prompt_name="query"), "it has none"),
-        (lambda: Prompts(TEXTS).text("别的：", "query"), "'别的：'.*'query'"),
-        (lambda: Prompts(TEXTS, "question"), "default_prompt_name is 'question'.*query, passage"),
+        (lambda: prompts.text(prompt_name="question"), "'question'.*query, passage"),
+        (lambda: prompts.text("别的：", "query"), "'别的：'.*'query'"),
+        (lambda: prompts.sides(["一", "二", "三"]), "got 3"),
+        (lambda: Prompts(TEXTS, "question"), "'question'.*query, passage"),
     ):
         with pytest.raises(InputError, match=message):
             ask()
+    saved = {"model_type": "CrossEncoder", "prompts": TEXTS, "default_prompt_name": "query"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(saved), encoding="utf-8")
+    assert Prompts.read(str(tmp_path), CROSS_ENCODER) == prompts
+    assert Prompts.read(str(tmp_path)) == Prompts.read(str(tiny_model)) == Prompts(), "of a reranker, not for sentences"
 
 
-def prompted(model, folder, pooling: str, include_prompt: bool = True, prompts=TEXTS) -> SentenceTransformer:
+def prompted(model, folder, pooling: str, texts=TEXTS) -> SentenceTransformer:
     """A folder that sentence-transformers saved, with a default prompt."""
     SentenceEncoder.from_pretrained(str(model), pooling=pooling, max_length=24).save_pretrained(folder / "bare")
-    made = SentenceTransformer(str(folder / "bare"), prompts=prompts, default_prompt_name="query", device="cpu")
-    made.set_pooling_include_prompt(include_prompt)
+    made = SentenceTransformer(str(folder / "bare"), prompts=texts, default_prompt_name="query", device="cpu")
     made.save(str(folder / "prompted"))
     return SentenceTransformer(str(folder / "prompted"), device="cpu")
 
 
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_our_pooling_in_sentence_transformers(tiny_model, tmp_path, include_prompt):
-    """Fails if a folder with attention pooling pools its prompt there and not here, also after it is saved there."""
-    ours = SentenceEncoder.from_pretrained(str(tiny_model), pooling="attention")
-    ours.prompts = Prompts(TEXTS, "query", include_prompt)
-    ours.save_pretrained(tmp_path / "ours")
-    served = SentenceTransformer(str(tmp_path / "ours"), device="cpu", trust_remote_code=True)
-    served.save(str(tmp_path / "theirs"))
-    again = SentenceEncoder.from_pretrained(str(tmp_path / "theirs"))
-    assert again.prompts.include_prompt == include_prompt
-    for model in (ours, again):
-        np.testing.assert_allclose(model.encode(SENTENCES), served.encode(SENTENCES), atol=2e-6)
-
-
-def test_the_last_token_is_pooled_in_any_case():
-    """Fails if a sentence that a tokenizer joins to the prompt has no vector."""
-    tokens, mask = torch.randn(2, 3, 4), torch.tensor([[1, 1, 1], [1, 1, 0]])
-    for mode in ("cls", "mean", "max", "lasttoken"):
-        pooled = Pooling(mode, 4).pool(tokens, mask, skip=torch.tensor([1, 9]))
-        torch.testing.assert_close(pooled[1], tokens[1, 1])
-
-
-def assert_equal_everywhere(theirs: SentenceTransformer, ours: SentenceEncoder, sentences: list[str], other: str):
-    """Vectors with the default prompt, a named one, one that is given, and none."""
+@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken"])
+def test_vectors_are_those_of_sentence_transformers(tiny_model, tmp_path, pooling):
+    """Fails if a folder with a default prompt is served with other vectors (cosine 0.50 before prompts were read), or
+    an instruction is counted from the padding of a decoder, which others pad on the left."""
+    texts, sentences, other, model = TEXTS, SENTENCES, "为这个句子生成表示：", tiny_model
+    if pooling == "lasttoken":
+        model = save_family("qwen3", tmp_path / "model")
+        texts, other = {"query": LETTERS[0] * 3 + LETTERS[1], "passage": LETTERS[2] * 2}, LETTERS[4]
+        spans = ((5, 3), (9, 12), (30, 1), (40, 60))
+        sentences = ["".join(LETTERS[start : start + length]) for start, length in spans]
+    theirs = prompted(model, tmp_path, pooling, texts)
+    ours = SentenceEncoder.from_pretrained(str(tmp_path / "prompted"))
+    assert (theirs.tokenizer.padding_side == "left") == (pooling == "lasttoken")
     found = []
     for options in ({}, {"prompt_name": "passage"}, {"prompt": other}, {"prompt": ""}):
         expected = theirs.encode(sentences, **options)
@@ -89,61 +71,25 @@ def assert_equal_everywhere(theirs: SentenceTransformer, ours: SentenceEncoder, 
     for number, vectors in enumerate(found):
         for others in found[:number]:
             assert np.abs(vectors - others).max() > 1e-3, "two prompts make no difference: nothing was compared"
-
-
-@pytest.mark.parametrize("include_prompt", [True, False])
-@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken", "weightedmean", "max", "mean_sqrt_len_tokens"])
-def test_vectors_are_those_of_sentence_transformers(tiny_model, tmp_path, pooling, include_prompt):
-    """Fails if a folder with a default prompt is served with other vectors (cosine 0.50 before prompts were read)."""
-    theirs = prompted(tiny_model, tmp_path, pooling, include_prompt)
-    ours = SentenceEncoder.from_pretrained(str(tmp_path / "prompted"))
-    assert_equal_everywhere(theirs, ours, SENTENCES, "为这个句子生成表示：")
-
-
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_a_decoder_that_is_padded_on_the_left_by_others(tmp_path, include_prompt):
-    """Fails if an instruction is counted from the padding, or the last token is looked for where others have it."""
-    model = save_family("qwen3", tmp_path / "model")
-    texts = {"query": LETTERS[0] * 3 + LETTERS[1], "passage": LETTERS[2] * 2}
-    theirs = prompted(model, tmp_path, "lasttoken" if include_prompt else "mean", include_prompt, texts)
-    assert theirs.tokenizer.padding_side == "left"
-    ours = SentenceEncoder.from_pretrained(str(tmp_path / "prompted"))
-    sentences = ["".join(LETTERS[start : start + length]) for start, length in ((5, 3), (9, 12), (30, 1), (40, 60))]
-    assert_equal_everywhere(theirs, ours, sentences, LETTERS[4])
-    expected = ours.encode(sentences)
-    ours.tokenizer.padding_side = "right"
-    np.testing.assert_array_equal(ours.encode(sentences), expected)
-
-
-def test_saving_keeps_prompts(tiny_model, tmp_path):
-    """Fails if training a folder loses its prompts, or whether their tokens are pooled."""
-    theirs = prompted(tiny_model, tmp_path, "mean", include_prompt=False)
-    ours = SentenceEncoder.from_pretrained(str(tmp_path / "prompted"))
     ours.save_pretrained(tmp_path / "saved")
-    again, served = SentenceEncoder.from_pretrained(str(tmp_path / "saved")), str(tmp_path / "saved")
-    assert again.prompts == ours.prompts == Prompts(TEXTS | {"document": ""}, "query", include_prompt=False)
-    np.testing.assert_array_equal(again.encode(SENTENCES), ours.encode(SENTENCES))
-    served = SentenceTransformer(served, device="cpu")
-    assert (served.prompts, served.default_prompt_name) == (theirs.prompts, "query")
-    np.testing.assert_allclose(served.encode(SENTENCES), theirs.encode(SENTENCES), atol=1e-6)
+    served, again = (SentenceTransformer(str(tmp_path / "saved"), device="cpu"), Prompts.read(str(tmp_path / "saved")))
+    assert again == ours.prompts == Prompts(served.prompts, served.default_prompt_name) != Prompts()
     ours.prompts = Prompts()
     ours.save_pretrained(tmp_path / "saved")
-    assert SentenceEncoder.from_pretrained(str(tmp_path / "saved")).prompts == Prompts()
+    assert Prompts.read(str(tmp_path / "saved")) == Prompts()
 
 
-@pytest.mark.parametrize("include_prompt", [True, False])
 @pytest.mark.parametrize("packing", [True, False])
-def test_training_reads_what_encode_reads(tiny_model, packing, include_prompt):
-    """Fails if a model is trained on other tokens, or pools others, than it is served with; the sides may differ."""
+def test_training_reads_what_encode_reads(tiny_model, packing):
+    """Fails if a model is trained on other tokens than it is served with; the sides may differ."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), max_length=24).eval()
-    encoder.packing, encoder.prompts = packing, Prompts(TEXTS, include_prompt=include_prompt)
+    encoder.packing, encoder.prompts = packing, Prompts(TEXTS)
     prefixes = encoder.prefixes(prompt_name=["query", "passage"])
     columns = {"sentence1": SENTENCES, "sentence2": SENTENCES[::-1]}
     tokens = tokenize_apart(columns, encoder.tokenizer, encoder.max_length, prefixes)
     assert sum(tokens["truncated"]) == 2
     pairs = list(zip(tokens["input_ids1"], tokens["input_ids2"], [0.0] * len(SENTENCES), strict=True))
-    batch = PairCollator.from_tokenizer(encoder.tokenizer, prefixes)(pairs)
-    assert ("skip" in batch) != include_prompt
+    batch = PairCollator.from_tokenizer(encoder.tokenizer)(pairs)
     del batch["labels"]
     with torch.no_grad():
         outputs = BiEncoder(encoder)(**batch)
@@ -154,14 +100,12 @@ def test_training_reads_what_encode_reads(tiny_model, packing, include_prompt):
     np.testing.assert_allclose(outputs["scores"], scores, atol=1e-6)
     other = encoder.similarity(*columns.values(), prompt=["段落：", "问句："])
     assert np.abs(scores - other).max() > 1e-4, "the sides make no difference: nothing was compared"
-
-
-def test_a_sentence_of_one_side_is_another_on_the_other(tiny_model):
-    """Fails if equal sentences behind different prompts share a vector."""
-    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     assert encoder.similarity("好", "好", prompt="问句：") == pytest.approx(1)
-    assert encoder.similarity("好", "好", prompt=["问句：", "段落："]) < 0.9999
-    assert encoder.similarity("问句：好", "段落：好") == encoder.similarity("好", "好", prompt=["问句：", "段落："])
+    assert (
+        encoder.similarity("问句：好", "段落：好")
+        == encoder.similarity("好", "好", prompt=["问句：", "段落："])
+        < 0.9999
+    )
 
 
 def test_prompts_without_room_for_a_sentence(tiny_model):
@@ -170,10 +114,6 @@ def test_prompts_without_room_for_a_sentence(tiny_model):
     assert encoder.encode(["好", "坏"], prompt="一二三四五").shape == (2, 32)  # [CLS] 5 1 [SEP]
     with pytest.raises(InputError, match=r"has 8 tokens, .* 8 at most"):
         encoder.encode(["好"], prompt="一二三四五六")
-    with pytest.raises(InputError, match="no prompt called 'query' \\(it has none\\)"):
-        encoder.similarity("好", "坏", prompt_name="query")
-    with pytest.raises(InputError, match="or two, got 3"):
-        encoder.similarity("好", "坏", prompt=["一", "二", "三"])
 
 
 def test_a_cross_encoder_reads_its_prompt_in_front_of_the_pair(tiny_model, tmp_path):
@@ -200,12 +140,10 @@ def test_a_cross_encoder_reads_its_prompt_in_front_of_the_pair(tiny_model, tmp_p
 
 def test_names_after_training():
     """Fails if a model that was trained with a prompt is served without it, or with one of the two that differ."""
-    named, bare = Prompts(TEXTS, "query", include_prompt=False), Prompts()
+    named, bare = Prompts(TEXTS, "query"), Prompts()
     assert named.trained_with(("问句：", "问句：")) == named
-    assert named.trained_with(("段落：", "段落：")) == Prompts(TEXTS, "passage", include_prompt=False)
-    assert named.trained_with(("", "")) == Prompts(TEXTS, None, include_prompt=False)
-    assert named.trained_with(("问句：", "段落：")) == Prompts(TEXTS, None, include_prompt=False)
+    assert named.trained_with(("段落：", "段落：")) == Prompts(TEXTS, "passage")
+    assert named.trained_with(("", "")) == named.trained_with(("问句：", "段落：")) == Prompts(TEXTS)
     assert bare.trained_with(("别的：", "别的：")) == Prompts({"default": "别的："}, "default")
-    assert bare.trained_with(("一", "二")) == Prompts({"query": "一", "document": "二"})
     assert bare.trained_with(("", "二")) == Prompts({"query": "", "document": "二"})
     assert bare.trained_with(("", "")) == bare

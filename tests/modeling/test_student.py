@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoModelForMaskedLM, RoFormerConfig, RoFormerForMaskedLM
+from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
 from cosent.errors import InputError
 from cosent.models.auto import load_model
@@ -75,31 +75,19 @@ def test_padding_and_packing_change_nothing(student, packing):
     assert torch.equal(together["labels"], torch.cat([outputs["labels"] for outputs in alone]))
 
 
-def test_every_trained_weight_learns(student):
-    """Fails if DistributedDataParallel waits for the gradient of a weight that never gets one, as that of sines."""
-    outputs = student(**batch(student, [("好天气", "天气好")]))
-    (outputs["embeddings"].sum() + outputs["target_losses"].sum()).backward()
-    assert not [name for name, weight in student.named_parameters() if weight.requires_grad and weight.grad is None]
-
-
 def test_the_loss_of_a_target_by_hand(student):
-    """Fails if the cross entropy is shifted by a token, counts the source, or leaves out the end of a sentence."""
-    inputs = batch(student, [("怎么还款", "如何还款"), ("好", "今天天气很好")])
+    """Fails if the cross entropy is shifted by a token, counts the source, leaves out the end of a sentence, breaks on
+    text without a target, or a weight gets no gradient, which DistributedDataParallel would wait for."""
+    inputs = batch(student, [("怎么还款", "如何还款"), ("好", "今天天气很好"), ("好", "好")])
+    inputs["attention_mask"][2, 3:] = inputs["token_type_ids"][2, 3:] = 0  # unlabelled
     outputs = outputs_of(student, inputs)
     each = -outputs["logits"].double().log_softmax(-1)[torch.arange(12), outputs["labels"]]
     assert student.tokenizer.convert_ids_to_tokens(outputs["labels"][:5]) == ["如", "何", "还", "款", "[SEP]"]
-    assert outputs["target_tokens"].tolist() == [5, 7]
-    assert outputs["target_losses"].tolist() == pytest.approx([each[:5].sum().item(), each[5:].sum().item()], rel=1e-5)
-
-
-def test_a_sequence_without_a_target(student):
-    """Fails if unlabelled text, which has no target, breaks a batch or counts in the loss."""
-    inputs = batch(student, [("怎么还款", "如何还款"), ("好", "好")])
-    inputs["attention_mask"][1, 3:] = inputs["token_type_ids"][1, 3:] = 0
-    outputs = student(**inputs)
-    alone = student(**batch(student, [("怎么还款", "如何还款")]))
-    assert outputs["target_tokens"].tolist() == [5, 0] and outputs["embeddings"].shape == (2, 32)
-    assert outputs["target_losses"].tolist() == pytest.approx([alone["target_losses"].item(), 0], rel=1e-5)
+    assert outputs["target_tokens"].tolist() == [5, 7, 0] and outputs["embeddings"].shape == (3, 32)
+    expected = [each[:5].sum().item(), each[5:].sum().item(), 0]
+    assert outputs["target_losses"].tolist() == pytest.approx(expected, rel=1e-5)
+    (outputs["embeddings"].sum() + outputs["target_losses"].sum()).backward()
+    assert not [name for name, weight in student.named_parameters() if weight.requires_grad and weight.grad is None]
 
 
 @pytest.mark.parametrize("pooling", ["linear_cls", "mean"])
@@ -186,19 +174,17 @@ def test_published_checkpoints_load(published, tmp_path):
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in student.state_dict().items())
 
 
-def test_what_is_refused(published, tiny_model, tiny_student, tmp_path):
-    """Fails if a word-level RoFormer is read by character, a BERT becomes a student that cannot write, a student trains
-    one vector and serves another, or a wrong name ends in a stack trace."""
+def test_what_is_refused(published, tiny_model, tmp_path):
+    """Fails if a word-level RoFormer is read by character, a BERT becomes a student that cannot write, or a wrong name
+    ends in a stack trace."""
     folder, _ = published
     lines = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     (folder / "vocab.txt").write_text("\n".join([*lines[:-1], "微信"]), encoding="utf-8")
     (tmp_path / "empty").mkdir()
-    cases = {folder: "rjieba", tiny_model: "bert model", tmp_path / "empty": "neither a model folder"}
+    cases = {folder: "rjieba", tiny_model: "bert model", tmp_path / "empty": "holds no model"}
     for place, message in cases.items():
         with pytest.raises(InputError, match=message):
             Student.from_pretrained(str(place))
-    with pytest.raises(InputError, match="--pooling first_last_mean"):
-        Student.from_pretrained(str(tiny_student), pooling="first_last_mean")
 
 
 def test_a_smaller_student_out_of_a_larger_one(tiny_student):
@@ -210,10 +196,9 @@ def test_a_smaller_student_out_of_a_larger_one(tiny_student):
     assert torch.equal(student.backbone.encoder.layer[0].state_dict()[name],
                        whole.backbone.encoder.layer[0].state_dict()[name])  # fmt: skip
     assert len(student.similar_sentences(["好"], num_samples=2, max_length=4)) == 1
-    with pytest.raises(InputError, match="--student_layers 3: this model has 2 layers"):
+    with pytest.raises(InputError, match="--student_layers 3.* 2 layers"):
         keep_layers(whole.backbone, 3)
-    sizes = {"vocab_size": 50, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
-    model = RoFormerForMaskedLM(RoFormerConfig(num_hidden_layers=4, **sizes)).roformer
+    model = BertModel(BertConfig(num_hidden_layers=4, hidden_size=8, num_attention_heads=2, intermediate_size=8))
     before = list(model.encoder.layer)
     keep_layers(model, 2)
     assert list(model.encoder.layer) == [before[0], before[3]] and model.config.num_hidden_layers == 2

@@ -36,19 +36,15 @@ def local_world_size() -> int:
 
 
 def local_rank() -> int:
-    """Number of this process on its machine from 0."""
     return int(os.environ.get("LOCAL_RANK", 0)) if local_world_size() > 1 else 0
 
 
 def gather(values: Tensor) -> Tensor:
     """Gathers the rows of all ranks, in rank order, with gradients: (batch, ...) -> (world_size * batch, ...).
 
-    The gradient of a rank's rows is the sum over all ranks of the gradients of their losses, as in a single process.
-    DistributedDataParallel then averages over ranks: a loss of the gathered rows that every rank computes in full comes
-    out exactly as in one process with all rows, since the two factors of world_size cancel.
-
-    Args:
-        values: the same number of rows on every rank. A single process returns it unchanged.
+    The gradient of a rank's rows is the sum over all ranks of the gradients of their losses. DistributedDataParallel
+    then averages over ranks: a loss of the gathered rows that every rank computes in full comes out exactly as in one
+    process with all rows, since the two factors of world_size cancel. All ranks need the same number of rows.
     """
     return values if world_size() == 1 else _Gather.apply(values)
 
@@ -144,10 +140,7 @@ _evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threa
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Runs a block in evaluation mode (without dropout) and then restores the mode of every module.
-
-    With several threads inside, the last one to leave restores the modes. A model in evaluation mode is never touched.
-    """
+    """Runs a block in evaluation mode; the last of several threads inside restores the mode of every module."""
     survive_forks()
     with modes:
         threads, trained = _evaluated.get(model) or (0, [module for module in model.modules() if module.training])

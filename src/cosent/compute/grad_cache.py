@@ -34,8 +34,7 @@ def backward_in_parts(
     Args:
         forward: a part -> tensors by name, `(rows of the part, ...)` each. Called twice per part, so nothing but the
             random state may differ between the calls. In DistributedDataParallel it must call the wrapped model.
-        parts: at least one.
-        loss: those tensors of all parts, concatenated -> scalar. Tensors that it does not read may be omitted.
+        loss: those tensors of all parts, concatenated -> scalar.
         backward: a scalar -> backward, e.g. `accelerator.backward`.
         without_sync: context for all parts but the one that runs backward last, e.g. the `no_sync` of
             DistributedDataParallel.

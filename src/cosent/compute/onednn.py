@@ -23,16 +23,12 @@ from cosent.errors import InputError
 # The operator is private to PyTorch, so another version may lack it: layers are then left as they are.
 AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
-# Values of ONEDNN_MAX_CPU_ISA for processors without bfloat16.
-BEFORE_BFLOAT16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI"}
-
 
 @cache
 def bound_caches() -> None:
-    """Keeps oneDNN from caching a routine for every shape: packed batches hardly ever repeat one.
+    """Keeps oneDNN from caching a routine for every shape, which took 400 MiB: packed batches hardly ever repeat one.
 
-    Read from the environment when the first routine is made. With the default of 1,024 routines, training on long
-    sentences took 400 MiB more and was no faster.
+    Read from the environment when the first routine is made.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "32")
@@ -85,26 +81,18 @@ def beats_blas() -> bool:
 def has_bfloat16() -> bool:
     """Whether the CPU has instructions for bfloat16; True where PyTorch cannot tell (other than x86).
 
-    `ONEDNN_MAX_CPU_ISA`, with which oneDNN runs as on an older processor, counts. Without such instructions a training
-    step of the 4 x 256 encoder took 3 (AVX-512) and 14 (AVX2) times as long in bfloat16 as in float32, with AVX512_BF16
-    or AMX half as long. int8 needs no check: it was 1.2 to 1.5 times as fast as float32 on all three.
+    Without them a training step of the 4 x 256 encoder took 3 (AVX-512) and 14 (AVX2) times as long as in float32.
     """
     features = torch.cpu.get_capabilities()
-    if features["architecture"] != "x86_64":
-        return True
-    limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in BEFORE_BFLOAT16
-    return not limited and (features["avx512_bf16"] or features["amx_bf16"])
+    return features["architecture"] != "x86_64" or features["avx512_bf16"] or features["amx_bf16"]
 
 
 class OneDNNLinear(torch.autograd.Function):
     """Linear layer whose three matrix products (output and both gradients) run through oneDNN.
 
-    oneDNN reads transposed views as fast as copies laid out for it, so nothing is transposed beforehand. It sums longer
-    runs than the 192 terms of MKL, at 1.4 to 2.2 times its rounding error in a product. Gradients of the 4 x 256
-    encoder are off from float64 by 2.8e-6 of their norm, MKL's by 2.6e-6; blocks of 192 give 2.7e-6, 7% slower.
-
-    A layer without inputs comes here too: DeepSpeed adds up the gradients of all ranks in the order in which each graph
-    gives them, so all need the same graph.
+    oneDNN reads transposed views as fast as copies laid out for it. Gradients of the 4 x 256 encoder are off from
+    float64 by 2.8e-6 of their norm, MKL's by 2.6e-6. A layer without inputs comes here too: DeepSpeed adds up the
+    gradients of all ranks in the order of each graph, so all need the same graph.
     """
 
     @staticmethod
@@ -152,10 +140,10 @@ def forward(layer: nn.Linear, input: torch.Tensor) -> torch.Tensor:  # same para
 
 @contextmanager
 def run_linears(run: Callable[[nn.Linear, torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """Computes the `nn.Linear` layers that this thread calls with `run(layer, inputs)`; hooks run, contexts may nest.
+    """Computes the `nn.Linear` layers that this thread calls with `run(layer, inputs)`; contexts may nest.
 
-    The class is patched while any thread is inside, and layers never are: they may be shared, copied, saved and
-    replicated. A `TorchFunctionMode` would need no patch, but runs at every operation: 8% slower for a short sentence.
+    The class is patched while any thread is inside, never a layer, which may be shared, copied and saved. A
+    `TorchFunctionMode` would need no patch, but was 8% slower for a short sentence.
     """
     global users
     bound_caches()
@@ -177,21 +165,16 @@ modes, _tokenizers = RLock(), RLock()  # for the modes of models (see `distribut
 
 
 def run_tokenizer(tokenizer, *texts: str | list[str], **options):
-    """Calls a tokenizer, one thread at a time.
-
-    Each call stores its truncation in the tokenizer. Another thread in the middle of a call would silently cut
-    sentences that fit, or keep those that do not: 206 of 800 calls in four threads (tokenizers 0.23).
-    """
+    """Calls a tokenizer, one thread at a time: each call stores its truncation in it, which others would apply too."""
     with _tokenizers:
         return tokenizer(*texts, **options)
 
 
 @cache
 def survive_forks() -> None:
-    """Makes processes forked from now on able to compute, on one thread.
+    """Makes processes forked from now on able to compute, on one thread: those of OpenMP are not copied.
 
-    OpenMP's threads are not copied into a child, which would wait for them forever. A fork waits for the locks too: the
-    thread that holds one is not copied either, and would never release it.
+    A fork waits for the locks: the thread that holds one is not copied either, and would never release it.
     """
     if sys.platform != "win32":
         for lock in (modes, _tokenizers):

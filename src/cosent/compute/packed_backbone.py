@@ -24,7 +24,7 @@ from cosent.compute.packing import (
 logger = logging.getLogger(__name__)
 
 DECODERS = ("gemma3_text", "gpt2", "llama", "mistral", "qwen2", "qwen3")
-# First position of each architecture. Architectures not listed were not verified to be exact, and are padded.
+# First position of each architecture. Those not listed were not verified to be exact, and are padded.
 POSITIONS = {
     **dict.fromkeys(("albert", "bert", "electra", "ernie", "megatron-bert", "distilbert"), "zero"),
     **dict.fromkeys(("eurobert", "gte", "jina_embeddings_v3", "modernbert", "nomic_bert"), "zero"),
@@ -42,16 +42,13 @@ FLASH = ("flash_attention_2", "flash_attention_3")
 NO_LIMIT = 2**20  # tokens, for architectures with relative positions
 
 
-def packed_forward(
-    backbone: nn.Module, inputs: dict[str, torch.Tensor], layers: tuple[int, ...] = (-1,)
-) -> torch.Tensor:
+def packed_forward(backbone: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """Runs a backbone on packed rows where that is exact and cheaper, on the padded batch otherwise.
 
     Args:
         backbone: a transformers encoder without its head (`model.base_model` of a cross-encoder).
         inputs: `input_ids`, `attention_mask` and perhaps `token_type_ids`, each of shape `(sentences, tokens)`, padded
             on the right.
-        layers: indices of the `hidden_states` to average; (-1,) is the output.
 
     Returns:
         `torch.Tensor` of shape `(sentences, longest, hidden)`. Where `attention_mask` is 0 its values are arbitrary; a
@@ -61,7 +58,7 @@ def packed_forward(
     obstacle = packing_obstacle(config)
     if obstacle is not None:
         warn_of_padding(config.model_type, obstacle)
-        return plain_forward(backbone, inputs, layers)
+        return plain_forward(backbone, inputs)
     lengths = token_counts(inputs["attention_mask"])
     flash = config._attn_implementation in FLASH
     plan: Plan | None
@@ -71,7 +68,7 @@ def packed_forward(
         max_width = max(config.max_position_embeddings, int(lengths.max()))
         plan = worthwhile_plan(lengths, inputs["input_ids"].shape[1], config.hidden_size, max_width)
     if plan is None:
-        return plain_forward(backbone, inputs, layers)
+        return plain_forward(backbone, inputs)
     per_token = {name: tensor for name, tensor in inputs.items() if name != "attention_mask"}
     if POSITIONS[config.model_type] != "relative":
         per_token["position_ids"] = position_ids(inputs["input_ids"], backbone)
@@ -79,22 +76,17 @@ def packed_forward(
     packed = pack(per_token, plan, fill={"input_ids": int(config.pad_token_id == 0)})
     if flash:
         bounds = flash_arguments(plan, inputs["input_ids"].device)
-        hidden = plain_forward(backbone, packed.tensors | bounds, layers)
+        hidden = plain_forward(backbone, packed.tensors | bounds)
     else:
         with sentences_apart(packed.segments):
-            hidden = plain_forward(backbone, packed.tensors, layers)
+            hidden = plain_forward(backbone, packed.tensors)
     return unpack(hidden, packed.slots)
 
 
-def plain_forward(
-    backbone: nn.Module, inputs: Mapping[str, torch.Tensor | int], layers: tuple[int, ...] = (-1,)
-) -> torch.Tensor:
-    """Runs a backbone on rows as they are; the mean of these layers, shape `(rows, tokens, hidden)`."""
+def plain_forward(backbone: nn.Module, inputs: Mapping[str, torch.Tensor | int]) -> torch.Tensor:
+    """Runs a backbone on rows as they are: its output, shape `(rows, tokens, hidden)`."""
     with flash_precision(backbone):
-        if layers == (-1,):
-            return backbone(**inputs).last_hidden_state
-        states = backbone(**inputs, output_hidden_states=True).hidden_states
-    return torch.stack([states[layer] for layer in layers]).mean(dim=0)
+        return backbone(**inputs).last_hidden_state
 
 
 def flash_precision(backbone: Any) -> AbstractContextManager:
@@ -130,10 +122,7 @@ def max_tokens(config) -> int:
 
 
 def flash_arguments(plan: Plan, device: torch.device) -> dict[str, torch.Tensor | int]:
-    """Arguments of transformers' variable-length flash attention, which replace a mask for sentences in one row.
-
-    `cu_seq_lens_*` (int32, shape `(sentences + 1,)`) are the bounds of the sentences, `max_length_*` the longest.
-    """
+    """Arguments of transformers' variable-length flash attention: the bounds of sentences in one row, the longest."""
     bounds = torch.tensor([*np.sort(plan.start), plan.width], dtype=torch.int32, device=device)
     longest = int(plan.lengths.max())
     return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}

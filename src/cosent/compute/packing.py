@@ -99,12 +99,9 @@ def plan_rows(lengths: np.ndarray, width: int) -> Plan:
 
 
 def cheapest_plan(lengths: np.ndarray, hidden_size: int, max_width: int) -> Plan:
-    """Plans rows of the cheapest width: wider rows leave fewer places empty, but cost more in attention.
+    """Plans rows of the cheapest width, up to `max_width` tokens: wider rows leave fewer places empty, but cost more.
 
     Widths are tried in the order of their lower bound (every row full), until no bound beats the best plan.
-
-    Args:
-        max_width: tokens; the longest row that the backbone accepts, at least the longest sentence.
     """
     longest, total = int(lengths.max()), int(lengths.sum())
     narrowest = longest + -longest % WIDTH_STEP
@@ -135,20 +132,14 @@ def worthwhile_plan(lengths: np.ndarray, tokens: int, hidden_size: int, max_widt
 
 
 def flops(rows: Count, width: Count, hidden_size: int) -> Count:
-    """Cost of a transformer layer, up to a constant: per token 24 hidden^2 (linear layers) + 4 width hidden.
-
-    Args:
-        rows, width: numbers, or arrays of one shape for several widths at once.
-    """
+    """Cost of a transformer layer, up to a constant: per token 24 hidden^2 (linear layers) + 4 width hidden."""
     return rows * width * (6 * hidden_size + width)
 
 
 def pack(tensors: dict[str, torch.Tensor], plan: Plan, fill: dict[str, int] | None = None) -> Packed:
-    """Lays tensors with one entry per token into the rows of a plan.
+    """Lays tensors of shape `(sentences, tokens)`, padded on the right, into the rows of a plan.
 
     Args:
-        tensors: by name (`input_ids`, `token_type_ids`, `labels`, ...), each of shape `(sentences, tokens)`, padded on
-            the right.
         fill: by name, the value where a row has no token; default 0. Labels of masked language modelling need -100.
     """
     fill = fill or {}

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,27 +32,8 @@ if TYPE_CHECKING:
     import datasets  # half a second, which models that serve do without
 
 
-class Prefix(NamedTuple):
-    """Prompt in front of every sentence.
-
-    Args:
-        text: read with the sentence, in one sequence.
-        skip: number of tokens at the start of the sequence that are not pooled; 0 pools those of the prompt too.
-    """
-
-    text: str = ""
-    skip: int = 0
-
-
-Prefixes = tuple[Prefix, Prefix]  # of the first and the second sentence of a pair
-NO_PREFIX = Prefix()
-NO_PREFIXES: Prefixes = (NO_PREFIX, NO_PREFIX)
-
-
-def skipped(prefixes: Prefixes, pairs: int) -> dict[str, torch.Tensor]:
-    """The entry `skip` of a batch, int64 of shape `(pairs, 2)`; no entry where all tokens are pooled."""
-    counts = [prefix.skip for prefix in prefixes]
-    return {"skip": torch.tensor([counts] * pairs)} if any(counts) else {}
+Prefixes = tuple[str, str]  # prompts in front of the first and the second sentence of a pair
+NO_PREFIXES: Prefixes = ("", "")
 
 
 def tokenize_apart(batch: dict, tokenizer, max_length: int, prefixes: Prefixes = NO_PREFIXES) -> dict[str, list]:
@@ -87,7 +68,7 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes 
 def prefixed(batch: dict, prefixes: Prefixes) -> list[list[str]]:
     """Both columns of sentences, each sentence behind the prompt of its side."""
     sides = zip(COLUMNS[:2], prefixes, strict=True)
-    return [[prefix.text + sentence for sentence in batch[name]] for name, prefix in sides]
+    return [[prefix + sentence for sentence in batch[name]] for name, prefix in sides]
 
 
 def tokenizer_rules(tokenizer) -> str:
@@ -193,8 +174,7 @@ def tokenized(
 
     ids, number = datasets.Sequence(datasets.Value("int32")), datasets.Value("int32")
     columns = {name: number if name == "first_tokens" else ids for name in TOKEN_COLUMNS[tokenize]}
-    prompts = json.dumps([prefix.text for prefix in prefixes])
-    key = f"{rows._fingerprint}|{tokenize.__name__}|{max_length}|{prompts}|{tokenizer_rules(tokenizer)}"
+    key = f"{rows._fingerprint}|{tokenize.__name__}|{max_length}|{json.dumps(prefixes)}|{tokenizer_rules(tokenizer)}"
     return rows.map(
         lambda batch: tokenize(batch, tokenizer, max_length, prefixes),
         batched=True,
@@ -262,20 +242,18 @@ class PairCollator:
          "attention_mask": [[[1, 1, 0], [1, 1, 1]]],    # (batch, 2, tokens), int64
          "labels":         [1.0]}                       # (batch,), float32
 
-    Prompts whose tokens are not pooled add `skip`; pairs with groups add `groups`, int64 of shape (batch, 2).
+    Pairs with groups add `groups`, int64 of shape (batch, 2).
     """
 
     pad_token_id: int
-    prefixes: Prefixes = NO_PREFIXES
 
     @classmethod
-    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> PairCollator:
-        return cls(tokenizer.pad_token_id, prefixes)
+    def from_tokenizer(cls, tokenizer) -> PairCollator:
+        return cls(tokenizer.pad_token_id)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
         padded = pad([ids for first, second, *_ in pairs for ids in (first, second)], self.pad_token_id)
         batch = {name: tensor.view(len(pairs), 2, -1) for name, tensor in padded.items()}
-        batch |= skipped(self.prefixes, len(pairs))
         return batch | targets_of(pairs)
 
 
@@ -296,8 +274,7 @@ class JoinedPairCollator:
     segments: bool
 
     @classmethod
-    def from_tokenizer(cls, tokenizer, prefixes: Prefixes = NO_PREFIXES) -> JoinedPairCollator:
-        """Prompts change nothing here: a classifier reads the pair as one sequence, and pools as it was trained."""
+    def from_tokenizer(cls, tokenizer) -> JoinedPairCollator:
         return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:

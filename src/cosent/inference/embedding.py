@@ -13,7 +13,7 @@ from torch.nn.functional import normalize as scale_to_length_1
 
 from cosent.compute.distributed import evaluating, gather_object, rank, world_size
 from cosent.compute.onednn import onednn_linears, run_tokenizer
-from cosent.data.pairs import NO_PREFIX, NO_PREFIXES, JoinedPairCollator, Prefix, Prefixes, tokenize_joined
+from cosent.data.pairs import NO_PREFIXES, JoinedPairCollator, Prefixes, tokenize_joined
 from cosent.errors import InputError
 
 CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which limits the memory of token ids
@@ -84,7 +84,7 @@ def embed(
     batch_size: int = 512,
     normalize: bool = False,
     progress: Callable[[int], None] | None = None,
-    prefix: Prefix = NO_PREFIX,
+    prefix: str = "",
 ) -> tuple[np.ndarray, int]:
     """Embeds sentences in evaluation mode, each distinct one once, in batches of similar length.
 
@@ -118,7 +118,7 @@ def embed_each(
     batch_size: int,
     normalize: bool,
     progress: Callable[[int], None] | None,
-    prefix: Prefix,
+    prefix: str,
 ) -> tuple[np.ndarray, int]:
     """As `embed`, cut at `max_length`."""
     rows: dict[str, int] = {}
@@ -131,10 +131,10 @@ def embed_each(
             chunk = slice(start, start + CHUNK_SEQUENCES)
             parts = []
             for reader, own in readers:
-                tokenized = tokenize(reader, [own.text + sentence for sentence in unique[chunk]])
+                tokenized = tokenize(reader, [own + sentence for sentence in unique[chunk]])
                 truncated[chunk] |= tokenized.truncated
                 done = progress if reader is readers[-1][0] else None
-                parts.append(embed_tokens(reader, tokenized, batch_size, copies[chunk], done, own.skip))
+                parts.append(embed_tokens(reader, tokenized, batch_size, copies[chunk], done))
             with torch.inference_mode():
                 joined = encoder.join(parts)
                 joined = scale_to_length_1(joined, dim=-1) if normalize else joined
@@ -142,12 +142,12 @@ def embed_each(
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
 
 
-def windows(encoder: nn.Module, sentences: list[str], prefix: Prefix = NO_PREFIX) -> tuple[list[str], np.ndarray]:
+def windows(encoder: nn.Module, sentences: list[str], prefix: str = "") -> tuple[list[str], np.ndarray]:
     """Cuts sentences of more than `max_length` tokens into windows that overlap by half; others are one window.
 
     Returns the windows in order, and the number of the sentence that each is of, int64 of shape `(windows,)`.
     """
-    room = encoder.max_length - (encoder.count_tokens(prefix.text) if prefix.text else 0)
+    room = encoder.max_length - (encoder.count_tokens(prefix) if prefix else 0)
     special = encoder.tokenizer.num_special_tokens_to_add()
     options = {"return_overflowing_tokens": True, "return_offsets_mapping": True, "return_attention_mask": False}
     texts: list[str] = []
@@ -200,7 +200,6 @@ def embed_tokens(
     batch_size: int,
     copies: np.ndarray,
     progress: Callable[[int], None] | None,
-    skip: int = 0,
 ) -> torch.Tensor:
     """Runs the encoder over tokenised sentences; shape `(sentences, hidden)`, float32, in the order they were given."""
     device, lengths, order = encoder.backbone.device, tokenized.lengths, tokenized.order
@@ -213,8 +212,7 @@ def embed_tokens(
             ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)
             ids[mask] = tokenized.ids[ends[start] - lengths[start] : ends[stop - 1]]
             inputs = [torch.from_numpy(array).to(device) for array in (ids, mask.astype(np.int64))]
-            skipped = {"skip": torch.full((stop - start,), skip, device=device)} if skip else {}
-            vectors[start:stop] = encoder(*inputs, **skipped)
+            vectors[start:stop] = encoder(*inputs)
             if progress is not None:
                 progress(int(copies[order[start:stop]].sum()))
     if progress is not None:

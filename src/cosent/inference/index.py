@@ -86,7 +86,7 @@ class Index:
         if len(wrong):
             raise InputError(f"{path}: row {rows[wrong[0]]} from 0 is a vector of length {lengths[wrong[0]]:.4g}, "
                              "expected 1. Encode the sentences again with --normalize.")  # fmt: skip
-        key, prompt = sha256(repr(vectors.manifests).encode()).hexdigest()[:16], vectors.manifests[0].prefix.text
+        key, prompt = sha256(repr(vectors.manifests).encode()).hexdigest()[:16], vectors.manifests[0].prefix
         return cls(encoder, vectors, vectors.sentences(), prompt, vectors.files[0].parent, key,
                    Path(path).resolve().name)  # fmt: skip
 

@@ -26,7 +26,6 @@ from cosent import __version__
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
 from cosent.data.files import SENTENCE, format_of, open_table, stem_of
 from cosent.data.manifest import sha256_of_file
-from cosent.data.pairs import NO_PREFIX, Prefix
 from cosent.errors import InputError, partial_file, write_atomically, writing
 from cosent.inference.embedding import check_finite, embed
 
@@ -42,7 +41,7 @@ class ShardSettings:
     model: str
     model_sha256: str
     dim: int
-    prefix: Prefix = NO_PREFIX
+    prefix: str = ""
     normalize: bool = False
     text_column: str | None = None  # None to let `open_table` find it
     dtype: str = "float32"
@@ -66,7 +65,7 @@ class VectorManifest(ShardSettings):
         path = manifest_path(vectors)
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**values | {"prefix": Prefix(*values["prefix"])})
+            return cls(**values)
         except FileNotFoundError as error:
             raise InputError(f"{vectors} has no {path.name} next to it. Move both files, or encode again.") from error
         except (ValueError, TypeError, KeyError) as error:

@@ -15,32 +15,19 @@ def load_model(model_name_or_path: str, **options) -> Embedder | CrossEncoder:
         options: those that `from_pretrained` of both towers have, see `TextModel`.
     """
     path = resolve(model_name_or_path)
-    if is_ensemble(path):
-        return VectorEnsemble.from_pretrained(path, **options)
-    tower = CrossEncoder if is_cross_encoder(path) else SentenceEncoder
+    tower = VectorEnsemble if is_ensemble(path) else CrossEncoder if is_cross_encoder(path) else SentenceEncoder
     return tower.from_pretrained(model_name_or_path, **options)
 
 
 def load_bi_encoder(model_name_or_path: str, long_texts: str = "truncate") -> Embedder:
-    """Loads a bi-encoder, or an ensemble of them.
-
-    Args:
-        long_texts: see `Embedder`.
-
-    Raises:
-        InputError: the folder holds a cross-encoder, which has no sentence embeddings.
-    """
-    if is_cross_encoder(resolve(model_name_or_path)):
+    """Loads a bi-encoder, or an ensemble of them; `long_texts`: see `Embedder`."""
+    model = load_model(model_name_or_path)
+    if not isinstance(model, Embedder):
         raise InputError(
             f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Score pairs with it (`cosent "
             "similarity`), or name a bi-encoder."
         )
-    model = load_model(model_name_or_path)
-    assert isinstance(model, Embedder)
-    if long_texts != "truncate":
-        if not isinstance(model, SentenceEncoder):
-            raise InputError(
-                f"--long_texts {long_texts}: {model_name_or_path} is an ensemble. Name one of its members."
-            )
-        model.long_texts = long_texts
+    if long_texts != "truncate" and isinstance(model, VectorEnsemble):
+        raise InputError(f"--long_texts {long_texts}: {model_name_or_path} is an ensemble. Name one of its members.")
+    model.long_texts = long_texts
     return model

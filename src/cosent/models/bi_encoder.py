@@ -14,12 +14,12 @@ from tqdm.auto import tqdm
 
 from cosent.compute.onednn import run_tokenizer
 from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_forward
-from cosent.data.pairs import NO_PREFIX, Prefix, Prefixes, tokenizer_rules, warn_truncated
+from cosent.data.pairs import Prefixes, tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.inference.embedding import best_of_windows, check_pairs, check_sentences, embed
-from cosent.models.folder import MODULES, add_server_keys, is_cross_encoder, read_json, save_modules, submodule_state
+from cosent.models.folder import add_server_keys, is_cross_encoder, save_modules, submodule_state
 from cosent.models.loading import (
     check_architecture,
     dropout_changes,
@@ -28,14 +28,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import (
-    KeptSettings,
-    Normalize,
-    embedding_dimension,
-    load_modules,
-    truncation,
-    warn_of_similarity,
-)
+from cosent.models.modules import Dense, KeptSettings, Normalize, load_modules, truncation, warn_of_similarity
 from cosent.models.pooling import Pooling
 from cosent.models.prompts import Prompts
 
@@ -54,10 +47,8 @@ class TextModel(nn.Module):
         device: where to move it, e.g. `cuda`; default: the CPU.
 
     Attributes:
-        packing: lay the sentences of a batch into shared rows instead of padding them, where that does not change the
-            results (see `packing.py`); may be changed at any time.
-        prompts: texts in front of sentences, saved with the model; the default one is put there unless another, or
-            none (`prompt=""`), is requested.
+        packing: lay the sentences of a batch into shared rows, where that does not change the results (`packing.py`).
+        prompts: texts in front of sentences, saved with the model.
     """
 
     packing = True
@@ -92,25 +83,20 @@ class TextModel(nn.Module):
         """Tokens of a text without special ones."""
         return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def prefix(self, text: str) -> Prefix:
-        """A prompt as this model reads it."""
-        if not text:
-            return NO_PREFIX
-        ids = run_tokenizer(self.tokenizer, text, verbose=False)["input_ids"]
-        if len(ids) >= self.max_length:
+    def prefix(self, prompt: str) -> str:
+        """The prompt itself, if it leaves room for a sentence."""
+        tokens = len(run_tokenizer(self.tokenizer, prompt, verbose=False)["input_ids"]) if prompt else 0
+        if tokens >= self.max_length:
             raise InputError(
-                f"The prompt {text!r} has {len(ids)} tokens, and a sentence with it {self.max_length} at most. Take a "
+                f"The prompt {prompt!r} has {tokens} tokens, and a sentence with it {self.max_length} at most. Take a "
                 "shorter prompt, or raise the maximum length."
             )
-        if self.prompts.include_prompt:
-            return Prefix(text)
-        # As sentence-transformers counts: with [CLS], without the [SEP] that follows only the sentence.
-        return Prefix(text, len(ids) - (ids[-1] in self.tokenizer.all_special_ids))
+        return prompt
 
     def prefixes(
         self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
     ) -> Prefixes:
-        """The prompts of both sentences of a pair; the arguments are those of `Prompts.sides`."""
+        """The prompts of both sentences of a pair, if they leave room; the arguments are those of `Prompts.sides`."""
         first, second = self.prompts.sides(prompt, prompt_name)
         return self.prefix(first), self.prefix(second)
 
@@ -131,13 +117,11 @@ class TextModel(nn.Module):
     ) -> float | np.ndarray:
         """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
 
-        A bi-encoder's is the cosine; for all against all, multiply the results of `encode(..., normalize=True)`. A
-        cross-encoder's is any real number, higher = more similar; (a, b) and (b, a) may differ. Warns about sentences,
-        or pairs, over `max_length`.
+        A bi-encoder's is the cosine. A cross-encoder's is any real number, higher = more similar; (a, b) and (b, a) may
+        differ. Warns about sentences, or pairs, over `max_length`.
 
         Args:
             batch_size: most sentences or pairs per forward pass; its number of tokens is limited too.
-            show_progress_bar: report progress on stderr.
             prompt: text to put in front, "" for none; default: the default prompt of `prompts`. A list of two if they
                 differ for `sentences1` and `sentences2`, which a cross-encoder refuses.
             prompt_name: instead, the name of one of `prompts`, or of two.
@@ -158,7 +142,6 @@ class TextModel(nn.Module):
         """Float32 scores `(pairs,)` of two lists behind the prompts of both sides."""
 
     def save_tokenizer(self, folder: str | Path) -> None:
-        """Writes the tokenizer, which carries `max_length`."""
         self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
 
@@ -181,7 +164,7 @@ class Embedder(TextModel):
     def embedding_dimension(self) -> int:
         """Width of a sentence vector."""
 
-    def readers(self, prefix: Prefix) -> "list[tuple[Embedder, Prefix]]":
+    def readers(self, prefix: str) -> "list[tuple[Embedder, str]]":
         """The encoders that read every sentence, each with its prompt in place of `prefix`: of an ensemble several."""
         return [(self, prefix)]
 
@@ -201,10 +184,8 @@ class Embedder(TextModel):
         """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
 
         Args:
-            sentences: any number of sentences in any order.
             batch_size: most sentences per forward pass; its number of tokens is limited too.
             normalize: scale every vector to length 1, so that a dot product is the cosine.
-            show_progress_bar: report progress on stderr.
             prompt: text to put in front of every sentence, "" for none; default: the default prompt of `prompts`.
             prompt_name: instead, the name of one of `prompts`.
 
@@ -227,21 +208,16 @@ class Embedder(TextModel):
         first, second = sides
         if first == second:  # a sentence of both sides is read once
             vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)
-            one, other = vectors[: len(sentences1)], vectors[len(sentences1) :]
-        else:
-            one = self.encode(sentences1, normalize=True, prompt=first, **options)
-            other = self.encode(sentences2, normalize=True, prompt=second, **options)
-        return pair_cosines(one, other)
+            return pair_cosines(vectors[: len(sentences1)], vectors[len(sentences1) :])
+        one = self.encode(sentences1, normalize=True, prompt=first, **options)
+        return pair_cosines(one, self.encode(sentences2, normalize=True, prompt=second, **options))
 
 
 HEAD_NAME = "head.safetensors"
 
 
 class SentenceEncoder(Embedder):
-    """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
-
-    `prompts` and `kept_settings` are what else the starting folder says, and are saved with the model.
-    """
+    """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it."""
 
     kept_settings = KeptSettings()
 
@@ -252,12 +228,14 @@ class SentenceEncoder(Embedder):
 
     @property
     def embedding_dimension(self) -> int:
-        return embedding_dimension(self.pooling.embedding_dimension, self.after_pooling)
+        dense = (module.linear.out_features for module in reversed(self.after_pooling) if isinstance(module, Dense))
+        return next(dense, self.pooling.hidden_size)
 
     @property
     def modules_after_backbone(self) -> str:
         """The pooling and the modules after it, in words: with equal ones, weights have equal shapes."""
-        return ", ".join(f"{type(module).__name__} {module.config()}" for module in (self.pooling, *self.after_pooling))
+        after = (f"{type(module).__name__} {module.config()}" for module in self.after_pooling)
+        return ", ".join([f"Pooling {self.pooling.mode} {self.pooling.hidden_size}", *after])
 
     @property
     def rules(self) -> str:
@@ -279,11 +257,11 @@ class SentenceEncoder(Embedder):
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
 
         Args:
-            pooling: one of `CHOICES`, or several modes joined by `+`; default: that of the folder, else `mean`.
+            pooling: one of `CHOICES`; default: that of the folder, else `mean`.
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
-        if pooling is None and is_cross_encoder(path) and read_json(path, MODULES) is None:
+        if pooling is None and is_cross_encoder(path):
             raise InputError(
                 f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling to train a "
                 "bi-encoder from its backbone."
@@ -316,7 +294,7 @@ class SentenceEncoder(Embedder):
         self.after_pooling = nn.Sequential(*modules)
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
-        """Applies and keeps what a starting folder says besides its modules; `unused` are weights without a place."""
+        """Applies and keeps what a folder says besides its modules; `unused` are weights that nothing here reads."""
         self.prompts, self.kept_settings = Prompts.read(path), KeptSettings.read(path, unused)
         self.kept_settings.apply(self.tokenizer)
         if max_length is not None:
@@ -340,34 +318,25 @@ class SentenceEncoder(Embedder):
     def save_around_backbone(self, folder: str | Path, state_dict: dict[str, torch.Tensor]) -> None:
         """Writes everything but the backbone."""
         self.save_tokenizer(folder)
-        layers, include_prompt = self.backbone.config.num_hidden_layers, self.prompts.include_prompt
-        save_modules(folder, layers, self.pooling, self.after_pooling, state_dict, include_prompt)
-        self.kept_settings.save(folder, self.prompts, self.max_length, all_layers=self.pooling.layers != (-1,))
+        save_modules(folder, self.pooling, self.after_pooling, state_dict)
+        self.kept_settings.save(folder, self.prompts, self.max_length)
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds sentences.
 
         Args:
             input_ids, attention_mask (`torch.Tensor` of shape `(sentences, tokens)`): padded on the right.
-            skip (`torch.Tensor` of shape `(sentences,)`): see `Pooling.pool`.
 
         Returns:
             `torch.Tensor` of shape `(sentences, embedding_dimension)`, of length 1 only after a `Normalize`.
         """
         run = packed_forward if self.packing else plain_forward
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        tokens = run(self.backbone, inputs, self.pooling.layers)  # (sentences, longest, hidden)
-        mask = attention_mask[:, : tokens.shape[1]]
-        return self.after_pooling(self.pooling.pool(tokens, mask, 0 if skip is None else skip))
+        tokens = run(self.backbone, {"input_ids": input_ids, "attention_mask": attention_mask})
+        return self.after_pooling(self.pooling(tokens, attention_mask[:, : tokens.shape[1]]))
 
 
 class BiEncoder(nn.Module):
-    """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head.
-
-    Training calls this module alone, so that the hooks of DistributedDataParallel see the head too.
-    """
+    """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head."""
 
     def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
         super().__init__()
@@ -375,20 +344,16 @@ class BiEncoder(nn.Module):
 
     @property
     def packing(self) -> bool:
-        """As `TextModel.packing`."""
         return self.encoder.packing
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, skip: torch.Tensor | None = None
-    ) -> dict[str, torch.Tensor]:
-        """Embeds and compares pairs; the arguments are those of `SentenceEncoder`, of shape `(batch, 2, ...)`.
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Embeds and compares pairs; the arguments are those of `SentenceEncoder`, of shape `(batch, 2, tokens)`.
 
         Returns:
             `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
             head also `logits` of shape `(batch, classes)`.
         """
-        skip = None if skip is None else skip.flatten()
-        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), skip=skip)
+        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
         embeddings = embeddings.float().unflatten(0, (-1, 2))
         if self.training:
             scores = cosine_similarity(embeddings[:, 0], embeddings[:, 1])
@@ -412,16 +377,8 @@ class BiEncoder(nn.Module):
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
-        if is_cross_encoder(str(folder)):
-            raise InputError(f"{folder} was saved by a cross-encoder run. Resume with its own recipe.")
-        saved = SentenceEncoder.from_pretrained(str(folder))
-        has_head = Path(folder, HEAD_NAME).is_file()
-        same = saved.modules_after_backbone == self.encoder.modules_after_backbone
-        if not same or has_head != (self.head is not None):
-            raise InputError(
-                f"{folder} was saved by another kind of run: {saved.modules_after_backbone} with"
-                f"{'' if has_head else 'out'} a Sentence-BERT head. Resume with its own recipe."
-            )
-        state = {f"encoder.{name}": weight for name, weight in saved.state_dict().items()}
+        saved = SentenceEncoder.from_pretrained(str(folder)).state_dict()
         head = {} if self.head is None else load_file(Path(folder, HEAD_NAME))
-        return state | {f"head.{name}": weight for name, weight in head.items()}
+        return {f"encoder.{name}": weight for name, weight in saved.items()} | {
+            f"head.{name}": weight for name, weight in head.items()
+        }

@@ -3,7 +3,6 @@
 import logging
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from cosent.compute.packed_backbone import flash_precision, packed_forward, packing_obstacle, warn_of_padding
 from cosent.data.manifest import NLI_CLASSES
-from cosent.data.pairs import Prefix, Prefixes, warn_truncated
+from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.embedding import score_pairs
@@ -38,35 +37,19 @@ logger = logging.getLogger(__name__)
 
 # Names of classes, as regular expressions. Of any other name nothing is known: a score is never guessed.
 SIMILAR = (
-    "entailment|entails?|entailed|similar|same|paraphrase|duplicate|equivalent|related|relevant|match|"
-    "蕴含|相似|相同|同义|重复|等价|相关|匹配|一致"
+    "entailment|similar|same|paraphrase|duplicate|equivalent|relevant|match|yes|true|1|蕴含|相似|相同|同义|重复|是"
 )
-DISSIMILAR = (
-    "contradiction|contradicts?|contradictory|different|mismatch|矛盾|不同|无关|"
-    f"(not_?|non_?|no_|un|dis|in|ir|不是|不|非)({SIMILAR})"
-)
-# Of two classes; one of a pair alone may mean anything.
-ANSWERS = (("no", "yes"), ("false", "true"), ("0", "1"), ("否", "是"), ("不是", "是"))
+DISSIMILAR = f"contradiction|different|no|false|0|矛盾|不同|否|((not|non|no|un|dis|in|ir|mis)_?|不是|不)({SIMILAR})"
 BINARY_CLASSES = ("dissimilar", "similar")  # the label is the position
 
 
 def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
-    """Indices of the logits for similar and dissimilar, whose difference is the score; of a single logit, 0 and None.
-
-    Args:
-        id2label: from a transformers config; names may be numbers, as transformers' example scripts keep them.
-    """
-    names = [str(id2label[number]).strip().lower() for number in sorted(id2label)]
-    names = [re.sub(r"[\s-]+", "_", name).removeprefix("is_") for name in names]
+    """Indices of the logits for similar and dissimilar, whose difference is the score; of a single one, 0 and None."""
+    names = [re.sub(r"[\s-]+", "_", str(id2label[number]).strip().lower()) for number in sorted(id2label)]
     if len(names) == 1:
         return 0, None
-    for no, yes in ANSWERS:
-        if sorted(names) == sorted((no, yes)):
-            return names.index(yes), names.index(no)
     similar = [place for place, name in enumerate(names) if re.fullmatch(SIMILAR, name)]
     dissimilar = [place for place, name in enumerate(names) if re.fullmatch(DISSIMILAR, name)]
-    if len(names) == 2 and len(similar) == 1 and not dissimilar:
-        dissimilar = [1 - similar[0]]
     if len(similar) != 1 or len(dissimilar) != 1:
         raise InputError(
             f"The classes of this classifier are named {', '.join(names)}: which one means similar is unknown. Set "
@@ -75,50 +58,20 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     return similar[0], dissimilar[0]
 
 
-def name_trained_classes(config, path: str) -> None:
-    """Names the classes of a classifier before training in the order of its labels: of NLI, or `BINARY_CLASSES`.
+def name_classes(config) -> None:
+    """Names the classes of a classifier in the order of the labels, of NLI or `BINARY_CLASSES`; of other numbers none.
 
-    Names of the folder at `path` that mean the same stay; others are replaced in `config`, with a warning.
+    transformers would save no names of two, and Text Embeddings Inference refuses a classifier without.
     """
     names = {len(NLI_CLASSES): NLI_CLASSES, len(BINARY_CLASSES): BINARY_CLASSES}.get(config.num_labels)
-    if names is None:
-        return
-    if not are_unnamed(config):
-        with suppress(InputError):
-            if scored_classes(config.id2label) == (config.num_labels - 1, 0):
-                return
-        logger.warning("%s has the classes %s; its head is trained as %s.", path, config.id2label, list(names))
-    set_names(config, names)
-
-
-def are_unnamed(config) -> bool:
-    return all(re.fullmatch(r"LABEL_\d+", str(name)) for name in config.id2label.values())
-
-
-def set_names(config, names: tuple[str, ...]) -> None:
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: number for number, name in enumerate(names)}
+    if names is not None:
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: number for number, name in enumerate(names)}
 
 
 def reads_last_token(model) -> bool:
-    """Whether a sequence classifier reads the last token that is not padding, as those of decoders do.
-
-    transformers names the layer that reads it `score`, and that of an encoder otherwise.
-    """
+    """Whether a classifier reads the last token, as those of decoders do, whose head transformers calls `score`."""
     return "score" in dict(model.named_children())
-
-
-def reads_last_place(config) -> bool:
-    """Whether a sequence classifier reads the last place of a row, padded or not, as that of XLNet does."""
-    return config.model_type == "xlnet" and config.summary_type == "last"
-
-
-def padded_on_the_left(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors of shape `(batch, tokens)` with the padding of each row moved from its end to its start."""
-    mask = inputs["attention_mask"]
-    padding = (mask == 0).sum(1, keepdim=True)  # (batch, 1)
-    places = (torch.arange(mask.shape[1], device=mask.device) - padding) % mask.shape[1]
-    return {name: tensor.gather(1, places) for name, tensor in inputs.items()}
 
 
 def find_last_token(config, tokenizer, fresh: bool) -> None:
@@ -133,6 +86,10 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
         config, tokenizer: of a decoder's classifier; changed in place, and saved with it.
         fresh: whether its head is new.
     """
+    if not fresh and config.pad_token_id is not None:
+        if config.pad_token_id != tokenizer.pad_token_id:
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
+        return
     if fresh and not tokenizer.num_special_tokens_to_add(pair=True):
         backend, end = tokenizer.backend_tokenizer, tokenizer.eos_token or tokenizer.pad_token
         between = processors.TemplateProcessing(
@@ -140,18 +97,13 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
         )
         earlier = [] if backend.post_processor is None else [backend.post_processor]
         backend.post_processor = processors.Sequence([*earlier, between])
-    if not fresh and config.pad_token_id is not None:
-        if config.pad_token_id != tokenizer.pad_token_id:
-            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
-        return
-    last = tokenizer("a", "b")["input_ids"][-1]
-    if last == tokenizer.pad_token_id:
-        special = zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)
-        others = [token for number, token in special if number != last]
+    last = tokenizer.convert_ids_to_tokens(tokenizer("a", "b")["input_ids"][-1])
+    if last == tokenizer.pad_token:
+        others = [token for token in tokenizer.all_special_tokens if token != last]
         if not others:
             raise InputError(
-                f"This tokenizer ends a pair with its padding token {tokenizer.pad_token}, and has no other special "
-                "token. Set another pad_token in its tokenizer_config.json."
+                f"This tokenizer ends a pair with its padding token {last}, and has no other special token. Set "
+                "another pad_token in its tokenizer_config.json."
             )
         tokenizer.pad_token = others[0]
     config.pad_token_id = tokenizer.pad_token_id
@@ -161,24 +113,17 @@ WITHOUT_SEGMENTS = ["input_ids", "attention_mask"]
 
 
 class CrossEncoder(TextModel):
-    """Pair scoring model: a sequence classifier and its tokenizer.
+    """Pair scoring model: a transformers sequence classifier and its tokenizer.
 
     The score is the logit of a model with a single one; otherwise the logit of the similar class minus that of the
-    dissimilar one (`scored_classes`): `logit 1 - logit 0` of a binary classifier, `entailment -
-    contradiction` of one for NLI, in whatever order it has them. sentence-transformers' `CrossEncoder` loads the saved
-    folder and computes the same logits.
-
-    Args:
-        model: an `AutoModelForSequenceClassification`.
+    dissimilar one (`scored_classes`). sentence-transformers' `CrossEncoder` computes the same logits.
     """
 
     def __init__(self, model: nn.Module, tokenizer):
         super().__init__()
-        self.model = model
-        self.tokenizer = tokenizer
-        if model.config.num_labels == 2 and are_unnamed(model.config):
-            # transformers would save no names, and Text Embeddings Inference refuses a classifier without.
-            set_names(model.config, BINARY_CLASSES)
+        self.model, self.tokenizer = model, tokenizer
+        if model.config.num_labels == 2 and model.config.id2label == {0: "LABEL_0", 1: "LABEL_1"}:
+            name_classes(model.config)
         for head in classifier_heads(model).values():
             keep_in_full_precision(head)
 
@@ -199,9 +144,8 @@ class CrossEncoder(TextModel):
 
         Args:
             num_labels: number of logits, for training; default: that of the folder. A head of another size is
-                replaced, and classes are named in the order of the labels (`name_trained_classes`).
-            segment_ids: `tokenizer`: those of the tokenizer (all 0 if it was saved that way); `zero`: all 0, in
-                training, here and wherever the saved folder is served.
+                replaced, and classes are named in the order of the labels.
+            segment_ids: `tokenizer`: those of the tokenizer; `zero`: all 0, also wherever the saved folder is served.
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
@@ -209,6 +153,8 @@ class CrossEncoder(TextModel):
         with missing_models(model_name_or_path):
             config = load_config(path)
             changes |= dropout_changes(path, dropout, head=True)
+        if config.model_type == "xlnet":
+            raise InputError(f"{path}: the classifier of XLNet reads padding. Take another cross-encoder.")
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
         has_head = is_cross_encoder(path) and num_labels in (None, config.num_labels)
@@ -221,11 +167,9 @@ class CrossEncoder(TextModel):
         with missing_models(model_name_or_path):
             model, _ = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
             options = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
-            if reads_last_place(config):
-                options |= {"padding_side": "left"}  # saved with the folder, for those who serve it
             tokenizer = load_tokenizer(path, **options)
         if num_labels is not None:
-            name_trained_classes(model.config, path)
+            name_classes(model.config)
         if reads_last_token(model):
             find_last_token(model.config, tokenizer, fresh=not has_head)
         check_architecture(model.base_model, tokenizer)
@@ -242,11 +186,7 @@ class CrossEncoder(TextModel):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """Scores pairs.
-
-        Args:
-            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch, tokens)`): padded on the right;
-                without segment ids, all are 0.
+        """Scores pairs, `(batch, tokens)` each, padded on the right; without segment ids, all are 0.
 
         Returns:
             In float32: `logits` of shape `(batch, classes)` and `scores` of shape `(batch,)`.
@@ -260,8 +200,6 @@ class CrossEncoder(TextModel):
         else:
             if obstacle is not None:
                 warn_of_padding(self.model.config.model_type, obstacle)
-            if reads_last_place(self.model.config):
-                inputs = padded_on_the_left(inputs)
             with flash_precision(self.backbone):
                 logits = self.model(**inputs).logits
         logits = logits.float()
@@ -278,7 +216,7 @@ class CrossEncoder(TextModel):
             raise InputError(
                 f"A cross-encoder reads a pair behind one prompt, got {first!r} and {second!r}. Pass one prompt."
             )
-        return self.prefix(first), Prefix()
+        return self.prefix(first), ""
 
     def pair_scores(
         self,
@@ -309,11 +247,4 @@ class CrossEncoder(TextModel):
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
-        saved = CrossEncoder.from_pretrained(str(folder)) if is_cross_encoder(str(folder)) else None
-        classes = self.model.config.num_labels
-        if saved is None or saved.model.config.num_labels != classes:
-            raise InputError(
-                f"{folder} was saved by another kind of run, not by a cross-encoder of {classes} logit(s). Resume with "
-                "its own recipe."
-            )
-        return saved.state_dict()
+        return CrossEncoder.from_pretrained(str(folder)).state_dict()

@@ -31,10 +31,8 @@ def unilm_mask(segments: torch.Tensor, token_type_ids: torch.Tensor, dtype: torc
     other, so that no softmax is empty. RoFormer adds the mask as it is: a boolean or 0-1 mask would reveal the future.
 
     Args:
-        segments: shape `(rows, width)`, the number of the sequence from 1, 0 where a row has no token; an attention
-            mask will do for one sequence in a row, padded on either side.
+        segments: shape `(rows, width)`, the number of the sequence from 1, 0 where a row has no token.
         token_type_ids: same shape, 0 for source (and empty places), 1 for target.
-        dtype: that of the attention scores.
 
     Returns:
         `torch.Tensor` of shape `(rows, 1, width, width)`: 0 where a query (row) sees a key (column), else `finfo.min`.
@@ -62,16 +60,12 @@ class Sampling:
     seed: int = 42
 
     def __post_init__(self):
-        checks = {
-            "num_samples": (self.num_samples >= 1, "at least 1"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "top_k": (self.top_k is None or self.top_k >= 1, "at least 1, or None for no limit"),
-            "temperature": (self.temperature > 0, "above 0 (a small one for nearly greedy sampling)"),
-            "max_length": (self.max_length >= 1, "at least 1 token"),
-        }
-        for name, (fine, expected) in checks.items():
-            if not fine:
-                raise InputError(f"{name} must be {expected}, got {getattr(self, name)}.")
+        counts = self.num_samples, self.max_length, 1 if self.top_k is None else self.top_k
+        if min(counts) < 1 or not 0 < self.top_p <= 1 or self.temperature <= 0:
+            raise InputError(
+                f"num_samples, max_length and top_k must be at least 1, temperature and top_p above 0, top_p at most "
+                f"1, got {self}."
+            )
 
     def uniform(self) -> torch.Tensor:
         """Random numbers of shape `(num_samples, max_length)`, the same for every source."""
@@ -80,11 +74,7 @@ class Sampling:
 
 @torch.inference_mode()
 def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> list[list[list[int]]]:
-    """Samples `num_samples` targets for every source, in evaluation mode.
-
-    Args:
-        student: has `backbone` (a RoFormer), `head` and `tokenizer`.
-        sources: token ids `[CLS] ... [SEP]` of each source.
+    """Samples `num_samples` targets for every source, token ids `[CLS] ... [SEP]`, in evaluation mode.
 
     Returns:
         By source, the token ids of the targets that ended within the limit, without [SEP].
@@ -162,12 +152,7 @@ def read_sources(student: nn.Module, sources: list[list[int]]) -> tuple[torch.Te
 
 
 def next_states(student: nn.Module, tokens: torch.Tensor, cache: DynamicCache, visible: torch.Tensor) -> torch.Tensor:
-    """States `(rows, hidden)` after one more target token each; the cache grows by that token.
-
-    Args:
-        tokens: shape `(rows,)`.
-        visible: shape `(rows, places)`, see `read_sources`, the new token's place included.
-    """
+    """States `(rows, hidden)` after one more target token each; the cache grows by it, `visible` has grown before."""
     ids = tokens[:, None]
     inputs = {"input_ids": ids, "token_type_ids": torch.ones_like(ids), "attention_mask": visible[:, None, None]}
     return student.backbone(**inputs, past_key_values=cache).last_hidden_state[:, 0]
@@ -190,14 +175,12 @@ def sample_tokens(
 ) -> torch.Tensor:
     """Draws from the most likely tokens of a row by inverse transform sampling.
 
-    Keeps the `top_k` most likely tokens, and of those the fewest that together reach `top_p`, at least one.
+    Keeps the `top_k` most likely tokens, and of those the fewest that together reach the probability `top_p`, at least
+    one. Logits are divided by `temperature` first.
 
     Args:
         logits: shape `(rows, vocabulary)`; -inf for tokens that must not be drawn.
         uniform: shape `(draws,)`, random numbers in [0, 1), the only randomness of each draw.
-        top_p: probability that the kept tokens reach; 1 keeps all.
-        top_k: most tokens to keep; None for no limit.
-        temperature: logits are divided by it.
         rows: shape `(draws,)`, the row that each draw is from, every row at least once; default: one draw per row.
 
     Returns:
@@ -236,13 +219,8 @@ def sample_tokens(
 def rank_candidates(
     encoder: nn.Module, texts: list[str], candidates: list[list[str]], keep: int, required: list[str]
 ) -> list[list[tuple[str, float]]]:
-    """Ranks each text's candidates by the encoder's cosine; `required` strings must be in them.
-
-    Returns:
-        By text, at most `keep` pairs `(sentence, cosine)`, most similar first; of equal ones only the first.
-    """
-    wanted = [without_spaces(part) for part in required]
-    kept = [distinct(text, sentences, wanted) for text, sentences in zip(texts, candidates, strict=True)]
+    """By text, the `keep` pairs `(sentence, cosine)` of candidates that hold the `required` strings, best first."""
+    kept = [distinct(text, sentences, required) for text, sentences in zip(texts, candidates, strict=True)]
     vectors = encoder.encode([*texts, *(sentence for sentences in kept for sentence in sentences)], normalize=True)
     ranked, start = [], len(texts)
     for index, sentences in enumerate(kept):
@@ -255,17 +233,16 @@ def rank_candidates(
 
 def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
     """Candidates that differ from the text and from one another by `normalized_text`, without a tokenizer's spaces."""
+
+    def compact(string: str) -> str:
+        return "".join(string.lower().split())  # a tokenizer may lose case and spaces
+
     source, candidates = normalized_text(text), {}
     for sentence in sentences:
-        form, compact = normalized_text(sentence), without_spaces(sentence)
-        if form and form != source and all(part in compact for part in required):
+        form = normalized_text(sentence)
+        if form and form != source and all(compact(part) in compact(sentence) for part in required):
             candidates.setdefault(form, remove_token_spaces(sentence))
     return list(candidates.values())
-
-
-def without_spaces(sentence: str) -> str:
-    """A sentence without case and spaces, which a tokenizer may lose."""
-    return "".join(sentence.lower().split())
 
 
 def remove_token_spaces(sentence: str) -> str:

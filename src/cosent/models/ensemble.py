@@ -1,19 +1,11 @@
 """Several models as one: the mean of weights, and the ensemble of bi-encoders that averages cosines.
 
-An ensemble's folder, which sentence-transformers loads where cosent is installed and trust_remote_code is set:
-
-modules.json                        names `VectorEnsemble`
-0_VectorEnsemble/config.json        weights of the members
-0_VectorEnsemble/0, 1, ...          the members, each a folder that loads alone
-config_sentence_transformers.json   prompts, if all members have the same
-
-sentence-transformers has no module of its own for that: its `Router` sends a sentence to one of several models.
+The folder of an ensemble has `ensemble.json` with the weights, and the members in `0`, `1`, ..., which load alone.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -22,19 +14,16 @@ from huggingface_hub import snapshot_download
 from torch import nn
 from torch.nn.functional import normalize
 
-from cosent.data.pairs import Prefix, tokenizer_rules
+from cosent.data.pairs import tokenizer_rules
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.inference.embedding import embed
 from cosent.models.bi_encoder import Embedder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.folder import ENSEMBLE, MODULES, SETTINGS, read_json, write_json
-from cosent.models.prompts import BI_ENCODER, Prompts
+from cosent.models.folder import ENSEMBLE, read_json, write_json
+from cosent.models.prompts import Prompts
 from cosent.run import read_record
 
 logger = logging.getLogger(__name__)
-
-BATCH_SIZE = 512  # sentences per forward pass in sentence-transformers, whose batches are smaller
 
 
 class VectorEnsemble(Embedder):
@@ -46,8 +35,6 @@ class VectorEnsemble(Embedder):
     Members with equal prompts share them: what is requested is read by all. If their prompts differ, each member always
     reads behind its own default prompt, and no other can be requested.
 
-    `preprocess`, `forward`, `save` and `load` follow the protocol of sentence-transformers' modules, as `Pooling` does.
-
     Args:
         members: models of any architectures and tokenizers.
         weights: a positive number for each; their sum is scaled to 1. Default: equal ones.
@@ -58,7 +45,7 @@ class VectorEnsemble(Embedder):
         self.members = nn.ModuleList(members)
         self.weights = shares(weights, len(self.members))
         first, *others = [member.prompts for member in self.members]
-        self.same_prompts = all(other.config() == first.config() for other in others)
+        self.same_prompts = all(other == first for other in others)
         self.prompts = first if self.same_prompts else Prompts()
 
     @property
@@ -75,39 +62,24 @@ class VectorEnsemble(Embedder):
         return min(member.max_length for member in self.members)
 
     @property
-    def max_seq_length(self) -> int:
-        """`max_length`, as sentence-transformers calls it."""
-        return self.max_length
-
-    @property
     def rules(self) -> str:
         return repr((self.weights, [(member.rules, member.prompts) for member in self.members]))
 
-    @property
-    def packing(self) -> bool:
-        """See `TextModel`; set, it counts for all members."""
-        return all(member.packing for member in self.members)
-
-    @packing.setter
-    def packing(self, packing: bool) -> None:
-        for member in self.members:
-            member.packing = packing
-
-    def prefix(self, text: str) -> Prefix:
-        """A prompt, whose tokens each member counts for itself."""
-        if text and not self.same_prompts:
+    def prefix(self, prompt: str) -> str:
+        if prompt and not self.same_prompts:
             own = ", ".join(repr(member.prompts.text()) for member in self.members)
             raise InputError(
-                f"The members of this ensemble read behind prompts of their own ({own}), got the prompt {text!r}. "
+                f"The members of this ensemble read behind prompts of their own ({own}), got the prompt {prompt!r}. "
                 "Leave it out, or merge models with equal prompts."
             )
         for member in self.members:
-            member.prefix(text)
-        return Prefix(text)
+            member.prefix(prompt)
+        return prompt
 
-    def readers(self, prefix: Prefix) -> list[tuple[Embedder, Prefix]]:
-        texts = [prefix.text if self.same_prompts else member.prompts.text() for member in self.members]
-        return [(member, member.prefix(text)) for member, text in zip(self.members, texts, strict=True)]
+    def readers(self, prefix: str) -> list[tuple[Embedder, str]]:
+        return [
+            (member, member.prefix(prefix if self.same_prompts else member.prompts.text())) for member in self.members
+        ]
 
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """The formula above, in float32."""
@@ -118,47 +90,16 @@ class VectorEnsemble(Embedder):
     def from_pretrained(cls, model_name_or_path: str, *, device: str | torch.device | None = None, **options) -> Self:
         """Loads what `save_pretrained` wrote; `options` are those of `from_pretrained` of the members."""
         path = resolve(model_name_or_path)
-        first, *others = read_json(path, MODULES)
-        if others:
-            raise InputError(
-                f"{path}/{MODULES} names {others[0]['path']} after the members. Remove it, or merge again."
-            )
-        return cls.load(path, first["path"], options).to(device=device)
-
-    @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", options: Mapping = MappingProxyType({}), **_) -> Self:
-        """Loads the members, as a module of sentence-transformers, whose other options do not concern them."""
-        local = Path(model_name_or_path).is_dir()
-        folder = Path(model_name_or_path if local else snapshot_download(model_name_or_path), subfolder)
-        weights = read_json(str(folder), "config.json")["weights"]
-        members = (SentenceEncoder.from_pretrained(str(folder / str(k)), **options) for k in range(len(weights)))
-        return cls(members, weights)
-
-    def save(self, output_path: str | Path, *args, **kwargs) -> None:
-        """Writes the members, as a module of sentence-transformers."""
-        write_json(Path(output_path, "config.json"), {"weights": self.weights})
-        for number, member in enumerate(self.members):
-            member.save_pretrained(Path(output_path, str(number)))
+        folder = path if Path(path).is_dir() else snapshot_download(path)
+        weights = read_json(folder, ENSEMBLE)["weights"]
+        members = (SentenceEncoder.from_pretrained(str(Path(folder, str(k))), **options) for k in range(len(weights)))
+        return cls(members, weights).to(device=device)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes a folder that `load_model` reads, and sentence-transformers where cosent is installed."""
-        place = f"0_{type(self).__name__}"
-        self.save(Path(folder, place))
-        settings = {"model_type": BI_ENCODER, "similarity_fn_name": "cosine"}
-        write_json(Path(folder, SETTINGS), settings | self.prompts.config())
-        write_json(Path(folder, MODULES), [{"idx": 0, "name": "0", "path": place, "type": ENSEMBLE}])
-
-    def preprocess(self, inputs: list[str], prompt: str | None = None, **kwargs) -> dict:
-        """What `forward` needs, in sentence-transformers."""
-        return {"sentences": list(inputs), "prompt": prompt or ""}
-
-    def forward(self, features: dict) -> dict:
-        """Adds `sentence_embedding`, in sentence-transformers; without gradients."""
-        vectors, _ = embed(self, features["sentences"], BATCH_SIZE, prefix=self.prefix(features["prompt"]))
-        return features | {"sentence_embedding": torch.from_numpy(vectors).to(self.device)}
-
-    def get_embedding_dimension(self) -> int:
-        return self.embedding_dimension
+        """Writes a folder that `load_model` reads."""
+        for number, member in enumerate(self.members):
+            member.save_pretrained(Path(folder, str(number)))
+        write_json(Path(folder, ENSEMBLE), {"weights": self.weights})
 
 
 def shares(weights: Sequence[float] | None, models: int) -> list[float]:
@@ -218,7 +159,7 @@ def description(model: SentenceEncoder | CrossEncoder) -> dict:
         "tower": "bi-encoder" if isinstance(model, SentenceEncoder) else "cross-encoder",
         "architecture": backbone.model_type,
         "pooling and modules": model.modules_after_backbone if isinstance(model, SentenceEncoder) else "",
-        "prompts": model.prompts.config() | {"include_prompt": model.prompts.include_prompt},
+        "prompts": model.prompts,
         "tokenizer": tokenizer_rules(model.tokenizer),
         "shapes of weights": {name: tuple(weight.shape) for name, weight in model.state_dict().items()},
         "config.json": settings,

@@ -15,10 +15,7 @@ _local = threading.local()  # contexts that this thread has entered and not left
 
 
 def classifier_heads(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules between the token vectors and the logits of an `AutoModelForSequenceClassification`, by name.
-
-    They are often fresh, so LoRA trains them in full and saves them with the adapter.
-    """
+    """The modules between token vectors and logits of a sequence classifier, by name; LoRA trains them in full."""
     backbone = model.base_model
     heads = {name: module for name, module in model.named_children() if module is not backbone}
     pooler = getattr(backbone, "pooler", None)  # in BERT's family
@@ -28,27 +25,20 @@ def classifier_heads(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def patterns_of_heads(config) -> list[str]:
-    """Patterns of the heads' names in a classifier of this config, for a quantiser to leave them in float32.
-
-    By itself transformers quantises all of a head but its last layer, and 4-bit weights cannot be trained.
-    """
+    """Patterns of the heads' names in a classifier, which a quantiser must leave alone: 4 bits cannot be trained."""
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config)
     return [f"^{re.escape(name)}" for name in classifier_heads(model)]
 
 
 def logits_of_tokens(model: nn.Module, tokens: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Logits of a classifier whose backbone gave these token vectors.
+    """Logits `(batch, classes)` of a classifier whose backbone gave the token vectors `(batch, longest, hidden)`.
 
     The classifier's own `forward` computes them, on a copy with all its modules but the backbone: every architecture's
     head reads what it always reads, whether [CLS], a mean or the last token.
 
     Args:
-        tokens: shape `(batch, longest, hidden)`.
         inputs: what the backbone was called with, each of shape `(batch, tokens)`.
-
-    Returns:
-        `torch.Tensor` of shape `(batch, classes)`.
     """
     reader = copy(model)
     reader._modules = {**model._modules, model.base_model_prefix: KnownTokens(model.base_model, tokens)}
@@ -63,12 +53,10 @@ class KnownTokens(nn.Module):
         self.backbone, self.tokens = backbone, tokens
 
     def forward(self, *args, **kwargs) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        pooler = getattr(self.backbone, "pooler", None)
-        if pooler is None:
-            pooled = None
-        elif self.backbone.config.model_type == "albert":  # whose pooler is a bare linear layer
+        pooler, pooled = getattr(self.backbone, "pooler", None), None
+        if pooler is not None and self.backbone.config.model_type == "albert":  # whose pooler is a bare linear layer
             pooled = self.backbone.pooler_activation(pooler(self.tokens[:, 0]))
-        else:
+        elif pooler is not None:
             pooled = pooler(self.tokens)
         return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=self.tokens, pooler_output=pooled)
 
@@ -111,11 +99,8 @@ class SentenceBertHead(nn.Module):
     Drawn as in the source (Glorot uniform, bias 0), from `seed`; the global random state is left alone.
 
     Args:
-        hidden_size: size of a sentence embedding.
-        num_classes: logits per pair.
         features: any of `FEATURES`, in the order of concatenation.
         bias: true in Sentence-BERT and kexue.fm 8847; false in the joint model of 8541.
-        seed: seed of the weights.
 
     Source: https://arxiv.org/abs/1908.10084, section 3; https://github.com/bojone/CoSENT, `sbert.py`.
     """

@@ -21,12 +21,6 @@ from cosent.run import UNFINISHED
 
 logger = logging.getLogger(__name__)
 
-# The class of the config that comes as code -> the architecture in transformers, and copies converted for it.
-CONVERTED = {
-    "NewConfig": ("gte", "alibaba-nlp-community/gte-multilingual-base (or -reranker-base, gte-base-en-v1.5, ...)"),
-    "XLMRobertaFlashConfig": ("jina_embeddings_v3", "jinaai/jina-embeddings-v3-hf"),
-}
-
 
 def load_config(path: str):
     """Reads the config of a transformers model, without running or asking to run code that comes with it."""
@@ -37,15 +31,13 @@ def load_config(path: str):
         )
     raw = read_json(path, "config.json") or {}
     code, kind = raw.get("auto_map") or {}, raw.get("model_type")
-    needs_code = f"needs code of its own ({', '.join(map(str, code.values()))}), which is never run"
-    name = str(code.get("AutoConfig", "")).rsplit(".", 1)[-1]
-    if name in CONVERTED:
-        architecture, copy = CONVERTED[name]
-        raise InputError(f"{path} {needs_code}. Pass a copy that was converted to `{architecture}`: {copy}.")
     if kind is not None and kind not in CONFIG_MAPPING:
+        needs = (
+            f" needs code of its own ({', '.join(map(str, code.values()))}), which is never run, and" if code else ""
+        )
         raise InputError(
-            f"{path} {f'{needs_code}, and ' if code else ''}has type {kind}, which transformers "
-            f"{transformers.__version__} does not have. Look for a copy that was converted for transformers."
+            f"{path}{needs} has type {kind}, which transformers {transformers.__version__} does not have. Look for a "
+            "copy that was converted for it."
         )
     if code:
         warn_of_code(path, kind)
@@ -84,36 +76,22 @@ def quiet_transformers():
 
 @contextmanager
 def missing_models(model_name_or_path: str):
-    """Explains to the user that a name leads to no model, to one that needs code, or to one with another config."""
+    """Explains to the user that a name leads to no model, or to one that needs code."""
     try:
         yield
     except InputError:
         raise
     except (OSError, ValueError) as error:
         if Path(model_name_or_path, UNFINISHED).exists():
-            from transformers.trainer_utils import get_last_checkpoint  # imports peft
-
-            checkpoint = get_last_checkpoint(model_name_or_path)
-            raise InputError(
-                f"{model_name_or_path} holds an unfinished run. Continue it with --resume_from_checkpoint auto"
-                f"{f', or take {checkpoint}' if checkpoint else ''}."
-            ) from error
-        if "custom code" in str(error):
-            raise InputError(
-                f"The tokenizer of {model_name_or_path} needs code of its own, which is never run. Look for a copy "
-                "with a tokenizer.json."
-            ) from error
-        raise InputError(
-            f"{model_name_or_path} is neither a model folder here nor a model that the Hub provides now "
-            f"({str(error).splitlines()[0]}). Check the spelling, or pass a folder or a shipped encoder."
-        ) from error
-    except RuntimeError as error:
-        if "ignore_mismatched_sizes" not in str(error):
-            raise
-        raise InputError(
-            f"The weights of {model_name_or_path} have other shapes than its config.json says. If it is a classifier "
-            'of two unnamed classes, add to config.json: "id2label": {"0": "dissimilar", "1": "similar"}.'
-        ) from error
+            message = f"{model_name_or_path} holds an unfinished run. Continue it with --resume_from_checkpoint auto."
+        elif "custom code" in str(error):
+            message = (
+                f"The tokenizer of {model_name_or_path} needs its own code, which is never run. Look for a copy with a "
+                "tokenizer.json."
+            )
+        else:
+            message = f"{model_name_or_path} holds no model ({str(error).splitlines()[0]}). Check folder or Hub id."
+        raise InputError(message) from error
 
 
 def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:
@@ -124,23 +102,19 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
         raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}.")
     config = load_config(path)
     settings = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
-    inner = [name for name in DROPOUTS if name in settings]
-    if not inner:
-        raise InputError(
-            f"--dropout {dropout:g}: a {config.model_type} model has none of the settings {', '.join(DROPOUTS)}. Leave "
-            "it out."
-        )
-    names = inner + [name for name in HEAD_DROPOUTS if head and name in settings]
+    names = [name for name in DROPOUTS if name in settings]
+    if not names:
+        raise InputError(f"--dropout {dropout:g}: a {config.model_type} model has no dropout. Leave it out.")
+    names += [name for name in HEAD_DROPOUTS if head and name in settings]
     logger.info("--dropout %g sets %s of a %s model.", dropout, ", ".join(names), config.model_type)
     return dict.fromkeys(names, dropout)
 
 
 def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """Loads an encoder in float32, and warns about weights that the checkpoint lacks.
+    """Loads an encoder in float32 without its pooler, which DistributedDataParallel would wait for in vain.
 
     Returns:
-        The encoder without its pooler, whose weights would never get a gradient, which DistributedDataParallel
-        refuses; and these weights by their names in the encoder, if the checkpoint has them.
+        The encoder, and the weights of the pooler by their names in it, if the checkpoint has them.
     """
     backbone, missing = load_seeded(AutoModel, path, seed, **config_changes)
     pooler = {name: weight for name, weight in backbone.state_dict().items() if name.startswith("pooler.")}
@@ -149,11 +123,7 @@ def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, di
 
 
 def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> tuple[nn.Module, set[str]]:
-    """Loads a model in float32; missing weights start from `seed`, with a warning unless they are a head.
-
-    Returns:
-        The model, and the names of the missing weights.
-    """
+    """Loads a model in float32, and the names of missing weights, which start from `seed`, aloud unless of a head."""
     config = load_config(path)
     if getattr(config, "is_decoder", False):  # RoFormer-Sim: attention would be causal
         config_changes["is_decoder"] = False
@@ -182,11 +152,10 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> tup
 
 
 def load_tokenizer(path: str, **options):
-    """Loads the tokenizer of a folder; a published RoFormer with a character vocabulary gets BERT's.
+    """Loads the tokenizer of a folder; one without a padding token pads with the token that ends a text.
 
-    `RoFormerTokenizer` first cuts text into words with `rjieba`. If the vocabulary has no words, the result is the
-    same characters with or without it. A tokenizer without a padding token pads with its end-of-text token: padded
-    places are masked.
+    A published RoFormer with a vocabulary of characters gets BERT's: without words, cutting text into words by
+    `rjieba` first, as `RoFormerTokenizer` does, changes nothing.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
@@ -213,11 +182,10 @@ def freeze_sines(model: nn.Module) -> None:
 
 def keep_layers(backbone: nn.Module, count: int) -> None:
     """Keeps `count` evenly spaced layers of a backbone, including its first and last, for a smaller student."""
-    layers = getattr(getattr(backbone, "encoder", None), "layer", None)
-    if layers is None or not 1 <= count <= len(layers):
-        available = "an unknown number of" if layers is None else len(layers)
-        raise InputError(f"--student_layers {count}: this model has {available} layers. Name at least 1 of them.")
-    kept = np.linspace(0, len(layers) - 1, count).round().astype(int) if count > 1 else [0]
+    layers = getattr(getattr(backbone, "encoder", None), "layer", ())
+    if not 1 <= count <= len(layers):
+        raise InputError(f"--student_layers {count}: this model has {len(layers)} layers that can be dropped.")
+    kept = np.linspace(0, len(layers) - 1, count).round().astype(int)
     backbone.encoder.layer = nn.ModuleList(layers[index] for index in kept)
     backbone.config.num_hidden_layers = count
     for index, layer in enumerate(backbone.encoder.layer):
@@ -255,11 +223,9 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
 
 @torch.no_grad()
 def observe_architecture(backbone: nn.Module, tokenizer) -> tuple[bool, float]:
-    """Runs a backbone on a sentence with and without padding, and on two sentences that differ in the last token.
+    """Whether a first token does not see the last one, and how much padding changes the vectors of a sentence.
 
-    Returns:
-        Whether the first token does not see the last one; and the largest change of a token vector when its sentence is
-        padded, relative to the largest vector component (rounding causes about 1e-6).
+    The change is the largest one, relative to the largest component of a vector; rounding causes about 1e-6.
     """
     special = set(tokenizer.all_special_ids)
     a, b, c, d, e = [number for number in range(len(special) + 5) if number not in special][:5]

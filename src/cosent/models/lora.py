@@ -34,15 +34,12 @@ class Adapter:
     """A LoRA adapter inside a model.
 
     Args:
-        model: the model in training.
         peft_model: peft's view of the module that holds the adapter; the module stays in place in the model.
         inner: name of that module in the model.
-        scaling: `lora_alpha / lora_r`.
-        trained: names of the model's trainable weights: those of the adapter, fresh heads and poolings.
+        trained: names of the model's trainable weights: those of the adapter, fresh heads and Dense layers.
         transposed: names of the adapted layers that store their weight as (in, out), as GPT-2's `Conv1D` does.
     """
 
-    model: nn.Module
     peft_model: PeftModel
     inner: str
     scaling: float
@@ -61,14 +58,7 @@ class Adapter:
 
     def saved_state(self, folder: str | Path) -> dict[str, Tensor]:
         """The trained weights that `save` wrote, under the names of the model."""
-        file = Path(folder, ADAPTER, TRAINED)
-        saved = load_file(file) if file.is_file() else {}
-        shapes = {name: weight.shape for name, weight in self.model.named_parameters() if weight.requires_grad}
-        if {name: weight.shape for name, weight in saved.items()} != shapes:
-            raise InputError(
-                f"{folder} was saved by another kind of run, not with this LoRA adapter. Resume with its own recipe."
-            )
-        return saved
+        return load_file(Path(folder, ADAPTER, TRAINED))
 
     def merged(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Weights of the equivalent plain model: `W + lora_alpha / lora_r * B @ A`, in W's dtype."""
@@ -95,9 +85,7 @@ def add_adapter(
     Args:
         model: the model to train; its parts outside `inner` stay trainable.
         inner: the transformers model in it: a backbone, or a sequence classifier, whose heads are trained in full.
-        r, alpha, dropout: rank, `lora_alpha` and dropout of the adapter.
         targets: names of linear layers, e.g. `query`, or only `all-linear`.
-        seed: seed of the adapter; the global random state is left alone.
     """
     if r < 1 or alpha <= 0:
         raise InputError(f"--lora_r and --lora_alpha must be positive, got {r} and {alpha}.")
@@ -125,7 +113,7 @@ def add_adapter(
     fresh = f"; trained in full: {', '.join(heads)}" if heads else ""
     logger.info("LoRA of rank %d on the linear layers %s%s.", r, layers, fresh)
     place = next(name for name, module in model.named_modules() if module is inner)
-    return Adapter(model, peft_model, place, alpha / r, trained, transposed)
+    return Adapter(peft_model, place, alpha / r, trained, transposed)
 
 
 def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> None:
@@ -146,16 +134,9 @@ def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> Non
 
 
 def four_bit_config():
-    """Quantisation config that loads the frozen weights in 4 bits (NF4, computing in bfloat16).
-
-    Source: https://arxiv.org/abs/2305.14314.
-    """
+    """Quantisation config that loads the frozen weights in 4 bits (NF4, arXiv 2305.14314)."""
     if not torch.cuda.is_available() or find_spec("bitsandbytes") is None:
-        lacking = "no CUDA device" if not torch.cuda.is_available() else "no bitsandbytes"
-        raise InputError(
-            f"--load_in_4bit needs a CUDA device and bitsandbytes, and there is {lacking} here. Leave it out, or run "
-            "on a GPU after `pip install bitsandbytes`."
-        )
+        raise InputError("--load_in_4bit needs a CUDA device and bitsandbytes. Leave it out, or install both.")
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

@@ -1,8 +1,11 @@
-"""`Prompts` of a model: texts put in front of every sentence, kept in `config_sentence_transformers.json`."""
+"""`Prompts` of a model: texts put in front of every sentence, kept in `config_sentence_transformers.json`.
+
+A folder whose `1_Pooling/config.json` leaves the tokens of a prompt out of the pooling is refused, see `modules.py`.
+"""
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cosent.cli import option
@@ -26,28 +29,21 @@ class Prompts:
 
     texts: dict[str, str] = field(default_factory=dict)  # by name
     default_name: str | None = None  # of the one that is used where none is requested
-    include_prompt: bool = True  # whether the tokens of a prompt are pooled; they are read in any case
 
     def __post_init__(self):
-        if self.default_name is not None and self.default_name not in self.texts:
-            raise InputError(
-                f"config_sentence_transformers.json: default_prompt_name is {self.default_name!r}, which is none of "
-                f"the prompts ({self.names}). Correct the file."
-            )
+        if self.default_name is not None:
+            self.text(prompt_name=self.default_name)
 
     @classmethod
     def read(cls, path: str, model_type: str = BI_ENCODER) -> "Prompts":
         """The prompts of a folder or Hub id; none for a bare backbone, or for a model of the other type."""
-
-        from cosent.models.folder import MODULES, SETTINGS, read_json
+        from cosent.models.folder import SETTINGS, read_json
 
         config = read_json(path, SETTINGS) or {}
         if config.get("model_type", BI_ENCODER) != model_type:
             return cls()
         texts = {name: text or "" for name, text in (config.get("prompts") or {}).items()}
-        modules = {one["type"].rsplit(".", 1)[-1]: one["path"] for one in read_json(path, MODULES) or []}
-        pooling = (read_json(path, f"{modules['Pooling']}/config.json") if "Pooling" in modules else None) or {}
-        return cls(texts, config.get("default_prompt_name"), pooling.get("include_prompt", True))
+        return cls(texts, config.get("default_prompt_name"))
 
     def save_for_classifier(self, folder: str | Path) -> None:
         """Writes the prompts of a cross-encoder, if any, and the modules, without which others read no prompts."""
@@ -62,11 +58,6 @@ class Prompts:
         """The keys of `config_sentence_transformers.json` that `read` needs."""
         return {"prompts": self.texts, "default_prompt_name": self.default_name}
 
-    @property
-    def names(self) -> str:
-        """The names, for messages."""
-        return f"its names: {', '.join(self.texts)}" if self.texts else "it has none"
-
     def text(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
         """The text to put in front of a sentence: `prompt`, the one called `prompt_name`, or the default one."""
         if prompt is not None and prompt_name is not None:
@@ -74,13 +65,10 @@ class Prompts:
         if prompt is not None:
             return prompt
         name = self.default_name if prompt_name is None else prompt_name
-        if name is None:
-            return ""
-        if name not in self.texts:
-            raise InputError(
-                f"The model has no prompt called {name!r} ({self.names}). Take one of those, or pass the text itself."
-            )
-        return self.texts[name]
+        if name is not None and name not in self.texts:
+            names = ", ".join(self.texts) or "none"
+            raise InputError(f"The model has no prompt called {name!r}, only: {names}. Pass the text itself.")
+        return "" if name is None else self.texts[name]
 
     def sides(
         self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
@@ -93,11 +81,7 @@ class Prompts:
         return self.text(*first), self.text(*second)
 
     def for_search(self) -> tuple[str, str]:
-        """The default texts in front of queries and of the sentences that are searched.
-
-        As in `encode_query` and `encode_document` of sentence-transformers: the prompt called `query`, and the first of
-        `document`, `passage` and `corpus`; the default prompt for one that is not there.
-        """
+        """The default texts in front of queries and documents, as in sentence-transformers' `encode_query`."""
         document = next((self.texts[name] for name in DOCUMENT_NAMES if name in self.texts), self.text())
         return self.texts.get("query", self.text()), document
 
@@ -110,21 +94,23 @@ class Prompts:
         first, second = sides
         if first != second:
             named = {first, second} <= set(self.texts.values())
-            texts = {} if named else dict(zip(SIDES, sides, strict=True))
-            return replace(self, texts=self.texts | texts, default_name=None)
+            return Prompts(self.texts | ({} if named else dict(zip(SIDES, sides, strict=True))))
         if not first:
-            return replace(self, default_name=None)
+            return Prompts(self.texts)
         if self.text() == first:
             return self
         name = next((name for name, text in self.texts.items() if text == first), DEFAULT)
-        return replace(self, texts=self.texts | {name: first}, default_name=name)
+        return Prompts(self.texts | {name: first}, name)
 
 
 def two_sides(prompt: str | Sequence[str] | None) -> Sequence[str | None]:
     """A prompt for each sentence of a pair; one, or none, counts for both."""
     values = [prompt] if prompt is None or isinstance(prompt, str) else prompt
     if len(values) not in (1, 2):
-        raise InputError(f"Expected one prompt for a pair or two, got {len(values)}: {', '.join(map(repr, values))}.")
+        raise InputError(
+            f"--prompt and --prompt_name take one value or two, got {len(values)}: {', '.join(map(repr, values))}. Put "
+            f"sentences before it, or write --prompt={values[0]!r}."
+        )
     return [values[0], values[-1]]
 
 
@@ -142,23 +128,9 @@ class PromptArguments:
     prompt_name: list[str] | None = option(None, "Instead: the name of a prompt of the model, or two names.")
 
     def __post_init__(self):
-        for name in ("prompt", "prompt_name"):
-            values = getattr(self, name) or []
-            if len(values) > 2:
-                raise InputError(
-                    f"--{name} takes one value, or two, for the first and the second sentence, got {len(values)}: "
-                    f"{', '.join(map(repr, values))}. Put sentences before it, or write --{name}={values[0]!r}."
-                )
+        two_sides(self.prompt)
+        two_sides(self.prompt_name)
         check_line_breaks(self.prompt)
-
-
-@dataclass
-class SavedPromptArguments(PromptArguments):
-    """What becomes of the prompts after training."""
-
-    save_prompt: bool = option(
-        True, "Save the prompts with the model: one becomes its default, two that differ are its query and document."
-    )
 
 
 def check_line_breaks(prompts: list[str] | None) -> None:

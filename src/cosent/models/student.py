@@ -38,21 +38,12 @@ class Student(SentenceEncoder):
     """A RoFormer with a tied language-model head and pooling over the source.
 
     It reads `[CLS] source [SEP] target [SEP]` under UniLM's mask: the source never sees the target, so a sentence has
-    the same vector with and without a target. Saved in one folder: a `RoFormerForMaskedLM` (which `AutoModel` reads
-    too) with sentence-transformers' description of the pooling.
-
-    Args:
-        model: its backbone and head become this module's.
+    the same vector with and without one. Saved as a `RoFormerForMaskedLM` with sentence-transformers' modules.
     """
 
     def __init__(
         self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()
     ):
-        if pooling.layers != (-1,):
-            raise InputError(
-                f"--pooling {pooling.mode} reads several layers, but a student's losses read only the last. Pass "
-                "linear_cls, cls or mean."
-            )
         super().__init__(model.roformer, tokenizer, pooling, after_pooling)
         self.head = model.cls
 
@@ -113,29 +104,23 @@ class Student(SentenceEncoder):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
-        skip: torch.Tensor | None = None,
     ) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Embeds sentences, or embeds sources and scores their targets.
-
-        Args:
-            token_type_ids (`torch.Tensor` of shape `(sequences, tokens)`): 0 for the source and 1 for the target, which
-                may be missing from a sequence.
-            The others: see `SentenceEncoder`; `skip` is for sentences only.
+        """Embeds sentences; with segment ids, 0 for a source and 1 for its target, also scores the targets.
 
         Returns:
-            Without segment ids, vectors of shape `(sentences, hidden)`. With them, `embeddings` of the sources;
-            `target_losses`, the summed cross entropy of each target's tokens, [SEP] included, and `target_tokens`,
-            their number, both float32 of shape `(sequences,)` and 0 without a target.
+            Vectors of shape `(sentences, hidden)`; with segment ids, `embeddings` of the sources, `target_losses`, the
+            summed cross entropy of each target's tokens, [SEP] included, and `target_tokens`, their number, both
+            float32 of shape `(sequences,)` and 0 without a target.
         """
         if token_type_ids is None:
-            return super().forward(input_ids, attention_mask, skip)
+            return super().forward(input_ids, attention_mask)
         hidden = self.unilm_states(input_ids, attention_mask, token_type_ids)  # (sequences, longest, hidden)
         logits, labels, sequence = self.predict_targets(hidden, input_ids, token_type_ids)
         each = cross_entropy(logits.float(), labels, reduction="none")  # (target tokens,)
         source = attention_mask * (token_type_ids == 0)
         nothing = each.new_zeros(len(input_ids))
         return {
-            "embeddings": self.after_pooling(self.pooling.pool(hidden, source[:, : hidden.shape[1]])).float(),
+            "embeddings": self.after_pooling(self.pooling(hidden, source[:, : hidden.shape[1]])).float(),
             "target_losses": nothing.index_add(0, sequence, each),
             "target_tokens": nothing.index_add(0, sequence, torch.ones_like(each)),
         }
@@ -146,8 +131,7 @@ class Student(SentenceEncoder):
         """Runs the head, half of the computation, only where `hidden` (see `unilm_states`) predicts a target token.
 
         Returns:
-            `logits` of shape `(target tokens, vocabulary)`; the `labels` that they predict and the `sequence` that
-            they belong to, both of shape `(target tokens,)`.
+            Logits `(target tokens, vocabulary)`; the labels and the number of the sequence of each, `(target tokens,)`.
         """
         predicts = token_type_ids[:, 1:] == 1
         states = hidden[:, : predicts.shape[1]][predicts[:, : hidden.shape[1]]]  # (target tokens, hidden)
@@ -170,15 +154,11 @@ class Student(SentenceEncoder):
             if plan is not None:
                 packed = pack(tensors, plan)
                 tensors, segments, slots = packed.tensors, packed.segments, packed.slots
-        mask = unilm_mask(segments, tensors["token_type_ids"], self.mask_dtype)
+        kind = self.backbone.device.type  # the mask is added to attention scores, and has their dtype
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.backbone.dtype
+        mask = unilm_mask(segments, tensors["token_type_ids"], dtype)
         hidden = self.backbone(**tensors, attention_mask=mask).last_hidden_state
         return hidden if slots is None else unpack(hidden, slots)
-
-    @property
-    def mask_dtype(self) -> torch.dtype:
-        """Dtype of the attention scores, which the mask is added to."""
-        kind = self.backbone.device.type
-        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.backbone.dtype
 
     def similar_sentences(
         self,
@@ -198,15 +178,12 @@ class Student(SentenceEncoder):
         Apart from rounding, a text's candidates depend only on the text and the seed, not on the rest of `texts`.
 
         Args:
-            texts: any number of sentences.
             num_samples: sentences drawn per text, before repetitions are dropped.
             top_p, top_k, temperature: see `sample_tokens`.
             max_length: tokens of a generated sentence; one that has not ended by then is dropped.
             keep: the most sentences to return per text.
             keep_tokens: strings that every returned sentence must contain.
-            mask_tokens: strings replaced by [MASK] in the source, so that the model finds other words. Ranking still
-                compares with the full text.
-            seed: seed of the sampling; the global random state is left alone.
+            mask_tokens: strings replaced by [MASK] in the source; ranking still compares with the full text.
 
         Returns:
             By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; possibly none.

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from cosent.compute.distributed import gather_object, local_rank, local_world_size, wait_for_everyone
-from cosent.data.pairs import Prefix
 from cosent.errors import partial_file
 from cosent.inference.embedding import check_finite, quantized
 from cosent.inference.vectors import ShardSettings, fingerprint
@@ -34,8 +33,7 @@ def teacher_vectors(
     """A teacher's unit vectors of all distinct sentences, each behind its prompt (`prompts`: see `similarity`).
 
     Returns:
-        Memory-mapped float32 vectors of shape `(distinct sentences, hidden)`, and which of them belong to each pair,
-        shape `(pairs, 2)`.
+        Memory-mapped float32 of shape `(distinct sentences, hidden)`, and the two rows of each pair, `(pairs, 2)`.
     """
     place: dict[tuple[str, str], int] = {}
     sides, both = teacher.prompts.sides(**prompts), zip(sentences1, sentences2, strict=True)
@@ -58,19 +56,18 @@ def growing_vectors(
 
     The newest list by the same model and prompt is looked up by the hashes of its sentences, next to its vectors.
     """
-    text = teacher.prompts.text(prompt)
-    prefix = teacher.prefix(text)
+    prefix = teacher.prefix(teacher.prompts.text(prompt))
     file = Path(cache, f"{fingerprint(teacher, ['vectors', *(in_key(prefix, one) for one in sentences)])}.npy")
     ending = f".{fingerprint(teacher, [in_key(prefix, '')])}.lines"
     hashes = [blake2b(sentence.encode(), digest_size=16).digest() for sentence in sentences]
     lists = sorted(cache.glob(f"*{ending}"), key=lambda lines: lines.stat().st_mtime)
-    arrays = {lines: lines.with_name(f"{lines.name.removesuffix(ending)}.npy") for lines in lists}
-    earlier = [lines for lines in lists if arrays[lines].is_file()]
+    arrays = [(lines, lines.with_name(f"{lines.name.removesuffix(ending)}.npy")) for lines in lists]
+    earlier = [(lines, array) for lines, array in arrays if array.is_file()]
     if file.is_file() or not earlier:
         vectors = sentence_vectors(teacher, sentences, cache, prompt)
     else:
-        old = np.load(arrays[earlier[-1]], mmap_mode="r")
-        row_of = {line.tobytes(): row for row, line in enumerate(np.load(earlier[-1]))}
+        lines, array = earlier[-1]
+        old, row_of = np.load(array, mmap_mode="r"), {line.tobytes(): row for row, line in enumerate(np.load(lines))}
         rows = np.array([row_of.get(line, -1) for line in hashes])
         new = np.flatnonzero(rows < 0)
         logger.info("%s of %s sentences are new to this model.", f"{len(new):,}", f"{len(rows):,}")
@@ -86,18 +83,24 @@ def growing_vectors(
 
 def prompted_vectors(teacher: Embedder, texts: list[tuple[str, str]], cache: Path) -> np.memmap:
     """Unit vectors of pairs of a prompt and a sentence."""
-    prefixes = {prompt: teacher.prefix(prompt) for prompt in dict.fromkeys(prompt for prompt, _ in texts)}
+    prompts = {prompt for prompt, _ in texts}
 
     def compute(share: slice) -> np.ndarray:
-        vectors = np.empty((len(texts[share]), teacher.embedding_dimension), dtype=np.float32)
-        for prompt in prefixes:
-            rows = [row for row, (own, _) in enumerate(texts[share]) if own == prompt]
-            sentences = [sentence for own, sentence in texts[share] if own == prompt]
+        part = texts[share]
+        vectors = np.empty((len(part), teacher.embedding_dimension), dtype=np.float32)
+        for prompt in prompts:
+            rows = [row for row, (own, _) in enumerate(part) if own == prompt]
+            sentences = [part[row][1] for row in rows]
             progress = local_rank() == 0
             vectors[rows] = teacher.encode(sentences, normalize=True, show_progress_bar=progress, prompt=prompt)
         return vectors
 
-    return cached_array(cache, teacher, [in_key(prefixes[prompt], text) for prompt, text in texts], compute, "vectors")
+    return cached_array(cache, teacher, [in_key(prompt, text) for prompt, text in texts], compute, "vectors")
+
+
+def in_key(prompt: str, text: str) -> str:
+    """A text with its prompt, for `fingerprint`."""
+    return f"{prompt}\0{text}" if prompt else text
 
 
 def teacher_scores(
@@ -119,8 +122,7 @@ def cached_array(
 ) -> np.memmap:
     """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill.
 
-    The processes of a machine share out the texts, in parts of at most `PART_TEXTS`. Finished parts outlive a kill: the
-    next call continues after them. So do other jobs that need the same array at the same time.
+    The processes of a machine share out the texts in parts of at most `PART_TEXTS`, and finished parts outlive a kill.
 
     Args:
         texts: what the teacher reads; one row of the array each.
@@ -154,10 +156,7 @@ def cached_array(
 
 
 def prune(used: Path, most: int = MOST_BYTES) -> None:
-    """Removes the entries of a cache that were used longest ago, beyond `most` bytes, except for `used` itself.
-
-    An entry is all files with the same key: an array, its parts, and indexes of faiss.
-    """
+    """Removes the entries of a cache (all files of one key) used longest ago, beyond `most` bytes, but never `used`."""
     entries = defaultdict(list)
     for file in used.parent.iterdir():
         with suppress(FileNotFoundError):  # a partial file that is complete by now
@@ -173,11 +172,6 @@ def prune(used: Path, most: int = MOST_BYTES) -> None:
 def write_array(file: Path, values: np.ndarray) -> None:
     with partial_file(file) as partial, open(partial, "wb") as opened:
         np.save(opened, values)
-
-
-def in_key(prefix: Prefix, text: str) -> str:
-    """A text with its prompt, for `fingerprint`; the same tokens mean another vector if fewer of them are pooled."""
-    return f"{prefix.text}\0{prefix.skip}\0{text}" if prefix.text else text
 
 
 def load_with_settings(

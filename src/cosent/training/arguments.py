@@ -15,7 +15,7 @@ from cosent.evaluation.retrieval import METRICS
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.models.pooling import CHOICES
-from cosent.models.prompts import SavedPromptArguments
+from cosent.models.prompts import PromptArguments
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +31,7 @@ class ModelArguments:
 
     model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
     tower: str = option("bi_encoder", "One encoder for each sentence, or a classifier that reads both.", TOWERS)
-    pooling: str | None = option(
-        None, f"bi_encoder: {', '.join(CHOICES)}, or several joined by +; default: that of the model, else mean."
-    )
+    pooling: str | None = option(None, f"bi_encoder: {', '.join(CHOICES)}; default: that of the model, else mean.")
     segment_ids: str = option(
         "tokenizer", "cross_encoder: those of the tokenizer, or 0 for both sentences.", ("tokenizer", "zero")
     )
@@ -291,7 +289,7 @@ def warn_of_slow_bfloat16(args: TrainingArguments) -> None:
 # Arguments of `cosent.train`.
 TRAIN_ARGUMENTS = (
     ModelArguments,
-    SavedPromptArguments,
+    PromptArguments,
     DataArguments,
     RetrievalArguments,
     LossArguments,

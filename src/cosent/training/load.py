@@ -32,7 +32,7 @@ from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
-from cosent.models.prompts import SavedPromptArguments
+from cosent.models.prompts import PromptArguments
 from cosent.models.teacher import teacher_vectors
 from cosent.training.arguments import DataArguments, ModelArguments
 from cosent.training.evaluation import EvaluationSets
@@ -295,8 +295,8 @@ def build_model(
     return model
 
 
-def use_prompts(encoder: TextModel, args: SavedPromptArguments, make_room: bool) -> Prefixes:
-    """The prompts of both sentences in a training; from now on those of the encoder, if they are to be saved.
+def use_prompts(encoder: TextModel, args: PromptArguments, make_room: bool) -> Prefixes:
+    """The prompts of both sentences in a training; from now on those of the encoder, and saved with it.
 
     Args:
         make_room: whether to raise the maximum length, which is that of the sentences alone, by the longer prompt.
@@ -305,8 +305,7 @@ def use_prompts(encoder: TextModel, args: SavedPromptArguments, make_room: bool)
     if make_room:
         encoder.raise_max_length(max(map(encoder.count_tokens, prompts)))
     prefixes = encoder.prefixes(prompts)
-    if args.save_prompt:
-        encoder.prompts = encoder.prompts.trained_with(prompts)
+    encoder.prompts = encoder.prompts.trained_with(prompts)
     return prefixes
 
 

@@ -170,7 +170,7 @@ class Pretraining(nn.Module):
         write_json(Path(folder, "config.json"), config | {"dtype": "float32"})
         self.tokenizer.save_pretrained(folder)
         apply_umask(folder)
-        save_modules(folder, self.model.config.num_hidden_layers, Pooling("mean", self.model.config.hidden_size))
+        save_modules(folder, Pooling("mean", self.model.config.hidden_size))
 
     def saved_state(self, folder: str | Path) -> dict[str, Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""

@@ -99,7 +99,7 @@ def run_training(
         thresholds=after.thresholds,
         calibrations=after.calibrations,
         intervals=after.intervals,
-        prompts=(prefixes[0].text, prefixes[1].text),
+        prompts=prefixes,
         written_before=before.written,
         written_after=after.written,
         history=trainer.state.log_history,

@@ -12,7 +12,7 @@ from torch import nn
 from cosent.compute.distributed import evaluating
 from cosent.compute.onednn import onednn_linears, run_tokenizer
 from cosent.data.corpus import Corpus
-from cosent.data.pairs import NO_PREFIXES, PairDataset, Prefixes, skipped
+from cosent.data.pairs import PairDataset
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.evaluation.similarity import character_overlap
 from cosent.inference.embedding import batch_bounds
@@ -116,13 +116,11 @@ class StudentCollator:
         corruption: noise on the sources; None for none.
         generation: whether synonyms are targets; otherwise the batch is that of `PairCollator`, `(batch, 2, tokens)`,
             and has no `token_type_ids`.
-        prefixes: prompts of both sides; without generation only.
     """
 
     pad_token_id: int
     corruption: Corruption | None = None
     generation: bool = True
-    prefixes: Prefixes = NO_PREFIXES
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
         # From torch's generator, whose state a checkpoint holds: a resumed run corrupts as an uninterrupted one would.
@@ -143,7 +141,6 @@ class StudentCollator:
             batch["token_type_ids"] = torch.from_numpy((mask & (place >= starts[:, None])).astype(np.int64))
         else:
             batch = {name: tensor.unflatten(0, (-1, 2)) for name, tensor in batch.items()}
-            batch |= skipped(self.prefixes, len(pairs))
         if pairs[0][3] is not None:
             teacher = np.stack([target for *_, target in pairs])
             batch["teacher"] = torch.from_numpy(teacher.reshape(-1, teacher.shape[-1]) if teacher.ndim > 1 else teacher)
