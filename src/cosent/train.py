@@ -9,7 +9,6 @@ from transformers import set_seed
 
 from cosent.cli import run
 from cosent.data.retrieval import RetrievalArguments
-from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.models.bi_encoder import BiEncoder
 from cosent.models.prompts import SavedPromptArguments
 from cosent.training.arguments import (
@@ -19,7 +18,7 @@ from cosent.training.arguments import (
     ModelArguments,
     PairTrainingArguments,
 )
-from cosent.training.evaluation import add_retrieval, check_metric, evaluate_splits, set_selection, validation_sets
+from cosent.training.evaluation import add_retrieval, evaluate_splits, set_selection
 from cosent.training.guard import CollapseGuard
 from cosent.training.load import TOWERS, adapter, build_model, corpora_of_run, training_set, use_prompts
 from cosent.training.objective import build_objective
@@ -41,7 +40,6 @@ def main(
         return
     tower, loss = model_args.tower, loss_args.loss
     corpora = corpora_of_run(data_args, loss, args.seed)
-    set_selection(args, corpora.selecting)
     manifests = [corpus.manifest for corpus in corpora.training]
     objective = build_objective(loss, loss_args.parameters(), manifests, tower, loss_args.sbert_classes)
 
@@ -55,10 +53,10 @@ def main(
         train_pairs = training_set(
             corpora.training, TOWERS[tower].dataset, encoder, prefixes, loss, data_args, objective.classes
         )
-        sets = corpora.evaluation_sets(tower, encoder, prefixes)
+        sets = corpora.evaluation_sets(TOWERS[tower].dataset, encoder, prefixes)
         if retrieval_args.retrieval and tower == "bi_encoder":
             add_retrieval(sets, corpora.by_name, retrieval_args, encoder, prefixes)
-    check_metric(sets, corpora.selecting_names, args)
+    selecting = set_selection(args, sets, corpora.selecting_names)
 
     with output_folder(args):
         trainer = PairTrainer(
@@ -68,29 +66,15 @@ def main(
             corpus_weights=data_args.corpus_weights,
             adapter=adapter(model_args, model, args.seed),
             train_dataset=train_pairs,
-            eval_dataset=validation_sets(sets, corpora.selecting_names, args.metric_for_best_model),
+            eval_dataset=selecting,
             data_collator=TOWERS[tower].collator.from_tokenizer(encoder.tokenizer, prefixes),
-            compute_metrics=pair_metrics,
         )
     watched = "warn" if tower == "cross_encoder" and args.eval_strategy != "no" else "off"
     if (args.on_collapse or watched) != "off":
         trainer.add_callback(CollapseGuard(trainer, args.on_collapse or watched))
-    evaluate = partial(evaluate_splits, trainer, sets, tower, corpora.binary, [one.name for one in manifests])
+    evaluate = partial(evaluate_splits, trainer, sets, tower, corpora)
     arguments = (args, model_args, prompt_args, data_args, retrieval_args, loss_args)
-    run_training(
-        start,
-        trainer,
-        model,
-        (corpora.training, list(corpora.by_name.values())),
-        prefixes,
-        evaluate,
-        arguments,
-        text=data_args.text or [],
-    )
-
-
-def pair_metrics(prediction) -> dict[str, float]:
-    return SimilarityMetrics().compute(predictions=prediction.predictions["scores"], references=prediction.label_ids)
+    run_training(start, trainer, model, corpora, prefixes, evaluate, arguments)
 
 
 ARGUMENTS = TRAIN_ARGUMENTS

@@ -1,11 +1,11 @@
-"""Trainer callbacks: batches that taught nothing, early stopping, log lines and progress."""
+"""Trainer callbacks: batches that taught nothing, log lines and progress."""
 
 import logging
 import sys
 
 import torch
 from tqdm.auto import tqdm
-from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +40,6 @@ class DeadBatchReport(TrainerCallback):
                 self.batches,
             )
         self.reset()
-
-
-class EarlyStopping(EarlyStoppingCallback):
-    """Early stopping by the mean of several corpora, not by each of them."""
-
-    def on_evaluate(self, args, state, control, metrics, **kwargs):
-        if f"eval_{args.metric_for_best_model}" in metrics:
-            super().on_evaluate(args, state, control, metrics, **kwargs)
 
 
 class LogLines(TrainerCallback):

@@ -36,9 +36,6 @@ MAY_DIFFER = {
     "overwrite_output_dir",
     "dry_run",
     "data_dir",
-    "teacher_cache",
-    "judge",
-    "generation_sources",
     "save_dtype",
 }
 # Settings that name corpora, whose content is compared by its hashes, and models or files: `./m/` is the same as `m`.

@@ -32,13 +32,13 @@ from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
 from cosent.models.prompts import SavedPromptArguments
-from cosent.training.arguments import DataArguments, ModelArguments
-from cosent.training.evaluation import EvaluationSets
+from cosent.training.arguments import CorpusArguments, DataArguments, ModelArguments
 from cosent.training.objective import Objective, loss_targets
 
 logger = logging.getLogger(__name__)
 
 MANY = 0.5  # of the pairs of sentences
+EvaluationSets = dict[str, dict[str, PairDataset]]  # by corpus and split
 
 
 class Tower(NamedTuple):
@@ -74,20 +74,15 @@ class RunCorpora:
     def selecting_names(self) -> list[str]:
         return [corpus.manifest.name for corpus in self.selecting]
 
-    @property
-    def binary(self) -> list[str]:
-        """Names of the corpora with labels of 0 and 1, for which a threshold is defined."""
-        return [name for name, corpus in self.by_name.items() if corpus.manifest.label_kind == "binary"]
-
     def max_length(self, tower: str) -> int:
         """Maximum length in tokens of the corpus with the longest texts."""
         return max(corpus.manifest.max_length[tower] for corpus in self.by_name.values())
 
-    def evaluation_sets(self, tower: str, encoder: TextModel, prefixes: Prefixes) -> EvaluationSets:
+    def evaluation_sets(self, dataset: type[PairDataset], encoder: TextModel, prefixes: Prefixes) -> EvaluationSets:
         """The tokenised validation and test splits of all corpora."""
         return {
             name: {
-                split: tokenised(f"{name} {split}", rows, TOWERS[tower].dataset, encoder, prefixes)
+                split: tokenised(f"{name} {split}", rows, dataset, encoder, prefixes)
                 for split, rows in corpus.splits.items()
                 if split != "train"
             }
@@ -101,36 +96,35 @@ def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
     A validation split is no larger than --limit_train: who has few labels to train on has few to select with.
     """
     check_text(args, loss)
-    training, selecting = load_corpora(args.corpus or [], args.eval_corpora, args.data_dir)
-    check_corpus_weights(args.corpus_weights, len(training) + bool(args.text), loss)
+    corpora = load_corpora(args)
+    check_corpus_weights(args.corpus_weights, len(corpora.training) + bool(args.text), loss)
     seed = seed if args.limit_seed is None else args.limit_seed
-    for corpus in training:
+    for corpus in corpora.training:
         corpus.splits["train"] = random_subset(corpus.splits["train"], args.limit_train, "--limit_train", seed)
-    for corpus in (*training, *selecting):
-        limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
+    limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
+    for corpus in (*corpora.training, *corpora.selecting):
         corpus.splits = measured_splits(corpus.splits, min(limits, default=None), args.skip_test, seed)
-    return RunCorpora(training, selecting)
+    return corpora
 
 
-def load_corpora(names: list[str], eval_names: list[str] | None, data_dir: str) -> tuple[list[Corpus], list[Corpus]]:
+def load_corpora(args: CorpusArguments) -> RunCorpora:
     """Loads the corpora to train on, and those for selection and test, by default the same."""
-    training, selecting = ([load_corpus(name, data_dir) for name in some] for some in (names, eval_names or names))
-    for corpus in training:
+    names = args.corpus or []
+    corpora = RunCorpora(
+        *([load_corpus(name, args.data_dir) for name in some] for some in (names, args.eval_corpora or names))
+    )
+    for corpus in corpora.training:
         if "train" not in corpus.splits:
-            raise InputError(
-                f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}. "
-                "Train on another corpus and use this one with `cosent evaluate`."
-            )
-    for flag, corpora in (("--corpus", training), ("--eval_corpora", selecting)):
-        for corpus in corpora:
+            raise InputError(f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}. Train on another.")
+    for flag, some in (("--corpus", corpora.training), ("--eval_corpora", corpora.selecting)):
+        for corpus in some:
             name = corpus.manifest.name
-            others = [other for other in training if other.manifest.name == name and other.folder != corpus.folder]
-            if others or [other.manifest.name for other in corpora].count(name) > 1:
+            others = [c for c in corpora.training if c.manifest.name == name and c.folder != corpus.folder]
+            if others or [c.manifest.name for c in some].count(name) > 1:
                 raise InputError(
-                    f"{flag} names {name} more than once, but results are kept by name. "
-                    "Name each corpus once, or prepare one of them under another name."
+                    f"{flag} names {name} more than once, but results are kept by name. Name each corpus once."
                 )
-    return training, selecting
+    return corpora
 
 
 def training_set(

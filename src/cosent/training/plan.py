@@ -80,7 +80,7 @@ def labels(values: np.ndarray) -> str:
 
 def truncation(trainer: PairTrainer) -> str:
     """Training pairs, their tokens, and how many texts are cut."""
-    sets: list[Any] = [getattr(trainer.train_dataset, "pairs", trainer.train_dataset)]  # those of a student are wrapped
+    sets: list[Any] = [trainer.train_dataset]
     while any(isinstance(one, ConcatDataset) for one in sets):
         sets = [part for one in sets for part in (one.datasets if isinstance(one, ConcatDataset) else [one])]
     tokens = sum(int(view[1][-1] - view[1][0]) for one in sets for view in one.columns if isinstance(view, tuple))

@@ -4,7 +4,7 @@ import platform
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +17,7 @@ from transformers import TrainingArguments
 
 import cosent
 from cosent.compute.processes import peak_memory_mib
-from cosent.data.corpus import Corpus, leaks
+from cosent.data.corpus import leaks
 from cosent.data.groups import pair_groups
 from cosent.data.manifest import sha256_of_file
 from cosent.data.pairs import Prefixes
@@ -25,6 +25,7 @@ from cosent.reporting.card import upload, write_card
 from cosent.run import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.evaluation import Evaluation, final_table, judge, save_evaluations
+from cosent.training.load import RunCorpora
 from cosent.training.plan import show_plan
 from cosent.training.proof import FolderProof, sample_pairs
 from cosent.training.trainer import PairTrainer, ResumableTrainer
@@ -49,31 +50,28 @@ def run_training(
     start: Start,
     trainer: PairTrainer,
     model: nn.Module,
-    corpora: tuple[list[Corpus], list[Corpus]],
+    corpora: RunCorpora,
     prefixes: Prefixes,
     evaluate: Callable[[bool], Evaluation],
     arguments: tuple,
-    text: Iterable[str] = (),
     **facts,
 ) -> None:
     """Trains, evaluates, saves, proves and publishes a model; with --dry_run, prints the plan instead.
 
     Args:
         model: the module in training, not wrapped.
-        corpora: those to train on, and those to evaluate on.
         evaluate: whether training has ended -> results; all processes call it.
         arguments: argument dataclasses of the job, `TrainingArguments` first.
-        text: files of sentences that are trained on.
         facts: further fields of the record.
     """
     args = trainer.args
-    training, evaluated = corpora
-    records = {corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in [*training, *evaluated]}
-    hashes = manifest_hashes(records) | {file: sha256_of_file(file) for file in text}
+    training, evaluated, asked = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
+    records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
+    hashes = manifest_hashes(records) | {file: sha256_of_file(file) for file in asked["text"] or []}
     settings = run_settings(*arguments, data=hashes)
     if args.dry_run:
         return show_plan(trainer, model, training, evaluated, start.checkpoint, settings)
-    proof = FolderProof(model, sample_pairs([*evaluated, *training]))
+    proof = FolderProof(model, sample_pairs(evaluated))
     claim_output_folder(args.output_dir, start.checkpoint, settings)
 
     def at_start() -> Evaluation:
@@ -87,7 +85,7 @@ def run_training(
     if not trainer.is_world_process_zero():
         return
     record = RunRecord(
-        recipe=recipe(*arguments),
+        recipe=asked,
         environment=start.environment,
         processes=args.world_size,
         footprint=footprint(model, trainer.optimizer),
@@ -100,8 +98,6 @@ def run_training(
         calibrations=after.calibrations,
         intervals=after.intervals,
         prompts=(prefixes[0].text, prefixes[1].text),
-        written_before=before.written,
-        written_after=after.written,
         history=trainer.state.log_history,
         train_seconds=result.metrics["train_runtime"],
         seconds=time.time() - start.time,
