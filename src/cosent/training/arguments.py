@@ -1,4 +1,4 @@
-"""Argument dataclasses of the training jobs, filled from recipes and flags; the only documentation of each parameter."""
+"""Argument dataclasses of the training jobs, filled from recipes and flags, with the help of each parameter."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ class EncoderArguments:
     model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
     pooling: str | None = option(
         None,
-        f"{', '.join(CHOICES)}, or several joined by +; default: that of the model, else mean, for students linear_cls.",
+        f"{', '.join(CHOICES)}, or several joined by +; default: the model's, else mean (students: linear_cls).",
     )
     max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: that of the corpus.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")
