@@ -93,7 +93,7 @@ def test_the_schedule_ends_at_zero():
 @pytest.mark.parametrize("name", ["electra", "albert", "roberta"])
 def test_models_whose_head_is_another_are_refused(name, tmp_path):
     """Fails if --init accepts a model that training then stops at with a traceback."""
-    with pytest.raises(InputError, match=f"is a {name} model, and pretraining continues only bert"):
+    with pytest.raises(InputError, match=f"is a {name} model, and this pretraining continues only bert"):
         initial_model(str(save_family(name, tmp_path / name)))
 
 
@@ -102,8 +102,7 @@ def test_comparison_follows_overlaps_and_the_encoders_own_cosines(tokenizer):
     is the truth."""
     generator, letters = np.random.default_rng(0), list("我很喜欢北京今天气好怎么还款如何")
     different = ["".join(generator.permutation(letters)[: 4 + number % 8]) for number in range(5000)]
-    settings = {"max_length": 32, "batch_tokens": 300, "mask_ratio": 0.3, "buffer": 100}
-    stream = iter(ComparedBatches(lambda: iter(different), tokenizer, **settings))
+    stream = iter(ComparedBatches(lambda: iter(different), tokenizer, batch_tokens=300))
     _, joined = next(stream), next(stream)
     model = Pretraining(initial_model("mini", two_sentences=True).eval(), tokenizer)
     losses = model(**joined)

@@ -21,6 +21,9 @@ from cosent.errors import InputError
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORD_PIECES = 500  # entries kept for Latin word pieces and numbers; the others are single characters
 SPAN_LENGTHS, SPAN_SHARES = (1, 2, 3), (0.5, 0.35, 0.15)  # characters: about the lengths of Chinese words
+PIECE = 128  # tokens of a piece of text, [CLS] and [SEP] included; also the width of the packed rows
+BUFFER = 1_000_000  # pairs in the shuffle buffer
+MASK_RATIO = 0.3  # expected share of the tokens to predict
 MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens (BERT, arXiv 1810.04805); the rest is kept
 IGNORED = -100  # label of a token that is not predicted
 POOL, CODE, NEAREST = 2000, 128, 8  # near lines: pairs that are searched, size of a line's code, candidates
@@ -78,33 +81,24 @@ def learn_tokenizer(texts: Iterable[str], size: int) -> BertTokenizer:
 class NeighbourBatches(IterableDataset):
     """Endless masked batches of packed rows, made of neighbouring pieces of text.
 
-    Lines longer than `max_length` are cut into pieces. Two consecutive pieces form a pair: (1, 2), (3, 4), ... on one
-    pass over the text, (2, 3), (4, 5), ... on the next. Pairs leave a shuffle buffer at random, each once per pass.
-    Process `rank` of `world` takes every `world`-th pair.
+    Lines longer than `PIECE` are cut into pieces. Two consecutive pieces form a pair: (1, 2), (3, 4), ... on one pass
+    over the text, (2, 3), (4, 5), ... on the next. Pairs leave a shuffle buffer at random, each once per pass.
 
     Args:
         read: begins a pass over the text and yields its lines.
-        max_length: tokens of a piece, [CLS] and [SEP] included; also the width of the packed rows.
         batch_tokens: tokens of a batch, special tokens included.
-        mask_ratio: share of tokens to predict; see `mask_spans`.
         positions: whether batches have `position_ids`, which architectures with relative positions do not accept.
-        buffer: pairs in the shuffle buffer.
     """
 
     read: Callable[[], Iterator[str]]
     tokenizer: PreTrainedTokenizerBase
-    max_length: int
     batch_tokens: int
-    mask_ratio: float = 0.3
     positions: bool = True
     seed: int = 42
-    rank: int = 0
-    world: int = 1
-    buffer: int = 1_000_000
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         """Yields collated batches, the same ones for the same seed."""
-        generator = np.random.default_rng([self.seed, self.rank])
+        generator = np.random.default_rng([self.seed, 0])
         pairs, tokens = [], 0
         for pair in self.shuffled(generator):
             pairs.append(pair)
@@ -118,26 +112,24 @@ class NeighbourBatches(IterableDataset):
         for number in count():
             held, pair = [], None
             for pair in self.pairs(skip=number % 2):
-                if len(held) < self.buffer:
+                if len(held) < BUFFER:
                     held.append(pair)
                     continue
-                place = int(generator.integers(self.buffer))
+                place = int(generator.integers(BUFFER))
                 yield held[place]
                 held[place] = pair
             if pair is None:
-                raise InputError("There is too little to read: each process needs two lines of text.")
+                raise InputError("There is too little to read: two lines of text are needed.")
             generator.shuffle(held)
             yield from held
 
     def pairs(self, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """This process's pairs of one pass in the order of the text, without the first `skip` pieces."""
-        for number, pair in enumerate(batched(islice(self.pieces(), skip, None), 2)):
-            if len(pair) == 2 and number % self.world == self.rank:
-                yield pair
+        """Pairs of one pass in the order of the text, without the first `skip` pieces."""
+        return (pair for pair in batched(islice(self.pieces(), skip, None), 2) if len(pair) == 2)
 
     def pieces(self) -> Iterator[np.ndarray]:
         """Token ids of each piece, without special tokens."""
-        room, dtype = self.max_length - 2, np.min_scalar_type(len(self.tokenizer))  # two bytes, up to 65,535 entries
+        room, dtype = PIECE - 2, np.min_scalar_type(len(self.tokenizer))  # two bytes, up to 65,535 entries
         for lines in batched(self.read(), 1000):
             for ids in self.tokenizer(list(lines), add_special_tokens=False, verbose=False)["input_ids"]:
                 ids = np.array(ids, dtype=dtype)
@@ -159,23 +151,21 @@ class NeighbourBatches(IterableDataset):
 
         Returns:
             `input_ids`, `labels` (-100 where nothing is predicted), `segments` (the number of the input from 1; 0 where
-            a row has no token), perhaps `position_ids` and `token_type_ids`, each `(rows, max_length)`.
+            a row has no token), perhaps `position_ids` and `token_type_ids`, each `(rows, PIECE)`.
         """
         lengths = np.array(list(map(len, inputs)))
         ids = np.zeros((len(inputs), lengths.max()), dtype=np.int64)  # (inputs, longest)
         for row, tokens in zip(ids, inputs, strict=True):
             row[: len(tokens)] = tokens
         visible, labels = ids.copy(), np.full_like(ids, IGNORED)
-        visible[:masked], labels[:masked] = mask_spans(
-            ids[:masked], lengths[:masked], self.mask_ratio, self.tokenizer, generator
-        )
+        visible[:masked], labels[:masked] = mask_spans(ids[:masked], lengths[:masked], self.tokenizer, generator)
         tensors = {"input_ids": torch.from_numpy(visible), "labels": torch.from_numpy(labels)}
         if self.positions:
             tensors["position_ids"] = torch.arange(ids.shape[1]).expand(len(inputs), -1)
         if "token_type_ids" in self.tokenizer.model_input_names:
             ends = ids == self.tokenizer.sep_token_id
             tensors["token_type_ids"] = torch.from_numpy((ends.cumsum(axis=1) - ends).clip(max=1))
-        packed = pack(tensors, plan_rows(lengths, self.max_length), fill={"labels": IGNORED})
+        packed = pack(tensors, plan_rows(lengths, PIECE), fill={"labels": IGNORED})
         return packed.tensors | {"segments": packed.segments}
 
 
@@ -190,7 +180,7 @@ class ComparedBatches(NeighbourBatches):
     def __iter__(self) -> Iterator[dict]:
         if "token_type_ids" not in self.tokenizer.model_input_names:
             raise InputError("--compare_weight needs segment ids, but this tokenizer has none. Set it to 0.")
-        generator = np.random.default_rng([self.seed, self.rank])
+        generator = np.random.default_rng([self.seed, 0])
         lines, joined = [], []
         for pool in batched(self.shuffled(generator), POOL):
             lines += pool
@@ -208,8 +198,7 @@ class ComparedBatches(NeighbourBatches):
 
     def joined(self, pool: tuple[tuple, ...], generator: np.random.Generator) -> list[tuple]:
         """Lines to join: `(first, second, overlap)`, one for each pair of the pool."""
-        longest = min(LONGEST, (self.max_length - 3) // 2)
-        first, second = ([pair[side][:longest] for pair in pool] for side in (0, 1))
+        first, second = ([pair[side][:LONGEST] for pair in pool] for side in (0, 1))
         weights = rarity(first + second, len(self.tokenizer))
         near = near_lines(first, second, weights, generator)
         anywhere = generator.integers(len(pool), size=len(pool))
@@ -244,7 +233,7 @@ def batched(items: Iterable, size: int) -> Iterator[tuple]:
 
 
 def mask_spans(
-    ids: np.ndarray, lengths: np.ndarray, ratio: float, tokenizer, generator: np.random.Generator
+    ids: np.ndarray, lengths: np.ndarray, tokenizer, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Chooses spans of one to three tokens and masks 80% of their tokens, replaces 10% and keeps 10%.
 
@@ -252,7 +241,6 @@ def mask_spans(
 
     Args:
         ids: shape `(pieces, longest)`; `lengths` of shape `(pieces,)` say where each ends.
-        ratio: expected share of the tokens that are chosen.
 
     Returns:
         Inputs and labels (-100 where nothing is predicted), each of shape `(pieces, longest)`.
@@ -260,7 +248,7 @@ def mask_spans(
     place = np.arange(ids.shape[1])
     eligible = (place < lengths[:, None]) & ~np.isin(ids, (tokenizer.cls_token_id, tokenizer.sep_token_id))
     # A token stays visible if none of the spans that would cover it starts (to first order in their probability).
-    start = 1 - (1 - ratio) ** (1 / np.dot(SPAN_LENGTHS, SPAN_SHARES))
+    start = 1 - (1 - MASK_RATIO) ** (1 / np.dot(SPAN_LENGTHS, SPAN_SHARES))
     starts = generator.random(ids.shape) < start
     length = generator.choice(SPAN_LENGTHS, size=ids.shape, p=SPAN_SHARES)
     chosen = np.zeros(ids.shape, dtype=bool)
