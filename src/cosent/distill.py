@@ -123,7 +123,7 @@ def main(
         )
     evaluate = partial(evaluate_splits, trainer, sets, "bi_encoder", corpora)
     arguments = (args, model_args, prompt_args, data_args, distill_args)
-    run_training(start, trainer, model, corpora, prefixes, evaluate, arguments, synonyms=int(synonyms.sum()))
+    run_training(start, trainer, corpora, prefixes, evaluate, arguments, synonyms=int(synonyms.sum()))
 
 
 def build(args: StudentArguments, max_length: int, seed: int) -> tuple[Student | BiEncoder, SentenceEncoder]:

@@ -55,7 +55,7 @@ def main(
         )
         sets = corpora.evaluation_sets(TOWERS[tower].dataset, encoder, prefixes)
         if retrieval_args.retrieval and tower == "bi_encoder":
-            add_retrieval(sets, corpora.by_name, retrieval_args, encoder, prefixes)
+            add_retrieval(sets, corpora, retrieval_args, encoder, prefixes)
     selecting = set_selection(args, sets, corpora.selecting_names)
 
     with output_folder(args):
@@ -74,7 +74,7 @@ def main(
         trainer.add_callback(CollapseGuard(trainer, args.on_collapse or watched))
     evaluate = partial(evaluate_splits, trainer, sets, tower, corpora)
     arguments = (args, model_args, prompt_args, data_args, retrieval_args, loss_args)
-    run_training(start, trainer, model, corpora, prefixes, evaluate, arguments)
+    run_training(start, trainer, corpora, prefixes, evaluate, arguments)
 
 
 ARGUMENTS = TRAIN_ARGUMENTS

@@ -121,7 +121,7 @@ def test_labels_that_are_the_other_way_round(make_corpus):
     ]
     floor = verdict.floors(corpora)
     assert verdict.inverted(corpora, floor) == ["wrong"]
-    assert "(the labels of wrong train are the other way round)" in verdict.remedies(record(epochs(0.1)), ["wrong"])[0]
+    assert "(labels of wrong train are inverted)" in verdict.remedies(record(epochs(0.1)), ["wrong"])[0]
     assert verdict.inverted(corpora, {}) == [], "hard pairs of both splits alike, as PAWSX's, are no mistake"
 
 

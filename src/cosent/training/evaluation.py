@@ -264,14 +264,12 @@ def shortfalls(record: RunRecord, floor: Metrics) -> list[Shortfall]:
 
 def inverted(training: list[Corpus], floor: Metrics) -> list[str]:
     """Corpora whose training labels fall where characters are shared, although those of a held-out split rise."""
-    found = []
-    for corpus in training:
-        name = corpus.manifest.name
-        held_out = [split["spearman"] for split in floor.get(name, {}).values()]
-        own = floors([corpus], ("train",)).get(name, {"train": {"spearman": 0.0}})["train"]["spearman"]
-        if own < -CLEAR and any(value > CLEAR for value in held_out):
-            found.append(name)
-    return found
+    return [
+        name
+        for name, splits in floors(training, ("train",)).items()
+        if splits["train"]["spearman"] < -CLEAR
+        and any(held_out["spearman"] > CLEAR for held_out in floor.get(name, {}).values())
+    ]
 
 
 def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
@@ -288,9 +286,11 @@ def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
     best = int(np.nanargmax(curve)) if curve and not np.isnan(curve).all() else None
     taken = max((entry.get("step", 0) for entry in record.history), default=0)
     moved = math.inf if record.proof is None or record.proof.moved is None else record.proof.moved
-    wrong = "the labels of {} train are the other way round"
     reasons = [
-        *((True, "prepare it again, high = similar", wrong.format(name)) for name in upside_down),
+        *(
+            (True, "prepare it again, high = similar", f"the labels of {name} train are inverted")
+            for name in upside_down
+        ),
         (bool(curve) and best is None, lower, "all scores became equal"),
         (moved < LITTLE, higher, f"the model moved only {moved:.2g} from its start"),
         (len(curve) > 1 and best == 0, lower, "the first epoch was the best"),
@@ -301,8 +301,7 @@ def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
     for applies, advice, why in reasons:
         if applies:
             found.setdefault(advice, f"{advice} ({why})")
-    either_way = f"compare --learning_rate {rate / 3:.0e} and {rate * 3:.0e} with {rate:.0e}"
-    return list(found.values())[:2] or [either_way]
+    return list(found.values())[:2] or [f"compare --learning_rate {rate / 3:.0e} and {rate * 3:.0e} with {rate:.0e}"]
 
 
 @dataclass(frozen=True)
@@ -354,15 +353,10 @@ class RetrievalSet:
 
 
 def add_retrieval(
-    sets: EvaluationSets,
-    corpora: dict[str, Corpus],
-    args: RetrievalArguments,
-    encoder: TextModel,
-    prefixes: Prefixes,
+    sets: EvaluationSets, corpora: RunCorpora, args: RetrievalArguments, encoder: TextModel, prefixes: Prefixes
 ) -> None:
     """Adds the retrieval task to every split that has one."""
     for name, splits in sets.items():
         for split, pairs in splits.items():
-            task = retrieval_task(corpora[name], split, args)
-            if task is not None:
+            if (task := retrieval_task(corpora.by_name[name], split, args)) is not None:
                 pairs.retrieval = RetrievalSet.of(task, encoder, prefixes)

@@ -62,12 +62,7 @@ class CollapseGuard(TrainerCallback):
 
 @torch.no_grad()
 def sample_metrics(trainer: PairTrainer, pairs: Subset) -> dict[str, float]:
-    """Spearman on some pairs and, for a bi-encoder, the spread of their embeddings; every rank computes all of it.
-
-    Returns:
-        `spearman`; `mean_cosine` of sentences of different pairs (1 = one direction), `uniformity` (0 = collapsed) and
-        `effective_rank` (1 = one direction, at most the hidden size).
-    """
+    """Spearman on some pairs and, for a bi-encoder, the `spread` of their embeddings; every rank computes all of it."""
     size = trainer.args.per_device_eval_batch_size
     outputs, labels = [], []
     with evaluating(trainer.model):

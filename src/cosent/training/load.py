@@ -48,10 +48,7 @@ class Tower(NamedTuple):
     collator: type[PairCollator] | type[JoinedPairCollator]
 
 
-TOWERS = {
-    "bi_encoder": Tower(PairDataset, PairCollator),
-    "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator),
-}
+TOWERS = {"bi_encoder": Tower(PairDataset, PairCollator), "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator)}
 
 
 @dataclass(frozen=True)
@@ -109,10 +106,9 @@ def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
 
 def load_corpora(args: CorpusArguments) -> RunCorpora:
     """Loads the corpora to train on, and those for selection and test, by default the same."""
-    names = args.corpus or []
-    corpora = RunCorpora(
-        *([load_corpus(name, args.data_dir) for name in some] for some in (names, args.eval_corpora or names))
-    )
+    names, eval_names = args.corpus or [], args.eval_corpora or args.corpus or []
+    loaded = {name: load_corpus(name, args.data_dir) for name in dict.fromkeys([*names, *eval_names])}
+    corpora = RunCorpora([loaded[name] for name in names], [loaded[name] for name in eval_names])
     for corpus in corpora.training:
         if "train" not in corpus.splits:
             raise InputError(f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}. Train on another.")
@@ -141,8 +137,13 @@ def training_set(
     Several corpora are drawn from in turn, and text as one more of them, each line paired with itself; `sbert_joint`
     draws from all similarity pairs and all NLI pairs in turn. Of corpora, `simcse` pairs each sentence with itself.
     """
-    if args.text or loss == "simcse":
-        warn_without_dropout(encoder.backbone.config)
+    config = encoder.backbone.config
+    if (args.text or loss == "simcse") and not any(getattr(config, name, 0.0) for name in DROPOUTS):
+        logger.warning(
+            "This %s has no dropout, so a sentence read twice has the same vector twice. Add --dropout 0.1 (or, with "
+            "--use_peft, --lora_dropout 0.1).",
+            config.model_type,
+        )
     parts: dict[str | bool, list] = {}
     for corpus in corpora:
         rows, manifest = corpus.splits["train"], corpus.manifest
@@ -159,10 +160,7 @@ def training_set(
     if args.text:
         rows = simcse_pairs(read_texts(args.text))
         if len(rows) < 2:
-            raise InputError(
-                f"--text {' '.join(args.text)} has {len(rows)} different lines, and each is compared with the others. "
-                "Name a file with more lines."
-            )
+            raise InputError(f"--text {' '.join(args.text)} has {len(rows)} different lines: too few to compare.")
         parts["--text"] = [tokenised("--text", rows, dataset, encoder, prefixes, groups=sentence_groups(rows, 1.0))]
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
     return groups[0] if len(groups) == 1 else ConcatDataset(groups)
@@ -175,7 +173,7 @@ def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:
         raise InputError(
             f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
             "of its sentences (a with b, b with c, ...). Train on more pairs, look for labels that are too generous, "
-            "or take a loss of labels, as --loss cosent."
+            "or take --loss cosent."
         )
     if known > MANY:
         logger.warning(
@@ -194,16 +192,6 @@ def tokenised(
     data = dataset(rows, encoder.tokenizer, encoder.max_length, labels, prefixes, groups)
     warn_truncated(data.truncated, data.sequences, data.unit, encoder.max_length, where, "--max_length")
     return data
-
-
-def warn_without_dropout(config) -> None:
-    """Warns if both readings of a sentence would be the same."""
-    if not any(getattr(config, name, 0.0) for name in DROPOUTS):
-        logger.warning(
-            "This %s has no dropout, so a sentence read twice has the same vector twice, and SimCSE learns only to "
-            "push others away. Add --dropout 0.1 (or, with --use_peft, --lora_dropout 0.1).",
-            config.model_type,
-        )
 
 
 def check_text(args: DataArguments, loss: str) -> None:

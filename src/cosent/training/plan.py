@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 from torch.utils.data import ConcatDataset
 
 from cosent.compute.distributed import decided_by_main
@@ -34,34 +33,37 @@ def output_folder(args: PairTrainingArguments) -> Iterator[None]:
 
 
 def show_plan(
-    trainer: PairTrainer,
-    model: nn.Module,
-    training: list[Corpus],
-    evaluated: list[Corpus],
-    checkpoint: str | None,
-    settings: dict,
+    trainer: PairTrainer, training: list[Corpus], evaluated: list[Corpus], checkpoint: str | None, settings: dict
 ) -> None:
     """Prints what a run would do; all processes must call it.
 
     Args:
+        evaluated: all corpora, those trained on among them.
         checkpoint, settings: results of `find_checkpoint` and `run_settings`.
     """
     if checkpoint is not None:
         decided_by_main(lambda: check_settings(Path(checkpoint), settings))
-    corpora = {str(corpus.folder): corpus for corpus in [*training, *evaluated]}
-    trained = {corpus.folder for corpus in training}
+    trained_on = {corpus.folder for corpus in training}
     plan = [("start", checkpoint or settings["model_name_or_path"])]
-    for corpus in corpora.values():
-        splits = [name for name in corpus.splits if name != "train" or corpus.folder in trained]
-        counts = (f"{name} {len(corpus.splits[name]):,} ({labels(corpus.labels(name))})" for name in splits)
-        plan.append(("corpus", f"{corpus.manifest.name} ({corpus.manifest.label_kind}): {', '.join(counts)}"))
-        plan += [("warning", f"{corpus.manifest.name}: {text}") for text in corpus.manifest.warnings]
+    for corpus in evaluated:
+        name = corpus.manifest.name
+        splits = {
+            split: corpus.labels(split) for split in corpus.splits if split != "train" or corpus.folder in trained_on
+        }
+        counts = (f"{split} {len(values):,} ({distribution(values)})" for split, values in splits.items())
+        plan.append(("corpus", f"{name} ({corpus.manifest.label_kind}): {', '.join(counts)}"))
+        plan += [("warning", f"{name}: {text}") for text in corpus.manifest.warnings]
         plan += [
-            ("warning", f"{corpus.manifest.name} {name} has labels of one kind only: nothing can be ranked there")
-            for name in splits
-            if name != "train" and not can_rank(corpus.labels(name))
+            ("warning", f"{name} {split} has labels of one kind only: nothing can be ranked there")
+            for split, values in splits.items()
+            if split != "train" and not can_rank(values)
         ]
-    plan += [("read", truncation(trainer)), ("steps", steps(trainer)), ("weights", weights(model))]
+    trained, total = (
+        sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad or not only)
+        for only in (True, False)
+    )
+    plan += [("read", truncation(trainer)), ("steps", steps(trainer))]
+    plan.append(("weights", f"{trained:,} of {total:,} are trained ({trained / total:.1%})"))
     if trainer.adapter is not None:
         names = Counter(name.rsplit(".", 1)[-1] for name in trainer.adapter.peft_model.targeted_module_names)
         plan.append(("LoRA", ", ".join(f"{count} x {name}" for name, count in names.items())))
@@ -71,7 +73,7 @@ def show_plan(
         print("Dry run: nothing is trained or saved.", *(f"{name:<10}{text}" for name, text in plan), sep="\n")
 
 
-def labels(values: np.ndarray) -> str:
+def distribution(values: np.ndarray) -> str:
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) > MANY_LABELS:
         return f"{len(distinct)} labels from {distinct[0]:g} to {distinct[-1]:g}"
@@ -82,7 +84,7 @@ def truncation(trainer: PairTrainer) -> str:
     """Training pairs, their tokens, and how many texts are cut."""
     sets: list[Any] = [trainer.train_dataset]
     while any(isinstance(one, ConcatDataset) for one in sets):
-        sets = [part for one in sets for part in (one.datasets if isinstance(one, ConcatDataset) else [one])]
+        sets = [part for one in sets for part in getattr(one, "datasets", [one])]
     tokens = sum(int(view[1][-1] - view[1][0]) for one in sets for view in one.columns if isinstance(view, tuple))
     cut, total = sum(one.truncated for one in sets), sum(one.sequences for one in sets)
     return f"{len(trainer.train_dataset):,} pairs, {tokens:,} tokens, {cut:,} of {total:,} {sets[0].unit} truncated"
@@ -99,9 +101,3 @@ def steps(trainer: PairTrainer) -> str:
     if args.gradient_accumulation_steps > 1:
         text += f", {args.gradient_accumulation_steps} of them a step"
     return text
-
-
-def weights(model: nn.Module) -> str:
-    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    total = sum(weight.numel() for weight in model.parameters())
-    return f"{trained:,} of {total:,} are trained ({trained / total:.1%})"

@@ -54,11 +54,7 @@ def fresh_model(
     seed: int = 42,
     two_sentences: bool = False,
 ) -> PreTrainedModel:
-    """A masked-language model with random weights, `width // 64` heads and an intermediate size of `4 * width`.
-
-    Args:
-        two_sentences: with BERT's pooler and its head on it.
-    """
+    """A random masked-language model, of `width // 64` heads; `two_sentences` adds BERT's pooler and its head on it."""
     if two_sentences and architecture == "roformer":
         raise InputError("A roformer has no head on two sentences for --compare_weight. Leave --architecture out.")
     config = CONFIGS[architecture](
@@ -75,10 +71,9 @@ def fresh_model(
 
 
 def initial_model(path: str, architecture: str | None = None, two_sentences: bool = False) -> PreTrainedModel:
-    """Loads a masked-language model to continue from; a BERT can become a RoFormer, which has no position embeddings.
+    """Loads a masked-language model to continue from, see `fresh_model`.
 
-    Args:
-        two_sentences: also load, or initialise, BERT's pooler and its head on it.
+    A BERT can become a RoFormer, which has no position embeddings.
     """
     path = resolve(path)
     kind = load_config(path).model_type
@@ -113,20 +108,12 @@ class Pretraining(nn.Module):
     def forward(
         self, labels: Tensor, overlaps: Tensor | None = None, alone: dict[str, Tensor] | None = None, **rows: Tensor
     ) -> dict[str, Tensor]:
-        """Computes the losses of a batch of `NeighbourBatches` or `ComparedBatches`.
-
-        Args:
-            labels, rows (`torch.Tensor` of shape `(rows, width)`): packed rows: `input_ids`, `segments`, positions.
-            overlaps (`torch.Tensor` of shape `(inputs,)`): if each input is a pair to compare, its share of common
-                tokens, else NaN.
-            alone: packed rows of the sentences of those pairs.
+        """Losses of a batch of `NeighbourBatches` or, with `overlaps` and `alone`, of `ComparedBatches`.
 
         Returns:
-            `mlm`: mean cross entropy of the masked tokens (`joined_mlm` with `overlaps`); and
-            `compare`: with `overlaps`, CoSENT of the first score on the order of the overlaps plus CoSENT of the second
-            on the order of the cosines that this encoder's own mean vectors have now;
-            or `neighbour`: mean cross entropy of finding the neighbour of each piece among all other pieces of the
-            batch by cosine (`synonym_loss`). All of shape `()`.
+            `mlm` (`joined_mlm` of joined lines): mean cross entropy of the masked tokens. `neighbour`: `synonym_loss`,
+            by the mean vectors of pieces. `compare`: CoSENT of the first score on the order of the overlaps plus CoSENT
+            of the second on the order of the cosines that this encoder's own mean vectors have now.
         """
         hidden = self.hidden(**rows)
         chosen = labels != IGNORED
@@ -148,11 +135,7 @@ class Pretraining(nn.Module):
             return self.model.base_model(input_ids=input_ids, **positions).last_hidden_state
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Writes weights, tokenizer and mean pooling, for `AutoModel`, sentence-transformers and `--init` alike.
-
-        Args:
-            dtype: of the weights in the file. The config asks for loading them in float32.
-        """
+        """Writes weights of this type, loaded in float32, with tokenizer and mean pooling, for every library alike."""
         with quiet_transformers():
             deepcopy(self.model).to(dtype).save_pretrained(folder)  # a full copy: tied weights stay tied
         config = read_json(str(folder), "config.json")
@@ -232,9 +215,8 @@ def separate_segments(embeddings, ids: np.ndarray, generator: torch.Generator) -
     """Moves the embedding of segment 1 away from that of segment 0, in a direction that the text hardly uses.
 
     Returns:
-        Inputs of the first layer for a sample of tokens, each of shape `(tokens, hidden)`: in sentence 1 at random
-        positions, the same in sentence 2, and in sentence 1 at a mean position; and another direction that the text
-        hardly uses, of shape `(hidden,)`.
+        Inputs of the first layer `(tokens, hidden)` for a sample of tokens: in sentence 1 at random positions, the same
+        in sentence 2, and in sentence 1 at a mean position; and another direction that the text hardly uses.
     """
     words, segments = embeddings.word_embeddings.weight, embeddings.token_type_embeddings.weight
     norm, places = embeddings.LayerNorm, embeddings.position_embeddings.weight[1:PLACES]
@@ -288,7 +270,6 @@ class PretrainTrainer(ResumableTrainer):
 
     Args:
         weights: of the losses, by name; 1 for those without.
-        max_minutes: wall-clock budget; None to end only at `max_steps`.
     """
 
     loss_is_scaled_for_ga = False

@@ -7,18 +7,18 @@ from itertools import count, islice
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 from torch.utils.data import IterableDataset
-from transformers import BertTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from cosent.compute.packing import pack, plan_rows
 from cosent.data.corpus import load_corpus
 from cosent.data.pairs import normalized_text, read_texts
+from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.models.loading import load_tokenizer
 
-SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORD_PIECES = 500  # entries kept for Latin word pieces and numbers; the others are single characters
 SPAN_LENGTHS, SPAN_SHARES = (1, 2, 3), (0.5, 0.35, 0.15)  # characters: about the lengths of Chinese words
 PIECE = 128  # tokens of a piece of text, [CLS] and [SEP] included; also the width of the packed rows
@@ -56,25 +56,15 @@ class Texts:
         self.left_out = left_out
 
 
-def learn_tokenizer(texts: Iterable[str], size: int) -> BertTokenizer:
-    """Learns a lower-cased `BertTokenizer`: the most frequent characters, then Latin word pieces and numbers.
+def learn_tokenizer(texts: Iterable[str], size: int) -> PreTrainedTokenizerBase:
+    """A tokenizer as that of `mini`, lower-cased, with the most frequent characters, then word pieces and numbers.
 
     Args:
         size: most entries, the five special tokens included.
     """
-    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    learner.normalizer = normalizers.BertNormalizer(lowercase=True)
-    learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        limit_alphabet=max(size - WORD_PIECES, size // 2),
-        special_tokens=SPECIAL_TOKENS,
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
-    learner.train_from_iterator(texts, trainer)
-    vocabulary = dict(sorted(learner.get_vocab().items(), key=lambda item: item[1]))
-    return BertTokenizer(vocab=vocabulary, do_lower_case=True, model_max_length=512)
+    characters = max(size - WORD_PIECES, size // 2)
+    like = load_tokenizer(resolve("mini"))
+    return like.train_new_from_iterator(texts, size, limit_alphabet=characters, show_progress=False)
 
 
 @dataclass(eq=False)
@@ -151,7 +141,7 @@ class NeighbourBatches(IterableDataset):
 
         Returns:
             `input_ids`, `labels` (-100 where nothing is predicted), `segments` (the number of the input from 1; 0 where
-            a row has no token), perhaps `position_ids` and `token_type_ids`, each `(rows, PIECE)`.
+            a row has no token), `token_type_ids`, perhaps `position_ids`, each `(rows, PIECE)`.
         """
         lengths = np.array(list(map(len, inputs)))
         ids = np.zeros((len(inputs), lengths.max()), dtype=np.int64)  # (inputs, longest)
@@ -162,9 +152,8 @@ class NeighbourBatches(IterableDataset):
         tensors = {"input_ids": torch.from_numpy(visible), "labels": torch.from_numpy(labels)}
         if self.positions:
             tensors["position_ids"] = torch.arange(ids.shape[1]).expand(len(inputs), -1)
-        if "token_type_ids" in self.tokenizer.model_input_names:
-            ends = ids == self.tokenizer.sep_token_id
-            tensors["token_type_ids"] = torch.from_numpy((ends.cumsum(axis=1) - ends).clip(max=1))
+        ends = ids == self.tokenizer.sep_token_id
+        tensors["token_type_ids"] = torch.from_numpy((ends.cumsum(axis=1) - ends).clip(max=1))
         packed = pack(tensors, plan_rows(lengths, PIECE), fill={"labels": IGNORED})
         return packed.tensors | {"segments": packed.segments}
 
@@ -173,13 +162,10 @@ class ComparedBatches(NeighbourBatches):
     """Batches of `NeighbourBatches` in turn with batches of joined lines, `[CLS] a [SEP] b [SEP]`.
 
     A line is joined with its neighbour, with a line that shares many tokens with it, or with a random one, each a third
-    of the time. A third of the joined inputs is masked, and the others come with the share of tokens that both lines
-    have in common. Set `gradient_accumulation_steps` to 2, so that a step reads one batch of each.
+    of the time. With `gradient_accumulation_steps` of 2, a step reads one batch of each kind.
     """
 
     def __iter__(self) -> Iterator[dict]:
-        if "token_type_ids" not in self.tokenizer.model_input_names:
-            raise InputError("--compare_weight needs segment ids, but this tokenizer has none. Set it to 0.")
         generator = np.random.default_rng([self.seed, 0])
         lines, joined = [], []
         for pool in batched(self.shuffled(generator), POOL):
@@ -209,9 +195,8 @@ class ComparedBatches(NeighbourBatches):
     def compare(self, joined: list[tuple], generator: np.random.Generator) -> dict:
         """Packed `rows` of joined lines, the first third masked, with what is needed to compare the others.
 
-        Returns:
-            Also `overlaps` of shape `(pairs,)`, NaN for masked ones, and `alone`: packed rows of the lines on their
-            own, first and second line of each pair in turn, without masks.
+        `overlaps` of shape `(pairs,)` are the shares of common tokens, NaN for masked pairs; `alone` are packed rows of
+        the lines on their own, first and second line of each pair in turn, without masks.
         """
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         masked = round(MASKED_SHARE * len(joined))
@@ -228,8 +213,7 @@ class ComparedBatches(NeighbourBatches):
 def batched(items: Iterable, size: int) -> Iterator[tuple]:
     """As `itertools.batched` of Python 3.12."""
     items = iter(items)
-    while batch := tuple(islice(items, size)):
-        yield batch
+    return iter(lambda: tuple(islice(items, size)), ())
 
 
 def mask_spans(
@@ -243,7 +227,7 @@ def mask_spans(
         ids: shape `(pieces, longest)`; `lengths` of shape `(pieces,)` say where each ends.
 
     Returns:
-        Inputs and labels (-100 where nothing is predicted), each of shape `(pieces, longest)`.
+        Inputs and labels (-100 where nothing is predicted), of the same shape.
     """
     place = np.arange(ids.shape[1])
     eligible = (place < lengths[:, None]) & ~np.isin(ids, (tokenizer.cls_token_id, tokenizer.sep_token_id))

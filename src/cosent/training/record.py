@@ -6,12 +6,10 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
@@ -49,7 +47,6 @@ def begin(args: TrainingArguments) -> Start | None:
 def run_training(
     start: Start,
     trainer: PairTrainer,
-    model: nn.Module,
     corpora: RunCorpora,
     prefixes: Prefixes,
     evaluate: Callable[[bool], Evaluation],
@@ -59,18 +56,17 @@ def run_training(
     """Trains, evaluates, saves, proves and publishes a model; with --dry_run, prints the plan instead.
 
     Args:
-        model: the module in training, not wrapped.
         evaluate: whether training has ended -> results; all processes call it.
         arguments: argument dataclasses of the job, `TrainingArguments` first.
         facts: further fields of the record.
     """
-    args = trainer.args
+    args, model = trainer.args, trainer.model
     training, evaluated, asked = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
     records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
     hashes = manifest_hashes(records) | {file: sha256_of_file(file) for file in asked["text"] or []}
     settings = run_settings(*arguments, data=hashes)
     if args.dry_run:
-        return show_plan(trainer, model, training, evaluated, start.checkpoint, settings)
+        return show_plan(trainer, training, evaluated, start.checkpoint, settings)
     proof = FolderProof(model, sample_pairs(evaluated))
     claim_output_folder(args.output_dir, start.checkpoint, settings)
 
@@ -133,20 +129,12 @@ def environment() -> Environment:
     """Versions, commit and device."""
     cuda = torch.cuda.is_available()
     return Environment(
-        versions={"cosent": own_version(), **{name: version(name) for name in PACKAGES}}
+        versions={"cosent": cosent.__version__, **{name: version(name) for name in PACKAGES}}
         | {"python": platform.python_version()},
         commit=commit(),
         device=torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
         threads=torch.get_num_threads(),
     )
-
-
-def own_version() -> str:
-    """The installed version, or that of a source tree that is not installed."""
-    try:
-        return version("cosent")
-    except PackageNotFoundError:
-        return cosent.__version__
 
 
 def commit() -> str | None:
@@ -176,7 +164,4 @@ def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
 
 def recipe(args, *others) -> dict:
     """All settings, flags and defaults alike, in the form of a recipe."""
-    settings: dict[str, Any] = {}
-    for arguments in others:
-        settings |= asdict(arguments)
-    return settings | args.to_sanitized_dict()
+    return {name: value for one in others for name, value in asdict(one).items()} | args.to_sanitized_dict()
