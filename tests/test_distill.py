@@ -215,18 +215,14 @@ def test_a_retrieval_model_alone(distill, corpus, teacher, tiny_model):
     assert encoder.backbone.config.num_hidden_layers == 1 and encoder.encode(["好"]).shape == (1, 32)
 
 
-def test_text_without_labels(distill, corpus, teacher, tmp_path):
-    """Fails if unlabelled text is left out of the similarity term, or written from one another."""
+def test_resuming_ends_where_the_whole_run_does(distill, corpus, teacher, tmp_path):
+    """Fails if noise, dropout, data or lines without labels start over after an interruption, or are left out."""
     text = tmp_path / "more.txt"
     text.write_text("\n".join(f"第{number}句话" for number in range(11)), encoding="utf-8")
-    record = read_record(distill(corpus, "--teacher", str(teacher), "--text", str(text)))
-    assert record.train_pairs == 72 + 5 and record.synonyms == 18  # the eleventh line has no neighbour
-
-
-def test_resuming_ends_where_the_whole_run_does(distill, corpus, teacher):
-    """Fails if noise, dropout or data start over after an interruption."""
-    flags = ("--teacher", str(teacher), "--num_train_epochs", "2", "--save_total_limit", "3")
+    flags = ("--teacher", str(teacher), "--num_train_epochs", "2", "--save_total_limit", "3", "--text", str(text))
     whole = distill(corpus, *flags, output="whole")
+    record = read_record(whole)
+    assert record.train_pairs == 72 + 5 and record.synonyms == 18  # the eleventh line has no neighbour
     checkpoint, last = sorted(whole.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     resumed = distill(corpus, *flags, "--resume_from_checkpoint", str(checkpoint), output="resumed")
     for name in ("model.safetensors", "2_Dense/model.safetensors"):

@@ -12,6 +12,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.pretrain import ARGUMENTS, main
 from cosent.run import read_record
+from cosent.training.pretraining import rate
 from tests.launching import later_wins
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
@@ -59,11 +60,11 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
 
 
 def test_minutes_end_a_run(pretrain):
-    """Fails if the budget does not stop the run, or the learning rate has not come down by then."""
-    folder = pretrain("--max_minutes", "0.02")
-    record = read_record(folder)
+    """Fails if the budget does not stop the run, or the learning rate does not rise, and fall to 0 at its end."""
+    record = read_record(pretrain("--max_minutes", "0.02"))
     rates = [entry["learning_rate"] for entry in record.history if "learning_rate" in entry]
     assert record.pretraining.minutes >= 0.02 and rates[-1] < 5e-4, "half of the asked rate"
+    assert [rate(done) for done in (0, 0.015, 0.03, 0.515, 1)] == pytest.approx([0, 0.5, 1, 0.5, 0])
 
 
 @pytest.mark.parametrize("joined", [(), ("--compare_weight", "1", "--matching_head", "true")])

@@ -20,7 +20,6 @@ from cosent.training.pretraining import (
     fresh_model,
     initial_model,
     piece_means,
-    rate,
 )
 from cosent.training.pretraining_batches import ComparedBatches
 from tests.families import save_family
@@ -84,17 +83,10 @@ def test_a_bert_becomes_a_roformer(tmp_path, tokenizer):
     assert len(shared) > 20 and all(torch.equal(roformer[name], value) for name, value in shared.items())
 
 
-def test_the_schedule_ends_at_zero():
-    """Fails if the learning rate does not rise, peak and end with the budget."""
-    assert rate(0) == 0 and rate(0.03) == pytest.approx(1) and rate(1) == 0
-    assert rate(0.015) == pytest.approx(0.5) and rate(0.515) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("name", ["electra", "albert", "roberta"])
-def test_models_whose_head_is_another_are_refused(name, tmp_path):
+def test_models_whose_head_is_another_are_refused(tmp_path):
     """Fails if --init accepts a model that training then stops at with a traceback."""
-    with pytest.raises(InputError, match=f"is a {name} model, and this pretraining continues only bert"):
-        initial_model(str(save_family(name, tmp_path / name)))
+    with pytest.raises(InputError, match="is a electra model, and this pretraining continues only bert"):
+        initial_model(str(save_family("electra", tmp_path / "electra")))
 
 
 def test_comparison_follows_overlaps_and_the_encoders_own_cosines(tokenizer):

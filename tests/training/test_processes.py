@@ -4,9 +4,6 @@ Each strategy is launched once and runs all its jobs (`session.py`); the tests r
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +12,13 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from cosent import cli, distill
+from cosent import distill
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.modules import Dense, KeptSettings, LayerNorm, Normalize
 from cosent.run import read_queries, read_record, read_scores
 from tests.conftest import prepare as prepare_corpus
-from tests.launching import ROOT, apart, free_port, history, launch, run_here
+from tests.launching import ROOT, apart, history, launch, run_here
 
 COMMON = ("--dropout", "0", "--per_device_eval_batch_size", "4", "--num_train_epochs", "2", "--logging_steps", "1")
 COMMON += ("--disable_tqdm", "true", "--load_best_model_at_end", "false")
@@ -344,45 +341,6 @@ def test_one_process_speaks(two):
     """Fails if every process reports for itself."""
     runs = len(list(two.glob("*/run.json")))
     assert (two / "stdout").read_text(encoding="utf-8").count("model in ") == runs > len(CASES)
-
-
-@pytest.mark.matrix
-def test_two_machines_are_two_processes(tiny_model, uneven_corpus, tmp_path):
-    """Fails if --num_machines 2 trains two models, or another one than two processes of one machine."""
-    words = flags(tiny_model, uneven_corpus, tmp_path / "two", 8)
-    outputs = launch("multi_node", ["-m", "cosent.train", *words], machines=2, ACCELERATE_USE_CPU="true")
-    run_here("train", *flags(tiny_model, uneven_corpus, tmp_path / "one", 16), "--use_cpu", "true")
-    assert apart(tmp_path / "one", tmp_path / "two", tiny_model) < 1e-3
-    assert sum(output.count("model in ") for output in outputs) == 1
-
-
-@pytest.mark.matrix
-def test_processes_that_do_not_know_of_each_other_stop(tiny_model, uneven_corpus, tmp_path):
-    """Fails if the settings that one tries first on a CPU write one folder from two processes."""
-    (tmp_path / "cpu.yaml").write_text(
-        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: 'no'\nnum_machines: 1\n"
-        "num_processes: 2\nuse_cpu: true\n"
-    )
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(tmp_path / "cpu.yaml")]
-    command += ["--main_process_port", str(free_port()), "-m", "cosent.train"]
-    settings = {key: value for key, value in os.environ.items() if key != "ACCELERATE_USE_CPU"}
-    settings |= {"PYTHONPATH": f"{ROOT}/src", "OMP_NUM_THREADS": "1"}
-    words = flags(tiny_model, uneven_corpus, tmp_path / "run", 8)
-    result = subprocess.run([*command, *words], env=settings, capture_output=True, text=True, timeout=300)
-    assert result.returncode != 0
-    assert "2 processes were launched, but this job sees 1" in result.stderr, result.stderr[-3000:]
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-@pytest.mark.parametrize("words", [["report", "x"], ["similarity", "--model", "x"]])
-def test_jobs_for_one_process_stop_too(words, monkeypatch, capsys):
-    """Fails if a report or a comparison runs twice at once when it is launched like a training job."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(sys, "argv", ["cosent", *words])
-    with pytest.raises(SystemExit, match="2"):
-        cli.main()
-    assert "2 processes were launched, but this job sees 1" in capsys.readouterr().err
 
 
 def test_gathering_alone_changes_nothing():

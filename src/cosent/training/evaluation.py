@@ -287,10 +287,7 @@ def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
     taken = max((entry.get("step", 0) for entry in record.history), default=0)
     moved = math.inf if record.proof is None or record.proof.moved is None else record.proof.moved
     reasons = [
-        *(
-            (True, "prepare it again, high = similar", f"the labels of {name} train are inverted")
-            for name in upside_down
-        ),
+        *((True, "prepare it again, high = similar", f"labels of {name} train are inverted") for name in upside_down),
         (bool(curve) and best is None, lower, "all scores became equal"),
         (moved < LITTLE, higher, f"the model moved only {moved:.2g} from its start"),
         (len(curve) > 1 and best == 0, lower, "the first epoch was the best"),
