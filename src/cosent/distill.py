@@ -93,7 +93,9 @@ def main(
         )
 
     rows, synonyms = training_rows(corpora.training, data_args.text, distill_args.teacher)
-    pairs = tokenised("train", rows, StudentDataset, encoder, prefixes, synonyms.astype(np.float32))
+    with args.main_process_first(desc="tokenising"):  # the other processes read its cache
+        pairs = tokenised("train", rows, StudentDataset, encoder, prefixes, synonyms.astype(np.float32))
+        sets = corpora.evaluation_sets(StudentDataset, encoder, prefixes)
     pairs.synonyms = synonyms
     batch = args.cached_batch_size or args.train_batch_size * args.world_size
     if args.dataloader_drop_last and len(pairs) < batch:
@@ -104,11 +106,10 @@ def main(
         similarity_loss = similarity_matrix_loss if isinstance(teacher, Embedder) else pair_ranking_loss
         if not args.dry_run:  # it would read all of the text
             pairs.targets = teacher_targets(teacher, rows, distill_args.teacher_prompt)
-    sets = corpora.evaluation_sets(StudentDataset, encoder, prefixes)
     for name, splits in sets.items():
         for held_out in splits.values():
             held_out.synonyms = held_out_synonyms(held_out.labels, corpora.by_name[name].manifest.similar_from)
-    selecting = set_selection(args, sets, corpora.selecting_names)
+    selecting = set_selection(args, sets, corpora)
 
     corruption = Corruption.from_tokenizer(encoder.tokenizer, distill_args.corruption_share)
     collator = StudentCollator(encoder.tokenizer.pad_token_id, prefixes, model_args.generation, corruption)

@@ -56,7 +56,7 @@ def main(
         sets = corpora.evaluation_sets(TOWERS[tower].dataset, encoder, prefixes)
         if retrieval_args.retrieval and tower == "bi_encoder":
             add_retrieval(sets, corpora, retrieval_args, encoder, prefixes)
-    selecting = set_selection(args, sets, corpora.selecting_names)
+    selecting = set_selection(args, sets, corpora)
 
     with output_folder(args):
         trainer = PairTrainer(

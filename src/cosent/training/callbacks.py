@@ -17,7 +17,8 @@ PRINTED |= {"mlm", "neighbour", "compare", "tokens", "minutes"}
 class DeadBatchReport(TrainerCallback):
     """Counts the batches of an epoch whose loss and gradient are exactly 0, since they hold nothing to compare."""
 
-    batches, alive = 0, 0
+    batches = 0
+    alive: torch.Tensor | int = 0
 
     def add(self, has_order: torch.Tensor) -> None:
         """Counts one batch; `has_order` is a bool tensor of shape `()`. Kept on its device: no synchronisation."""

@@ -193,9 +193,7 @@ def clear_disk_errors(folder: str | Path) -> Iterator[None]:
     except (OSError, SafetensorError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "inline_container" not in str(error):
             raise  # not from the writer of torch.save
-        place = next(parent for parent in (Path(folder), *Path(folder).parents) if parent.exists())
-        free = shutil.disk_usage(place).free / 2**20
         raise InputError(
-            f"{folder} could not be written ({str(error).splitlines()[0]}); {free:.0f} MiB are free there. Make room "
-            "and repeat the command with --resume_from_checkpoint auto."
+            f"{folder} could not be written ({str(error).splitlines()[0]}). Make room, and repeat the command with "
+            "--resume_from_checkpoint auto."
         ) from error

@@ -184,16 +184,13 @@ def final_table(record: RunRecord, floor: Metrics) -> list[str]:
 
 
 def set_selection(
-    args: PairTrainingArguments, sets: EvaluationSets, names: list[str]
+    args: PairTrainingArguments, sets: EvaluationSets, corpora: RunCorpora
 ) -> PairDataset | dict[str, PairDataset] | None:
     """Evaluation sets of Trainer: one set, or a dict whose mean metric selects the best epoch.
 
-    Sets `args` to keep the last epoch if there is none that can select.
-
-    Args:
-        names: corpora for selection; those whose validation split cannot select are left out.
+    Sets `args` to keep the last epoch if no corpus for selection has a validation split that can select.
     """
-    metric = args.metric_for_best_model
+    metric, names = args.metric_for_best_model, [corpus.manifest.name for corpus in corpora.selecting]
     splits = {name: sets[name]["validation"] for name in names if "validation" in sets[name]}
     if metric in METRICS and all(pairs.retrieval is None for pairs in splits.values()):
         raise InputError(

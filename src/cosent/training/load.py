@@ -53,23 +53,14 @@ TOWERS = {"bi_encoder": Tower(PairDataset, PairCollator), "cross_encoder": Tower
 
 @dataclass(frozen=True)
 class RunCorpora:
-    """The corpora of a run.
-
-    Args:
-        training: corpora to train on.
-        selecting: corpora for selection of the best epoch, which are tested too.
-    """
+    """The corpora of a run."""
 
     training: list[Corpus]
-    selecting: list[Corpus]
+    selecting: list[Corpus]  # for the best epoch; tested too
 
     @property
     def by_name(self) -> dict[str, Corpus]:
         return {corpus.manifest.name: corpus for corpus in [*self.training, *self.selecting]}
-
-    @property
-    def selecting_names(self) -> list[str]:
-        return [corpus.manifest.name for corpus in self.selecting]
 
     def max_length(self, tower: str) -> int:
         """Maximum length in tokens of the corpus with the longest texts."""
@@ -172,13 +163,12 @@ def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:
     if known == 1:
         raise InputError(
             f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
-            "of its sentences (a with b, b with c, ...). Train on more pairs, look for labels that are too generous, "
-            "or take --loss cosent."
+            "of its sentences (a with b, b with c, ...). Train on more pairs, or take --loss cosent."
         )
     if known > MANY:
         logger.warning(
             "%s train: chains of similar pairs connect most sentences, so %.0f%% of what --loss %s could compare is "
-            "taken for similar and left out. Labels that are too generous make such chains.",
+            "taken for similar and left out: are labels too generous?",
             name,
             100 * known,
             loss,
@@ -201,9 +191,7 @@ def check_text(args: DataArguments, loss: str) -> None:
             raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
     elif not LOSSES[loss].compares_sentences:
         able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
-        raise InputError(
-            f"--text has no labels, and --loss {loss} learns from labels only. Leave it out, or choose one of {able}."
-        )
+        raise InputError(f"--text has no labels, and --loss {loss} learns from labels only. Choose one of {able}.")
     elif not args.corpus and not args.eval_corpora:
         raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
 
@@ -215,10 +203,7 @@ def check_corpus_weights(weights: list[float] | None, corpora: int, loss: str) -
     if loss == "sbert_joint":
         raise InputError("--loss sbert_joint draws similarity pairs and NLI pairs 1:1. Leave --corpus_weights out.")
     if len(weights) != corpora or corpora < 2 or not all(0 < value < float("inf") for value in weights):
-        raise InputError(
-            f"--corpus_weights takes a positive number for each of several corpora, as 2 1; got {weights} for "
-            f"{corpora}."
-        )
+        raise InputError(f"--corpus_weights takes a positive number per corpus, as 2 1; got {weights} for {corpora}.")
 
 
 def build_model(

@@ -191,16 +191,33 @@ def set_epoch(dataloader, epoch: int) -> None:
         sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
 
 
-class EvaluatingTrainer(ResumableTrainer):
-    """Evaluates a model of pairs through Trainer's own loop, under every strategy.
+class PairTrainer(ResumableTrainer):
+    """Trains and evaluates a model of pairs with an objective that reads the outputs of the model, under any strategy.
 
-    `compute_metrics` gets a dict: `scores`, and for a bi-encoder `distances`, the |u - v| of each pair. A dict of
-    evaluation sets adds their mean metrics, `eval_spearman` among them.
+    It is independent of the tower. A model's `forward` takes the batches of its collator and returns a dict with at
+    least `scores` of shape `(pairs,)`, higher = more similar: `BiEncoder.forward` returns the cosine of two embeddings,
+    `CrossEncoder.forward` a logit.
 
-    Pairs with a `RetrievalSet` add the `METRICS` of retrieval, from the vectors that the scores are made of; the main
-    process searches. Predictions then have `queries`: these metrics by name, a value per query.
+    The loss is that of the global batch: its inputs are gathered over ranks with gradients, and the rows with which
+    accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
+    in parts, see `CachedParts`. A `ConcatDataset` trains on several corpora, one per batch. Checkpoints are written and
+    read by the model itself (`save_pretrained`, `saved_state`), in the layout that serving tools load.
+
+    Evaluation gives `pair_metrics`, and for a dict of sets also their means, `eval_spearman` among them. There is no
+    `eval_loss`, since the loss of a batch that compares pairs depends on its size. Pairs with a `RetrievalSet` add the
+    `METRICS` of retrieval, from the vectors that the scores are made of; the main process searches. Predictions are a
+    dict: `scores`, of a bi-encoder `distances` (|u - v| of each pair), of a `RetrievalSet` `queries` (its metrics by
+    name, a value per query).
+
+    Args:
+        objective: the loss and the output that it reads. Batches that teach it nothing are reported once per epoch.
+        corpus_weights: share of the batches of each corpus of a `ConcatDataset`; default: equal shares.
+        adapter: the LoRA adapter inside the model, if any; checkpoints then hold both the merged model and the adapter.
+        kwargs: arguments of `transformers.Trainer`.
     """
 
+    targets = ("labels", "groups")  # entries of a batch that go to the loss, not to the model
+    loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
     keeps_embeddings = False
 
     def fast_linears(self) -> AbstractContextManager[None]:
@@ -209,7 +226,7 @@ class EvaluatingTrainer(ResumableTrainer):
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
-        labels = inputs.pop("labels")
+        labels = self.pop_targets(inputs)["labels"]
         with torch.no_grad(), self.compute_loss_context_manager(), self.fast_linears():
             outputs = model(**inputs)
         return None, self.predictions_of(outputs), labels
@@ -241,8 +258,8 @@ class EvaluatingTrainer(ResumableTrainer):
         return output
 
     def embeddings(self, pairs: PairDataset) -> np.ndarray:
-        """Embeddings of pairs without labels, float32 of shape `(pairs, 2, hidden)`."""
-        compute, self.compute_metrics = self.compute_metrics, None
+        """A bi-encoder's embeddings of pairs, float32 of shape `(pairs, 2, hidden)`."""
+        compute, self.compute_metrics, self.keeps_embeddings = self.compute_metrics, None, True
         try:
             with torch.random.fork_rng(devices=[]):
                 return super().evaluation_loop(self.get_test_dataloader(pairs), "Embedding").predictions["embeddings"]
@@ -279,32 +296,6 @@ class EvaluatingTrainer(ResumableTrainer):
             yield
         finally:
             self.args.dataloader_drop_last = drop_last
-
-
-class PairTrainer(EvaluatingTrainer):
-    """Trains a model of pairs with an objective that reads the outputs of the model.
-
-    It is independent of the tower. A model's `forward` takes the batches of its collator and returns a dict with at
-    least `scores` of shape `(pairs,)`, higher = more similar: `BiEncoder.forward` returns the cosine of two embeddings,
-    `CrossEncoder.forward` a logit.
-
-    The loss is that of the global batch: its inputs are gathered over ranks with gradients, and the rows with which
-    accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
-    in parts, see `CachedParts`.
-
-    Evaluation: see `EvaluatingTrainer`. There is no `eval_loss`, since the loss of a batch that compares pairs depends
-    on its size. Checkpoints are written and read by the model itself (`save_pretrained`, `saved_state`), in the layout
-    that serving tools load. A `ConcatDataset` trains on several corpora, one per batch.
-
-    Args:
-        objective: the loss and the output that it reads. Batches that teach it nothing are reported once per epoch.
-        corpus_weights: share of the batches of each corpus of a `ConcatDataset`; default: equal shares.
-        adapter: the LoRA adapter inside the model, if any; checkpoints then hold both the merged model and the adapter.
-        kwargs: arguments of `transformers.Trainer`.
-    """
-
-    targets = ("labels", "groups")  # entries of a batch that go to the loss, not to the model
-    loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
     def __init__(
         self,
