@@ -12,7 +12,6 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.pretrain import ARGUMENTS, main
 from cosent.run import read_record
-from cosent.training.pretraining import rate
 from tests.launching import later_wins
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
@@ -45,6 +44,8 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     folder = pretrain("--architecture", architecture, "--max_steps", "30")
     record = read_record(folder)
     first = next(entry for entry in record.history if "mlm" in entry)
+    rates = [entry["learning_rate"] for entry in record.history if "mlm" in entry]
+    assert rates[:10] == pytest.approx([1e-3 * (30 - step) / 29.1 for step in range(1, 11)], abs=1e-6)
     assert record.pretraining.mlm_loss < first["mlm"] - 0.1 and record.pretraining.tokens >= 30 * 200
     assert len(record.pretraining.text_sha256) == 1 and record.pretraining.minutes > 0
     assert 0 < record.proof.reloaded < 2e-3 and record.proof.moved > 1e-4, "float16 rounds"
@@ -60,11 +61,10 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
 
 
 def test_minutes_end_a_run(pretrain):
-    """Fails if the budget does not stop the run, or the learning rate does not rise, and fall to 0 at its end."""
+    """Fails if the budget does not stop the run, or the learning rate has not come down by then."""
     record = read_record(pretrain("--max_minutes", "0.02"))
     rates = [entry["learning_rate"] for entry in record.history if "learning_rate" in entry]
     assert record.pretraining.minutes >= 0.02 and rates[-1] < 5e-4, "half of the asked rate"
-    assert [rate(done) for done in (0, 0.015, 0.03, 0.515, 1)] == pytest.approx([0, 0.5, 1, 0.5, 0])
 
 
 @pytest.mark.parametrize("joined", [(), ("--compare_weight", "1", "--matching_head", "true")])

@@ -109,7 +109,7 @@ def test_not_even_one_pair_fits(train, corpus, memory):
     """Fails if the search goes on for ever, or ends in a traceback that helps nobody."""
     memory("bi_encoder", 0)
     with pytest.raises(InputError, match="--cached_part_size auto.*--max_length"):
-        train(corpus, *AUTO)
+        train(corpus, *AUTO, "--eval_strategy", "no")
 
 
 def test_other_errors_are_no_lack_of_memory(train, corpus, monkeypatch):

@@ -63,19 +63,14 @@ def test_a_run_resumes_with_its_own_settings_only(tmp_path):
         checkpoints.claim_output_folder(str(tmp_path), str(whole(tmp_path, 8)), started)
 
 
-def test_settings_that_are_compared_exist():
-    """Fails if a list of settings names one that no job has any more, so that it is not compared."""
+def test_what_changes_the_training_is_compared(tmp_path):
+    """Fails if a setting of our own, of Trainer's mathematics or of the launch is not part of the comparison."""
     from cosent import distill, pretrain, train
+    from cosent.training.arguments import LossArguments, PairTrainingArguments
 
     jobs = (*distill.ARGUMENTS, *pretrain.ARGUMENTS, *train.ARGUMENTS)
     names = {field.name for arguments in jobs for field in fields(arguments)}
-    assert not (checkpoints.TRAINER_SETTINGS | checkpoints.MAY_DIFFER) - names
-
-
-def test_what_changes_the_training_is_compared(tmp_path):
-    """Fails if a setting of our own, of Trainer's mathematics or of the launch is not part of the comparison."""
-    from cosent.training.arguments import LossArguments, PairTrainingArguments
-
+    assert not (checkpoints.TRAINER_SETTINGS | checkpoints.MAY_DIFFER) - names, "no job has these any more"
     args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no")
     settings = checkpoints.run_settings(args, LossArguments(), data={"data/x.txt": "0123456789abcdef"})
     compared = {"loss", "scale", "cached_batch_size", "balanced_batches", "learning_rate"}
@@ -101,16 +96,6 @@ def test_logging_and_places_may_differ(train, tmp_path):
     assert (other / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
     with pytest.raises(InputError, match="already holds a model"):
         train("--resume_from_checkpoint", str(first / "checkpoint-4"), output="other")
-
-
-def test_places_that_are_no_runs(tmp_path):
-    """Fails if a file for a folder, or somebody's folder beside the checkpoints, ends in a stack trace."""
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is a file"):
-        checkpoints.find_in_folder(str(tmp_path / "file"), "auto", overwrite=False)
-    expected = str(whole(tmp_path, 4))
-    (tmp_path / "checkpoint-old").mkdir()
-    assert checkpoints.find_in_folder(str(tmp_path), "auto", overwrite=False) == expected
 
 
 def test_a_torn_checkpoint_is_skipped_with_a_warning(tmp_path, caplog):

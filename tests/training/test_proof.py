@@ -54,11 +54,6 @@ def other_length(model, original, folder, state_dict):
         (folder / name).write_text(json.dumps(settings | {key: 4}))
 
 
-def not_merged(model, original, folder, state_dict):
-    base = {key: value for key, value in model.state_dict().items() if ".lora_" not in key}
-    original(model, folder, {key.replace(".base_layer.", "."): value for key, value in base.items()})
-
-
 def half(model, original, folder, state_dict):
     original(model, folder, {key: value.half().float() for key, value in state_dict.items()})
 
@@ -69,8 +64,6 @@ def half(model, original, folder, state_dict):
         ("bi_encoder", drop("layer.1.output.dense.weight"), ()),
         ("bi_encoder", other_length, ()),
         ("bi_encoder", half, ()),
-        ("bi_encoder", not_merged, ("--use_peft", "true", "--learning_rate", "3e-2")),
-        ("cross_encoder", drop("classifier.weight"), ()),
         ("cross_encoder", drop("classifier.weight"), ("--use_peft", "true")),
     ],
 )

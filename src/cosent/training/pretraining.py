@@ -286,7 +286,7 @@ class PretrainTrainer(ResumableTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer=None):
         def factor(step: int) -> float:
             by_minutes = self.budget.minutes / self.budget.max_minutes if self.budget.max_minutes else 0.0
-            return rate(min(1.0, max(step / self.args.max_steps, by_minutes)))
+            return float(np.interp(max(step / self.args.max_steps, by_minutes), (0, WARM_UP, 1), (0, 1, 0)))
 
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
         return self.lr_scheduler
@@ -314,8 +314,3 @@ class PretrainTrainer(ResumableTrainer):
 
     def saved_state(self, checkpoint: str | Path) -> dict[str, Tensor]:
         return self.model.saved_state(checkpoint)
-
-
-def rate(done: float) -> float:
-    """Factor of the learning rate at this share of the run: linear warm-up and decay."""
-    return min(done / WARM_UP, (1 - done) / (1 - WARM_UP), 1.0)
