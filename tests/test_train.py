@@ -18,6 +18,7 @@ from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record, read_scores
+from cosent.training import record as job_record
 from cosent.training.arguments import DataArguments
 from cosent.training.load import training_set
 from tests.launching import history
@@ -190,6 +191,18 @@ def test_a_finished_model_is_not_overwritten(train, made_up):
     assert SentenceEncoder.from_pretrained(str(folder)).pooling.mode == "mean"
     assert not list(folder.rglob("head.safetensors")) and not list(folder.rglob("2_Dense/*.safetensors"))
     assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)
+
+
+def test_the_environment_is_gathered_before_training(monkeypatch, train, made_up, tmp_path):
+    """Fails if a run finds out after a night that it cannot write its record."""
+
+    def broken():
+        raise ModuleNotFoundError("peft")
+
+    monkeypatch.setattr(job_record, "environment", broken)
+    with pytest.raises(ModuleNotFoundError):
+        train(made_up)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_diverged_run_stops(train, make_corpus, pairs):

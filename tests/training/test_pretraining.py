@@ -15,11 +15,8 @@ from cosent.training.pretraining import (
     COMPARE_SCALE,
     Pretraining,
     add_matching_head,
-    discriminant,
-    first_vectors,
     fresh_model,
     initial_model,
-    piece_means,
 )
 from cosent.training.pretraining_batches import ComparedBatches
 from tests.families import save_family
@@ -35,20 +32,6 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def ids(tokenizer):
     return np.concatenate(tokenizer(LINES, add_special_tokens=False)["input_ids"])
-
-
-def test_piece_means_by_hand():
-    """Fails if empty places or another piece enter a mean."""
-    segments = torch.tensor([[1, 1, 0], [2, 3, 3]])
-    hidden = torch.tensor([[[1.0], [3.0], [99.0]], [[5.0], [7.0], [9.0]]])
-    assert piece_means(hidden, segments).tolist() == [[2.0], [5.0], [8.0]]
-
-
-def test_first_vectors_by_hand():
-    """Fails if the vector of an input is not that of its own first token, or empty places make an input."""
-    segments = torch.tensor([[3, 3, 1, 0], [2, 2, 2, 0]])
-    hidden = torch.arange(8.0).reshape(2, 4, 1)
-    assert first_vectors(hidden, segments).tolist() == [[2.0], [4.0], [0.0]]
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roformer"])
@@ -162,13 +145,3 @@ def test_lines_on_their_own_are_read_as_before(tokenizer, ids):
         vectors.append((hidden * lines["attention_mask"][..., None]).sum(1))
         add_matching_head(model, ids)
     assert cosine_similarity(*vectors).min() > 0.97 and not torch.equal(*vectors)
-
-
-def test_a_direction_of_noise_is_not_a_discriminant():
-    """Fails if tokens are told apart by a direction in which one token varies as much as two do."""
-    generator = torch.Generator().manual_seed(0)
-    signal, noise = torch.randn(500, 4, generator=generator), 0.01 * torch.randn(500, 4, generator=generator)
-    noise[:, 2] *= 1000
-    directions = discriminant(signal - signal.mean(0), noise, 3)
-    assert directions[:, 2].abs().max() < 0.1 * directions.abs().max()
-    assert ((signal - signal.mean(0)) @ directions.T).pow(2).mean(0).tolist() == pytest.approx([1, 1, 1], rel=1e-4)

@@ -4,6 +4,7 @@ Each strategy is launched once and runs all its jobs (`session.py`); the tests r
 """
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from cosent import distill
+from cosent import cli, distill
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.modules import Dense, KeptSettings, LayerNorm, Normalize
@@ -341,6 +342,27 @@ def test_one_process_speaks(two):
     """Fails if every process reports for itself."""
     runs = len(list(two.glob("*/run.json")))
     assert (two / "stdout").read_text(encoding="utf-8").count("model in ") == runs > len(CASES)
+
+
+@pytest.mark.matrix
+def test_two_machines_are_two_processes(tiny_model, uneven_corpus, tmp_path):
+    """Fails if --num_machines 2 trains two models, or another one than two processes of one machine."""
+    words = flags(tiny_model, uneven_corpus, tmp_path / "two", 8)
+    outputs = launch("multi_node", ["-m", "cosent.train", *words], machines=2, ACCELERATE_USE_CPU="true")
+    run_here("train", *flags(tiny_model, uneven_corpus, tmp_path / "one", 16), "--use_cpu", "true")
+    assert apart(tmp_path / "one", tmp_path / "two", tiny_model) < 1e-3
+    assert sum(output.count("model in ") for output in outputs) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("words", [["report", "x"], ["similarity", "--model", "x"]])
+def test_jobs_for_one_process_stop_too(words, monkeypatch, capsys):
+    """Fails if a report or a comparison runs twice at once when it is launched like a training job."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(sys, "argv", ["cosent", *words])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert "2 processes were launched, but this job sees 1" in capsys.readouterr().err
 
 
 def test_gathering_alone_changes_nothing():
