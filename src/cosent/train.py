@@ -8,13 +8,13 @@ from functools import partial
 from transformers import set_seed
 
 from cosent.cli import run
-from cosent.data.retrieval import RetrievalArguments
 from cosent.models.bi_encoder import BiEncoder
 from cosent.models.prompts import SavedPromptArguments
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
     DataArguments,
     LossArguments,
+    MeasuringArguments,
     ModelArguments,
     PairTrainingArguments,
 )
@@ -31,7 +31,7 @@ def main(
     model_args: ModelArguments,
     prompt_args: SavedPromptArguments,
     data_args: DataArguments,
-    retrieval_args: RetrievalArguments,
+    measuring_args: MeasuringArguments,
     loss_args: LossArguments,
     args: PairTrainingArguments,
 ):
@@ -54,8 +54,8 @@ def main(
             corpora.training, TOWERS[tower].dataset, encoder, prefixes, loss, data_args, objective.classes
         )
         sets = corpora.evaluation_sets(TOWERS[tower].dataset, encoder, prefixes)
-        if retrieval_args.retrieval and tower == "bi_encoder":
-            add_retrieval(sets, corpora, retrieval_args, encoder, prefixes)
+        if measuring_args.retrieval and tower == "bi_encoder":
+            add_retrieval(sets, corpora, encoder, prefixes)
     selecting = set_selection(args, sets, corpora)
 
     with output_folder(args):
@@ -73,7 +73,7 @@ def main(
     if (args.on_collapse or watched) != "off":
         trainer.add_callback(CollapseGuard(trainer, args.on_collapse or watched))
     evaluate = partial(evaluate_splits, trainer, sets, tower, corpora)
-    arguments = (args, model_args, prompt_args, data_args, retrieval_args, loss_args)
+    arguments = (args, model_args, prompt_args, data_args, measuring_args, loss_args)
     run_training(start, trainer, corpora, prefixes, evaluate, arguments)
 
 

@@ -302,8 +302,8 @@ class RetrievalSet:
     """A retrieval task on a split whose pairs are evaluated anyway.
 
     Args:
-        rest: each sentence of the pool as query and as document, where the pairs of the split do not embed them all
-            (two different prompts, or a pool of all splits); else None.
+        rest: with two different prompts, each sentence of the pool as query and as document; else None, as the pairs of
+            the split embed them all.
     """
 
     task: RetrievalTask
@@ -311,7 +311,7 @@ class RetrievalSet:
 
     @classmethod
     def of(cls, task: RetrievalTask, encoder: TextModel, prefixes: Prefixes) -> "RetrievalSet":
-        if prefixes[0] == prefixes[1] and len(np.unique(task.places)) == len(task.pool):
+        if prefixes[0] == prefixes[1]:
             return cls(task, None)
         return cls(task, PairDataset(simcse_pairs(task.pool), encoder.tokenizer, encoder.max_length, prefixes=prefixes))
 
@@ -329,11 +329,9 @@ class RetrievalSet:
         return pool, pool
 
 
-def add_retrieval(
-    sets: EvaluationSets, corpora: RunCorpora, args: RetrievalArguments, encoder: TextModel, prefixes: Prefixes
-) -> None:
+def add_retrieval(sets: EvaluationSets, corpora: RunCorpora, encoder: TextModel, prefixes: Prefixes) -> None:
     """Adds the retrieval task to every split that has one."""
     for name, splits in sets.items():
         for split, pairs in splits.items():
-            if (task := retrieval_task(corpora.by_name[name], split, args)) is not None:
+            if (task := retrieval_task(corpora.by_name[name], split, RetrievalArguments())) is not None:
                 pairs.retrieval = RetrievalSet.of(task, encoder, prefixes)
