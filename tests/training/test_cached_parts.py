@@ -98,13 +98,6 @@ def test_a_resumed_run_begins_with_the_size_that_fitted(train, corpus, memory):
     assert weights(resumed) == weights(whole)
 
 
-def test_a_batch_counts_once_however_often_it_is_tried(train, make_corpus, pairs, memory, caplog):
-    """Fails if repeated batches are reported as dead ones, or a student's losses as means over them too."""
-    memory("bi_encoder", 1, backward=True)
-    train(make_corpus({"train": pairs[:6]}), "--per_device_train_batch_size", "2", *AUTO, "--num_train_epochs", "1")
-    assert "of 3 batches held pairs of one label only" in caplog.text
-
-
 def test_not_even_one_pair_fits(train, corpus, memory):
     """Fails if the search goes on for ever, or ends in a traceback that helps nobody."""
     memory("bi_encoder", 0)

@@ -7,7 +7,7 @@ import torch
 import transformers
 import yaml
 from torch import nn
-from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 from cosent.errors import InputError
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
@@ -46,7 +46,6 @@ def test_what_is_refused_under_a_strategy(launched_by):
     [
         ({"fsdp_version": 1}, "fsdp_version 1"),
         ({"state_dict_type": SimpleNamespace(name="SHARDED_STATE_DICT")}, "SHARDED_STATE_DICT"),
-        ({"auto_wrap_policy": size_based_auto_wrap_policy}, "size_based_auto_wrap_policy"),
         ({"auto_wrap_policy": None}, "NO_WRAP"),
         ({"cpu_ram_efficient_loading": True}, "fsdp_cpu_ram_efficient_loading True"),
     ],
