@@ -22,8 +22,7 @@ from cosent.training.evaluation import add_retrieval, evaluate_splits, set_selec
 from cosent.training.guard import CollapseGuard
 from cosent.training.load import TOWERS, adapter, build_model, corpora_of_run, training_set, use_prompts
 from cosent.training.objective import build_objective
-from cosent.training.plan import output_folder
-from cosent.training.record import begin, run_training
+from cosent.training.record import begin, output_folder, run_training
 from cosent.training.trainer import PairTrainer
 
 

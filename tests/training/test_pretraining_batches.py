@@ -60,8 +60,8 @@ def test_a_pass_pairs_neighbours_and_reads_every_line_once(tokenizer):
 def test_long_lines_are_cut_into_neighbours(tokenizer):
     """Fails if the end of a long line is lost."""
     first, second = "一二三四五六七八九" * 14, "六七八"
-    (pair,) = batches(tokenizer, [first + second]).pairs(skip=0)
-    assert [tokenizer.decode(piece).replace(" ", "") for piece in pair] == [first, second]
+    pieces = batches(tokenizer, [first + second]).pieces()
+    assert [tokenizer.decode(piece).replace(" ", "") for piece in pieces] == [first, second]
 
 
 def test_a_batch_is_packed_rows_of_its_pairs(tokenizer):

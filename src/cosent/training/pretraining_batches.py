@@ -22,7 +22,6 @@ from cosent.models.loading import load_tokenizer
 WORD_PIECES = 500  # entries kept for Latin word pieces and numbers; the others are single characters
 SPAN_LENGTHS, SPAN_SHARES = (1, 2, 3), (0.5, 0.35, 0.15)  # characters: about the lengths of Chinese words
 PIECE = 128  # tokens of a piece of text, [CLS] and [SEP] included; also the width of the packed rows
-BUFFER = 1_000_000  # pairs in the shuffle buffer
 MASK_RATIO = 0.3  # expected share of the tokens to predict
 MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens (BERT, arXiv 1810.04805); the rest is kept
 IGNORED = -100  # label of a token that is not predicted
@@ -69,26 +68,25 @@ def learn_tokenizer(texts: Iterable[str], size: int) -> PreTrainedTokenizerBase:
 
 @dataclass(eq=False)
 class NeighbourBatches(IterableDataset):
-    """Endless masked batches of packed rows, made of neighbouring pieces of text.
+    """Endless masked batches of packed rows, made of neighbouring pieces of text, the same ones for the same seed.
 
     Lines longer than `PIECE` are cut into pieces. Two consecutive pieces form a pair: (1, 2), (3, 4), ... on one pass
-    over the text, (2, 3), (4, 5), ... on the next. Pairs leave a shuffle buffer at random, each once per pass.
+    over the text, (2, 3), (4, 5), ... on the next, each pass in random order. The tokens of the text stay in memory.
 
     Args:
-        read: begins a pass over the text and yields its lines.
+        texts: lines of text.
         batch_tokens: tokens of a batch, special tokens included.
         positions: whether batches have `position_ids`, which architectures with relative positions do not accept.
     """
 
-    read: Callable[[], Iterator[str]]
+    texts: Callable[[], Iterator[str]]
     tokenizer: PreTrainedTokenizerBase
     batch_tokens: int
     positions: bool = True
     seed: int = 42
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        """Yields collated batches, the same ones for the same seed."""
-        generator = np.random.default_rng([self.seed, 0])
+        generator = np.random.default_rng(self.seed)
         pairs, tokens = [], 0
         for pair in self.shuffled(generator):
             pairs.append(pair)
@@ -99,32 +97,20 @@ class NeighbourBatches(IterableDataset):
 
     def shuffled(self, generator: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs in random order, pass after pass."""
+        pieces = list(self.pieces())
+        if len(pieces) < 2:
+            raise InputError("There is too little to read: two lines of text are needed.")
         for number in count():
-            held, pair = [], None
-            for pair in self.pairs(skip=number % 2):
-                if len(held) < BUFFER:
-                    held.append(pair)
-                    continue
-                place = int(generator.integers(BUFFER))
-                yield held[place]
-                held[place] = pair
-            if pair is None:
-                raise InputError("There is too little to read: two lines of text are needed.")
-            generator.shuffle(held)
-            yield from held
-
-    def pairs(self, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs of one pass in the order of the text, without the first `skip` pieces."""
-        return (pair for pair in batched(islice(self.pieces(), skip, None), 2) if len(pair) == 2)
+            firsts = np.arange(number % 2, len(pieces) - 1, 2)
+            yield from ((pieces[first], pieces[first + 1]) for first in generator.permutation(firsts))
 
     def pieces(self) -> Iterator[np.ndarray]:
         """Token ids of each piece, without special tokens."""
         room, dtype = PIECE - 2, np.min_scalar_type(len(self.tokenizer))  # two bytes, up to 65,535 entries
-        for lines in batched(self.read(), 1000):
+        for lines in batched(self.texts(), 1000):
             for ids in self.tokenizer(list(lines), add_special_tokens=False, verbose=False)["input_ids"]:
                 ids = np.array(ids, dtype=dtype)
-                for start in range(0, len(ids), room):
-                    yield ids[start : start + room]
+                yield from (ids[start : start + room] for start in range(0, len(ids), room))
 
     def single(self, pairs: list[tuple]) -> list[list[int]]:
         """Both pieces of each pair in turn, with special tokens."""
@@ -166,7 +152,7 @@ class ComparedBatches(NeighbourBatches):
     """
 
     def __iter__(self) -> Iterator[dict]:
-        generator = np.random.default_rng([self.seed, 0])
+        generator = np.random.default_rng(self.seed)
         lines, joined = [], []
         for pool in batched(self.shuffled(generator), POOL):
             lines += pool
