@@ -126,12 +126,14 @@ def evaluate_splits(
 
 def save_evaluations(folder: str, before: Evaluation, after: Evaluation) -> None:
     """Writes the scores of all pairs and the retrieval metrics of all queries, before and after training."""
-    scores: Scores = {}
-    for corpus, splits in before.scores.items():
-        for split, start in splits.items():
-            moments = {"before": start["scores"], "after": after.scores[corpus][split]["scores"]}
-            others = {name: start[name] for name in ("labels", "distances", "groups") if name in start}
-            scores.setdefault(corpus, {})[split] = others | moments
+    scores: Scores = {
+        corpus: {
+            split: {name: values for name, values in start.items() if name != "scores"}
+            | {"before": start["scores"], "after": after.scores[corpus][split]["scores"]}
+            for split, start in splits.items()
+        }
+        for corpus, splits in before.scores.items()
+    }
     queries: Queries = {
         corpus: {
             split: QueryMetrics(task, {"before": values, "after": after.queries[corpus][split][1]})
