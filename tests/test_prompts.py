@@ -120,13 +120,14 @@ def test_prompts_that_cannot_be_meant(train, corpus):
             train(corpus, *flags)
 
 
-def test_students_and_teachers(tiny_student, tiny_model, corpus, tmp_path):
+def test_students_and_teachers(tiny_student, tiny_model, corpus, tmp_path, monkeypatch):
     """Fails if a teacher is asked without its prompt, or a student is served without its own or writes it."""
+    monkeypatch.setattr(distill, "DEFAULT_CACHE", tmp_path / "cache")
 
     def train_student(*flags, output="student"):
         words = ["--model_name_or_path", tiny_student, "--corpus", corpus, "--output_dir", tmp_path / output, *flags]
         words += ["--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "8"]
-        words += ["--num_train_epochs", "1", "--teacher_cache", tmp_path / "cache", "--generation_sources", "0"]
+        words += ["--num_train_epochs", "1"]
         distill.main(*parse(list(map(str, words)), *distill.ARGUMENTS))
         return tmp_path / output
 

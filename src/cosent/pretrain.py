@@ -10,10 +10,9 @@ from itertools import islice
 
 import numpy as np
 import torch
-from transformers import TrainingArguments, set_seed
+from transformers import set_seed
 
-from cosent.cli import REQUIRED, option, refuse_below_1, refuse_negative, run
-from cosent.compute.packed_backbone import POSITIONS
+from cosent.cli import REQUIRED, option, run
 from cosent.data.manifest import sha256_of_file
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -21,7 +20,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import load_tokenizer
 from cosent.models.pooling import Pooling
 from cosent.run import PretrainingRecord, RunRecord
-from cosent.training.arguments import refuse_sharding_flags, use_one_gpu, warn_of_slow_bfloat16
+from cosent.training.arguments import RunArguments
 from cosent.training.checkpoints import claim_output_folder, run_settings
 from cosent.training.pretraining import (
     CONFIGS,
@@ -47,11 +46,10 @@ class TextArguments:
     text: list[str] = option(REQUIRED, "UTF-8 files of text, a line each: .txt, .jsonl (its `text`), also .gz.")
     exclude: list[str] | None = option(None, "Leave out the validation and test sentences of these corpora.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
-    piece_length: int = option(128, "Tokens of a piece of text; longer lines are cut into several.")
 
 
 @dataclass
-class EncoderArguments:
+class NewEncoderArguments:
     """The encoder to pretrain."""
 
     init: str | None = option(None, "Encoder to continue from: a shipped one, a folder or a Hub id; default: random.")
@@ -62,104 +60,83 @@ class EncoderArguments:
     matching_head: bool = option(
         False, "Let a head of the first layer look for the same token in the other sentence, before training."
     )
-    save_dtype: str = option("float32", "Type of the final weights.", ("float32", "float16"))
 
 
 @dataclass
-class PretrainingArguments(TrainingArguments):
-    """`TrainingArguments` with this project's defaults (no evaluation, no reports) and flags of its own."""
+class PretrainingArguments(RunArguments):
+    """Training on text, which has no end of its own."""
 
-    output_dir: str | None = option(None, "Folder for the encoder, run.json and the checkpoints.")
     max_minutes: float | None = option(None, "Wall-clock budget in minutes; the learning rate reaches 0 at its end.")
-    batch_tokens: int = option(8192, "Tokens per device and step.")
+    batch_tokens: int = option(8192, "Tokens per step.")
     neighbour_weight: float = option(0.3, "Weight of finding neighbouring lines.")
     compare_weight: float = option(
         0.0, "Weight of comparing lines that are joined to one input, for cross-encoders; 0: single lines only."
     )
-    save_total_limit: int | None = option(1, "Checkpoints kept on disk.")
-    logging_steps: float = option(50, "Steps between two lines of the log.")
-    report_to: str = option("none", "Where else to log: tensorboard, for curves.")
-    overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
 
     def __post_init__(self):
-        if not self.output_dir:
-            raise InputError("--output_dir is missing: name the folder for the encoder, e.g. runs/mini.")
-        refuse_below_1(self, "gradient_accumulation_steps")
-        refuse_negative(self, "learning_rate", "weight_decay")
-        refuse_sharding_flags(self)
-        if self.max_steps < 0 and self.max_minutes is None:
-            raise InputError("Text is streamed endlessly: give --max_minutes or --max_steps.")
+        if self.max_steps <= 0:
+            if self.max_minutes is None:
+                raise InputError("Text is streamed endlessly: give --max_minutes or --max_steps.")
+            self.max_steps = WITHOUT_LIMIT
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
         super().__post_init__()
-        use_one_gpu(self)
-        warn_of_slow_bfloat16(self)
         self.dataloader_pin_memory = False
         self.disable_tqdm = self.disable_tqdm or self.max_minutes is not None  # a bar counts steps, which have no end
 
 
-def main(text_args: TextArguments, encoder_args: EncoderArguments, args: PretrainingArguments):
+def main(text_args: TextArguments, encoder_args: NewEncoderArguments, args: PretrainingArguments):
     start = begin(args)
     if start is None:
         return
-    checkpoint, untrained = start.checkpoint, args.max_steps == 0
-    if args.max_steps <= 0:
-        args.max_steps = WITHOUT_LIMIT
     set_seed(args.seed)
     texts = Texts(text_args.text, text_args.exclude or [], text_args.data_dir)
-    model, tokenizer = build(encoder_args, texts, checkpoint, args)
+    model, tokenizer = build(encoder_args, texts, start.checkpoint, args)
+    batches = (ComparedBatches if args.compare_weight else NeighbourBatches)(
+        texts.read, tokenizer, args.batch_tokens, positions=model.config.model_type != "roformer", seed=args.seed
+    )
     trainer = PretrainTrainer(
         model=Pretraining(model, tokenizer),
         args=args,
-        train_dataset=packed_batches(texts, tokenizer, model.config.model_type, text_args.piece_length, args),
+        train_dataset=batches,
         weights={"neighbour": args.neighbour_weight, "compare": args.compare_weight},
         max_minutes=args.max_minutes,
     )
     read = {name: sha256_of_file(name) for name in text_args.text}
-    claim_output_folder(args.output_dir, checkpoint, run_settings(args, text_args, encoder_args, data=read))
-    dtype = getattr(torch, encoder_args.save_dtype)
-    proof = FolderProof(
-        SentenceEncoder(model.base_model, tokenizer, Pooling("mean", model.config.hidden_size)),
-        [(text, text) for text in islice(texts.read(), COMPARED)],
-        HALF if dtype == torch.float16 else None,
+    claim_output_folder(args.output_dir, start.checkpoint, run_settings(args, text_args, encoder_args, data=read))
+    encoder = SentenceEncoder(model.base_model, tokenizer, Pooling("mean", model.config.hidden_size))
+    proof = FolderProof(encoder, [(text, text) for text in islice(texts.read(), COMPARED)], HALF)
+    logger.info("reading the text; progress is logged every %d steps", args.logging_steps)
+    trainer.train(start.checkpoint, at_start=proof.begin if start.checkpoint is None else None)
+    trainer.model.save_pretrained(args.output_dir, torch.float16)
+    last = next((entry for entry in reversed(trainer.state.log_history) if "tokens" in entry), {})
+    done = PretrainingRecord(
+        text_sha256=read,
+        excluded_sentences=len(texts.excluded),
+        excluded_lines_per_pass=texts.left_out,
+        tokens=last.get("tokens", 0),
+        minutes=last.get("minutes", 0.0),
+        mlm_loss=last.get("mlm"),
+        neighbour_loss=last.get("neighbour"),
+        compare_loss=last.get("compare"),
     )
-    if not untrained:
-        logger.info("reading the text; progress is logged every %d steps", args.logging_steps)
-        trainer.train(checkpoint, at_start=proof.begin if checkpoint is None else None)
-    if trainer.is_world_process_zero():
-        trainer.model.save_pretrained(args.output_dir, dtype)
-    proven = proof.check(args.output_dir)
-    if trainer.is_world_process_zero():
-        last = next((entry for entry in reversed(trainer.state.log_history) if "tokens" in entry), {})
-        done = PretrainingRecord(
-            text_sha256=read,
-            excluded_sentences=len(texts.excluded),
-            excluded_lines_per_pass=texts.left_out,
-            tokens=last.get("tokens", 0),
-            minutes=last.get("minutes", 0.0),
-            mlm_loss=last.get("mlm"),
-            neighbour_loss=last.get("neighbour"),
-            compare_loss=last.get("compare"),
-        )
-        record = RunRecord(
-            recipe=recipe(args, text_args, encoder_args),
-            environment=start.environment,
-            processes=args.world_size,
-            footprint=footprint(model, trainer.optimizer),
-            pretraining=done,
-            history=trainer.state.log_history,
-            train_seconds=60 * done.minutes,
-            seconds=time.time() - start.time,
-            proof=proven,
-        )
-        finish(trainer, record)
-        print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")
+    record = RunRecord(
+        recipe=recipe(args, text_args, encoder_args),
+        environment=start.environment,
+        processes=args.world_size,
+        footprint=footprint(model, trainer.optimizer),
+        pretraining=done,
+        history=trainer.state.log_history,
+        train_seconds=60 * done.minutes,
+        seconds=time.time() - start.time,
+        proof=proof.check(args.output_dir),
+    )
+    finish(trainer, record)
+    print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")
 
 
-def build(args: EncoderArguments, texts: Texts, checkpoint: str | None, train_args: PretrainingArguments):
+def build(args: NewEncoderArguments, texts: Texts, checkpoint: str | None, train_args: PretrainingArguments):
     """The model and tokenizer of a checkpoint or of --init, or new ones with a vocabulary learnt from the text."""
     source, compares = checkpoint or args.init, bool(train_args.compare_weight)
-    if compares and source is None and args.architecture == "roformer":
-        raise InputError("A roformer has no head on two sentences for --compare_weight. Leave --architecture out.")
     if args.matching_head and not compares:
         raise InputError("--matching_head looks into another sentence, but lines are read alone. Set --compare_weight.")
     if source is not None:
@@ -167,8 +144,8 @@ def build(args: EncoderArguments, texts: Texts, checkpoint: str | None, train_ar
     else:
         logger.info("learning a vocabulary of %d entries from the text", args.vocabulary_size)
         tokenizer = learn_tokenizer(texts.read(), args.vocabulary_size)
-        size, seed = (args.layers, args.width), train_args.seed
-        model = fresh_model(args.architecture or "bert", len(tokenizer), *size, seed=seed, two_sentences=compares)
+        size = (len(tokenizer), args.layers, args.width)
+        model = fresh_model(args.architecture or "bert", *size, seed=train_args.seed, two_sentences=compares)
     if args.matching_head and checkpoint is None:
         sample = list(islice(texts.read(), 0, 200_000, 100))
         ids = tokenizer(sample, add_special_tokens=False, verbose=False)["input_ids"]
@@ -181,23 +158,7 @@ def build(args: EncoderArguments, texts: Texts, checkpoint: str | None, train_ar
     return model, tokenizer
 
 
-def packed_batches(
-    texts: Texts, tokenizer, model_type: str, piece_length: int, args: PretrainingArguments
-) -> NeighbourBatches:
-    """Endless batches of this process."""
-    return (ComparedBatches if args.compare_weight else NeighbourBatches)(
-        texts.read,
-        tokenizer,
-        piece_length,
-        args.batch_tokens,
-        positions=POSITIONS[model_type] != "relative",
-        seed=args.seed,
-        rank=args.process_index,
-        world=args.world_size,
-    )
-
-
-ARGUMENTS = (TextArguments, EncoderArguments, PretrainingArguments)
+ARGUMENTS = (TextArguments, NewEncoderArguments, PretrainingArguments)
 
 if __name__ == "__main__":
-    run(main, *ARGUMENTS)
+    run(main, *ARGUMENTS, shares_work=False)

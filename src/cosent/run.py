@@ -161,14 +161,6 @@ def in_words(shortfalls: list[Shortfall]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Written:
-    """A student's generation on held-out synonyms: perplexity of the true ones, and statistics of samples."""
-
-    perplexity: float
-    samples: dict[str, float] | None = None
-
-
-@dataclass(frozen=True)
 class PretrainingRecord:
     """Text and final losses of pretraining."""
 
@@ -196,7 +188,7 @@ class RunRecord:
         prompts: texts in front of the first and the second sentence of every pair.
         intervals: 95% bootstrap intervals of the retrieval metrics in `after`.
         cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
-        synonyms: number of pairs with a target to generate; only for students, as `Written` is.
+        synonyms: number of pairs with a target to generate; only for students.
         leaks: pairs of a held-out split that training has seen, by corpus and split in words.
         shortfalls: where the run was in vain; `remedies` say what to try then.
     """
@@ -218,8 +210,6 @@ class RunRecord:
     intervals: Intervals = field(default_factory=dict)
     cached_part_size: int | None = None
     synonyms: int | None = None
-    written_before: Written | None = None
-    written_after: Written | None = None
     pretraining: PretrainingRecord | None = None
     proof: Proof | None = None
     leaks: dict[str, int] = field(default_factory=dict)
@@ -253,8 +243,6 @@ class RunRecord:
 NESTED: dict[str, type] = {
     "environment": Environment,
     "footprint": Footprint,
-    "written_before": Written,
-    "written_after": Written,
     "pretraining": PretrainingRecord,
     "proof": Proof,
 }

@@ -8,23 +8,21 @@ from functools import partial
 from transformers import set_seed
 
 from cosent.cli import run
-from cosent.data.retrieval import RetrievalArguments
-from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.models.bi_encoder import BiEncoder
 from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
     DataArguments,
     LossArguments,
+    MeasuringArguments,
     ModelArguments,
     PairTrainingArguments,
 )
-from cosent.training.evaluation import add_retrieval, check_metric, evaluate_splits, set_selection, validation_sets
+from cosent.training.evaluation import add_retrieval, evaluate_splits, set_selection
 from cosent.training.guard import CollapseGuard
 from cosent.training.load import TOWERS, adapter, build_model, corpora_of_run, training_set, use_prompts
 from cosent.training.objective import build_objective
-from cosent.training.plan import output_folder
-from cosent.training.record import begin, run_training
+from cosent.training.record import begin, output_folder, run_training
 from cosent.training.trainer import PairTrainer
 
 
@@ -32,7 +30,7 @@ def main(
     model_args: ModelArguments,
     prompt_args: PromptArguments,
     data_args: DataArguments,
-    retrieval_args: RetrievalArguments,
+    measuring_args: MeasuringArguments,
     loss_args: LossArguments,
     args: PairTrainingArguments,
 ):
@@ -41,7 +39,6 @@ def main(
         return
     tower, loss = model_args.tower, loss_args.loss
     corpora = corpora_of_run(data_args, loss, args.seed)
-    set_selection(args, corpora.selecting)
     manifests = [corpus.manifest for corpus in corpora.training]
     parameters = loss_args.parameters() | {"label_smoothing_factor": args.label_smoothing_factor or None}
     objective = build_objective(loss, parameters, manifests, tower, loss_args.sbert_classes)
@@ -58,10 +55,10 @@ def main(
             *(corpora.training, TOWERS[tower].dataset, encoder, prefixes, loss, data_args),
             *(objective.classes, loss_args.compare_within, loss_args.guide),
         )
-        sets = corpora.evaluation_sets(tower, encoder, prefixes)
-        if retrieval_args.retrieval and tower == "bi_encoder":
-            add_retrieval(sets, corpora.by_name, retrieval_args, encoder, prefixes)
-    check_metric(sets, corpora.selecting_names, args)
+        sets = corpora.evaluation_sets(TOWERS[tower].dataset, encoder, prefixes)
+        if measuring_args.retrieval and tower == "bi_encoder":
+            add_retrieval(sets, corpora, encoder, prefixes)
+    selecting = set_selection(args, sets, corpora)
 
     with output_folder(args):
         trainer = PairTrainer(
@@ -71,29 +68,15 @@ def main(
             corpus_weights=data_args.corpus_weights,
             adapter=adapter(model_args, model, args.seed),
             train_dataset=train_pairs,
-            eval_dataset=validation_sets(sets, corpora.selecting_names, args.metric_for_best_model),
+            eval_dataset=selecting,
             data_collator=TOWERS[tower].collator.from_tokenizer(encoder.tokenizer),
-            compute_metrics=pair_metrics,
         )
     watched = "warn" if tower == "cross_encoder" and args.eval_strategy != "no" else "off"
     if (args.on_collapse or watched) != "off":
         trainer.add_callback(CollapseGuard(trainer, args.on_collapse or watched))
-    evaluate = partial(evaluate_splits, trainer, sets, tower, corpora.binary, [one.name for one in manifests])
-    arguments = (args, model_args, prompt_args, data_args, retrieval_args, loss_args)
-    run_training(
-        start,
-        trainer,
-        model,
-        (corpora.training, list(corpora.by_name.values())),
-        prefixes,
-        evaluate,
-        arguments,
-        text=data_args.text or [],
-    )
-
-
-def pair_metrics(prediction) -> dict[str, float]:
-    return SimilarityMetrics().compute(predictions=prediction.predictions["scores"], references=prediction.label_ids)
+    evaluate = partial(evaluate_splits, trainer, sets, tower, corpora)
+    arguments = (args, model_args, prompt_args, data_args, measuring_args, loss_args)
+    run_training(start, trainer, corpora, prefixes, evaluate, arguments)
 
 
 ARGUMENTS = TRAIN_ARGUMENTS

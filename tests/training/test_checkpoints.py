@@ -31,13 +31,6 @@ def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     assert order == ["flushed", "flushed", "sealed"]
 
 
-def test_auto_starts_where_nothing_is(tmp_path):
-    """Fails if the first start of a command that resumes stops with an error."""
-    assert checkpoints.find_in_folder(str(tmp_path / "run"), "auto", overwrite=False) is None
-    checkpoints.claim_output_folder(str(tmp_path / "run"), None, {})
-    assert (tmp_path / "run" / "UNFINISHED").is_file()
-
-
 def test_room_is_made_when_all_else_is_ready(tmp_path):
     """Fails if looking for a checkpoint already deletes an earlier run, or one begun anew keeps any part of it."""
     old = whole(tmp_path, 4)
@@ -70,37 +63,17 @@ def test_a_run_resumes_with_its_own_settings_only(tmp_path):
         checkpoints.claim_output_folder(str(tmp_path), str(whole(tmp_path, 8)), started)
 
 
-def test_another_spelling_of_a_place_is_no_other_setting(tmp_path):
-    """Fails if `data/lcqmc` cannot resume what `lcqmc` started, or another place can."""
-    checkpoint = whole(tmp_path, 4)
-    for name, started, now, other in (
-        ("corpus", ["data/lcqmc", "nli"], ["lcqmc", "./data/nli/"], ["lcqmc2", "nli"]),
-        ("model_name_or_path", "./m/", "m", "m2"),
-        ("text", ["a//b.txt"], ["a/b.txt"], ["a/c.txt"]),
-    ):
-        (checkpoint / checkpoints.SETTINGS).write_text(json.dumps({name: started}))
-        checkpoints.check_settings(checkpoint, {name: now})
-        with pytest.raises(InputError, match=f"started with other settings: {name}"):
-            checkpoints.check_settings(checkpoint, {name: other})
-
-
-def test_settings_that_are_compared_exist():
-    """Fails if a list of settings names one that no job has any more, so that it is not compared."""
+def test_what_changes_the_training_is_compared(tmp_path):
+    """Fails if a setting of our own, of Trainer's mathematics or of the launch is not part of the comparison."""
     from cosent import distill, pretrain, train
+    from cosent.training.arguments import LossArguments, PairTrainingArguments
 
     jobs = (*distill.ARGUMENTS, *pretrain.ARGUMENTS, *train.ARGUMENTS)
     names = {field.name for arguments in jobs for field in fields(arguments)}
-    listed = checkpoints.TRAINER_SETTINGS | checkpoints.MAY_DIFFER | checkpoints.CORPORA | checkpoints.PLACES
-    assert not listed - names
-
-
-def test_what_changes_the_training_is_compared(tmp_path):
-    """Fails if a setting of our own, of Trainer's mathematics or of the launch is not part of the comparison."""
-    from cosent.training.arguments import LossArguments, PairTrainingArguments
-
+    assert not (checkpoints.TRAINER_SETTINGS | checkpoints.MAY_DIFFER) - names, "no job has these any more"
     args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no")
     settings = checkpoints.run_settings(args, LossArguments(), data={"data/x.txt": "0123456789abcdef"})
-    compared = {"loss", "scale", "cached_batch_size", "balanced_batches", "early_stopping_patience", "learning_rate"}
+    compared = {"loss", "scale", "cached_batch_size", "balanced_batches", "learning_rate"}
     compared |= {"seed", "bf16", "optim", "processes", "mixed_precision", "sharded_by", "data of x.txt"}
     assert compared <= set(settings)
     free = {"logging_steps", "output_dir", "save_steps", "eval_strategy", "dry_run", "gradient_checkpointing"}
@@ -123,16 +96,6 @@ def test_logging_and_places_may_differ(train, tmp_path):
     assert (other / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
     with pytest.raises(InputError, match="already holds a model"):
         train("--resume_from_checkpoint", str(first / "checkpoint-4"), output="other")
-
-
-def test_places_that_are_no_runs(tmp_path):
-    """Fails if a file for a folder, or somebody's folder beside the checkpoints, ends in a stack trace."""
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is a file"):
-        checkpoints.find_in_folder(str(tmp_path / "file"), "auto", overwrite=False)
-    expected = str(whole(tmp_path, 4))
-    (tmp_path / "checkpoint-old").mkdir()
-    assert checkpoints.find_in_folder(str(tmp_path), "auto", overwrite=False) == expected
 
 
 def test_a_torn_checkpoint_is_skipped_with_a_warning(tmp_path, caplog):

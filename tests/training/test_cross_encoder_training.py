@@ -43,15 +43,6 @@ def test_training_ends_with_a_classifier_that_others_load(cross_run, pairs):
     assert test["accuracy"] <= test["oracle_accuracy"]
 
 
-def test_resuming_continues_where_it_stopped(train, similar):
-    """Fails if a resumed cross-encoder ends elsewhere than one that was never interrupted."""
-    flags = (*CROSS_ENCODER, "--loss", "ce", "--num_train_epochs", "2")
-    whole = train(similar, *flags, output="whole")
-    resumed = train(similar, *flags, "--resume_from_checkpoint", str(whole / "checkpoint-4"), output="resumed")
-    end = "checkpoint-8/model.safetensors"
-    assert (whole / end).read_bytes() == (resumed / end).read_bytes()
-
-
 @pytest.mark.parametrize("loss, logits", [("ce3", 3), ("cosent", 1)])
 def test_nli_is_scored_in_its_order(train, nli, loss, logits):
     """Fails if a three-class model has no score, or one that does not rise from contradiction to entailment."""

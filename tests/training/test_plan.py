@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from cosent import distill
 from cosent.data.corpus import leaks, load_corpus
 from cosent.errors import InputError
 from cosent.run import read_record
@@ -88,10 +89,13 @@ def test_errors_are_those_of_the_run(train, corpus, tmp_path):
     assert everything(tmp_path) == before
 
 
-def test_a_student_is_planned_without_its_teacher_reading(corpus, tiny_model, tiny_student, tmp_path, capsys):
+def test_a_student_is_planned_without_its_teacher_reading(
+    corpus, tiny_model, tiny_student, tmp_path, capsys, monkeypatch
+):
     """Fails if planning to distil takes the hours in which a teacher embeds the text."""
+    monkeypatch.setattr(distill, "DEFAULT_CACHE", tmp_path / "cache")
     flags = ("--model_name_or_path", str(tiny_student), "--corpus", str(corpus), "--output_dir", str(tmp_path / "run"))
-    flags += ("--teacher", str(tiny_model), "--teacher_cache", str(tmp_path / "cache"), "--use_cpu", "true", *DRY)
+    flags += ("--teacher", str(tiny_model), "--use_cpu", "true", *DRY)
     run_here("distill", *flags)
     assert plan_of(capsys)["read"][0].startswith("65 pairs")
     assert not (tmp_path / "cache").exists() and not (tmp_path / "run").exists()

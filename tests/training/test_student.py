@@ -7,18 +7,20 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.encoders import resolve
 from cosent.evaluation.similarity import character_overlap
-from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.decoding import Sampling, unilm_mask
+from cosent.models.decoding import unilm_mask
 from cosent.models.student import Student
-from cosent.training.student import Corruption, StudentCollator, StudentDataset, perplexity, sample_report
+from cosent.training.arguments import PairTrainingArguments
+from cosent.training.student import Corruption, StudentCollator, StudentDataset, StudentTrainer, held_out_synonyms
+from cosent.training.trainer import pair_metrics
 
 
 def test_the_example_of_the_docstring():
     """Fails if a direction is lost, a target keeps its [CLS], or segments do not fit the tokens."""
-    batch = StudentCollator(0)([([2, 7, 3], [2, 8, 9, 3], True, None)])
+    batch = StudentCollator(0)([([2, 7, 3], [2, 8, 9, 3], 1.0, True, None)])
     assert batch["input_ids"].tolist() == [[2, 7, 3, 8, 9, 3], [2, 8, 9, 3, 7, 3]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]]
     assert batch["attention_mask"].tolist() == [[1] * 6, [1] * 6] and "teacher" not in batch
@@ -27,8 +29,8 @@ def test_the_example_of_the_docstring():
 def test_pairs_that_are_no_synonyms_have_no_target():
     """Fails if a model learns to write the opposite, or teacher rows end up beside other sentences."""
     pairs = [
-        (np.array([2, 7, 3]), np.array([2, 8, 3]), False, np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)),
-        (np.array([2, 5, 3]), np.array([2, 6, 3]), True, np.array([[5.0, 6.0], [7.0, 8.0]], np.float32)),
+        (np.array([2, 7, 3]), np.array([2, 8, 3]), 0.0, False, np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)),
+        (np.array([2, 5, 3]), np.array([2, 6, 3]), 1.0, True, np.array([[5.0, 6.0], [7.0, 8.0]], np.float32)),
     ]
     batch = StudentCollator(0)(pairs)
     assert batch["input_ids"].tolist() == [[2, 7, 3, 0, 0], [2, 8, 3, 0, 0], [2, 5, 3, 6, 3], [2, 6, 3, 5, 3]]
@@ -39,18 +41,10 @@ def test_pairs_that_are_no_synonyms_have_no_target():
 
 def test_without_generation_and_with_scores():
     """Fails if a retrieval model gets targets, or a cross-encoder's score is given to sentences instead of pairs."""
-    pairs = [([2, 7, 3], [2, 8, 9, 3], True, np.float32(0.5)), ([2, 3], [2, 3], False, np.float32(-1))]
+    pairs = [([2, 7, 3], [2, 8, 9, 3], 1.0, True, np.float32(0.5)), ([2, 3], [2, 3], 0.0, False, np.float32(-1))]
     batch = StudentCollator(0, generation=False)(pairs)
     assert batch["input_ids"].tolist() == [[[2, 7, 3, 0], [2, 8, 9, 3]], [[2, 3, 0, 0], [2, 3, 0, 0]]]
-    assert set(batch) == {"input_ids", "attention_mask", "teacher"} and batch["teacher"].tolist() == [0.5, -1]
-
-
-def test_a_teacher_is_looked_up_by_row():
-    """Fails if a pair gets the vectors of another."""
-    vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
-    rows = np.array([[0, 2], [2, 1]])
-    data = StudentDataset([([2], [3], 1.0), ([4], [5], 0.0)], (vectors, rows))
-    assert data[1][2] is False and data[1][3].tolist() == [[4, 5], [2, 3]] and len(data) == 2
+    assert set(batch) == {"input_ids", "attention_mask", "labels", "teacher"} and batch["teacher"].tolist() == [0.5, -1]
 
 
 @pytest.fixture(scope="module")
@@ -85,28 +79,6 @@ def test_pieces_of_a_word_go_together():
     assert seen == {(False, a, a, a, b, False) for a in (False, True) for b in (False, True)}
 
 
-def test_resuming_meets_the_same_noise(tokenizer):
-    """Fails if the noise does not follow torch's generator, whose state checkpoints keep."""
-    collate = StudentCollator(0, Corruption.from_tokenizer(tokenizer))
-    pairs = [(np.arange(1000, 1050), np.arange(1100, 1150), True, None)] * 4
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    first, second = collate(pairs)["input_ids"], collate(pairs)["input_ids"]
-    torch.set_rng_state(state)
-    assert torch.equal(collate(pairs)["input_ids"], first) and not torch.equal(first, second)
-
-
-@pytest.mark.parametrize("kind, highest, expected", [("binary", 1.0, 0.8), ("graded", 5.0, 4.0), ("nli", 2.0, 1.6)])
-def test_what_counts_as_synonymous(kind, highest, expected):
-    """Fails if neutral or half-similar pairs are written from one another."""
-    assert Manifest("any", kind, 0.0, highest, {}, {}).similar_from == pytest.approx(expected)
-
-
-@pytest.fixture
-def student(tiny_student) -> Student:
-    return Student.from_pretrained(str(tiny_student))
-
-
 def test_overlap_by_hand():
     """Fails if the overlap with the source counts something else than characters and character pairs."""
     assert character_overlap("我好", "我好") == 1 and character_overlap("我", "你") == 0
@@ -114,12 +86,32 @@ def test_overlap_by_hand():
     assert character_overlap("", "") == 0
 
 
-def test_perplexity_against_a_naive_loop(student):
-    """Fails if tokens are weighted by sentence, a direction is missing, or dropout is on."""
-    pairs = [("怎么还款", "如何才能还款"), ("好", "今天的天气很好")]
+def test_a_teacher_is_looked_up_by_row(tokenizer, pairs, make_corpus):
+    """Fails if a pair gets the vectors of another."""
+    rows = load_corpus(str(make_corpus({"train": pairs[:2]}))).split("train")
+    data = StudentDataset(rows, tokenizer, 32)
+    data.synonyms = np.array([True, False])
+    assert data[0][4] is None
+    data.targets = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([[0, 2], [2, 1]])
+    assert data[1][3] is False and data[1][4].tolist() == [[4, 5], [2, 3]] and len(data) == 2
+
+
+def test_held_out_synonyms():
+    """Fails if pairs below the boundary are to be written, or the perplexity takes longer than the training."""
+    assert held_out_synonyms(np.array([0.0, 4.0, 5.0, 3.9]), 4.0).tolist() == [False, True, True, False]
+    assert held_out_synonyms(np.ones(2000), 1.0).sum() == 500
+    for kind, highest, least in (("binary", 1.0, 0.8), ("graded", 5.0, 4.0), ("nli", 2.0, 1.6)):
+        assert Manifest("any", kind, 0.0, highest, {}, {}).similar_from == pytest.approx(least)
+
+
+def test_evaluation_against_a_naive_loop(tiny_student, make_corpus, tmp_path):
+    """Fails if tokens are weighted by sentence, a direction is missing, dropout or noise are on, or scores change."""
+    rows = [("怎么还款", "如何才能还款", 1.0), ("好", "今天的天气很好", 1.0), ("今天", "明天", 0.0)]
+    student = Student.from_pretrained(str(tiny_student), dropout=0.5)
+    expected = student.similarity(*(list(side) for side in list(zip(*rows, strict=True))[:2]))
     losses, tokens = 0.0, 0
     student.eval()
-    for source, target in [*pairs, *((b, a) for a, b in pairs)]:
+    for source, target in [pair for a, b, label in rows if label for pair in ((a, b), (b, a))]:
         encoded = student.tokenizer(source, target, return_tensors="pt")
         types = encoded["token_type_ids"]
         mask = unilm_mask(encoded["attention_mask"], types)
@@ -130,21 +122,17 @@ def test_perplexity_against_a_naive_loop(student):
             if types[0, place]:
                 losses -= float(logits[place - 1, encoded["input_ids"][0, place]])
                 tokens += 1
-    student.train()
-    measured = perplexity(student, [a for a, _ in pairs], [b for _, b in pairs])
+    data = StudentDataset(load_corpus(str(make_corpus({"test": rows}))).split("test"), student.tokenizer, 32)
+    data.synonyms = data.labels > 0
+    noise = Corruption.from_tokenizer(student.tokenizer, share=1.0)
+    trainer = StudentTrainer(
+        model=student,
+        args=PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no"),
+        similarity_loss=None,
+        data_collator=StudentCollator(student.tokenizer.pad_token_id, corruption=noise),
+    )
+    predicted = trainer.predict(data)
+    measured = pair_metrics(predicted.predictions, predicted.label_ids)["perplexity"]
     assert math.log(measured) == pytest.approx(losses / tokens, rel=1e-5)
-    assert student.training
-
-
-def test_the_report_of_a_student_that_only_copies(student, tiny_model, monkeypatch):
-    """Fails if repeated samples, copies of the source or unfinished ones count as written."""
-    copied = student.tokenizer("今天", add_special_tokens=False)["input_ids"]
-    other = student.tokenizer("今天好", add_special_tokens=False)["input_ids"]
-    written = [[copied, other, other], [other]]
-    monkeypatch.setattr("cosent.training.student.write_targets", lambda *_: written)
-    judge = SentenceEncoder.from_pretrained(str(tiny_model))
-    report = sample_report(student, judge, ["今天", "今天好"], Sampling(num_samples=4))
-    assert report["ended"] == 4 / 8 and report["distinct"] == 1 / 8 and report["wordless"] == 1 / 2
-    assert report["overlap"] == pytest.approx(2 * 3 / (3 + 5))
-    assert report["judged"] == pytest.approx(judge.similarity("今天", "今天好"), abs=1e-6)
-    assert report["similar"] == float(student.similarity("今天", "今天好") >= 0.8)
+    np.testing.assert_allclose(predicted.predictions["scores"], expected, atol=1e-6)
+    assert trainer.data_collator.corruption is noise, "training would be without noise"

@@ -122,9 +122,10 @@ def kind_of(folder: Path, record: RunRecord) -> str:
         return "ensemble"
     if record.pretraining is not None:
         return "encoder"
-    if (config(folder).get("architectures") or [""])[0].endswith("ForSequenceClassification"):
+    architecture = (config(folder).get("architectures") or [""])[0]
+    if architecture.endswith("ForSequenceClassification"):
         return "cross-encoder"
-    return "student" if record.written_after is not None else "bi-encoder"
+    return "student" if architecture == "RoFormerForMaskedLM" else "bi-encoder"
 
 
 def start_of(recipe: dict) -> str:

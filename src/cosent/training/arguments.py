@@ -1,4 +1,4 @@
-"""Argument dataclasses of `cosent.train`, filled from recipes and flags; the only documentation of each parameter."""
+"""Argument dataclasses of the training jobs, filled from recipes and flags, with the help of each parameter."""
 
 import logging
 import os
@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 
 from transformers import TrainingArguments
 
-from cosent.cli import HIDDEN, option, refuse_below_1, refuse_negative
+from cosent.cli import option, refuse_below_1, refuse_negative
 from cosent.compute.onednn import has_bfloat16
 from cosent.data.groups import WITHIN
-from cosent.data.retrieval import RetrievalArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.losses import LOSSES, TOWERS
@@ -26,19 +25,27 @@ SMALL_LORA_RATE, BASE_LORA_RATE = 2e-3, 2e-4
 
 
 @dataclass
-class ModelArguments:
-    """The model to start from, and its adapter."""
+class EncoderArguments:
+    """The encoder to start from."""
 
     model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
-    tower: str = option("bi_encoder", "One encoder for each sentence, or a classifier that reads both.", TOWERS)
-    pooling: str | None = option(None, f"bi_encoder: {', '.join(CHOICES)}; default: that of the model, else mean.")
-    segment_ids: str = option(
-        "tokenizer", "cross_encoder: those of the tokenizer, or 0 for both sentences.", ("tokenizer", "zero")
+    pooling: str | None = option(
+        None, f"{', '.join(CHOICES)}; default: the model's, else mean (students: linear_cls)."
     )
     max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: that of the corpus.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")
-    attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: that of transformers.")
     packing: bool = option(True, "Pack several sentences into a row; false pads each to the longest of its batch.")
+
+
+@dataclass
+class ModelArguments(EncoderArguments):
+    """The model type, and its adapter."""
+
+    tower: str = option("bi_encoder", "One encoder for each sentence, or a classifier that reads both.", TOWERS)
+    segment_ids: str = option(
+        "tokenizer", "cross_encoder: those of the tokenizer, or 0 for both sentences.", ("tokenizer", "zero")
+    )
+    attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: that of transformers.")
     use_peft: bool = option(False, "Train a LoRA adapter and new heads instead of all weights.")
     lora_r: int = option(8, "Rank of the adapter.")
     lora_alpha: float = option(16.0, "The adapter's output is scaled by lora_alpha / lora_r.")
@@ -50,20 +57,28 @@ class ModelArguments:
 
 
 @dataclass
-class DataArguments:
+class CorpusArguments:
     """Prepared corpora to train and evaluate on."""
 
-    corpus: list[str] | None = option(
-        None, "Prepared corpora to train on: names under --data_dir or folders, never raw files. Needed without --text."
+    corpus: list[str] | None = option(None, "Prepared corpora to train on: names under --data_dir, or folders.")
+    eval_corpora: list[str] | None = option(
+        None, "Corpora for selection (by their mean) and test, and test of those trained on; default: the latter alone."
     )
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    text: list[str] | None = option(
+        None,
+        "Files of sentences without labels, a line each (.txt, .jsonl, also .gz), for SimCSE (--loss infonce, simcse, "
+        "cosent_infonce, cosent_in_batch) or for a teacher.",
+    )
+
+
+@dataclass
+class DataArguments(CorpusArguments):
+    """Which pairs of the corpora, and how many."""
+
     corpus_weights: list[float] | None = option(
         None, "Several corpora: their shares of the batches, e.g. 2 1, then that of --text; default: equal."
     )
-    eval_corpora: list[str] | None = option(
-        None,
-        "Corpora for selection (mean validation Spearman), tested with those trained on; default: the latter.",
-    )
-    data_dir: str = option("data", "Folder of the prepared corpora.")
     limit_train: int | None = option(
         None, "Train on a random subset of this many pairs, and select on no more than that of validation."
     )
@@ -71,11 +86,6 @@ class DataArguments:
     limit_seed: int | None = option(None, "Seed of these subsets, to fix them; default: --seed.")
     skip_test: bool = option(False, "Leave the test splits alone, as while settings are being chosen.")
     random_negatives: bool = option(False, "Draw the second sentence of every negative pair anew (binary corpora).")
-    text: list[str] | None = option(
-        None,
-        "infonce, simcse, cosent_infonce, cosent_in_batch: files of sentences without labels, a line each (.txt, "
-        ".jsonl, also .gz). They fill batches of their own, each sentence twice with two dropouts (SimCSE).",
-    )
 
 
 @dataclass
@@ -150,17 +160,54 @@ class LossArguments:
 
 
 @dataclass
-class PairTrainingArguments(TrainingArguments):
-    """`TrainingArguments` with the defaults of this project and flags of its own.
+class MeasuringArguments:
+    """What is measured next to Spearman."""
 
-    Changed defaults: `eval_strategy` and `save_strategy` epoch, `load_best_model_at_end` true by `spearman`,
-    `learning_rate` by the encoder, `save_total_limit` 2, `logging_steps` 50, `per_device_eval_batch_size` 128,
-    `report_to` none, `logging_nan_inf_filter` false (a diverged run stops), `data_seed` as `seed`,
-    `restore_callback_states_from_checkpoint` true, `ddp_find_unused_parameters` and `ddp_broadcast_buffers` false,
-    `remove_unused_columns` false and `label_names` [labels] (pairs are not a model's own columns).
-    """
+    retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
+
+
+@dataclass
+class RunArguments(TrainingArguments):
+    """`TrainingArguments` with the defaults of this project, for every training job."""
 
     output_dir: str | None = option(None, "Folder for the final model, run.json and the checkpoints.")
+    save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
+    logging_steps: float = option(50, "Steps between two lines of the log.")
+    overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
+
+    def __post_init__(self):
+        if not self.output_dir:
+            raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
+        refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+        refuse_negative(self, *["learning_rate"] * (self.learning_rate is not None), "weight_decay")
+        for flag in ("fsdp", "deepspeed"):  # before Trainer looks for a library that may not be installed
+            if getattr(self, flag):
+                raise InputError(f"--{flag} is not supported. Use --launch fsdp or deepspeed_zero2 instead.")
+        super().__post_init__()
+        if self.n_gpu > 1:
+            # Trainer would use `nn.DataParallel`, which multiplies the batch by their number.
+            logger.warning(
+                "This process sees %d GPUs and trains on the first. To train on all: --launch ddp.", self.n_gpu
+            )
+            self._n_gpu = 1
+        if self.mixed_precision == "bf16" and self.device.type == "cpu" and not has_bfloat16():
+            logger.warning(
+                "This CPU has no bfloat16 instructions (AVX512_BF16 or AMX): with --bf16 a step takes 3 to 14 times as "
+                "long as without. Use --bf16 false%s.",
+                ", or accelerate launch --mixed_precision no" if "ACCELERATE_MIXED_PRECISION" in os.environ else "",
+            )
+        # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
+        self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
+
+
+@dataclass
+class PairTrainingArguments(RunArguments):
+    """Training of pairs: `RunArguments` with evaluation and large batches.
+
+    Other defaults than those of `TrainingArguments` without a flag here: `data_seed` as `seed`,
+    `ddp_find_unused_parameters` and `ddp_broadcast_buffers` false, as all weights get gradients and no buffer changes.
+    """
+
     eval_strategy: str = option("epoch", "When to compute the validation metrics: no, steps or epoch.")
     save_strategy: str = option("epoch", "When to write a checkpoint: no, steps, epoch or best.")
     load_best_model_at_end: bool = option(True, "Keep the checkpoint that was best on validation.")
@@ -174,17 +221,7 @@ class PairTrainingArguments(TrainingArguments):
         f"Highest learning rate; default: {SMALL_RATE:g} for encoders up to {SMALL} wide, else {BASE_RATE:g}; with "
         f"--use_peft {SMALL_LORA_RATE:g} and {BASE_LORA_RATE:g}.",
     )
-    save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
-    logging_steps: float = option(50, "Steps between two lines of the log.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
-    logging_nan_inf_filter: bool = option(False, HIDDEN)  # a loss that is not finite stops the run
-    report_to: str = option("none", "Where else to log: tensorboard, for curves.")
-    remove_unused_columns: bool = option(False, HIDDEN)  # pairs are not a model's own columns
-    label_names: list[str] = option(["labels"], HIDDEN)
-    data_seed: int | None = option(None, "Seed of the order of the pairs; default: --seed.")
-    restore_callback_states_from_checkpoint: bool = option(True, HIDDEN)  # early stopping continues counting
-    ddp_find_unused_parameters: bool | None = option(False, "Look for weights without a gradient at every step.")
-    ddp_broadcast_buffers: bool | None = option(False, HIDDEN)  # no buffer changes in training
     cached_batch_size: int | None = option(
         None,
         "Pairs of one loss over all devices, in parts of per_device_train_batch_size: the gradient of the large batch "
@@ -202,35 +239,34 @@ class PairTrainingArguments(TrainingArguments):
         "Action when the scores collapse on validation; default: warn for a cross_encoder, else off.",
         ("off", "warn", "stop"),
     )
-    early_stopping_patience: int | None = option(None, "Stop after this many evaluations without a better one.")
-    overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
     dry_run: bool = option(False, "Say what the run would do, without training or saving anything.")
 
     def __post_init__(self):
-        refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
-        refuse_negative(self, *["learning_rate"] * (self.learning_rate is not None), "weight_decay")
         if self.num_train_epochs <= 0 and self.max_steps <= 0:
             raise InputError(f"--num_train_epochs must be greater than 0, got {self.num_train_epochs:g}.")
-        self.check_part_size()
-        for flag in ("bf16_full_eval", "fp16_full_eval"):
+        size = self.cached_part_size
+        if size not in (None, "auto") and not (str(size).isdecimal() and int(size) >= 1):
+            raise InputError(f"--cached_part_size must be auto or a number of pairs from 1, got {size!r}.")
+        if size == "auto" and self.gradient_accumulation_steps > 1:
+            raise InputError(
+                f"--cached_part_size auto does not go with --gradient_accumulation_steps "
+                f"{self.gradient_accumulation_steps}. Raise --cached_batch_size instead."
+            )
+        for flag in ("bf16_full_eval", "fp16_full_eval", "label_smoothing_factor"):
             if getattr(self, flag):
-                raise InputError(f"--{flag} would convert the trained weights to half precision. Leave it out.")
-        refuse_sharding_flags(self)
+                raise InputError(f"--{flag} is not supported: weights and losses stay as they are. Leave it out.")
         if self.train_sampling_strategy == "group_by_length":
             raise InputError(
-                "--train_sampling_strategy group_by_length would compare only pairs of similar length. Leave it out."
+                "--train_sampling_strategy group_by_length compares only pairs of similar length. Omit it."
             )
-        if not self.output_dir:
-            raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
         if self.eval_strategy == "no":
             self.load_best_model_at_end, self.metric_for_best_model = False, None
-        if self.data_seed is None:
-            self.data_seed = self.seed
+        self.data_seed = self.seed if self.data_seed is None else self.data_seed
+        self.logging_nan_inf_filter = False  # a loss that is not finite stops the run
+        self.remove_unused_columns, self.label_names = False, ["labels"]  # pairs are not a model's own columns
+        self.ddp_find_unused_parameters = bool(self.ddp_find_unused_parameters)
+        self.ddp_broadcast_buffers = bool(self.ddp_broadcast_buffers)
         super().__post_init__()
-        use_one_gpu(self)
-        warn_of_slow_bfloat16(self)
-        # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
-        self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
 
     def choose_learning_rate(self, width: int, lora: bool = False) -> None:
         """Sets the learning rate of the recipes for encoders of this width, if none was given."""
@@ -240,58 +276,13 @@ class PairTrainingArguments(TrainingArguments):
             adapted = " with LoRA" if lora else ""
             logger.info("--learning_rate %g: the default for an encoder %d wide%s", self.learning_rate, width, adapted)
 
-    def check_part_size(self) -> None:
-        size = self.cached_part_size
-        if size not in (None, "auto") and not (str(size).isdecimal() and int(size) >= 1):
-            raise InputError(f"--cached_part_size must be auto or a number of pairs from 1, got {size!r}.")
-        if size == "auto" and self.gradient_accumulation_steps > 1:
-            raise InputError(
-                f"--cached_part_size auto does not go with --gradient_accumulation_steps "
-                f"{self.gradient_accumulation_steps}. Leave the accumulation out, and raise --cached_batch_size: it "
-                "takes no more memory, and compares all of its pairs."
-            )
-
-
-def refuse_sharding_flags(args: TrainingArguments) -> None:
-    """Refuses Trainer's own flags for sharding, before it looks for a library that may not be installed."""
-    for flag in ("fsdp", "deepspeed"):
-        if getattr(args, flag):
-            raise InputError(
-                f"--{flag} is not supported. Leave it out, and launch with accelerate launch --config_file "
-                "recipes/accelerate/fsdp.yaml or deepspeed_zero2.yaml."
-            )
-
-
-def use_one_gpu(args: TrainingArguments) -> None:
-    """Keeps Trainer from using `nn.DataParallel` if one process sees several GPUs.
-
-    It would silently multiply the batch by their number, and cached batches replay only the dropout of one GPU.
-    """
-    if args.n_gpu > 1:
-        logger.warning(
-            "This process sees %d GPUs and trains on the first. To train on all of them: accelerate launch "
-            "--config_file recipes/accelerate/ddp.yaml -m cosent.train ...",
-            args.n_gpu,
-        )
-        args._n_gpu = 1
-
-
-def warn_of_slow_bfloat16(args: TrainingArguments) -> None:
-    """Says what bfloat16 costs on a CPU that has no instructions for it."""
-    if args.mixed_precision == "bf16" and args.device.type == "cpu" and not has_bfloat16():
-        logger.warning(
-            "This CPU has no bfloat16 instructions (AVX512_BF16 or AMX): with --bf16 a step takes 3 to 14 times as "
-            "long as without. Use --bf16 false%s.",
-            ", or accelerate launch --mixed_precision no" if "ACCELERATE_MIXED_PRECISION" in os.environ else "",
-        )
-
 
 # Arguments of `cosent.train`.
 TRAIN_ARGUMENTS = (
     ModelArguments,
     PromptArguments,
     DataArguments,
-    RetrievalArguments,
+    MeasuringArguments,
     LossArguments,
     PairTrainingArguments,
 )

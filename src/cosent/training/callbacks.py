@@ -1,11 +1,11 @@
-"""Trainer callbacks: batches that taught nothing, early stopping, log lines and progress."""
+"""Trainer callbacks: batches that taught nothing, log lines and progress."""
 
 import logging
 import sys
 
 import torch
 from tqdm.auto import tqdm
-from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 logger = logging.getLogger(__name__)
 
@@ -17,17 +17,13 @@ PRINTED |= {"mlm", "neighbour", "compare", "tokens", "minutes"}
 class DeadBatchReport(TrainerCallback):
     """Counts the batches of an epoch whose loss and gradient are exactly 0, since they hold nothing to compare."""
 
-    def __init__(self):
-        self.reset()
-
-    def reset(self) -> None:
-        self.batches = 0
-        self.alive = torch.zeros((), dtype=torch.long)
+    batches = 0
+    alive: torch.Tensor | int = 0
 
     def add(self, has_order: torch.Tensor) -> None:
         """Counts one batch; `has_order` is a bool tensor of shape `()`. Kept on its device: no synchronisation."""
         self.batches += 1
-        self.alive = self.alive.to(has_order.device) + has_order.long()
+        self.alive = self.alive + has_order.long()
 
     def on_epoch_end(self, args, state, control, **kwargs):
         dead = self.batches - int(self.alive)
@@ -40,15 +36,7 @@ class DeadBatchReport(TrainerCallback):
                 dead,
                 self.batches,
             )
-        self.reset()
-
-
-class EarlyStopping(EarlyStoppingCallback):
-    """Early stopping by the mean of several corpora, not by each of them."""
-
-    def on_evaluate(self, args, state, control, metrics, **kwargs):
-        if f"eval_{args.metric_for_best_model}" in metrics:
-            super().on_evaluate(args, state, control, metrics, **kwargs)
+        self.batches, self.alive = 0, 0
 
 
 class LogLines(TrainerCallback):
@@ -62,17 +50,7 @@ class LogLines(TrainerCallback):
 
 
 class QuietProgress(ProgressCallback):
-    """Progress bars with a description, without printed dictionaries."""
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        super().on_train_begin(args, state, control, **kwargs)
-        if self.training_bar is not None:
-            self.training_bar.set_description_str("Training", refresh=False)
-
-    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
-        super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
-        if self.prediction_bar is not None:
-            self.prediction_bar.set_description_str("Evaluation", refresh=False)
+    """Progress bars without printed dictionaries."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         pass

@@ -31,19 +31,7 @@ TRAINER_SETTINGS = {
     *("fp16", "tf32", "seed", "data_seed", "dataloader_drop_last", "train_sampling_strategy"),
     *("metric_for_best_model", "greater_is_better", "ignore_data_skip", "full_determinism"),
 }
-# Our own arguments that do not.
-MAY_DIFFER = {
-    "overwrite_output_dir",
-    "dry_run",
-    "data_dir",
-    "teacher_cache",
-    "judge",
-    "generation_sources",
-    "save_dtype",
-}
-# Settings that name corpora, whose content is compared by its hashes, and models or files: `./m/` is the same as `m`.
-CORPORA = {"corpus", "eval_corpora", "exclude"}
-PLACES = {"model_name_or_path", "init", "teacher", "text"}
+MAY_DIFFER = {"overwrite_output_dir", "dry_run", "data_dir"}  # our own arguments that do not
 
 
 def has_finished(args: TrainingArguments) -> bool:
@@ -61,9 +49,8 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     Modifies nothing. Files of a run that was killed before its first complete checkpoint are replaced by `auto`, in
     `claim_output_folder`, and kept otherwise.
     """
-    return decided_by_main(
-        lambda: find_in_folder(args.output_dir, args.resume_from_checkpoint, args.overwrite_output_dir)
-    )
+    named = args.output_dir, args.resume_from_checkpoint, args.overwrite_output_dir
+    return decided_by_main(lambda: find_in_folder(*named))
 
 
 def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str | None:
@@ -78,17 +65,16 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
     folder = Path(output_dir)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder} is a file. Name a folder.")
+    checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdecimal()]
     if wanted == "auto":
-        checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdecimal()]
-        checkpoints.sort(key=lambda path: int(path.name.rsplit("-", 1)[1]))
-        while checkpoints and not is_whole(checkpoints[-1]):
-            logger.warning("%s is not complete (the run was stopped while writing) and is skipped.", checkpoints.pop())
-        if checkpoints:
-            logger.info("resuming from %s", checkpoints[-1])
-            return str(checkpoints[-1])
-        overwrite = overwrite or (folder / UNFINISHED).exists()
-    checkpoints = list(folder.glob("checkpoint-*"))
-    models = [folder / name for name in (RECORD_NAME, "config.json", "adapter_config.json") if (folder / name).exists()]
+        for newest in sorted(checkpoints, key=lambda path: -int(path.name.rsplit("-", 1)[1])):
+            if is_whole(newest):
+                logger.info("resuming from %s", newest)
+                return str(newest)
+            logger.warning("%s is not complete (the run was stopped while writing) and is skipped.", newest)
+        if (folder / UNFINISHED).exists():
+            return None
+    models = [name for name in (RECORD_NAME, "config.json", "adapter_config.json") if (folder / name).exists()]
     if not overwrite and (models or checkpoints):
         raise InputError(
             f"{folder} already holds {'a model' if models else 'checkpoints'}, which this run would replace. Name "
@@ -102,7 +88,7 @@ def is_of(checkpoint: str, output_dir: str) -> bool:
     return Path(checkpoint).resolve().parent == Path(output_dir).resolve()
 
 
-def run_settings(args: TrainingArguments, *others, data: dict[str, str] | None = None) -> dict:
+def run_settings(args: TrainingArguments, *others, data: dict[str, str]) -> dict:
     """Every setting that affects training: `TRAINER_SETTINGS`, our own arguments, the launcher's, and the data.
 
     Args:
@@ -111,9 +97,8 @@ def run_settings(args: TrainingArguments, *others, data: dict[str, str] | None =
     """
     inherited = {field.name for field in fields(TrainingArguments)} - TRAINER_SETTINGS
     settings = {name: value for name, value in args.to_dict().items() if name not in inherited}
-    settings |= {"processes": args.world_size}
-    settings |= {f"data of {Path(name).name}": sha256[:12] for name, sha256 in (data or {}).items()}
-    settings |= {"mixed_precision": args.mixed_precision, "sharded_by": launched_with()}
+    settings |= {f"data of {Path(name).name}": sha256[:12] for name, sha256 in data.items()}
+    settings |= {"processes": args.world_size, "mixed_precision": args.mixed_precision, "sharded_by": launched_with()}
     for arguments in others:
         settings |= asdict(arguments)
     return {name: value for name, value in sorted(settings.items()) if name not in MAY_DIFFER}
@@ -128,38 +113,34 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
     """
 
     def prepare() -> None:
+        folder = Path(output_dir)
         if checkpoint is not None:
             check_settings(Path(checkpoint), settings)
-        if checkpoint is None or not is_of(checkpoint, output_dir):
-            start_in(Path(output_dir), settings)
+            if is_of(checkpoint, output_dir):
+                return
+        for name in (RECORD_NAME, SCORES_NAME, QUERIES_NAME):
+            (folder / name).unlink(missing_ok=True)
+        for outdated in (*folder.glob(ADAPTER), *folder.glob("checkpoint-*")):
+            shutil.rmtree(outdated)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / UNFINISHED, json.dumps(settings, ensure_ascii=False, indent=1))
 
     decided_by_main(prepare)
 
 
 def check_settings(checkpoint: Path, settings: dict) -> None:
+    """Refuses to resume a run with settings other than those that it was started with."""
     file = checkpoint / SETTINGS
     if not file.is_file():
-        raise InputError(
-            f"{checkpoint} has no {SETTINGS}, so it cannot be resumed. Start again with --overwrite_output_dir."
-        )
-    started = json.loads(file.read_text(encoding="utf-8"))
-    differing = [f"{name} {started[name]}, not {value}" for name, value in settings.items()
-                 if name in started and comparable(name, value) != comparable(name, started[name])]  # fmt: skip
+        raise InputError(f"{checkpoint} has no {SETTINGS} and cannot be resumed. Start with --overwrite_output_dir.")
+    started, settings = json.loads(file.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
+    differing = [f"{name} {started[name]}, not {settings[name]}" for name in settings
+                 if name in started and settings[name] != started[name]]  # fmt: skip
     if differing:
         raise InputError(
             f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. Repeat the command that "
             "it was started with, or start a new run in another --output_dir."
         )
-
-
-def comparable(name: str, value):
-    """A setting as JSON would give it back, without the spelling of places: `data/lcqmc/` is the corpus `lcqmc`."""
-    value = json.loads(json.dumps(value))
-    if isinstance(value, list):
-        return [comparable(name, item) for item in value]
-    if value is None or name not in CORPORA | PLACES:
-        return value
-    return Path(value).name if name in CORPORA else os.path.normpath(value)
 
 
 def best_checkpoint(resumed: str | Path) -> str | None:
@@ -174,15 +155,6 @@ def best_checkpoint(resumed: str | Path) -> str | None:
         f"The best checkpoint so far, {Path(recorded).name}, is neither next to {resumed} nor at {recorded}. Copy it "
         "there, or pass --load_best_model_at_end false to end with the last weights."
     )
-
-
-def start_in(folder: Path, settings: dict) -> None:
-    for name in (RECORD_NAME, SCORES_NAME, QUERIES_NAME):
-        (folder / name).unlink(missing_ok=True)
-    for outdated in (*folder.glob(ADAPTER), *folder.glob("checkpoint-*")):
-        shutil.rmtree(outdated)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / UNFINISHED, json.dumps(settings, ensure_ascii=False, indent=1))
 
 
 def seal(folder: Path) -> None:
@@ -221,9 +193,7 @@ def clear_disk_errors(folder: str | Path) -> Iterator[None]:
     except (OSError, SafetensorError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "inline_container" not in str(error):
             raise  # not from the writer of torch.save
-        place = next(parent for parent in (Path(folder), *Path(folder).parents) if parent.exists())
-        free = shutil.disk_usage(place).free / 2**20
         raise InputError(
-            f"{folder} could not be written ({str(error).splitlines()[0]}); {free:.0f} MiB are free there. Make room, "
-            "then repeat the command with --resume_from_checkpoint auto: complete checkpoints are untouched."
+            f"{folder} could not be written ({str(error).splitlines()[0]}). Make room, and repeat the command with "
+            "--resume_from_checkpoint auto."
         ) from error

@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import datasets
 import numpy as np
 
 from cosent.data.corpus import Corpus
-from cosent.data.pairs import PairDataset, Prefixes
+from cosent.data.pairs import PairDataset, Prefixes, simcse_pairs
 from cosent.data.retrieval import RetrievalArguments, RetrievalTask, retrieval_task
 from cosent.errors import InputError
 from cosent.evaluation.calibration import JOINT, Calibration, calibration_metrics, fit_calibration
-from cosent.evaluation.metrics import SimilarityMetrics, can_rank, find_threshold
+from cosent.evaluation.metrics import can_rank, find_threshold
 from cosent.evaluation.retrieval import METRICS, mean_intervals
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlap_spearman
@@ -32,18 +31,17 @@ from cosent.run import (
     RunRecord,
     Scores,
     Shortfall,
-    Written,
     in_words,
     save_queries,
     save_scores,
 )
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.trainer import PairTrainer
+from cosent.training.load import EvaluationSets, RunCorpora
+from cosent.training.trainer import PairTrainer, pair_metrics
 
 logger = logging.getLogger(__name__)
 
 RESAMPLES = 500  # of the pairs for an interval of Spearman
-EvaluationSets = dict[str, dict[str, PairDataset]]  # by corpus and split
 
 
 @dataclass
@@ -56,7 +54,6 @@ class Evaluation:
         scores: labels and scores of the pairs; of a bi-encoder's test pairs also the distances |u - v|, by which
             kexue.fm 8847 explains why Sentence-BERT's head works.
         queries: digest of a retrieval task, and its metrics by query.
-        written: how a student writes.
     """
 
     metrics: Metrics = field(default_factory=dict)
@@ -65,7 +62,6 @@ class Evaluation:
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     scores: Scores = field(default_factory=dict)
     queries: dict[str, dict[str, tuple[str, dict[str, np.ndarray]]]] = field(default_factory=dict)
-    written: Written | None = None
 
     def decide(self, name: str, scores: np.ndarray, labels: np.ndarray) -> None:
         """Finds threshold and calibration on validation pairs with labels of 0 and 1."""
@@ -81,12 +77,12 @@ class Evaluation:
 
 
 def evaluate_splits(
-    trainer: PairTrainer, sets: EvaluationSets, tower: str, binary: list[str], trained: list[str], final: bool
+    trainer: PairTrainer, sets: EvaluationSets, tower: str, corpora: RunCorpora, final: bool
 ) -> Evaluation:
-    """Evaluates every split; `final`, with intervals, and thresholds and calibrations of the corpora in `binary`.
+    """Evaluates every split; `final`, with intervals, and with thresholds and calibrations for labels of 0 and 1.
 
-    A model of several such corpora also gets a threshold and a calibration named `JOINT`, from the validation pairs of
-    those in `trained` together.
+    A model that was trained on several such corpora also gets a threshold and a calibration named `JOINT`, from their
+    validation pairs together.
 
     Accuracy and F1 of both splits use the threshold that is most accurate on validation. For comparison with projects
     that choose it on test, the test split also has `oracle_threshold` and `oracle_accuracy`, which no deployed model
@@ -94,46 +90,50 @@ def evaluate_splits(
     """
     result = Evaluation()
     for name, splits in sets.items():
-        predicted = {split: trainer.predict(data) for split, data in splits.items()}
-        scored = {split: (output.predictions["scores"], output.label_ids) for split, output in predicted.items()}
-        rankable = [split for split, (_, labels) in scored.items() if final and name in binary and can_rank(labels)]
-        if "validation" in rankable:
+        outputs = {split: trainer.predict(pairs) for split, pairs in splits.items()}
+        scored = {split: (output.predictions["scores"], output.label_ids) for split, output in outputs.items()}
+        binary = corpora.by_name[name].manifest.label_kind == "binary"
+        decided = [split for split, (_, labels) in scored.items() if final and binary and can_rank(labels)]
+        if "validation" in decided:
             result.decide(name, *scored["validation"])
-        metrics = result.metrics.setdefault(name, {})
+        metrics = {
+            split: pair_metrics(output.predictions, output.label_ids, result.thresholds.get(name))
+            for split, output in outputs.items()
+        }
+        intervals: dict[str, dict] = {split: {} for split in outputs}
         for split, (scores, labels) in scored.items():
-            metrics[split] = SimilarityMetrics().compute(
-                predictions=scores, references=labels, threshold=result.thresholds.get(name)
-            )
-            intervals = {}
-            if final and (interval := spearman_interval(scores, labels)):
-                intervals["spearman"] = interval
             result.scores.setdefault(name, {})[split] = {"labels": labels, "scores": scores}
+            if final and can_rank(labels) and can_rank(scores):
+                low, high = np.nanpercentile(resampled_spearman(scores, labels, RESAMPLES), (2.5, 97.5))
+                intervals[split]["spearman"] = float(low), float(high)
             if (retrieval := splits[split].retrieval) is not None:
-                values = predicted[split].predictions["queries"]
+                values = outputs[split].predictions["queries"]
                 result.queries.setdefault(name, {})[split] = (retrieval.task.digest, values)
                 metrics[split] |= {key: float(np.mean(value)) for key, value in values.items()} | retrieval.task.size
-                intervals |= mean_intervals(values) if final else {}
-            if intervals:
-                result.intervals.setdefault(name, {})[split] = intervals
-        if "test" in predicted and "distances" in predicted["test"].predictions:
-            result.scores[name]["test"]["distances"] = predicted["test"].predictions["distances"]
-        if "test" in rankable:
-            oracle = find_threshold(*scored["test"])
-            metrics["test"] |= {"oracle_threshold": oracle[0], "oracle_accuracy": oracle[1]}
+                intervals[split] |= mean_intervals(values) if final else {}
+        if "test" in outputs and "distances" in outputs["test"].predictions:
+            result.scores[name]["test"]["distances"] = outputs["test"].predictions["distances"]
+        if "test" in decided:
+            best = find_threshold(*scored["test"])
+            metrics["test"] |= {"oracle_threshold": best[0], "oracle_accuracy": best[1]}
         if name in result.calibrations and "test" in scored:
             metrics["test"] |= calibration_metrics(result.calibrations[name], *scored["test"], tower)
-    result.decide_jointly(trained)
+        result.metrics[name] = metrics
+        result.intervals |= {name: known} if (known := {s: one for s, one in intervals.items() if one}) else {}
+    result.decide_jointly([corpus.manifest.name for corpus in corpora.training])
     return result
 
 
 def save_evaluations(folder: str, before: Evaluation, after: Evaluation) -> None:
     """Writes the scores of all pairs and the retrieval metrics of all queries, before and after training."""
-    scores: Scores = {}
-    for corpus, splits in before.scores.items():
-        for split, start in splits.items():
-            moments = {"before": start["scores"], "after": after.scores[corpus][split]["scores"]}
-            others = {name: start[name] for name in ("labels", "distances", "groups") if name in start}
-            scores.setdefault(corpus, {})[split] = others | moments
+    scores: Scores = {
+        corpus: {
+            split: {name: values for name, values in start.items() if name != "scores"}
+            | {"before": start["scores"], "after": after.scores[corpus][split]["scores"]}
+            for split, start in splits.items()
+        }
+        for corpus, splits in before.scores.items()
+    }
     queries: Queries = {
         corpus: {
             split: QueryMetrics(task, {"before": values, "after": after.queries[corpus][split][1]})
@@ -144,14 +144,6 @@ def save_evaluations(folder: str, before: Evaluation, after: Evaluation) -> None
     save_scores(Path(folder, SCORES_NAME), scores)
     if queries:
         save_queries(Path(folder, QUERIES_NAME), queries)
-
-
-def spearman_interval(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float] | None:
-    """95% bootstrap interval of Spearman over pairs; None where scores or labels are all equal."""
-    if not (can_rank(labels) and can_rank(scores)):
-        return None
-    low, high = np.nanpercentile(resampled_spearman(scores, labels, RESAMPLES), (2.5, 97.5))
-    return float(low), float(high)
 
 
 def final_table(record: RunRecord, floor: Metrics) -> list[str]:
@@ -168,6 +160,8 @@ def final_table(record: RunRecord, floor: Metrics) -> list[str]:
                 line += (
                     f"   accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {threshold:.4f} (from validation)"
                 )
+            if "perplexity" in values:
+                line += f"   perplexity {before['perplexity']:.2f} -> {values['perplexity']:.2f}"
             lines.append(line)
             intervals = record.intervals.get(name, {}).get(split, {})
             if "recall_at_10" in intervals:
@@ -186,57 +180,26 @@ def final_table(record: RunRecord, floor: Metrics) -> list[str]:
         heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
         retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
     lines += calibrated + retrieval
-    if record.written_before is not None and record.written_after is not None:
-        first, last = record.written_before, record.written_after
-        lines.append(f"{'perplexity':<24}{first.perplexity:8.2f}{last.perplexity:8.2f}")
-        first_samples, last_samples = first.samples or {}, last.samples or {}
-        lines += [
-            f"{f'samples: {name}':<24}{first_samples[name]:8.4f}{last_samples[name]:8.4f}" for name in last_samples
-        ]
     advice = [f"Likeliest remedies: {'; or '.join(record.remedies)}."] if record.remedies else []
     return lines + in_words(record.shortfalls) + advice
 
 
-def validation_sets(
-    sets: EvaluationSets, names: list[str], metric: str | None = "spearman"
+def set_selection(
+    args: PairTrainingArguments, sets: EvaluationSets, corpora: RunCorpora
 ) -> PairDataset | dict[str, PairDataset] | None:
     """Evaluation sets of Trainer: one set, or a dict whose mean metric selects the best epoch.
 
-    Args:
-        names: corpora for selection; those whose validation split cannot select are left out.
-        metric: the metric that selects, see `can_select`.
+    Sets `args` to keep the last epoch if no corpus for selection has a validation split that can select.
     """
-    usable = {name: sets[name]["validation"] for name in names if "validation" in sets[name]}
-    usable = {name: data for name, data in usable.items() if can_select(data.labels, metric)}
-    return next(iter(usable.values()), None) if len(usable) < 2 else usable
-
-
-def can_select(labels: np.ndarray, metric: str | None) -> bool:
-    """Whether a metric can tell epochs apart: retrieval also on similar pairs alone, others need two labels."""
-    return metric in METRICS or can_rank(labels)
-
-
-def check_metric(sets: EvaluationSets, names: list[str], args: PairTrainingArguments) -> None:
-    """Checks that a retrieval metric that is to select the best epoch is measured on one of the corpora in `names`."""
-    splits = [sets[name]["validation"] for name in names if "validation" in sets[name]]
-    if args.metric_for_best_model in METRICS and all(data.retrieval is None for data in splits):
+    metric, names = args.metric_for_best_model, [corpus.manifest.name for corpus in corpora.selecting]
+    splits = {name: sets[name]["validation"] for name in names if "validation" in sets[name]}
+    if metric in METRICS and all(pairs.retrieval is None for pairs in splits.values()):
         raise InputError(
-            f"--metric_for_best_model {args.metric_for_best_model} needs queries, and the validation split of "
-            f"{', '.join(names)} has none: they come from bi-encoders, --retrieval true and similar pairs of different "
-            "sentences. Select by spearman, or name other --eval_corpora."
+            f"--metric_for_best_model {metric} needs queries, and the validation split of {', '.join(names)} has none: "
+            "they come from bi-encoders, --retrieval true and similar pairs. Use spearman, or other --eval_corpora."
         )
-
-
-def corpora_that_rank(corpora: list[Corpus]) -> list[Corpus]:
-    """Corpora whose validation split can rank models, since it has two different labels."""
-    return [c for c in corpora if "validation" in c.splits and can_rank(c.labels("validation"))]
-
-
-def set_selection(args: PairTrainingArguments, corpora: list[Corpus]) -> None:
-    """Sets `args` to keep the last epoch if no validation split can select the best one; warns about idle corpora."""
-    metric = args.metric_for_best_model
-    usable = [c for c in corpora if "validation" in c.splits and can_select(c.labels("validation"), metric)]
-    idle = ", ".join(str(corpus.folder) for corpus in corpora if corpus not in usable)
+    usable = {name: pairs for name, pairs in splits.items() if metric in METRICS or can_rank(pairs.labels)}
+    idle = ", ".join(name for name in names if name not in usable)
     if not usable:
         logger.warning(
             "%s has no validation split with two different labels: the last epoch is kept, best or not. Similar pairs "
@@ -246,6 +209,7 @@ def set_selection(args: PairTrainingArguments, corpora: list[Corpus]) -> None:
         args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
     elif idle and args.eval_strategy != "no":
         logger.warning("%s selects nothing: it has no validation split with two different labels.", idle)
+    return next(iter(usable.values()), None) if len(usable) < 2 else usable
 
 
 CLEAR = 0.1  # a Spearman whose sign is no accident
@@ -298,14 +262,12 @@ def shortfalls(record: RunRecord, floor: Metrics) -> list[Shortfall]:
 
 def inverted(training: list[Corpus], floor: Metrics) -> list[str]:
     """Corpora whose training labels fall where characters are shared, although those of a held-out split rise."""
-    found = []
-    for corpus in training:
-        name = corpus.manifest.name
-        held_out = [split["spearman"] for split in floor.get(name, {}).values()]
-        own = floors([corpus], ("train",)).get(name, {"train": {"spearman": 0.0}})["train"]["spearman"]
-        if own < -CLEAR and any(value > CLEAR for value in held_out):
-            found.append(name)
-    return found
+    return [
+        name
+        for name, splits in floors(training, ("train",)).items()
+        if splits["train"]["spearman"] < -CLEAR
+        and any(held_out["spearman"] > CLEAR for held_out in floor.get(name, {}).values())
+    ]
 
 
 def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
@@ -322,9 +284,8 @@ def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
     best = int(np.nanargmax(curve)) if curve and not np.isnan(curve).all() else None
     taken = max((entry.get("step", 0) for entry in record.history), default=0)
     moved = math.inf if record.proof is None or record.proof.moved is None else record.proof.moved
-    wrong = "the labels of {} train are the other way round"
     reasons = [
-        *((True, "prepare it again, high = similar", wrong.format(name)) for name in upside_down),
+        *((True, "prepare it again, high = similar", f"labels of {name} train are inverted") for name in upside_down),
         (bool(curve) and best is None, lower, "all scores became equal"),
         (moved < LITTLE, higher, f"the model moved only {moved:.2g} from its start"),
         (len(curve) > 1 and best == 0, lower, "the first epoch was the best"),
@@ -335,40 +296,26 @@ def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
     for applies, advice, why in reasons:
         if applies:
             found.setdefault(advice, f"{advice} ({why})")
-    either_way = f"compare --learning_rate {rate / 3:.0e} and {rate * 3:.0e} with {rate:.0e}"
-    return list(found.values())[:2] or [either_way]
+    return list(found.values())[:2] or [f"compare --learning_rate {rate / 3:.0e} and {rate * 3:.0e} with {rate:.0e}"]
 
 
 @dataclass(frozen=True)
 class RetrievalSet:
-    """A retrieval task whose sentences are embedded with the pairs of a split, which are evaluated anyway.
+    """A retrieval task on a split whose pairs are evaluated anyway.
 
     Args:
-        rest: pairs of the sentences that those of the split do not embed, as they are to be searched; None if there are
-            none. If the two prompts differ, these are all sentences of the pool, each as a query and as a document.
-        missing: places in the pool of the sentences of `rest`, int64 of shape `(pairs of rest, 2)`.
-        sides: whether queries and documents are embedded with different prompts.
+        rest: with two different prompts, each sentence of the pool as query and as document; else None, as the pairs of
+            the split embed them all.
     """
 
     task: RetrievalTask
     rest: PairDataset | None
-    missing: np.ndarray
-    sides: bool
 
     @classmethod
     def of(cls, task: RetrievalTask, encoder: TextModel, prefixes: Prefixes) -> "RetrievalSet":
-        everything, sides = np.arange(len(task.pool)), prefixes[0] != prefixes[1]
-        if sides:
-            missing = np.stack([everything, everything], axis=1)
-        else:
-            alone = np.setdiff1d(everything, task.places)
-            missing = np.resize(alone, (-(-len(alone) // 2), 2))  # the first one twice if their number is odd
-        rest = None
-        if len(missing):
-            columns = {f"sentence{side + 1}": [task.pool[row] for row in missing[:, side]] for side in (0, 1)}
-            rows = datasets.Dataset.from_dict(columns | {"label": np.zeros(len(missing), np.float32)})
-            rest = PairDataset(rows, encoder.tokenizer, encoder.max_length, prefixes=prefixes)
-        return cls(task, rest, missing, sides)
+        if prefixes[0] == prefixes[1]:
+            return cls(task, None)
+        return cls(task, PairDataset(simcse_pairs(task.pool), encoder.tokenizer, encoder.max_length, prefixes=prefixes))
 
     def vectors(self, own: np.ndarray, rest: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Vectors of the pool as queries and as documents, each float32 of shape `(pool, hidden)` and of length 1.
@@ -376,27 +323,17 @@ class RetrievalSet:
         Args:
             own, rest: embeddings of the pairs of the split and of `rest`, of shape `(pairs, 2, hidden)`.
         """
-        if self.sides:
-            assert rest is not None
+        if rest is not None:
             return unit(rest[:, 0]), unit(rest[:, 1])
         pool = np.empty((len(self.task.pool), own.shape[-1]), np.float32)
         pool[self.task.places.ravel()] = own.reshape(-1, own.shape[-1])
-        if rest is not None:
-            pool[self.missing.ravel()] = rest.reshape(-1, rest.shape[-1])
         pool = unit(pool)
         return pool, pool
 
 
-def add_retrieval(
-    sets: EvaluationSets,
-    corpora: dict[str, Corpus],
-    args: RetrievalArguments,
-    encoder: TextModel,
-    prefixes: Prefixes,
-) -> None:
+def add_retrieval(sets: EvaluationSets, corpora: RunCorpora, encoder: TextModel, prefixes: Prefixes) -> None:
     """Adds the retrieval task to every split that has one."""
     for name, splits in sets.items():
         for split, pairs in splits.items():
-            task = retrieval_task(corpora[name], split, args)
-            if task is not None:
+            if (task := retrieval_task(corpora.by_name[name], split, RetrievalArguments())) is not None:
                 pairs.retrieval = RetrievalSet.of(task, encoder, prefixes)

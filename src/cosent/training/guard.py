@@ -7,14 +7,12 @@ import logging
 import math
 
 import numpy as np
-import torch
 from torch.utils.data import Subset
 from transformers import TrainerCallback
 
-from cosent.compute.distributed import evaluating
 from cosent.errors import InputError
-from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.evaluation.similarity import spread
+from cosent.models.bi_encoder import BiEncoder
 from cosent.training.trainer import PairTrainer
 
 logger = logging.getLogger(__name__)
@@ -48,7 +46,9 @@ class CollapseGuard(TrainerCallback):
         best, now = max((value for value in curve if not math.isnan(value)), default=math.nan), curve[-1]
         if not (math.isnan(now) or now < best - self.drop):
             return
-        measured = sample_metrics(self.trainer, self.sample)
+        measured = {"spearman": self.trainer.predict(self.sample).metrics["test_spearman"]}
+        if isinstance(self.trainer.model, BiEncoder):
+            measured |= spread(self.trainer.embeddings(self.sample)[:, 0])
         self.trainer.log({f"sample_{name}": value for name, value in measured.items()})
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry] or [math.nan]
         logger.warning(
@@ -58,31 +58,3 @@ class CollapseGuard(TrainerCallback):
             ", ".join(f"{name} {value:.3g}" for name, value in measured.items()))  # fmt: skip
         if self.action == "stop":
             control.should_training_stop = True
-
-
-@torch.no_grad()
-def sample_metrics(trainer: PairTrainer, pairs: Subset) -> dict[str, float]:
-    """Spearman on some pairs and, for a bi-encoder, the spread of their embeddings; every rank computes all of it.
-
-    Returns:
-        `spearman`; `mean_cosine` of sentences of different pairs (1 = one direction), `uniformity` (0 = collapsed) and
-        `effective_rank` (1 = one direction, at most the hidden size).
-    """
-    size = trainer.args.per_device_eval_batch_size
-    outputs, labels = [], []
-    with evaluating(trainer.model):
-        for start in range(0, len(pairs), size):
-            batch = [pairs[row] for row in range(start, min(len(pairs), start + size))]
-            inputs = trainer._prepare_inputs(trainer.data_collator(batch))
-            labels.append(inputs.pop("labels"))
-            with trainer.compute_loss_context_manager():
-                outputs.append(trainer.model(**inputs))
-
-    def joined(name: str) -> np.ndarray:
-        return torch.cat([output[name] for output in outputs]).float().cpu().numpy()
-
-    gold = torch.cat(labels).cpu().numpy()
-    metrics = {"spearman": SimilarityMetrics().compute(predictions=joined("scores"), references=gold)["spearman"]}
-    if "embeddings" in outputs[0]:
-        metrics |= spread(joined("embeddings")[:, 0])
-    return metrics

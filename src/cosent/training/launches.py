@@ -64,11 +64,7 @@ class Run:
 
 
 def values_of(flags: dict, where: str) -> dict[str, Any]:
-    """The values of flags of training, each of the type of its flag.
-
-    Raises:
-        InputError: not a mapping, a flag that training does not have or that is set for every run, or a wrong value.
-    """
+    """The values of flags of training, each of the type of its flag."""
     if not isinstance(flags, dict):
         raise InputError(f"{where} must be a mapping of flags to values ({{}} for none), got {flags!r}.")
     for key, value in flags.items():
@@ -97,7 +93,6 @@ def launch(job: list[str], folder: Path, accelerate_config: str, parallel: int =
     Args:
         job: its module and its flags.
         folder: for its output in `log.txt`.
-        parallel: how many such jobs share the machine.
     """
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
     command += [recipe_file(accelerate_config, "accelerate"), "-m", *job]
@@ -124,14 +119,7 @@ def launch(job: list[str], folder: Path, accelerate_config: str, parallel: int =
 
 
 def result_of(run: Run, output: Path, corpus: str | None = None) -> Result:
-    """What a report needs of a finished run. Its model stays in the output folder; its checkpoints are deleted.
-
-    Args:
-        corpus: name of its corpora in the results, by default theirs.
-
-    Raises:
-        InputError: the run left no record.
-    """
+    """What a report needs of a finished run, under its own or another name of its corpora; deletes its checkpoints."""
     record = read_record(output)
     if record is None:
         raise InputError(f"{output} has no record of the run")
@@ -180,11 +168,7 @@ def prepared_anew(result: Result, run: Run, data_dir: str) -> list[str]:
 
 @contextmanager
 def study_lock(results: Path) -> Iterator[None]:
-    """Locks a folder of results against other processes, which would train in the same folders.
-
-    Raises:
-        InputError: another process runs it.
-    """
+    """Locks a folder of results against other processes, which would train in the same folders."""
     results.mkdir(parents=True, exist_ok=True)
     lock = FileLock(results / ".lock")  # released with the process, however it ends
     try:

@@ -34,13 +34,13 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
 from cosent.models.prompts import PromptArguments
 from cosent.models.teacher import teacher_vectors
-from cosent.training.arguments import DataArguments, ModelArguments
-from cosent.training.evaluation import EvaluationSets
+from cosent.training.arguments import CorpusArguments, DataArguments, ModelArguments
 from cosent.training.objective import Objective, loss_targets
 
 logger = logging.getLogger(__name__)
 
 MANY = 0.5  # of the pairs of sentences
+EvaluationSets = dict[str, dict[str, PairDataset]]  # by corpus and split
 
 
 class Tower(NamedTuple):
@@ -50,46 +50,29 @@ class Tower(NamedTuple):
     collator: type[PairCollator] | type[JoinedPairCollator]
 
 
-TOWERS = {
-    "bi_encoder": Tower(PairDataset, PairCollator),
-    "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator),
-}
+TOWERS = {"bi_encoder": Tower(PairDataset, PairCollator), "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator)}
 
 
 @dataclass(frozen=True)
 class RunCorpora:
-    """The corpora of a run.
-
-    Args:
-        training: corpora to train on.
-        selecting: corpora for selection of the best epoch, which are tested too.
-    """
+    """The corpora of a run."""
 
     training: list[Corpus]
-    selecting: list[Corpus]
+    selecting: list[Corpus]  # for the best epoch; tested too
 
     @property
     def by_name(self) -> dict[str, Corpus]:
         return {corpus.manifest.name: corpus for corpus in [*self.training, *self.selecting]}
 
-    @property
-    def selecting_names(self) -> list[str]:
-        return [corpus.manifest.name for corpus in self.selecting]
-
-    @property
-    def binary(self) -> list[str]:
-        """Names of the corpora with labels of 0 and 1, for which a threshold is defined."""
-        return [name for name, corpus in self.by_name.items() if corpus.manifest.label_kind == "binary"]
-
     def max_length(self, tower: str) -> int:
         """Maximum length in tokens of the corpus with the longest texts."""
         return max(corpus.manifest.max_length[tower] for corpus in self.by_name.values())
 
-    def evaluation_sets(self, tower: str, encoder: TextModel, prefixes: Prefixes) -> EvaluationSets:
+    def evaluation_sets(self, dataset: type[PairDataset], encoder: TextModel, prefixes: Prefixes) -> EvaluationSets:
         """The tokenised validation and test splits of all corpora."""
         return {
             name: {
-                split: tokenised(f"{name} {split}", rows, TOWERS[tower].dataset, encoder, prefixes)
+                split: tokenised(f"{name} {split}", rows, dataset, encoder, prefixes)
                 for split, rows in corpus.splits.items()
                 if split != "train"
             }
@@ -103,36 +86,34 @@ def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
     A validation split is no larger than --limit_train: who has few labels to train on has few to select with.
     """
     check_text(args, loss)
-    training, selecting = load_corpora(args.corpus or [], args.eval_corpora, args.data_dir)
-    check_corpus_weights(args.corpus_weights, len(training) + bool(args.text), loss)
+    corpora = load_corpora(args)
+    check_corpus_weights(args.corpus_weights, len(corpora.training) + bool(args.text), loss)
     seed = seed if args.limit_seed is None else args.limit_seed
-    for corpus in training:
+    for corpus in corpora.training:
         corpus.splits["train"] = random_subset(corpus.splits["train"], args.limit_train, "--limit_train", seed)
-    for corpus in (*training, *selecting):
-        limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
+    limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
+    for corpus in (*corpora.training, *corpora.selecting):
         corpus.splits = measured_splits(corpus.splits, min(limits, default=None), args.skip_test, seed)
-    return RunCorpora(training, selecting)
+    return corpora
 
 
-def load_corpora(names: list[str], eval_names: list[str] | None, data_dir: str) -> tuple[list[Corpus], list[Corpus]]:
+def load_corpora(args: CorpusArguments) -> RunCorpora:
     """Loads the corpora to train on, and those for selection and test, by default the same."""
-    training, selecting = ([load_corpus(name, data_dir) for name in some] for some in (names, eval_names or names))
-    for corpus in training:
+    names, eval_names = args.corpus or [], args.eval_corpora or args.corpus or []
+    loaded = {name: load_corpus(name, args.data_dir) for name in dict.fromkeys([*names, *eval_names])}
+    corpora = RunCorpora([loaded[name] for name in names], [loaded[name] for name in eval_names])
+    for corpus in corpora.training:
         if "train" not in corpus.splits:
-            raise InputError(
-                f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}. "
-                "Train on another corpus and use this one with `cosent evaluate`."
-            )
-    for flag, corpora in (("--corpus", training), ("--eval_corpora", selecting)):
-        for corpus in corpora:
+            raise InputError(f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}. Train on another.")
+    for flag, some in (("--corpus", corpora.training), ("--eval_corpora", corpora.selecting)):
+        for corpus in some:
             name = corpus.manifest.name
-            others = [other for other in training if other.manifest.name == name and other.folder != corpus.folder]
-            if others or [other.manifest.name for other in corpora].count(name) > 1:
+            others = [c for c in corpora.training if c.manifest.name == name and c.folder != corpus.folder]
+            if others or [c.manifest.name for c in some].count(name) > 1:
                 raise InputError(
-                    f"{flag} names {name} more than once, but results are kept by name. "
-                    "Name each corpus once, or prepare one of them under another name."
+                    f"{flag} names {name} more than once, but results are kept by name. Name each corpus once."
                 )
-    return training, selecting
+    return corpora
 
 
 def training_set(
@@ -151,8 +132,13 @@ def training_set(
     Several corpora are drawn from in turn, and text as one more of them, each line paired with itself; `sbert_joint`
     draws from all similarity pairs and all NLI pairs in turn. Of corpora, `simcse` pairs each sentence with itself.
     """
-    if args.text or loss == "simcse":
-        warn_without_dropout(encoder.backbone.config)
+    config = encoder.backbone.config
+    if (args.text or loss == "simcse") and not any(getattr(config, name, 0.0) for name in DROPOUTS):
+        logger.warning(
+            "This %s has no dropout, so a sentence read twice has the same vector twice. Add --dropout 0.1 (or, with "
+            "--use_peft, --lora_dropout 0.1).",
+            config.model_type,
+        )
     parts: dict[str | bool, list] = {}
     for corpus in corpora:
         rows, manifest = corpus.splits["train"], corpus.manifest
@@ -172,10 +158,7 @@ def training_set(
     if args.text:
         rows = simcse_pairs(read_texts(args.text))
         if len(rows) < 2:
-            raise InputError(
-                f"--text {' '.join(args.text)} has {len(rows)} different lines, and each is compared with the others. "
-                "Name a file with more lines."
-            )
+            raise InputError(f"--text {' '.join(args.text)} has {len(rows)} different lines: too few to compare.")
         parts["--text"] = [tokenised("--text", rows, dataset, encoder, prefixes, groups=sentence_groups(rows, 1.0))]
         add_guide(parts["--text"][0], rows, guide)
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
@@ -206,13 +189,12 @@ def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:
     if known == 1:
         raise InputError(
             f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
-            "of its sentences (a with b, b with c, ...). Train on more pairs, look for labels that are too generous, "
-            "or take a loss of labels, as --loss cosent."
+            "of its sentences (a with b, b with c, ...). Train on more pairs, or take --loss cosent."
         )
     if known > MANY:
         logger.warning(
             "%s train: chains of similar pairs connect most sentences, so %.0f%% of what --loss %s could compare is "
-            "taken for similar and left out. Labels that are too generous make such chains.",
+            "taken for similar and left out: are labels too generous?",
             name,
             100 * known,
             loss,
@@ -228,16 +210,6 @@ def tokenised(
     return data
 
 
-def warn_without_dropout(config) -> None:
-    """Warns if both readings of a sentence would be the same."""
-    if not any(getattr(config, name, 0.0) for name in DROPOUTS):
-        logger.warning(
-            "This %s has no dropout, so a sentence read twice has the same vector twice, and SimCSE learns only to "
-            "push others away. Add --dropout 0.1 (or, with --use_peft, --lora_dropout 0.1).",
-            config.model_type,
-        )
-
-
 def check_text(args: DataArguments, loss: str) -> None:
     """Refuses text that a loss cannot learn from, and a run with nothing to train on or to measure."""
     if not args.text:
@@ -245,9 +217,7 @@ def check_text(args: DataArguments, loss: str) -> None:
             raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
     elif not LOSSES[loss].compares_sentences:
         able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
-        raise InputError(
-            f"--text has no labels, and --loss {loss} learns from labels only. Leave it out, or choose one of {able}."
-        )
+        raise InputError(f"--text has no labels, and --loss {loss} learns from labels only. Choose one of {able}.")
     elif not args.corpus and not args.eval_corpora:
         raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
 
@@ -259,10 +229,7 @@ def check_corpus_weights(weights: list[float] | None, corpora: int, loss: str) -
     if loss == "sbert_joint":
         raise InputError("--loss sbert_joint draws similarity pairs and NLI pairs 1:1. Leave --corpus_weights out.")
     if len(weights) != corpora or corpora < 2 or not all(0 < value < float("inf") for value in weights):
-        raise InputError(
-            f"--corpus_weights takes a positive number for each of several corpora, as 2 1; got {weights} for "
-            f"{corpora}."
-        )
+        raise InputError(f"--corpus_weights takes a positive number per corpus, as 2 1; got {weights} for {corpora}.")
 
 
 def build_model(

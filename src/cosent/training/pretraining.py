@@ -19,7 +19,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from cosent.compute.distributed import decided_by_main, seeded
+from cosent.compute.distributed import seeded
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.compute.packing import sentences_apart
 from cosent.encoders import resolve
@@ -31,12 +31,11 @@ from cosent.models.loading import freeze_sines, load_config, quiet_transformers
 from cosent.models.pooling import Pooling
 from cosent.training.callbacks import use_log_lines
 from cosent.training.pretraining_batches import IGNORED
-from cosent.training.sharding import launched_with
 from cosent.training.trainer import ResumableTrainer
 
 CONFIGS = {"bert": BertConfig, "roformer": RoFormerConfig}
-TWO_SENTENCES = ("bert", "ernie", "megatron-bert")  # whose head on two sentences is BERT's
-CONTINUABLE = (*TWO_SENTENCES, "roformer")  # whose packed rows are exact and whose masked-language head is BERT's
+# Whose packed rows are exact and whose masked-language head is BERT's; all but the last have BERT's on two sentences.
+CONTINUABLE = ("bert", "ernie", "megatron-bert", "roformer")
 COMPARE_SCALE = 5.0  # of CoSENT on the scores of joined lines
 SAMPLE, PLACES = 6000, 40  # matching head: tokens and positions that it is fitted to
 SEGMENT_SHIFT = 8.0  # distance of the segment embeddings, in standard deviations of the layer's inputs
@@ -55,11 +54,9 @@ def fresh_model(
     seed: int = 42,
     two_sentences: bool = False,
 ) -> PreTrainedModel:
-    """A masked-language model with random weights, `width // 64` heads and an intermediate size of `4 * width`.
-
-    Args:
-        two_sentences: with BERT's pooler and its head on it.
-    """
+    """A random masked-language model, of `width // 64` heads; `two_sentences` adds BERT's pooler and its head on it."""
+    if two_sentences and architecture == "roformer":
+        raise InputError("A roformer has no head on two sentences for --compare_weight. Leave --architecture out.")
     config = CONFIGS[architecture](
         vocab_size=vocabulary,
         hidden_size=width,
@@ -74,46 +71,33 @@ def fresh_model(
 
 
 def initial_model(path: str, architecture: str | None = None, two_sentences: bool = False) -> PreTrainedModel:
-    """Loads a masked-language model to continue from; a BERT can become a RoFormer, which has no position embeddings.
+    """Loads a masked-language model to continue from, see `fresh_model`.
 
-    Args:
-        two_sentences: also load, or initialise, BERT's pooler and its head on it.
+    A BERT can become a RoFormer, which has no position embeddings.
     """
     path = resolve(path)
     kind = load_config(path).model_type
-    if kind not in CONTINUABLE:
-        raise InputError(f"--init {path} is a {kind} model, and pretraining continues only {', '.join(CONTINUABLE)}.")
+    if kind not in CONTINUABLE or (two_sentences and kind == "roformer"):
+        able = ", ".join(CONTINUABLE[: -1 if two_sentences else None])
+        raise InputError(f"--init {path} is a {kind} model, and this pretraining continues only {able}.")
     if architecture not in (None, kind) and (kind, architecture) != ("bert", "roformer"):
         raise InputError(f"--init {path} is a {kind} model and cannot become a {architecture}. Omit --architecture.")
-    if two_sentences and (architecture or kind) not in TWO_SENTENCES:
-        raise InputError(
-            f"--compare_weight needs a head on two sentences; --init {path} is a {kind} model. Start from a BERT, e.g. "
-            "mini, and omit --architecture."
-        )
     with quiet_transformers():
         load = AutoModelForPreTraining if two_sentences else AutoModelForMaskedLM
         model = load.from_pretrained(path, dtype=torch.float32)
     if architecture in (None, kind):
         return model
     old = model.config
-    new = fresh_model(
-        "roformer", old.vocab_size, old.num_hidden_layers, old.hidden_size, positions=old.max_position_embeddings
-    )
+    size = (old.vocab_size, old.num_hidden_layers, old.hidden_size, old.max_position_embeddings)
+    new = fresh_model("roformer", *size, two_sentences=two_sentences)
     weights = {name.replace("bert.", "roformer.", 1): value for name, value in model.state_dict().items()}
     missing, _ = new.load_state_dict(weights, strict=False)
-    learnt = [name for name in missing if "embed_positions" not in name]  # RoFormer's sines, which are computed
-    assert not learnt, learnt
+    assert all("embed_positions" in name for name in missing), missing  # RoFormer's sines, which are computed
     return new
 
 
 class Pretraining(nn.Module):
-    """A masked-language model on packed rows with a second objective.
-
-    Args:
-        model: a transformers model for masked-language modelling; for two sentences, with a pooler and
-            `cls.seq_relationship`.
-        tokenizer: saved with it.
-    """
+    """A masked-language model on packed rows with a second objective; for two sentences, with BERT's head on them."""
 
     def __init__(self, model: PreTrainedModel, tokenizer):
         super().__init__()
@@ -124,20 +108,12 @@ class Pretraining(nn.Module):
     def forward(
         self, labels: Tensor, overlaps: Tensor | None = None, alone: dict[str, Tensor] | None = None, **rows: Tensor
     ) -> dict[str, Tensor]:
-        """Computes the losses of a batch of `NeighbourBatches` or `ComparedBatches`.
-
-        Args:
-            labels, rows (`torch.Tensor` of shape `(rows, width)`): packed rows: `input_ids`, `segments`, positions.
-            overlaps (`torch.Tensor` of shape `(inputs,)`): if each input is a pair to compare, its share of common
-                tokens, else NaN.
-            alone: packed rows of the sentences of those pairs.
+        """Losses of a batch of `NeighbourBatches` or, with `overlaps` and `alone`, of `ComparedBatches`.
 
         Returns:
-            `mlm`: mean cross entropy of the masked tokens (`joined_mlm` with `overlaps`); and
-            `compare`: with `overlaps`, CoSENT of the first score on the order of the overlaps plus CoSENT of the second
-            on the order of the cosines that this encoder's own mean vectors have now;
-            or `neighbour`: mean cross entropy of finding the neighbour of each piece among all other pieces of the
-            batch by cosine (`synonym_loss`). All of shape `()`.
+            `mlm` (`joined_mlm` of joined lines): mean cross entropy of the masked tokens. `neighbour`: `synonym_loss`,
+            by the mean vectors of pieces. `compare`: CoSENT of the first score on the order of the overlaps plus CoSENT
+            of the second on the order of the cosines that this encoder's own mean vectors have now.
         """
         hidden = self.hidden(**rows)
         chosen = labels != IGNORED
@@ -159,11 +135,7 @@ class Pretraining(nn.Module):
             return self.model.base_model(input_ids=input_ids, **positions).last_hidden_state
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Writes weights, tokenizer and mean pooling, for `AutoModel`, sentence-transformers and `--init` alike.
-
-        Args:
-            dtype: of the weights in the file. The config asks for loading them in float32.
-        """
+        """Writes weights of this type, loaded in float32, with tokenizer and mean pooling, for every library alike."""
         with quiet_transformers():
             deepcopy(self.model).to(dtype).save_pretrained(folder)  # a full copy: tied weights stay tied
         config = read_json(str(folder), "config.json")
@@ -199,13 +171,11 @@ def first_vectors(hidden: Tensor, segments: Tensor) -> Tensor:
 def add_matching_head(model: PreTrainedModel, ids: np.ndarray, seed: int = 42) -> None:
     """Replaces head 0 of the first layer of a BERT by one that attends to the same token in the other sentence.
 
-    A small encoder that has read single lines only hardly learns to compare two sentences: no head looks across. This
-    one does from the first step, and training refines it. Compare mimetic initialisation, arXiv 2305.09828.
-
-    Query and key hold the token (a linear discriminant of tokens against positions) and the sentence; the value holds
-    the token and the sentence where it was found. So a token with a match in the other sentence is marked differently
-    from one without, which attends to itself. A line on its own is read as before, but for the head that is replaced:
-    segment 0 is left as it is, and segment 1 moves in the direction that the text uses least.
+    A small encoder that has read only single lines hardly learns to compare two: no head looks across. Compare mimetic
+    initialisation, arXiv 2305.09828. Query and key hold the token (a linear discriminant of tokens against positions)
+    and the sentence; the value holds the token and the sentence where it was found, so that a token with a match is
+    marked differently from one without, which attends to itself. A single line is read as before but for this head:
+    segment 0 stays, and segment 1 moves in the direction that the text uses least.
 
     Args:
         ids: tokens of some text, shape `(tokens,)`; a few thousand are enough.
@@ -245,9 +215,8 @@ def separate_segments(embeddings, ids: np.ndarray, generator: torch.Generator) -
     """Moves the embedding of segment 1 away from that of segment 0, in a direction that the text hardly uses.
 
     Returns:
-        Inputs of the first layer for a sample of tokens, each of shape `(tokens, hidden)`: in sentence 1 at random
-        positions, the same in sentence 2, and in sentence 1 at a mean position; and another direction that the text
-        hardly uses, of shape `(hidden,)`.
+        Inputs of the first layer `(tokens, hidden)` for a sample of tokens: in sentence 1 at random positions, the same
+        in sentence 2, and in sentence 1 at a mean position; and another direction that the text hardly uses.
     """
     words, segments = embeddings.word_embeddings.weight, embeddings.token_type_embeddings.weight
     norm, places = embeddings.LayerNorm, embeddings.position_embeddings.weight[1:PLACES]
@@ -282,7 +251,7 @@ class Budget(TrainerCallback):
 
     def __init__(self, max_minutes: float | None):
         self.max_minutes, self.tokens = max_minutes, 0
-        self.minutes = 0.0  # at the last step, on process 0: all processes must agree on schedule and end
+        self.minutes = 0.0  # at the last step
 
     def on_train_begin(self, args, state, control, **kwargs):
         last = next((entry for entry in reversed(state.log_history) if "minutes" in entry), {})
@@ -290,7 +259,7 @@ class Budget(TrainerCallback):
         self.start = time.monotonic() - 60 * self.minutes
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.minutes = decided_by_main(lambda: (time.monotonic() - self.start) / 60)
+        self.minutes = (time.monotonic() - self.start) / 60
         if self.max_minutes is not None and self.minutes >= self.max_minutes:
             control.should_training_stop = True
         control.should_log |= control.should_training_stop or state.global_step >= state.max_steps  # the record's last
@@ -301,32 +270,26 @@ class PretrainTrainer(ResumableTrainer):
 
     Args:
         weights: of the losses, by name; 1 for those without.
-        max_minutes: wall-clock budget; None to end only at `max_steps`.
     """
 
     loss_is_scaled_for_ga = False
 
     def __init__(self, *, weights: dict[str, float], max_minutes: float | None, **kwargs):
-        if launched_with() is not None:
-            raise InputError(
-                f"Pretraining cannot be sharded by {launched_with()}. Launch with recipes/accelerate/ddp.yaml."
-            )
         super().__init__(**kwargs)
         self.weights, self.budget, self.losses = weights, Budget(max_minutes), {}
         use_log_lines(self)
         self.add_callback(self.budget)
 
     def get_train_dataloader(self) -> DataLoader:
-        return DataLoader(self.train_dataset, batch_size=None)  # each process makes its own batches
+        return DataLoader(self.train_dataset, batch_size=None)
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):
-        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: rate(self.done(step)))
-        return self.lr_scheduler
+        def factor(step: int) -> float:
+            by_minutes = self.budget.minutes / self.budget.max_minutes if self.budget.max_minutes else 0.0
+            return float(np.interp(max(step / self.args.max_steps, by_minutes), (0, WARM_UP, 1), (0, 1, 0)))
 
-    def done(self, step: int) -> float:
-        """Completed share of the run, in steps or minutes."""
-        by_minutes = self.budget.minutes / self.budget.max_minutes if self.budget.max_minutes else 0.0
-        return min(1.0, max(step / self.args.max_steps, by_minutes))
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
+        return self.lr_scheduler
 
     def training_step(self, *args, **kwargs):
         with trainable_onednn_linears():
@@ -334,7 +297,7 @@ class PretrainTrainer(ResumableTrainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         losses = model(**inputs)
-        self.budget.tokens += int((inputs["segments"] > 0).sum()) * self.args.world_size
+        self.budget.tokens += int((inputs["segments"] > 0).sum())
         for name, value in losses.items():
             self.losses.setdefault(name, []).append(value.detach())
         return sum(self.weights.get(name, 1.0) * value for name, value in losses.items())
@@ -351,8 +314,3 @@ class PretrainTrainer(ResumableTrainer):
 
     def saved_state(self, checkpoint: str | Path) -> dict[str, Tensor]:
         return self.model.saved_state(checkpoint)
-
-
-def rate(done: float) -> float:
-    """Factor of the learning rate at this share of the run: linear warm-up and decay."""
-    return min(done / WARM_UP, (1 - done) / (1 - WARM_UP), 1.0)

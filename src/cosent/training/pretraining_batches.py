@@ -7,20 +7,22 @@ from itertools import count, islice
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 from torch.utils.data import IterableDataset
-from transformers import BertTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from cosent.compute.packing import pack, plan_rows
 from cosent.data.corpus import load_corpus
 from cosent.data.pairs import normalized_text, read_texts
+from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.models.loading import load_tokenizer
 
-SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORD_PIECES = 500  # entries kept for Latin word pieces and numbers; the others are single characters
 SPAN_LENGTHS, SPAN_SHARES = (1, 2, 3), (0.5, 0.35, 0.15)  # characters: about the lengths of Chinese words
+PIECE = 128  # tokens of a piece of text, [CLS] and [SEP] included; also the width of the packed rows
+MASK_RATIO = 0.3  # expected share of the tokens to predict
 MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens (BERT, arXiv 1810.04805); the rest is kept
 IGNORED = -100  # label of a token that is not predicted
 POOL, CODE, NEAREST = 2000, 128, 8  # near lines: pairs that are searched, size of a line's code, candidates
@@ -53,58 +55,38 @@ class Texts:
         self.left_out = left_out
 
 
-def learn_tokenizer(texts: Iterable[str], size: int) -> BertTokenizer:
-    """Learns a lower-cased `BertTokenizer`: the most frequent characters, then Latin word pieces and numbers.
+def learn_tokenizer(texts: Iterable[str], size: int) -> PreTrainedTokenizerBase:
+    """A tokenizer as that of `mini`, lower-cased, with the most frequent characters, then word pieces and numbers.
 
     Args:
         size: most entries, the five special tokens included.
     """
-    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    learner.normalizer = normalizers.BertNormalizer(lowercase=True)
-    learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        limit_alphabet=max(size - WORD_PIECES, size // 2),
-        special_tokens=SPECIAL_TOKENS,
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
-    learner.train_from_iterator(texts, trainer)
-    vocabulary = dict(sorted(learner.get_vocab().items(), key=lambda item: item[1]))
-    return BertTokenizer(vocab=vocabulary, do_lower_case=True, model_max_length=512)
+    characters = max(size - WORD_PIECES, size // 2)
+    like = load_tokenizer(resolve("mini"))
+    return like.train_new_from_iterator(texts, size, limit_alphabet=characters, show_progress=False)
 
 
 @dataclass(eq=False)
 class NeighbourBatches(IterableDataset):
-    """Endless masked batches of packed rows, made of neighbouring pieces of text.
+    """Endless masked batches of packed rows, made of neighbouring pieces of text, the same ones for the same seed.
 
-    Lines longer than `max_length` are cut into pieces. Two consecutive pieces form a pair: (1, 2), (3, 4), ... on one
-    pass over the text, (2, 3), (4, 5), ... on the next. Pairs leave a shuffle buffer at random, each once per pass.
-    Process `rank` of `world` takes every `world`-th pair.
+    Lines longer than `PIECE` are cut into pieces. Two consecutive pieces form a pair: (1, 2), (3, 4), ... on one pass
+    over the text, (2, 3), (4, 5), ... on the next, each pass in random order. The tokens of the text stay in memory.
 
     Args:
-        read: begins a pass over the text and yields its lines.
-        max_length: tokens of a piece, [CLS] and [SEP] included; also the width of the packed rows.
+        texts: lines of text.
         batch_tokens: tokens of a batch, special tokens included.
-        mask_ratio: share of tokens to predict; see `mask_spans`.
         positions: whether batches have `position_ids`, which architectures with relative positions do not accept.
-        buffer: pairs in the shuffle buffer.
     """
 
-    read: Callable[[], Iterator[str]]
+    texts: Callable[[], Iterator[str]]
     tokenizer: PreTrainedTokenizerBase
-    max_length: int
     batch_tokens: int
-    mask_ratio: float = 0.3
     positions: bool = True
     seed: int = 42
-    rank: int = 0
-    world: int = 1
-    buffer: int = 1_000_000
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        """Yields collated batches, the same ones for the same seed."""
-        generator = np.random.default_rng([self.seed, self.rank])
+        generator = np.random.default_rng(self.seed)
         pairs, tokens = [], 0
         for pair in self.shuffled(generator):
             pairs.append(pair)
@@ -115,34 +97,20 @@ class NeighbourBatches(IterableDataset):
 
     def shuffled(self, generator: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs in random order, pass after pass."""
+        pieces = list(self.pieces())
+        if len(pieces) < 2:
+            raise InputError("There is too little to read: two lines of text are needed.")
         for number in count():
-            held, pair = [], None
-            for pair in self.pairs(skip=number % 2):
-                if len(held) < self.buffer:
-                    held.append(pair)
-                    continue
-                place = int(generator.integers(self.buffer))
-                yield held[place]
-                held[place] = pair
-            if pair is None:
-                raise InputError("There is too little to read: each process needs two lines of text.")
-            generator.shuffle(held)
-            yield from held
-
-    def pairs(self, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """This process's pairs of one pass in the order of the text, without the first `skip` pieces."""
-        for number, pair in enumerate(batched(islice(self.pieces(), skip, None), 2)):
-            if len(pair) == 2 and number % self.world == self.rank:
-                yield pair
+            firsts = np.arange(number % 2, len(pieces) - 1, 2)
+            yield from ((pieces[first], pieces[first + 1]) for first in generator.permutation(firsts))
 
     def pieces(self) -> Iterator[np.ndarray]:
         """Token ids of each piece, without special tokens."""
-        room, dtype = self.max_length - 2, np.min_scalar_type(len(self.tokenizer))  # two bytes, up to 65,535 entries
-        for lines in batched(self.read(), 1000):
+        room, dtype = PIECE - 2, np.min_scalar_type(len(self.tokenizer))  # two bytes, up to 65,535 entries
+        for lines in batched(self.texts(), 1000):
             for ids in self.tokenizer(list(lines), add_special_tokens=False, verbose=False)["input_ids"]:
                 ids = np.array(ids, dtype=dtype)
-                for start in range(0, len(ids), room):
-                    yield ids[start : start + room]
+                yield from (ids[start : start + room] for start in range(0, len(ids), room))
 
     def single(self, pairs: list[tuple]) -> list[list[int]]:
         """Both pieces of each pair in turn, with special tokens."""
@@ -159,23 +127,20 @@ class NeighbourBatches(IterableDataset):
 
         Returns:
             `input_ids`, `labels` (-100 where nothing is predicted), `segments` (the number of the input from 1; 0 where
-            a row has no token), perhaps `position_ids` and `token_type_ids`, each `(rows, max_length)`.
+            a row has no token), `token_type_ids`, perhaps `position_ids`, each `(rows, PIECE)`.
         """
         lengths = np.array(list(map(len, inputs)))
         ids = np.zeros((len(inputs), lengths.max()), dtype=np.int64)  # (inputs, longest)
         for row, tokens in zip(ids, inputs, strict=True):
             row[: len(tokens)] = tokens
         visible, labels = ids.copy(), np.full_like(ids, IGNORED)
-        visible[:masked], labels[:masked] = mask_spans(
-            ids[:masked], lengths[:masked], self.mask_ratio, self.tokenizer, generator
-        )
+        visible[:masked], labels[:masked] = mask_spans(ids[:masked], lengths[:masked], self.tokenizer, generator)
         tensors = {"input_ids": torch.from_numpy(visible), "labels": torch.from_numpy(labels)}
         if self.positions:
             tensors["position_ids"] = torch.arange(ids.shape[1]).expand(len(inputs), -1)
-        if "token_type_ids" in self.tokenizer.model_input_names:
-            ends = ids == self.tokenizer.sep_token_id
-            tensors["token_type_ids"] = torch.from_numpy((ends.cumsum(axis=1) - ends).clip(max=1))
-        packed = pack(tensors, plan_rows(lengths, self.max_length), fill={"labels": IGNORED})
+        ends = ids == self.tokenizer.sep_token_id
+        tensors["token_type_ids"] = torch.from_numpy((ends.cumsum(axis=1) - ends).clip(max=1))
+        packed = pack(tensors, plan_rows(lengths, PIECE), fill={"labels": IGNORED})
         return packed.tensors | {"segments": packed.segments}
 
 
@@ -183,14 +148,11 @@ class ComparedBatches(NeighbourBatches):
     """Batches of `NeighbourBatches` in turn with batches of joined lines, `[CLS] a [SEP] b [SEP]`.
 
     A line is joined with its neighbour, with a line that shares many tokens with it, or with a random one, each a third
-    of the time. A third of the joined inputs is masked, and the others come with the share of tokens that both lines
-    have in common. Set `gradient_accumulation_steps` to 2, so that a step reads one batch of each.
+    of the time. With `gradient_accumulation_steps` of 2, a step reads one batch of each kind.
     """
 
     def __iter__(self) -> Iterator[dict]:
-        if "token_type_ids" not in self.tokenizer.model_input_names:
-            raise InputError("--compare_weight needs segment ids, but this tokenizer has none. Set it to 0.")
-        generator = np.random.default_rng([self.seed, self.rank])
+        generator = np.random.default_rng(self.seed)
         lines, joined = [], []
         for pool in batched(self.shuffled(generator), POOL):
             lines += pool
@@ -208,8 +170,7 @@ class ComparedBatches(NeighbourBatches):
 
     def joined(self, pool: tuple[tuple, ...], generator: np.random.Generator) -> list[tuple]:
         """Lines to join: `(first, second, overlap)`, one for each pair of the pool."""
-        longest = min(LONGEST, (self.max_length - 3) // 2)
-        first, second = ([pair[side][:longest] for pair in pool] for side in (0, 1))
+        first, second = ([pair[side][:LONGEST] for pair in pool] for side in (0, 1))
         weights = rarity(first + second, len(self.tokenizer))
         near = near_lines(first, second, weights, generator)
         anywhere = generator.integers(len(pool), size=len(pool))
@@ -220,9 +181,8 @@ class ComparedBatches(NeighbourBatches):
     def compare(self, joined: list[tuple], generator: np.random.Generator) -> dict:
         """Packed `rows` of joined lines, the first third masked, with what is needed to compare the others.
 
-        Returns:
-            Also `overlaps` of shape `(pairs,)`, NaN for masked ones, and `alone`: packed rows of the lines on their
-            own, first and second line of each pair in turn, without masks.
+        `overlaps` of shape `(pairs,)` are the shares of common tokens, NaN for masked pairs; `alone` are packed rows of
+        the lines on their own, first and second line of each pair in turn, without masks.
         """
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         masked = round(MASKED_SHARE * len(joined))
@@ -239,12 +199,11 @@ class ComparedBatches(NeighbourBatches):
 def batched(items: Iterable, size: int) -> Iterator[tuple]:
     """As `itertools.batched` of Python 3.12."""
     items = iter(items)
-    while batch := tuple(islice(items, size)):
-        yield batch
+    return iter(lambda: tuple(islice(items, size)), ())
 
 
 def mask_spans(
-    ids: np.ndarray, lengths: np.ndarray, ratio: float, tokenizer, generator: np.random.Generator
+    ids: np.ndarray, lengths: np.ndarray, tokenizer, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Chooses spans of one to three tokens and masks 80% of their tokens, replaces 10% and keeps 10%.
 
@@ -252,15 +211,14 @@ def mask_spans(
 
     Args:
         ids: shape `(pieces, longest)`; `lengths` of shape `(pieces,)` say where each ends.
-        ratio: expected share of the tokens that are chosen.
 
     Returns:
-        Inputs and labels (-100 where nothing is predicted), each of shape `(pieces, longest)`.
+        Inputs and labels (-100 where nothing is predicted), of the same shape.
     """
     place = np.arange(ids.shape[1])
     eligible = (place < lengths[:, None]) & ~np.isin(ids, (tokenizer.cls_token_id, tokenizer.sep_token_id))
     # A token stays visible if none of the spans that would cover it starts (to first order in their probability).
-    start = 1 - (1 - ratio) ** (1 / np.dot(SPAN_LENGTHS, SPAN_SHARES))
+    start = 1 - (1 - MASK_RATIO) ** (1 / np.dot(SPAN_LENGTHS, SPAN_SHARES))
     starts = generator.random(ids.shape) < start
     length = generator.choice(SPAN_LENGTHS, size=ids.shape, p=SPAN_SHARES)
     chosen = np.zeros(ids.shape, dtype=bool)

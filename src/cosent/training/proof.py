@@ -22,12 +22,10 @@ from cosent.training.sharding import launched_with, whole_state
 logger = logging.getLogger(__name__)
 
 COMPARED = 32  # sentences, or pairs for a cross-encoder
-# Largest differences that are rounding, relative to the largest value. Weights are saved as they are computed with, in
-# float32, and the same weights give the same bits; but kernels of a GPU may add in another order each time.
-SAME_WEIGHTS = 1e-5
-# A merged adapter adds its product to the weights instead of to the outputs: 1e-6 was measured on a CPU. The others are
-# not measured: on a GPU, TensorFloat-32 may round to 10 bits; 4-bit layers compute in bfloat16; float16 has 11 bits.
-MERGED, MERGED_ON_GPU, QUANTISED, HALF = 1e-4, 1e-2, 1e-1, 1e-2
+# Largest differences that are rounding, relative to the largest value. The same float32 weights give the same bits, but
+# kernels of a GPU may add in another order. A merged adapter adds its product to the weights instead of to the outputs:
+# 1e-6 on a CPU; on a GPU, TensorFloat-32 may round to 10 bits; 4-bit layers compute in bfloat16; float16 has 11 bits.
+SAME_WEIGHTS, MERGED, MERGED_ON_GPU, QUANTISED, HALF = 1e-5, 1e-4, 1e-2, 1e-1, 1e-2
 
 
 class FolderProof:
@@ -76,8 +74,7 @@ class FolderProof:
         if not difference <= self.tolerance:
             raise InputError(
                 f"The model saved in {folder} does not match the trained one (largest relative difference "
-                f"{difference:.0e}, tolerance {self.tolerance:.0e}). Train into an empty --output_dir; if that does "
-                "not help, please report it with its config.json."
+                f"{difference:.0e}, tolerance {self.tolerance:.0e}). Train into an empty --output_dir, or report it."
             )
         moved = None if self.start is None else distance(self.start, now)
         proof = Proof(difference, moved, len(now), "scores" if isinstance(trained, CrossEncoder) else "vectors")

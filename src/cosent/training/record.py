@@ -1,31 +1,38 @@
-"""What the training jobs share: their start, the run itself, its record, its model card, and the Hub if asked."""
+"""What the training jobs share: their start, the run itself or its plan, its record, its model card, and the Hub."""
 
 import platform
 import shlex
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils.data import ConcatDataset
 from transformers import TrainingArguments
 
 import cosent
+from cosent.compute.distributed import decided_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
 from cosent.data.groups import pair_groups
 from cosent.data.manifest import sha256_of_file
 from cosent.data.pairs import Prefixes
+from cosent.evaluation.metrics import can_rank
 from cosent.reporting.card import upload, write_card
 from cosent.run import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
-from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
+from cosent.training.arguments import PairTrainingArguments
+from cosent.training.checkpoints import check_settings, claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.evaluation import Evaluation, final_table, judge, save_evaluations
-from cosent.training.plan import show_plan
+from cosent.training.load import RunCorpora
 from cosent.training.proof import FolderProof, sample_pairs
 from cosent.training.trainer import PairTrainer, ResumableTrainer
 
@@ -48,32 +55,27 @@ def begin(args: TrainingArguments) -> Start | None:
 def run_training(
     start: Start,
     trainer: PairTrainer,
-    model: nn.Module,
-    corpora: tuple[list[Corpus], list[Corpus]],
+    corpora: RunCorpora,
     prefixes: Prefixes,
     evaluate: Callable[[bool], Evaluation],
     arguments: tuple,
-    text: Iterable[str] = (),
     **facts,
 ) -> None:
     """Trains, evaluates, saves, proves and publishes a model; with --dry_run, prints the plan instead.
 
     Args:
-        model: the module in training, not wrapped.
-        corpora: those to train on, and those to evaluate on.
         evaluate: whether training has ended -> results; all processes call it.
         arguments: argument dataclasses of the job, `TrainingArguments` first.
-        text: files of sentences that are trained on.
         facts: further fields of the record.
     """
-    args = trainer.args
-    training, evaluated = corpora
-    records = {corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in [*training, *evaluated]}
-    hashes = manifest_hashes(records) | {file: sha256_of_file(file) for file in text}
+    args, model = trainer.args, trainer.model
+    training, evaluated, asked = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
+    records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
+    hashes = manifest_hashes(records) | {file: sha256_of_file(file) for file in asked["text"] or []}
     settings = run_settings(*arguments, data=hashes)
     if args.dry_run:
-        return show_plan(trainer, model, training, evaluated, start.checkpoint, settings)
-    proof = FolderProof(model, sample_pairs([*evaluated, *training]))
+        return show_plan(trainer, training, evaluated, start.checkpoint, settings)
+    proof = FolderProof(model, sample_pairs(evaluated))
     claim_output_folder(args.output_dir, start.checkpoint, settings)
 
     def at_start() -> Evaluation:
@@ -87,7 +89,7 @@ def run_training(
     if not trainer.is_world_process_zero():
         return
     record = RunRecord(
-        recipe=recipe(*arguments),
+        recipe=asked,
         environment=start.environment,
         processes=args.world_size,
         footprint=footprint(model, trainer.optimizer),
@@ -100,8 +102,6 @@ def run_training(
         calibrations=after.calibrations,
         intervals=after.intervals,
         prompts=prefixes,
-        written_before=before.written,
-        written_after=after.written,
         history=trainer.state.log_history,
         train_seconds=result.metrics["train_runtime"],
         seconds=time.time() - start.time,
@@ -137,20 +137,12 @@ def environment() -> Environment:
     """Versions, commit and device."""
     cuda = torch.cuda.is_available()
     return Environment(
-        versions={"cosent": own_version(), **{name: version(name) for name in PACKAGES}}
+        versions={"cosent": cosent.__version__, **{name: version(name) for name in PACKAGES}}
         | {"python": platform.python_version()},
         commit=commit(),
         device=torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
         threads=torch.get_num_threads(),
     )
-
-
-def own_version() -> str:
-    """The installed version, or that of a source tree that is not installed."""
-    try:
-        return version("cosent")
-    except PackageNotFoundError:
-        return cosent.__version__
 
 
 def commit() -> str | None:
@@ -180,7 +172,90 @@ def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
 
 def recipe(args, *others) -> dict:
     """All settings, flags and defaults alike, in the form of a recipe."""
-    settings: dict[str, Any] = {}
-    for arguments in others:
-        settings |= asdict(arguments)
-    return settings | args.to_sanitized_dict()
+    return {name: value for one in others for name, value in asdict(one).items()} | args.to_sanitized_dict()
+
+
+MANY_LABELS = 6  # different ones, of which a plan says only how many
+
+
+@contextmanager
+def output_folder(args: PairTrainingArguments) -> Iterator[None]:
+    """The folder that Trainer creates: that of the run, or for a dry run one that is removed again."""
+    if not args.dry_run:
+        yield
+        return
+    wanted = args.output_dir
+    with tempfile.TemporaryDirectory() as args.output_dir:
+        yield
+    args.output_dir = wanted
+
+
+def show_plan(
+    trainer: PairTrainer, training: list[Corpus], evaluated: list[Corpus], checkpoint: str | None, settings: dict
+) -> None:
+    """Prints what a run would do; all processes must call it.
+
+    Args:
+        evaluated: all corpora, those trained on among them.
+        checkpoint, settings: results of `find_checkpoint` and `run_settings`.
+    """
+    if checkpoint is not None:
+        decided_by_main(lambda: check_settings(Path(checkpoint), settings))
+    trained_on = {corpus.folder for corpus in training}
+    plan = [("start", checkpoint or settings["model_name_or_path"])]
+    for corpus in evaluated:
+        name = corpus.manifest.name
+        splits = {
+            split: corpus.labels(split) for split in corpus.splits if split != "train" or corpus.folder in trained_on
+        }
+        counts = (f"{split} {len(values):,} ({distribution(values)})" for split, values in splits.items())
+        plan.append(("corpus", f"{name} ({corpus.manifest.label_kind}): {', '.join(counts)}"))
+        plan += [("warning", f"{name}: {text}") for text in corpus.manifest.warnings]
+        plan += [
+            ("warning", f"{name} {split} has labels of one kind only: nothing can be ranked there")
+            for split, values in splits.items()
+            if split != "train" and not can_rank(values)
+        ]
+    trained, total = (
+        sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad or not only)
+        for only in (True, False)
+    )
+    plan += [("read", truncation(trainer)), ("steps", steps(trainer))]
+    plan.append(("weights", f"{trained:,} of {total:,} are trained ({trained / total:.1%})"))
+    if trainer.adapter is not None:
+        names = Counter(name.rsplit(".", 1)[-1] for name in trainer.adapter.peft_model.targeted_module_names)
+        plan.append(("LoRA", ", ".join(f"{count} x {name}" for name, count in names.items())))
+    for where, count in leaks(training, evaluated).items():
+        plan.append(("warning", f"{count:,} pairs of {where} are among the training pairs: its figures flatter"))
+    if trainer.is_world_process_zero():
+        print("Dry run: nothing is trained or saved.", *(f"{name:<10}{text}" for name, text in plan), sep="\n")
+
+
+def distribution(values: np.ndarray) -> str:
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) > MANY_LABELS:
+        return f"{len(distinct)} labels from {distinct[0]:g} to {distinct[-1]:g}"
+    return ", ".join(f"{count:,} x {label:g}" for label, count in zip(distinct, counts, strict=True))
+
+
+def truncation(trainer: PairTrainer) -> str:
+    """Training pairs, their tokens, and how many texts are cut."""
+    sets: list[Any] = [trainer.train_dataset]
+    while any(isinstance(one, ConcatDataset) for one in sets):
+        sets = [part for one in sets for part in getattr(one, "datasets", [one])]
+    tokens = sum(int(view[1][-1] - view[1][0]) for one in sets for view in one.columns if isinstance(view, tuple))
+    cut, total = sum(one.truncated for one in sets), sum(one.sequences for one in sets)
+    return f"{len(trainer.train_dataset):,} pairs, {tokens:,} tokens, {cut:,} of {total:,} {sets[0].unit} truncated"
+
+
+def steps(trainer: PairTrainer) -> str:
+    """Steps, epochs and batches, by Trainer's own count."""
+    args = trainer.args
+    epochs, per_epoch, *_, total = trainer.set_initial_training_values(args, trainer.get_train_dataloader())
+    rows = trainer._train_batch_size * args.world_size
+    text = f"{total:,} = {epochs} epochs of {per_epoch:,}; batches of {rows:,} pairs"
+    if trainer.cached_parts is not None:
+        text += f" in parts of {'at most ' if trainer.cached_parts.auto else ''}{trainer.cached_parts.pairs}"
+    if args.gradient_accumulation_steps > 1:
+        text += f", {args.gradient_accumulation_steps} of them a step"
+    return text

@@ -14,15 +14,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from cosent.errors import InputError
 
-# Required settings of `fsdp_config`, with the reason.
+# Required settings of `fsdp_config`, under which weights are gathered, saved whole, and read by every rank.
 FSDP_CONFIG = {
-    "fsdp_version": (2, "weights are gathered and loaded as FSDP2 shards them"),
-    "fsdp_state_dict_type": ("FULL_STATE_DICT", "no model would be saved"),
-    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "layers are sharded one by one, whatever their size"),
-    "fsdp_cpu_ram_efficient_loading": (
-        False,
-        "ranks other than the first would read no weights, neither of the model nor of a teacher",
-    ),
+    "fsdp_version": 2,
+    "fsdp_state_dict_type": "FULL_STATE_DICT",
+    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "fsdp_cpu_ram_efficient_loading": False,
 }
 
 
@@ -37,17 +34,11 @@ def check_strategy(accelerator: Accelerator, precision: str) -> None:
     if launched_with() is None:
         return
     if precision == "fp16":
-        raise InputError(
-            f"mixed_precision fp16 under {launched_with()}: expected bf16 or no. Weights stay in float32 here, and "
-            "nothing would scale the loss of half-precision gradients, which vanish. Use bf16."
-        )
+        raise InputError(f"mixed_precision fp16 under {launched_with()}: nothing would scale the loss. Use bf16.")
     if launched_with() == "deepspeed":
         stage = accelerator.state.deepspeed_plugin.zero_stage
         if stage not in (1, 2):
-            raise InputError(
-                f"zero_stage {stage}: expected 1 or 2. ZeRO-3 leaves no rank with weights that could be evaluated and "
-                "saved as they are here. Use recipes/accelerate/deepspeed_zero2.yaml, or fsdp.yaml to shard weights."
-            )
+            raise InputError(f"zero_stage {stage} is not supported, only 1 and 2. Use --launch fsdp to shard weights.")
         return
     plugin = accelerator.state.fsdp_plugin
     policy = getattr(plugin.auto_wrap_policy, "__name__", "NO_WRAP")
@@ -57,9 +48,9 @@ def check_strategy(accelerator: Accelerator, precision: str) -> None:
         "fsdp_auto_wrap_policy": policy.replace("transformer_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
         "fsdp_cpu_ram_efficient_loading": plugin.cpu_ram_efficient_loading,
     }
-    for key, (value, reason) in FSDP_CONFIG.items():
+    for key, value in FSDP_CONFIG.items():
         if given[key] != value:
-            raise InputError(f"{key} {given[key]}: expected {value}, since {reason}. Use recipes/accelerate/fsdp.yaml.")
+            raise InputError(f"{key} {given[key]} is not supported, only {value}. Use recipes/accelerate/fsdp.yaml.")
 
 
 def layer_classes(model: nn.Module) -> list[str]:

@@ -25,6 +25,7 @@ from cosent.compute.onednn import trainable_onednn_linears
 from cosent.data.pairs import PairDataset
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError, apply_umask
+from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.evaluation.retrieval import METRICS
 from cosent.inference.neighbours import found_by_vectors
 from cosent.losses.cosent import has_ordered_pair
@@ -32,14 +33,14 @@ from cosent.models.loading import quiet_transformers
 from cosent.models.lora import Adapter
 from cosent.run import UNFINISHED
 from cosent.training.caching import CachedParts
-from cosent.training.callbacks import DeadBatchReport, EarlyStopping, use_log_lines
+from cosent.training.callbacks import DeadBatchReport, use_log_lines
 from cosent.training.checkpoints import SEAL, SETTINGS, best_checkpoint, clear_disk_errors, had_ended, seal
 from cosent.training.objective import Objective
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 logger = logging.getLogger(__name__)
 
-CURVES = ("spearman", "pearson", "kendall", *METRICS)  # of which several evaluation sets have a mean
+CURVES = ("spearman", "pearson", "kendall", "perplexity", *METRICS)  # of which several evaluation sets have a mean
 Outputs = dict[str, Tensor]
 
 
@@ -167,6 +168,16 @@ class ResumableTrainer(Trainer):
             super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **resume, **kwargs)
 
 
+def pair_metrics(
+    predictions: dict[str, np.ndarray], labels: np.ndarray, threshold: float | None = None
+) -> dict[str, float]:
+    """Metrics of the scores of pairs and, for a student that generates, the perplexity of synonyms given each other."""
+    metrics = SimilarityMetrics().compute(predictions=predictions["scores"], references=labels, threshold=threshold)
+    if (tokens := np.sum(predictions.get("target_tokens", 0))) > 0:  # [SEP] included; both directions count
+        metrics["perplexity"] = float(np.exp(np.sum(predictions["target_losses"], dtype=np.float64) / tokens))
+    return metrics
+
+
 def set_epoch(dataloader, epoch: int) -> None:
     """Sets the epoch of a dataloader's sampler, however deep accelerate has wrapped it.
 
@@ -180,16 +191,33 @@ def set_epoch(dataloader, epoch: int) -> None:
         sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
 
 
-class EvaluatingTrainer(ResumableTrainer):
-    """Evaluates a model of pairs through Trainer's own loop, under every strategy.
+class PairTrainer(ResumableTrainer):
+    """Trains and evaluates a model of pairs with an objective that reads the outputs of the model, under any strategy.
 
-    `compute_metrics` gets a dict: `scores`, and for a bi-encoder `distances`, the |u - v| of each pair. A dict of
-    evaluation sets adds their mean metrics, `eval_spearman` among them.
+    It is independent of the tower. A model's `forward` takes the batches of its collator and returns a dict with at
+    least `scores` of shape `(pairs,)`, higher = more similar: `BiEncoder.forward` returns the cosine of two embeddings,
+    `CrossEncoder.forward` a logit.
 
-    Pairs with a `RetrievalSet` add the `METRICS` of retrieval, from the vectors that the scores are made of; the main
-    process searches. Predictions then have `queries`: these metrics by name, a value per query.
+    The loss is that of the global batch: its inputs are gathered over ranks with gradients, and the rows with which
+    accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
+    in parts, see `CachedParts`. A `ConcatDataset` trains on several corpora, one per batch. Checkpoints are written and
+    read by the model itself (`save_pretrained`, `saved_state`), in the layout that serving tools load.
+
+    Evaluation gives `pair_metrics`, and for a dict of sets also their means, `eval_spearman` among them. There is no
+    `eval_loss`, since the loss of a batch that compares pairs depends on its size. Pairs with a `RetrievalSet` add the
+    `METRICS` of retrieval, from the vectors that the scores are made of; the main process searches. Predictions are a
+    dict: `scores`, of a bi-encoder `distances` (|u - v| of each pair), of a `RetrievalSet` `queries` (its metrics by
+    name, a value per query).
+
+    Args:
+        objective: the loss and the output that it reads. Batches that teach it nothing are reported once per epoch.
+        corpus_weights: share of the batches of each corpus of a `ConcatDataset`; default: equal shares.
+        adapter: the LoRA adapter inside the model, if any; checkpoints then hold both the merged model and the adapter.
+        kwargs: arguments of `transformers.Trainer`.
     """
 
+    targets = ("labels", "groups", "guide")  # entries of a batch that go to the loss, not to the model
+    loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
     keeps_embeddings = False
 
     def fast_linears(self) -> AbstractContextManager[None]:
@@ -198,16 +226,20 @@ class EvaluatingTrainer(ResumableTrainer):
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
-        labels = inputs.pop("labels")
+        labels = self.pop_targets(inputs)["labels"]
         with torch.no_grad(), self.compute_loss_context_manager(), self.fast_linears():
             outputs = model(**inputs)
+        return None, self.predictions_of(outputs), labels
+
+    def predictions_of(self, outputs: Outputs) -> Outputs:
+        """What evaluation keeps of the outputs of a model: `scores`, and of a bi-encoder `distances`."""
         predictions = {"scores": outputs["scores"]}
         if "embeddings" in outputs:
             first, second = outputs["embeddings"].unbind(dim=1)  # (pairs, hidden) each
             predictions["distances"] = torch.linalg.vector_norm(first - second, dim=-1)
             if self.keeps_embeddings:
                 predictions["embeddings"] = outputs["embeddings"]
-        return None, predictions, labels
+        return predictions
 
     def evaluation_loop(
         self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
@@ -226,8 +258,8 @@ class EvaluatingTrainer(ResumableTrainer):
         return output
 
     def embeddings(self, pairs: PairDataset) -> np.ndarray:
-        """Embeddings of pairs without labels, float32 of shape `(pairs, 2, hidden)`."""
-        compute, self.compute_metrics = self.compute_metrics, None
+        """A bi-encoder's embeddings of pairs, float32 of shape `(pairs, 2, hidden)`."""
+        compute, self.compute_metrics, self.keeps_embeddings = self.compute_metrics, None, True
         try:
             with torch.random.fork_rng(devices=[]):
                 return super().evaluation_loop(self.get_test_dataloader(pairs), "Embedding").predictions["embeddings"]
@@ -246,51 +278,24 @@ class EvaluatingTrainer(ResumableTrainer):
                     means[f"{metric_key_prefix}_{metric}"] = sum(values) / len(values)
             self.log(means)
             metrics |= means
-            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
         return metrics
 
     def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
-        with self.all_rows():
+        with self.measuring():
             return super().get_eval_dataloader(*args, **kwargs)
 
     def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
-        with self.all_rows():
+        with self.measuring():
             return super().get_test_dataloader(*args, **kwargs)
 
     @contextmanager
-    def all_rows(self) -> Iterator[None]:
+    def measuring(self) -> Iterator[None]:
         """Keeps --dataloader_drop_last, which is meant for training, from dropping pairs in evaluation."""
         drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
         try:
             yield
         finally:
             self.args.dataloader_drop_last = drop_last
-
-
-class PairTrainer(EvaluatingTrainer):
-    """Trains a model of pairs with an objective that reads the outputs of the model.
-
-    It is independent of the tower. A model's `forward` takes the batches of its collator and returns a dict with at
-    least `scores` of shape `(pairs,)`, higher = more similar: `BiEncoder.forward` returns the cosine of two embeddings,
-    `CrossEncoder.forward` a logit.
-
-    The loss is that of the global batch: its inputs are gathered over ranks with gradients, and the rows with which
-    accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
-    in parts, see `CachedParts`.
-
-    Evaluation: see `EvaluatingTrainer`. There is no `eval_loss`, since the loss of a batch that compares pairs depends
-    on its size. Checkpoints are written and read by the model itself (`save_pretrained`, `saved_state`), in the layout
-    that serving tools load. A `ConcatDataset` trains on several corpora, one per batch.
-
-    Args:
-        objective: the loss and the output that it reads. Batches that teach it nothing are reported once per epoch.
-        corpus_weights: share of the batches of each corpus of a `ConcatDataset`; default: equal shares.
-        adapter: the LoRA adapter inside the model, if any; checkpoints then hold both the merged model and the adapter.
-        kwargs: arguments of `transformers.Trainer`.
-    """
-
-    targets = ("labels", "groups", "guide")  # entries of a batch that go to the loss, not to the model
-    loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
     def __init__(
         self,
@@ -302,7 +307,7 @@ class PairTrainer(EvaluatingTrainer):
     ):
         args = kwargs["args"]
         smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0  # Trainer's own looks for a config
-        super().__init__(**kwargs)
+        super().__init__(compute_metrics=lambda found: pair_metrics(found.predictions, found.label_ids), **kwargs)
         args.label_smoothing_factor = smoothing  # of the loss
         if self.args.torch_compile and self.model.packing:
             raise InputError(
@@ -322,12 +327,6 @@ class PairTrainer(EvaluatingTrainer):
                     "--cached_batch_size compares all of a step in the same memory.",
                     self.args.gradient_accumulation_steps,
                 )
-        if self.args.early_stopping_patience is not None:
-            if self.args.eval_strategy == "no":
-                raise InputError(
-                    "--early_stopping_patience needs a validation split and --eval_strategy epoch or steps."
-                )
-            self.add_callback(EarlyStopping(self.args.early_stopping_patience))
         self.cached_parts = None
         if self.args.cached_batch_size is not None or self.args.cached_part_size is not None:
             self.cached_parts = CachedParts(self.args)
@@ -351,17 +350,13 @@ class PairTrainer(EvaluatingTrainer):
         batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
         last = batches and self.accelerator.gradient_state.end_of_dataloader
         if last and self.args.world_size > 1 and not self.args.dataloader_drop_last:
-            batch, pairs = batches[-1], self.pairs_in(batches[-1])
+            batch, pairs = batches[-1], len(batches[-1]["labels"])
             real_pairs = self.rows_of_epoch % (pairs * self.args.world_size)
             if real_pairs:
                 kept = min(pairs, real_pairs)
                 batches[-1] = {name: tensor[: len(tensor) // pairs * kept] for name, tensor in batch.items()}
                 batches[-1]["real_pairs"] = real_pairs
         return batches, count
-
-    def pairs_in(self, inputs: dict[str, Tensor]) -> int:
-        """Number of pairs in a batch; all its tensors have the same number of rows per pair."""
-        return len(inputs["attention_mask"])
 
     def pop_targets(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Takes from a batch what only the loss reads: tensors with the same number of rows per pair."""
@@ -380,7 +375,7 @@ class PairTrainer(EvaluatingTrainer):
         """Runs a batch in parts, with the gradient of the loss over all of it, see `grad_cache`."""
         model.train()
         targets, real_pairs = self.pop_targets(inputs), inputs.pop("real_pairs", None)
-        pairs = self.pairs_in(inputs)
+        pairs = len(targets["labels"])
 
         def forward(part: dict[str, Tensor]) -> Outputs:
             with self.compute_loss_context_manager():
@@ -407,7 +402,7 @@ class PairTrainer(EvaluatingTrainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         targets, real_pairs = self.pop_targets(inputs), inputs.pop("real_pairs", None)
-        pairs = self.pairs_in(inputs)
+        pairs = len(targets["labels"])
         outputs = model(**inputs)
         loss = self.global_loss(self.read(outputs), targets, pairs, real_pairs)
         return (loss, outputs) if return_outputs else loss
