@@ -174,8 +174,7 @@ def shares_of(arguments, files: dict) -> dict[str, float]:
         refuse_changed(arguments, ("split_by",), "--validation_share or --test_share")
     elif set(files) != {"train"} or not (min(shares.values()) >= 0 and sum(shares.values()) < 1):
         raise InputError(
-            "--validation_share and --test_share take pairs out of a lone train split and leave some there, got the "
-            f"splits {', '.join(files)} and the shares {' and '.join(f'{share:g}' for share in shares.values())}. Drop "
-            "them, or make their sum less than 1."
+            f"--validation_share {shares['validation']:g} and --test_share {shares['test']:g} of the splits "
+            f"{', '.join(files)}: shares of less than 1 in all are taken out of a lone train split. Drop or lower them."
         )
     return shares

@@ -60,13 +60,6 @@ def test_scores_of_a_reranker_train_in_their_order(prepared, train):
     assert record.train_pairs == 96 and "mine" in record.after
 
 
-def test_positives_and_negatives_train_every_pair_loss(prepared, train):
-    folder = prepared([{key: row[key] for key in ("query", "pos", "neg")} for row in scored(12)])
-    corpus = load_corpus(str(folder))
-    assert sorted(corpus.labels("train")) == [0.0] * 24 + [1.0] * 12
-    train(folder, "--max_steps", "1", "--loss", "cosine_hinge")
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_labels_that_teach_nothing_are_refused_by_the_name_of_the_loss(loss):
     """Positives alone are enough for the losses with in-batch negatives, and for no other."""

@@ -44,7 +44,7 @@ def test_a_sheet_of_excel_is_read(tmp_path):
     assert list(table.rows()) == [{"问题": "怎么还款", "编号": 7}, {"问题": "如何借款", "编号": None}]
     book["Sheet2"].append(["另一个"])
     book.save(tmp_path / "b.xlsx")
-    with pytest.raises(InputError, match=r"several sheets \(Sheet, Sheet2\)"):
+    with pytest.raises(InputError, match="Sheet, Sheet2.*--sheet"):
         open_table(tmp_path / "b.xlsx", None, SENTENCE, "--text_column")
 
 
@@ -68,6 +68,13 @@ def test_a_header_is_one_only_if_it_names_the_columns(tmp_path):
     assert next(pairs(wide, ["2", "1"]).rows()) == {"column1": "1", "sentence2": "甲", "sentence1": "乙"}
     assert next(pairs(with_names, ["2", "1"]).rows()) == {"label": "1", "question1": "甲", "question2": "乙"}
     assert pairs(with_names, ["2", "1"]).sentences == ("question2", "question1")
+    for names, message in (
+        (["label"], "2 .* got 1"),
+        (["question1", "q9"], "q9, got label"),
+        (["1", "1"], "each once"),
+    ):
+        with pytest.raises(InputError, match=message):
+            pairs(with_names, names)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +101,7 @@ def test_a_single_column_is_the_sentence(tmp_path, name, content, texts):
         ("a.tsv", "好\t坏\n好\n".encode(), "line 2: .*2 columns.*got 1"),
         ("a.tsv", "好\t坏\n\n好\t坏\n".encode(), "line 2: .*empty line"),
         ("a.tsv", "好\t \n".encode(), "line 1: .*sentence2"),
-        ("a.tsv", "好\t坏\n".encode() + "北京\t好\n".encode("gb18030"), "line 2: .*UTF-8.*GB18030"),
+        ("a.tsv", "好\t坏\n".encode() + "北京\t好\n".encode("gb18030"), "line 2: .*UTF-8.*gb18030"),
         ("a.tsv", "好\n".encode(), "sentence1 .*got 好"),
         ("a.csv", '甲,乙\n"丙,丁\n戊,己\n庚,辛\n'.encode(), "line 2: expected comma-separated"),
         ("a.csv", 's1,s2\n"甲\n乙",丙\n丁\n'.encode(), "line 4: .*2 columns.*got 1"),
@@ -104,7 +111,7 @@ def test_a_single_column_is_the_sentence(tmp_path, name, content, texts):
         ("a.jsonl", b'{"s1": "a", "s2": "b"}\n[1]\n', "line 2: expected one JSON object"),
         ("a.jsonl", b'{"one": "a", "two": "b"}\n', "sentence1 .*got one, two"),
         ("a.tsv.gz", gzip.compress("好\t坏\n".encode() * 999, mtime=0)[:-9], "not a complete gzip file"),
-        ("a.jsonl", rb'{"s1": "\ud83d", "s2": "b"}' + b"\n", "line 1: .*UTF-8.*half"),
+        ("a.jsonl", rb'{"s1": "\ud83d", "s2": "b"}' + b"\n", "line 1: .*UTF-8"),
         ("a.jsonl", b'{"s1": "a", "s2": ' + b"[" * 200_000 + b"\n", "line 1: .*cannot be read"),
         ("a.parquet", b"PAR1", "not a Parquet file"),
         ("a.xlsx", b"PK", "not an xlsx workbook"),
@@ -117,15 +124,6 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(pairs(tmp_path / name).rows())
-
-
-def test_columns_that_are_not_there_are_named(tmp_path):
-    """Fails if another column is read than the one that the user meant."""
-    with table_writer(tmp_path / "a.csv", ("id", "q1", "q2")) as write:
-        write(ROWS)
-    for wanted, message in ((["q1"], "2 .* got 1"), (["q1", "q9"], "q9, got id, q1, q2"), (["q1", "q1"], "q1, q1")):
-        with pytest.raises(InputError, match=message):
-            pairs(tmp_path / "a.csv", wanted)
 
 
 def test_a_longer_file_takes_no_more_memory(tmp_path):
@@ -180,21 +178,17 @@ def test_a_table_that_is_not_finished_is_not_there(tmp_path, ending):
         assert not list(tmp_path.iterdir())
 
 
-def test_tabs_become_spaces_where_nothing_is_quoted(tmp_path):
-    """Fails if a line break in a sentence tears a row of TSV in two."""
+def test_what_a_format_cannot_hold(tmp_path):
+    """Fails if a line break tears a row of TSV, or numbers that become text in Parquet end in a stack trace."""
     with table_writer(tmp_path / "a.tsv", ("text", "n")) as write:
         write([{"text": "甲\t乙\r\n丙", "n": None}])
     assert (tmp_path / "a.tsv").read_bytes() == "text\tn\n甲 乙 丙\t\n".encode()
-
-
-def test_parquet_says_where_types_change(tmp_path):
-    """Fails if numbers that become text after the first rows end in a stack trace; None has no type yet."""
     wrong_type = pytest.raises(InputError, match="Parquet.*jsonl")
     with wrong_type, table_writer(tmp_path / "a.parquet", ("text", "n")) as write:
         write([{"text": "好", "n": 1}])
         write([{"text": "好", "n": "一"}])
     with table_writer(tmp_path / "b.parquet", ("text", "n")) as write:
-        write([{"text": "好", "n": None}])
+        write([{"text": "好", "n": None}])  # no type yet
         write([{"text": "好", "n": "一"}])
     rows = open_table(tmp_path / "b.parquet", None, SENTENCE, "--text_column").rows()
     assert [row["n"] for row in rows] == [None, "一"]

@@ -119,14 +119,12 @@ def test_random_negatives(make_corpus):
     assert random_negatives(corpus.split("train"), corpus.manifest, seed=1)["sentence2"][40:] != drawn
 
 
-@pytest.mark.parametrize(
-    ("label", "kind", "message"), [(0.0, "graded", "graded labels"), (1.0, "binary", "2 different")]
-)
-def test_random_negatives_need_binary_labels_and_sentences(make_corpus, label, kind, message):
+def test_random_negatives_need_binary_labels_and_sentences(make_corpus):
     """Fails if pairs are replaced whose label says nothing about being negative, or the search for a sentence hangs."""
-    corpus = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", label)]}, kind)))
-    with pytest.raises(InputError, match=message):
-        random_negatives(corpus.split("train"), corpus.manifest)
+    for label, kind, message in ((0.0, "graded", "graded labels"), (1.0, "binary", "2 different")):
+        corpus = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", label)]}, kind)))
+        with pytest.raises(InputError, match=message):
+            random_negatives(corpus.split("train"), corpus.manifest)
 
 
 def test_texts_of_every_kind_of_file(tmp_path):

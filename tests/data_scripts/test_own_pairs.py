@@ -109,7 +109,7 @@ def test_shares_that_cannot_be_taken_stop(bench):
     bench.refuses("_share .* of 2 ", path, "--validation_share", "0.49", "--test_share", "0.5")
     bench.refuses("--split_by .*--validation_share", path, "--split_by", "sentence")
     bench.write("pairs/dev.tsv", "甲\t乙\t1\n")
-    bench.refuses("train, validation .* 0.5", path.parent, "--test_share", "0.5")
+    bench.refuses("--test_share 0.5 .*train, validation", path.parent, "--test_share", "0.5")
     path = bench.write("star.tsv", "".join(f"句\t话{number}\t{number % 2}\n" for number in range(50)))
     bench.refuses("of 50 .*--split_by has 50", path, "--validation_share", "0.1", "--split_by", "sentence")
 

@@ -52,12 +52,11 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     for split, file in files.items():
         if not file.is_file():
             raise InputError(f"{folder}: the manifest names {file}, which is missing. Prepare it again.")
-        rows = read_parquet(file, split)
-        if tuple(rows.column_names) != COLUMNS:
-            raise InputError(f"{file} has the columns {rows.column_names}, expected {list(COLUMNS)}. Prepare it again.")
-        if len(rows) != manifest.splits[split]["rows"]:
+        rows, expected = read_parquet(file, split), manifest.splits[split]["rows"]
+        if tuple(rows.column_names) != COLUMNS or len(rows) != expected:
             raise InputError(
-                f"{file} has {len(rows)} rows and its manifest says {manifest.splits[split]['rows']}. Prepare it again."
+                f"{file} has {len(rows)} rows and its manifest says {expected}, with the columns "
+                f"{', '.join(COLUMNS)}; got {', '.join(rows.column_names)}. Prepare it again."
             )
         splits[split] = rows
     return Corpus(folder, manifest, splits)

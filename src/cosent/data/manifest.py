@@ -69,14 +69,9 @@ class Manifest:
                 f"{folder}` and pass NAME."
             )
         try:
-            manifest = cls(**json.loads(path.read_text(encoding="utf-8")))
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, json.JSONDecodeError) as error:
             raise InputError(f"{path} was not written by this version ({error}). Prepare the corpus again.") from error
-        if manifest.label_kind not in LABEL_KINDS:
-            raise InputError(
-                f"{path}: label_kind must be one of {', '.join(LABEL_KINDS)}, got {manifest.label_kind!r}."
-            )
-        return manifest
 
 
 def corpus_folder(name_or_folder: str, data_dir: str | Path) -> Path | None:

@@ -155,12 +155,13 @@ def read_judged(queries: str, documents: str, qrels: str) -> Judged:
         for column, path in zip(table.sentences, (queries, documents), strict=False):
             if str(row[column]) not in place[path]:
                 raise InputError(f"{qrels}, judgement {number}: {path} has no {str(row[column])!r} ({column}).")
-        query, document, _ = map(str, row.values())
-        judgements.append((place[queries][query], place[documents][document], gain))
-    query, document, gain = np.array([one for one in judgements if one[2] > 0]).reshape(-1, 3).T
-    if not len(gain):
+        if gain > 0:
+            query, document = (str(row[column]) for column in table.sentences[:2])
+            judgements.append((place[queries][query], place[documents][document], gain))
+    if not judgements:
         raise InputError(f"{qrels}: no document has a score above 0, so that there is nothing to find.")
-    known = relevance(query.astype(np.int64), document.astype(np.int64), gain)
+    query_places, document_places, scores = np.array(judgements).T
+    known = relevance(query_places.astype(np.int64), document_places.astype(np.int64), scores)
     if unanswered := len(texts[queries]) - len(known):
         logger.warning("%s: %d queries have no relevant document and are left out.", qrels, unanswered)
     asked, all_documents = list(texts[queries].values()), list(texts[documents].values())
