@@ -179,7 +179,7 @@ def parts_of(corpus: str, pairs: int, turns: int, folder: Path) -> tuple[list[Pa
 
 def runtimes_table(result: dict) -> str:
     """Sentences per second of CPU time and Spearman, a row per side, a column per corpus."""
-    from cosent.reporting.document import Number, markdown_table
+    from cosent.reporting.document import markdown_table
     from cosent.run import shortened
 
     corpora = list(dict.fromkeys(row["corpus"] for row in result["rows"]))
@@ -189,7 +189,7 @@ def runtimes_table(result: dict) -> str:
         line = [side.replace("ours", "`encode`").replace("theirs", "sentence-transformers")]
         for corpus in corpora:
             row = cells[side, corpus]
-            line += [Number(row["sentences_per_second"], form=".0f"), Number(100 * row["spearman"], form=".2f")]
+            line += [f"{row['sentences_per_second']:.0f}", f"{100 * row['spearman']:.2f}"]
         lines.append(line)
     units = ("sentences/s", "Spearman x100")
     header = [f"{Path(corpus).name}, {unit}" for corpus in corpora for unit in units]
