@@ -13,15 +13,7 @@ from cosent.evaluation.retrieval import METRICS, NAMES
 from cosent.evaluation.significance import RESAMPLES
 from cosent.evaluation.similarity import split_by
 from cosent.reporting import figures
-from cosent.reporting.comparison import (
-    Compared,
-    by_seed,
-    by_start,
-    compare,
-    compare_queries,
-    start_rows,
-    test_row,
-)
+from cosent.reporting.comparison import Compared, by_seed, by_start, compare, compare_queries, start_rows, test_row
 from cosent.reporting.document import Cell, image, markdown_table, mean_of, measured, plain, section, times_100
 from cosent.results import Result, Study, points
 
@@ -100,9 +92,9 @@ def tuning(study: Study, _: Path) -> str:
     grid, rows, best = list(points(study.tune)), [], []
     for place, ((method, corpus), tried) in enumerate(study.tried.items()):
         rows.append([f"{method}, {corpus}", *(times_100([tried.get(point)]) for point in grid)])
-        reached = [tried.get(point, -np.inf) for point in grid]
         if len(tried) == len(grid):
-            best.append((place, 1 + int(np.argmax([-np.inf if value is None else value for value in reached]))))
+            reached = [-np.inf if (value := tried[point]) is None else value for point in grid]
+            best.append((place, 1 + int(np.argmax(reached))))
     table = markdown_table(["best validation Spearman x100", *grid], rows, best)
     return section("Settings chosen on validation", GRID, table)
 
@@ -198,7 +190,8 @@ def difference_blocks(found: Compared, corpus: str, measure: str, folder: Path) 
     if not found:
         return []
     first = next(iter(found))[0]
-    title, lines, rows = f"{corpus}: differences in {measure}", [], []
+    title, lines = f"{corpus}: differences in {measure}", []
+    rows: list[list[Cell]] = []
     for (a, b), (each, seeds) in found.items():
         mean, low, high = (100 * value for value in (each.mean, each.low, each.high))
         if len(found) <= 6 or a == first:
