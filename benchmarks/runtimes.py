@@ -120,22 +120,15 @@ def compare(args, folder: Path) -> dict:
         _, format, *rounded = side.split()
         folders[side] = str(folder / side.replace(" ", "_"))
         command = [sys.executable, "-m", "cosent.export", "--model", resolve(args.model), "--format", format]
-        command += [
-            "--output",
-            folders[side],
-            *(f"--{one}" for one in rounded),
-            *(["--corpus", args.corpus[0]] if rounded else []),
-        ]
+        command += ["--output", folders[side], *(f"--{one}" for one in rounded)]
+        command += ["--corpus", args.corpus[0]] if rounded else []
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     rows, _ = shuffled_rows(args.corpus[0], "validation", CALIBRATION, start_over=False)
     folders["calibration"] = str(folder / "calibration.json")
     Path(folders["calibration"]).write_text(json.dumps(rows["sentence1"][:]), encoding="utf-8")
     sides = [*OURS, *BUNDLES, "theirs", *(THEIRS if args.theirs_python else ())]
-    result = (
-        {"kind": "runtimes", "model": args.model}
-        | asdict(environment())
-        | {"cpus": len(args.cpus), "when": time.strftime("%Y-%m-%d"), "rows": []}
-    )
+    result = {"kind": "runtimes", "model": args.model, **asdict(environment()), "cpus": len(args.cpus)}
+    result |= {"when": time.strftime("%Y-%m-%d"), "rows": []}
     with ExitStack() as stack:
         processes = {}
         for side in sides:

@@ -21,7 +21,7 @@ from benchmarks.exactness import exactness_table
 from benchmarks.generation import generation_table
 from benchmarks.quickstart import quickstart_table
 from benchmarks.runtimes import runtimes_table
-from benchmarks.speed.table import speed_table
+from benchmarks.speed.__main__ import speed_table
 from benchmarks.study_tables import (
     corpora_table,
     probabilities_table,
