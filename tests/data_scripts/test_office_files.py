@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cosent.data.files import PAIR, FileOptions, open_table
-from cosent.demo_page.answers import read_pairs
+from cosent.demo_page.page import read_pairs
 from cosent.errors import InputError
 from cosent.evaluate import read_labelled
 
