@@ -29,8 +29,8 @@ def test_results_read_back_as_they_were(make_study, change_study):
         assert kept.queries["lcqmc"].moments["after"][COMPARED].tolist() == [0.5, 0.25]
         scores = kept.scores["lcqmc"]
         assert all(np.array_equal(scores[name], values) for name, values in result.scores["lcqmc"].items())
-    with np.load(folder / ARRAYS_NAME) as arrays:  # after: 4, before, labels and distances: 1 each; queries: 1
-        assert len(arrays.files) == 2 * (4 + 3) + 1
+    with np.load(folder / ARRAYS_NAME) as arrays:  # after: 4, before and labels: 1 each; queries: 1
+        assert len(arrays.files) == 2 * (4 + 2) + 1
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}\n{}", '{}\n{"method": 3}'])

@@ -45,7 +45,6 @@ def write(folder: Path) -> Path:
             sections.accuracy,
             sections.probabilities,
             sections.learning,
-            sections.distributions,
             sections.speed,
         )
     ]

@@ -23,7 +23,7 @@ from cosent.run import QueryMetrics, RunRecord, readable_by_this_version
 
 STUDY_NAME, ARRAYS_NAME = "study.jsonl", "scores.npz"
 KNOTS = 65
-COMPARED = "recall_at_10"
+KEPT, COMPARED = ("labels", "before", "after", "groups"), "recall_at_10"  # of the scores, and of queries
 
 Arrays = dict[str, np.ndarray]  # by name
 
@@ -39,8 +39,8 @@ class Result(RunRecord):
         settings: what recipe, study and variant asked for.
         train_pairs_per_second, score_pairs_per_second: by Trainer's own clock, without evaluation; None if unknown.
         validation_curve: (epoch, validation Spearman), in the order of training.
-        scores: test scores by corpus and name (`labels`, `before`, `after`, `distances`), each `(pairs,)`; `groups` are
-            those of pairs that share a sentence, which an interval draws together.
+        scores: test scores by corpus and name (`labels`, `before`, `after`), each `(pairs,)`; `groups` are those of
+            pairs that share a sentence, which an interval draws together.
         queries: retrieval metrics of the test queries by corpus.
     """
 
@@ -101,7 +101,7 @@ class Result(RunRecord):
             return key
 
         raw = asdict(replace(self, scores={}, queries={}, intervals={}, history=[]))
-        raw["scores"] = {corpus: {name: stored(pack(values)) for name, values in named.items()}
+        raw["scores"] = {corpus: {name: stored(pack(values)) for name, values in named.items() if name in KEPT}
                          for corpus, named in self.scores.items()}  # fmt: skip
         for corpus, queries in self.queries.items():
             moments = {moment: {COMPARED: stored({"": named[COMPARED].astype(np.float32)})}

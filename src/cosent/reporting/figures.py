@@ -1,4 +1,4 @@
-"""Dots, intervals, learning curves and histograms, drawn by matplotlib as SVG.
+"""Dots, intervals and learning curves, drawn by matplotlib as SVG.
 
 Series differ in form as well as in colour; the colours are those of Okabe and Ito, which colour-blind readers can tell
 apart. matplotlib is imported on first use, so that `import cosent.report` stays fast.
@@ -130,25 +130,4 @@ def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]],
         means = [float(np.mean(values)) for values in runs]
         axes.fill_between(points, list(map(min, runs)), list(map(max, runs)), color=color, alpha=0.13, linewidth=0)
         axes.plot(points, means, color=color, linestyle=dash, marker="o", markersize=4, label=printable(label))
-    return saved(axes)
-
-
-@styled
-def histograms(title: str, groups: list[tuple[str, np.ndarray]], x_name: str) -> str:
-    """Overlaid histograms, each normalised separately; a triangle at every median."""
-    values = np.concatenate([group for _, group in groups])
-    low, high = float(values.min()), float(values.max())
-    if high - low < 1e-12:  # equal up to rounding: bins need a width
-        low, high = low - (abs(low) or 1) / 20, high + (abs(high) or 1) / 20
-    edges = np.linspace(low, high, 49)
-    axes = canvas(title, x_name, 1.8)
-    axes.set_yticks([])
-    for place, (label, group) in enumerate(groups):
-        color, dash = COLORS[1 - place % 2], DASHES[place % len(DASHES)]
-        shares = np.histogram(group, edges)[0] / max(len(group), 1)
-        axes.stairs(shares, edges, fill=True, color=color, alpha=0.22)
-        axes.stairs(shares, edges, color=color, linestyle=dash, linewidth=1.6, label=printable(label))
-        if len(group):
-            axes.plot([np.median(group)], [0], "^", color=color, markersize=9, clip_on=False)
-    axes.set_ylim(bottom=0)
     return saved(axes)

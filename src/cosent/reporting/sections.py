@@ -1,4 +1,4 @@
-"""Sections of a report: Markdown of a study's settings, quality, differences, learning, scores and time.
+"""Sections of a report: Markdown of a study's settings, quality, differences, learning and time.
 
 Each takes the study and the folder for its figures, and is empty where nothing was measured.
 """
@@ -11,7 +11,6 @@ import numpy as np
 
 from cosent.evaluation.retrieval import METRICS, NAMES
 from cosent.evaluation.significance import RESAMPLES
-from cosent.evaluation.similarity import split_by
 from cosent.reporting import figures
 from cosent.reporting.comparison import Compared, by_seed, by_start, compare, compare_queries, start_rows, test_row
 from cosent.reporting.document import Cell, image, markdown_table, mean_of, measured, plain, section, times_100
@@ -39,11 +38,6 @@ RETRIEVAL = (
 GRID = (
     "Every method tried the same values with the first seed. It takes those with the highest validation Spearman, in "
     "bold, for all seeds; the test split has no part in it."
-)
-HISTOGRAMS = (
-    "Dissimilar pairs (orange) and similar ones (blue, dashed), as shares of each group; a triangle marks the median. "
-    "Graded labels are split at the middle of their range; what is equal before training is drawn once. Mind the axes: "
-    "before training, scores of an encoder often lie close together."
 )
 SPEED = (
     "Pairs per second of training exclude the evaluations between epochs. Pairs are scored in batches, both sentences "
@@ -254,27 +248,6 @@ def curve(method: str, runs: list[Result]) -> tuple[str, list[float], list[list[
     together = zip(*(run.validation_curve for run in runs), strict=False)
     kept = [each for each in together if np.isfinite([value for _, value in each]).all()]
     return method, [each[0][0] for each in kept], [[100 * value for _, value in each] for each in kept]
-
-
-def distributions(study: Study, folder: Path) -> str:
-    """Histograms of similar and dissimilar test pairs: scores before and after training, and |u - v| before.
-
-    kexue.fm 8847 explains by the latter why Sentence-BERT works although its head is dropped.
-    """
-    names = {"before": "before training", "after": "after training", "distances": "|u - v| before training"}
-    plots = []
-    drawn: set[bytes] = set()
-    for row in study.rows:
-        for corpus in study.corpora:
-            kept = [run.scores[corpus] for run in study.cell(row, corpus) if corpus in run.scores]
-            for name, words in names.items():
-                having = [scores for scores in kept if name in scores]
-                if having and (name == "after" or having[0][name].tobytes() not in drawn):
-                    labels, values = (np.concatenate([scores[key] for scores in having]) for key in ("labels", name))
-                    title, axis = f"{row}, {corpus}: {words}", "|u - v|" if name == "distances" else "score"
-                    plots.append(image(folder, title, figures.histograms(title, split_by(labels, values), axis)))
-                    drawn.add(having[0][name].tobytes())
-    return section("Score distributions", *([HISTOGRAMS, *plots] if plots else []))
 
 
 def speed(study: Study, _: Path) -> str:
