@@ -34,20 +34,7 @@ def write(folder: Path) -> Path:
         raise InputError("A report needs matplotlib. Install: pip install -e '.[report]'.")
     shutil.rmtree(figures, ignore_errors=True)
     figures.mkdir()
-    written = [
-        one(study, figures)
-        for one in (
-            sections.overview,
-            sections.tuning,
-            sections.quality,
-            sections.differences,
-            sections.retrieval,
-            sections.accuracy,
-            sections.probabilities,
-            sections.learning,
-            sections.speed,
-        )
-    ]
+    written = [one(study, figures) for one in sections.SECTIONS]
     text = "\n\n".join([f"# Study {plain(study.name)}", *filter(None, written)])
     write_atomically(folder / "report.md", text + "\n")
     return folder / "report.md"

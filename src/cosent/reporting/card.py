@@ -15,28 +15,19 @@ from cosent.errors import InputError, write_atomically
 from cosent.run import UNFINISHED, RunRecord, in_words
 
 CARD_NAME, TEMPLATE = "README.md", "card.md.j2"
-SENTENCE_TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
-KINDS = {  # first sentence, Hub task, tags
+SENTENCES = "sentence-similarity", ["sentence-transformers", "sentence-similarity", "feature-extraction"]
+RERANKERS = "text-ranking", ["sentence-transformers", "cross-encoder", "reranker"]
+KINDS: dict[str, tuple[str, str, list[str]]] = {  # first sentence, Hub task, tags
     "bi-encoder": (
         "A bi-encoder: it embeds sentences, and the cosine of two vectors says how similar the sentences are.",
-        "sentence-similarity",
-        SENTENCE_TAGS,
+        *SENTENCES,
     ),
     "ensemble": (
         "Several bi-encoders as one: the cosine of two sentences is the weighted mean of the members' cosines.",
-        "sentence-similarity",
-        SENTENCE_TAGS,
+        *SENTENCES,
     ),
-    "student": (
-        "A RoFormer-Sim: it embeds sentences, and it writes sentences of the same meaning.",
-        "sentence-similarity",
-        SENTENCE_TAGS,
-    ),
-    "cross-encoder": (
-        "A cross-encoder: it reads two sentences at once and scores how similar they are.",
-        "text-ranking",
-        ["sentence-transformers", "cross-encoder", "reranker"],
-    ),
+    "student": ("A RoFormer-Sim: it embeds sentences, and it writes sentences of the same meaning.", *SENTENCES),
+    "cross-encoder": ("A cross-encoder: it reads two sentences at once and scores how similar they are.", *RERANKERS),
     "encoder": ("A pretrained encoder, to be fine-tuned.", "fill-mask", []),
 }
 METRICS = {"spearman": "Spearman", "accuracy": "accuracy", "f1": "F1", "recall_at_10": "Recall@10"}  # shown, times 100

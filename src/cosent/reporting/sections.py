@@ -270,3 +270,6 @@ def speed(study: Study, _: Path) -> str:
     header = ["method, trained on", "training minutes", "pairs/s trained", "pairs/s scored", "weights trained",
               "optimizer MiB", "peak MiB", "test Spearman x100"]  # fmt: skip
     return section("Time", SPEED, markdown_table(header, rows))
+
+
+SECTIONS = (overview, tuning, quality, differences, retrieval, accuracy, probabilities, learning, speed)
