@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cosent.reporting.document import Cell, Number, markdown_table
+from cosent.reporting.document import Cell, markdown_table
 
 VERDICTS = ("agrees", "disagrees", "within a point", "unresolved at this size")
 NOT_MEASURED = {
@@ -12,12 +12,7 @@ NOT_MEASURED = {
     "needs": "Needs a GPU, data or runs",
     "absent": "No such feature",
 }
-UNITS = {
-    "accuracy": "accuracy",
-    "recall_at_10": "Recall@10",
-    "first_epoch": "validation",
-    "epochs_to_90": "epochs",
-}
+UNITS = {"accuracy": "accuracy", "recall_at_10": "Recall@10", "first_epoch": "validation", "epochs_to_90": "epochs"}
 HEADER = ["claim", "source's figure", "ours [95%]", "same setting as the source?", "verdict"]
 RATES = Path(__file__).parents[1] / "results/error_rate.json"
 
@@ -77,7 +72,7 @@ def ours(row: dict[str, Any]) -> str:
         return ", ".join(f"{share:.0%} of {name}" for name, share in row["shares"].items())
     unit = f" {UNITS[row['quantity']]}" if row.get("quantity") in UNITS else ""
     interval = f" [{row['low']:+.2f}, {row['high']:+.2f}]" if "low" in row else ""
-    return f"{Number(row['mean'], form='+.2f')}{interval}{unit}"
+    return f"{row['mean']:+.2f}{interval}{unit}"
 
 
 def same_setting(row: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 from benchmarks.common import shuffled_rows
 from cosent.data.corpus import labels_of, load_corpus
 from cosent.errors import InputError
-from cosent.reporting.document import Number, markdown_table
+from cosent.reporting.document import markdown_table
 from cosent.run import shortened
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.load import TOWERS, adapter, build_model
@@ -189,8 +189,7 @@ def exactness_table(result: dict) -> str:
         for split, cells in result["differences"].items()
     ]
     memory = [
-        [case, Number(mib["activations_mib"], form=".1f"), Number(mib["process_mib"], form=".0f")]
-        for case, mib in result["memory"].items()
+        [case, f"{mib['activations_mib']:.1f}", f"{mib['process_mib']:.0f}"] for case, mib in result["memory"].items()
     ]
     return (
         f"{markdown_table([f'{pairs} pairs as', *models], splits)}\n\n"

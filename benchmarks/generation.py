@@ -21,7 +21,7 @@ from cosent.compute.onednn import onednn_linears
 from cosent.data.corpus import load_corpus
 from cosent.models.decoding import Sampling, sample_tokens, unilm_mask, unwritable, write_targets
 from cosent.models.student import Student
-from cosent.reporting.document import Cell, Number, markdown_table
+from cosent.reporting.document import Cell, markdown_table
 from cosent.run import shortened
 from cosent.training.record import environment
 
@@ -113,9 +113,9 @@ def generation_table(result: dict) -> str:
     header = ["student", "tokens per sentence", "seconds, ours", "theirs", "ratio", "same sentences"]
     rows: list[list[Cell]] = []
     for row in result["rows"]:
-        tokens, ratio = (Number(row[key], form=".1f") for key in ("tokens_per_sentence", "ratio"))
-        medians = [Number(statistics.median(row["seconds"][side])) for side in ("ours", "theirs")]
-        rows.append([f"{row['layers']} layers", tokens, *medians, ratio, Number(row["equal"], form=".0%")])
+        tokens, ratio = (f"{row[key]:.1f}" for key in ("tokens_per_sentence", "ratio"))
+        medians = [f"{statistics.median(row['seconds'][side]):.2f}" for side in ("ours", "theirs")]
+        rows.append([f"{row['layers']} layers", tokens, *medians, ratio, f"{row['equal']:.0%}"])
     ratios = [(place, header.index("ratio")) for place in range(len(rows))]
     turns = len(result["rows"][0]["seconds"]["ours"])
     return (

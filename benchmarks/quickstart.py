@@ -15,7 +15,7 @@ from cosent.data.files import PAIR, open_table
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations
 from cosent.models.auto import load_model
-from cosent.reporting.document import Cell, Number, markdown_table
+from cosent.reporting.document import Cell, markdown_table
 from cosent.run import read_record, shortened
 
 PAIRS = "recipes/demo/pairs_8541.tsv"
@@ -53,13 +53,13 @@ def quickstart_table(result: dict) -> str:
     runs, published = sorted(result["runs"], key=lambda run: run["seed"]), result["published"]
     header = ["pair", "published", *(f"seed {run['seed']}" for run in runs)]
     rows: list[list[Cell]] = [
-        [" / ".join(pair), Number(known, form=".3f"), *(Number(run["scores"][place], form=".3f") for run in runs)]
+        [" / ".join(pair), f"{known:.3f}", *(f"{run['scores'][place]:.3f}" for run in runs)]
         for place, (pair, known) in enumerate(zip(result["pairs"], published, strict=True))
     ]
     wrong = [wrong_orders(run["scores"], published) for run in runs]
-    agreements = [Number(correlations(run["scores"], published)["spearman"]) for run in runs]
+    agreements = [f"{correlations(run['scores'], published)['spearman']:.2f}" for run in runs]
     rows += [["in the wrong order, of 25", None, *wrong], ["Spearman of the ten", None, *agreements]]
-    rows.append(["demo test Spearman ×100", None, *(Number(100 * run["test_spearman"]) for run in runs)])
+    rows.append(["demo test Spearman ×100", None, *(f"{100 * run['test_spearman']:.2f}" for run in runs)])
     return f"{markdown_table(header, rows)}\n\n{runs[0]['device']}, commit {shortened(runs[0]['commit'])}."
 
 

@@ -120,22 +120,15 @@ def compare(args, folder: Path) -> dict:
         _, format, *rounded = side.split()
         folders[side] = str(folder / side.replace(" ", "_"))
         command = [sys.executable, "-m", "cosent.export", "--model", resolve(args.model), "--format", format]
-        command += [
-            "--output",
-            folders[side],
-            *(f"--{one}" for one in rounded),
-            *(["--corpus", args.corpus[0]] if rounded else []),
-        ]
+        command += ["--output", folders[side], *(f"--{one}" for one in rounded)]
+        command += ["--corpus", args.corpus[0]] if rounded else []
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     rows, _ = shuffled_rows(args.corpus[0], "validation", CALIBRATION, start_over=False)
     folders["calibration"] = str(folder / "calibration.json")
     Path(folders["calibration"]).write_text(json.dumps(rows["sentence1"][:]), encoding="utf-8")
     sides = [*OURS, *BUNDLES, "theirs", *(THEIRS if args.theirs_python else ())]
-    result = (
-        {"kind": "runtimes", "model": args.model}
-        | asdict(environment())
-        | {"cpus": len(args.cpus), "when": time.strftime("%Y-%m-%d"), "rows": []}
-    )
+    result = {"kind": "runtimes", "model": args.model, **asdict(environment()), "cpus": len(args.cpus)}
+    result |= {"when": time.strftime("%Y-%m-%d"), "rows": []}
     with ExitStack() as stack:
         processes = {}
         for side in sides:
@@ -179,7 +172,7 @@ def parts_of(corpus: str, pairs: int, turns: int, folder: Path) -> tuple[list[Pa
 
 def runtimes_table(result: dict) -> str:
     """Sentences per second of CPU time and Spearman, a row per side, a column per corpus."""
-    from cosent.reporting.document import Number, markdown_table
+    from cosent.reporting.document import markdown_table
     from cosent.run import shortened
 
     corpora = list(dict.fromkeys(row["corpus"] for row in result["rows"]))
@@ -189,7 +182,7 @@ def runtimes_table(result: dict) -> str:
         line = [side.replace("ours", "`encode`").replace("theirs", "sentence-transformers")]
         for corpus in corpora:
             row = cells[side, corpus]
-            line += [Number(row["sentences_per_second"], form=".0f"), Number(100 * row["spearman"], form=".2f")]
+            line += [f"{row['sentences_per_second']:.0f}", f"{100 * row['spearman']:.2f}"]
         lines.append(line)
     units = ("sentences/s", "Spearman x100")
     header = [f"{Path(corpus).name}, {unit}" for corpus in corpora for unit in units]

@@ -3,19 +3,18 @@
 import json
 import statistics
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 import yaml
 
-from cosent.evaluation.significance import Difference
-from cosent.reporting.comparison import by_seed, compare, compare_queries, setting, start_rows, test_row
-from cosent.reporting.diagnostics import ERROR_HEADER, error_rows
-from cosent.reporting.document import Cell, Number, markdown_table, mean_of, printed, times_100
+from cosent.reporting.comparison import Compared, by_seed, compare, compare_queries, start_rows, test_row
+from cosent.reporting.document import Cell, markdown_table, mean_of, times_100
+from cosent.reporting.sections import ERROR_HEADER, error_rows, setting
 from cosent.results import Result, Study
 
 ROOT = Path(__file__).parents[1]
 SHOWN = ("spearman", "recall_at_1", "recall_at_10")
+TOWERS = ("bi_encoder", "cross_encoder")
 
 
 def study_table(study: Study) -> str:
@@ -28,25 +27,29 @@ def study_table(study: Study) -> str:
     adapters = any(run.footprint and run.footprint.trained_share < 1 for run in study.results)
     extra = ["weights trained", "peak MiB"] if adapters else []
     empty = [None] * (2 + len(study.tune) + len(extra))
-    rows: list[list[Cell]] = [["character overlap, no model", *map(overlap, study.corpora), *empty]]
+    rows: list[list[Cell]] = [["character overlap, no model", *map(overlap_cell, study.corpora), *empty]]
     for row, runs in study.rows.items():
         means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
-        minutes = Number(statistics.mean(run.train_seconds for run in runs) / 60, form=".1f")
-        chosen = (", ".join(dict.fromkeys(printed(setting(run.recipe[key])) for run in runs)) for key in study.tune)
+        minutes = f"{statistics.mean(run.train_seconds for run in runs) / 60:.1f}"
+        chosen = (", ".join(dict.fromkeys(str(setting(run.recipe[key])) for run in runs)) for key in study.tune)
         cells: list[Cell] = [row, *means, *chosen, len({run.seed for run in runs}), minutes]
         if adapters:
             footprints = [run.footprint for run in runs if run.footprint is not None]
             peak = mean_of((footprint.peak_mib for footprint in footprints), ".0f")
-            cells += [Number(footprints[0].trained_share, form=".1%"), peak]
+            cells += [f"{footprints[0].trained_share:.1%}", peak]
         rows.append(cells)
     header = ["test Spearman x100, mean ± std", *study.corpora, *study.tune, "seeds", "minutes per run", *extra]
     return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
 
 
-def overlap(corpus: str) -> Number | None:
+def overlap(corpus: str) -> float | None:
     """Spearman x100 of the character overlap of the test pairs; None for a corpus without an audit."""
     audits = json.loads((ROOT / "results/audit.json").read_text(encoding="utf-8"))
-    return Number(audits[corpus]["splits"]["test"]["overlap_spearman"]) if corpus in audits else None
+    return audits[corpus]["splits"]["test"]["overlap_spearman"] if corpus in audits else None
+
+
+def overlap_cell(corpus: str) -> str | None:
+    return None if (value := overlap(corpus)) is None else f"{value:.2f}"
 
 
 def corpora_table(study: Study) -> str:
@@ -58,29 +61,31 @@ def corpora_table(study: Study) -> str:
     bert = {row["method"]: row for row in tables[0]["rows"] if row["encoder"] == "BERT"}
     rows: list[list[Cell]] = []
     for corpus in study.corpora:
-        runs = by_seed(study, corpus, lambda run, corpus=corpus: corpus in run.scores)
+        runs = by_seed(study, corpus)
         found = compare(runs, corpus)
         cells = {name: times_100(run.test(corpus) for run in seeds.values()) for name, seeds in runs.items()}
         start = times_100([next(iter(runs["cosent"].values())).test(corpus, moment="before")])
-        gaps = [ahead(found, ("cosent", name)) for name in ("sbert", "sbert_regression")]
+        gaps = [gap_of(found, ("cosent", name)) for name in ("sbert", "sbert_regression")]
         run = next(iter(runs["cosent"].values()))
         budget = f"{run_length([run])}, {run.train_pairs:,}"
         gap = bert["cosent"][corpus] - bert["sbert"][corpus]
         sign = "level" if abs(gap) < 1 else "ahead" if gap > 0 else "behind"
         means = [cells.get(name) for name in ("sbert", "sbert_regression", "cosent")]
-        rows.append([corpus, overlap(corpus), start, *means, *gaps, min(map(len, runs.values())), budget, sign])
+        rows.append([corpus, overlap_cell(corpus), start, *means, *gaps, min(map(len, runs.values())), budget, sign])
     header = ["test Spearman x100", "character overlap", "untrained", "Sentence-BERT, two classes"]
     header += ["Sentence-BERT, regression", "CoSENT", "CoSENT minus two classes [95%]", "CoSENT minus regression [95%]"]
     header += ["seeds", "epochs, pairs", "CoSENT in kexue.fm 8847"]
     return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
 
 
-def ahead(found: dict[tuple[str, str], tuple[Difference, int]], pair: tuple[str, str]) -> str | None:
-    """How far the first method is ahead of the second, with its interval."""
+def gap_of(found: Compared, pair: tuple[str, str], sign: int = 1) -> str | None:
+    """How far the first method is ahead of the second, or behind it for a sign of -1, with its interval."""
     if pair not in found:
         return None
-    each, _ = found[pair]
-    return f"{100 * each.mean:+.2f} [{100 * each.low:+.2f}, {100 * each.high:+.2f}]"
+    each = found[pair][0]
+    mean, low, high = (0.0 + 100 * sign * value for value in (each.mean, each.low, each.high))
+    low, high = min(low, high), max(low, high)
+    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def probabilities_table(study: Study) -> str:
@@ -92,7 +97,7 @@ def retrieval_table(study: Study) -> str:
     """Spearman, Recall@1 and Recall@10 of each method, and both less those of the first method."""
     parts = []
     for corpus in study.corpora:
-        runs = by_seed(study, corpus, lambda run, corpus=corpus: corpus in run.queries)
+        runs = by_seed(study, corpus, "queries")
         if not runs:
             continue
         first = next(iter(runs))
@@ -100,7 +105,9 @@ def retrieval_table(study: Study) -> str:
         every = [run for seeds in runs.values() for run in seeds.values()]
         rows = [[*row, None, None] for row in start_rows(every, corpus, SHOWN)]
         for row in runs:
-            rows.append([*test_row(study, row, corpus, SHOWN), *map(partial(against, pair=(first, row)), compared)])
+            rows.append(
+                [*test_row(study, row, corpus, SHOWN), *(gap_of(found, (first, row), -1) for found in compared)]
+            )
         header = [corpus, "Spearman", "Recall@1", "Recall@10", "seeds"]
         header += [f"Spearman less that of {first}", f"Recall@10 less that of {first}"]
         parts.append(markdown_table(header, rows))
@@ -109,13 +116,30 @@ def retrieval_table(study: Study) -> str:
     return "\n\n".join(parts)
 
 
-def against(found: dict[tuple[str, str], tuple[Difference, int]], pair: tuple[str, str]) -> str | None:
-    """The difference of the second method from the first one, with its interval."""
-    if pair not in found:
-        return None
-    each, _ = found[pair]
-    mean, low, high = (0.0 - 100 * value for value in (each.mean, each.high, each.low))  # -100 * 0 would print -0.00
-    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+def teaching_table(study: Study) -> str:
+    """Spearman x100 of every model of `cosent teach`, and what teaching adds on test; differences over rows and seeds.
+
+    Nothing stands next to a model of a tower that no run has trained on labels alone.
+    """
+    header = ["Spearman x100", "validation", "test", *(f"test, minus {tower} round_0" for tower in TOWERS)]
+    tables = []
+    for corpus in dict.fromkeys(name for run in study.results for name, splits in run.after.items() if splits):
+        runs = by_seed(study, corpus)
+        rows: list[list[Cell]] = []
+        for row, every in study.rows.items():
+            of_row = [run for run in every if corpus in run.after]
+            splits = [times_100(run.after[corpus].get(split, {}).get("spearman") for run in of_row)
+                      for split in ("validation", "test")]  # fmt: skip
+            gains: list[Cell] = []
+            for alone in (f"{tower} round_0" for tower in TOWERS):
+                found = compare({name: runs[name] for name in dict.fromkeys((row, alone)) if name in runs}, corpus)
+                each = found[row, alone][0] if (row, alone) in found else None
+                ends = each and f"({100 * each.low:+.2f} to {100 * each.high:+.2f})"
+                gains.append(each and f"{100 * each.mean:+.2f} {ends}")
+            rows.append([row, *splits, *gains, len({run.seed for run in of_row})])
+        tables.append(markdown_table([f"{corpus}, {header[0]}", *header[1:], "seeds"], rows))
+    commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in study.results))
+    return "\n\n".join([*tables, f"{study.results[0].environment.device}, commit {commits}."])
 
 
 def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:

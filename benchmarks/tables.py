@@ -21,11 +21,16 @@ from benchmarks.exactness import exactness_table
 from benchmarks.generation import generation_table
 from benchmarks.quickstart import quickstart_table
 from benchmarks.runtimes import runtimes_table
-from benchmarks.speed.table import speed_table
-from benchmarks.study_tables import corpora_table, probabilities_table, retrieval_table, study_table
+from benchmarks.speed.__main__ import speed_table
+from benchmarks.study_tables import (
+    corpora_table,
+    probabilities_table,
+    retrieval_table,
+    study_table,
+    teaching_table,
+)
 from benchmarks.test_rows import read_study
 from cosent.errors import InputError, messages_for_users
-from cosent.teach import teaching_table
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)

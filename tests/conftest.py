@@ -215,7 +215,7 @@ def make_study(tmp_path):
                     rng = np.random.default_rng([seed, len(method)])
                     after = labels + spread * rng.normal(size=300)
                     test = {"spearman": spearman(after, labels), "accuracy": 0.8 + 0.01 * seed, "oracle_accuracy": 0.9}
-                    arrays = {"labels": labels, "before": before, "after": after, "distances": 1 - before}
+                    arrays = {"labels": labels, "before": before, "after": after}
                     fields = {
                         "recipe": {"seed": seed, "model_name_or_path": "mini", "pooling": "mean", "loss": method}
                         | {"learning_rate": 5e-4, "num_train_epochs": 6.0, "per_device_train_batch_size": 32},

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from cosent import cli
 from cosent.cli import HIDDEN, REQUIRED, Parser, as_words, flags_of, option, parse, recipe_file, run
 from cosent.errors import InputError
 from cosent.models.prompts import PromptArguments
-from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments, ModelArguments, PairTrainingArguments
+from cosent.training.arguments import TRAIN_ARGUMENTS
 from tests.launching import free_port
 
 
@@ -31,101 +31,63 @@ class Arguments:
     packing: bool = True
     seeds: list[int] | None = None
     features: list[str] = option(["u"], "parts of a head")
+    tower: str = option("bi_encoder", "a choice", ["bi_encoder"])
     texts: list[str] | None = option(None, "sentences", positional=True, commas=True)
 
 
 def test_flags_win_over_the_recipe_and_the_recipe_over_defaults(recipe):
-    """Fails if a user's flag is ignored in favour of the file."""
-    path = recipe("corpus: stsb\nlearning_rate: 2.0e-05\nnum_train_epochs: 5\n")
+    """Fails if a user's flag is ignored in favour of the file, or 2e-5, which is text to YAML, is no number."""
+    path = recipe("corpus: stsb\nlearning_rate: 2e-5\nnum_train_epochs: 5\n")
     (args,) = parse(["--config", path, "--num_train_epochs", "7"], Arguments)
     assert args == Arguments(corpus="stsb", learning_rate=2e-5, num_train_epochs=7)
+    with pytest.raises(InputError, match="--corpus is missing"):
+        parse([], Arguments)
 
 
-def test_a_float_without_a_point_is_still_a_float(recipe):
-    """Fails on YAML's trap: 2e-5 without a point is a string to it."""
-    (args,) = parse(["--config", recipe("corpus: stsb\nlearning_rate: 2e-5\n")], Arguments)
-    assert args.learning_rate == 2e-5
-
-
-def test_an_unknown_key_names_the_nearest_one(recipe):
-    """Fails if a misspelt key is dropped and the run uses a default in silence."""
-    with pytest.raises(InputError, match="unknown key 'learning_rat'. Did you mean 'learning_rate'"):
-        parse(["--config", recipe("corpus: a\nlearning_rat: 1.0\n")], Arguments)
-
-
-def test_a_key_that_is_no_text_is_unknown(recipe):
-    """Fails if a number as a key ends in a traceback."""
-    with pytest.raises(InputError, match="unknown key '1'"):
-        parse(["--config", recipe("corpus: a\n1: 1.0\n")], Arguments)
-
-
-@pytest.mark.parametrize("flag", ["--learning_rat", "--learning-rats=3"])
-def test_an_unknown_flag_names_the_nearest_one(flag):
-    """Fails if argparse guesses an abbreviation or a misspelt flag is ignored."""
-    with pytest.raises(InputError, match="Did you mean '--learning_rate'"):
-        parse(["--corpus", "a", flag, "3"], Arguments)
-
-
-@pytest.mark.parametrize(("flag", "meant"), [("--lr", "--learning_rate"), ("--epochs", "--num_train_epochs")])
-def test_a_flag_of_other_programs_names_ours(flag, meant):
-    """Fails if `--lr` is answered by a flag of as many letters."""
-    with pytest.raises(InputError, match=f"Did you mean '{meant}'"):
-        parse(["--corpus", "a", flag, "3"], *TRAIN_ARGUMENTS)
-
-
-def test_a_flag_that_is_like_no_other_gets_no_proposal():
-    """Fails if `--validation_pairs` is answered by --data_dir."""
-    with pytest.raises(InputError, match="'--validation_pairs'") as error:
-        parse(["--corpus", "a", "--validation_pairs", "3"], *TRAIN_ARGUMENTS)
-    assert "--data_dir" not in str(error.value)
-
-
-def test_a_misspelt_required_flag_names_the_right_one():
-    """Fails if pages of usage ask for --corpus, and say nothing of --corpsu."""
-    with pytest.raises(InputError, match="'--corpsu'. Did you mean '--corpus'"):
-        parse(["--corpsu", "stsb", "--output_dir", "x"], ModelArguments, DataArguments, PairTrainingArguments)
-
-
-def test_a_value_without_its_flag_is_told_from_a_misspelt_flag():
-    """Fails if `sentences.txt` where `--text sentences.txt` is meant is only called unknown."""
-    with pytest.raises(InputError, match="'a.txt'"):
-        parse(["a.txt", "--corpus", "a"], ModelArguments, DataArguments, PairTrainingArguments)
-
-
-def test_the_negation_of_a_switch_is_known():
-    """Fails if a spelling that transformers offers is called a mistake."""
-    flags = ["--corpus", "stsb", "--output_dir", "x", "--no_load_best_model_at_end", "--use_cpu", "true"]
-    assert not parse(flags, ModelArguments, DataArguments, PairTrainingArguments)[2].load_best_model_at_end
-
-
-def test_a_key_that_stands_twice(recipe):
-    """Fails if YAML keeps the last of two values without a word."""
-    with pytest.raises(InputError, match="'corpus' occurs twice"):
-        parse(["--config", recipe("corpus: a\ncorpus: b\n")], Arguments)
-
-
-@pytest.mark.parametrize("text", ["- corpus", "corpus: {name: a}", "corpus: [a"])
-def test_a_file_that_is_no_recipe(recipe, text):
-    """Fails if nested or broken YAML ends in a stack trace."""
-    with pytest.raises(InputError, match="recipe.yaml"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("corpus: a\nlearning_rat: 1.0\n", "unknown key 'learning_rat'. Did you mean 'learning_rate'"),
+        ("corpus: a\n1: 1.0\n", "unknown key '1'"),
+        ("corpus: a\ncorpus: b\n", "'corpus' occurs twice"),
+        ("- corpus", "recipe.yaml"),
+        ("corpus: {name: a}", "recipe.yaml"),
+        ("corpus: [a", "recipe.yaml"),
+        ("corpus: a\nlearning_rate: [1, 2]\n", r"learning_rate.*\[1, 2\]"),
+        ("corpus: a\nfeatures: u,v\n", "recipe.yaml: .*--features.* u v, got 'u,v'"),
+        ("corpus: a\ntower: cross_encoder\n", "recipe.yaml: .*--tower.*'cross_encoder'.*bi_encoder"),
+    ],
+)
+def test_a_recipe_that_is_wrong(recipe, text, message):
+    """Fails if a misspelt or repeated key is dropped, a choice goes unchecked, or broken YAML ends in a trace."""
+    with pytest.raises(InputError, match=message):
         parse(["--config", recipe(text)], Arguments)
 
 
-def test_a_value_that_is_no_choice(recipe):
-    """Fails if argparse checks the choices of flags alone: a recipe's `tower: cross_encoder` would train another."""
-
-    @dataclass
-    class Tower:
-        tower: str = field(default="bi_encoder", metadata={"choices": ["bi_encoder"]})
-
-    with pytest.raises(InputError, match="recipe.yaml: .*--tower.*'cross_encoder'.*bi_encoder"):
-        parse(["--config", recipe("tower: cross_encoder\n")], Tower)
-
-
-def test_a_missing_recipe():
-    """Fails if a wrong path is not said to be one."""
-    with pytest.raises(InputError, match="nowhere.yaml"):
-        parse(["--config", "nowhere.yaml"], Arguments)
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--learning_rat", "3"], "Did you mean '--learning_rate'"),
+        (["--learning-rats=3"], "Did you mean '--learning_rate'"),
+        (["--lr", "3"], "Did you mean '--learning_rate'"),  # the initials, not a flag of as many letters
+        (["--epochs", "3"], "Did you mean '--num_train_epochs'"),
+        (["--corpsu", "stsb"], "'--corpsu'. Did you mean '--corpus'"),
+        (["a.txt", "--learning_rate", "1"], "'a.txt'"),
+        (["--num_train_epochs", "many"], "--num_train_epochs.*'many'"),
+        (["--use_cpu", "perhaps"], "--use_cpu.*'perhaps'"),
+        (["--learning_rate"], "--learning_rate"),
+        (["--config"], "--config"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--seed", "1", "--seed=2"], "--seed is given twice"),
+        (["--packing", "--no_packing"], "--no_packing is given twice"),
+        (["--corpus", "a", "--output_dir", "x", "--use_cpu", "--learning_rate", "-1e-5"], "--learning_rate must not"),
+        (["--corpus", "a", "--output_dir", "x", "--use_cpu", "--weight_decay", "nan"], "--weight_decay must not"),
+    ],
+)
+def test_a_wrong_command_line_is_one_message(flags, message):
+    """Fails if a typing mistake is ignored, guessed at, or ends in a page of usage or a traceback."""
+    with pytest.raises(InputError, match=message):
+        parse(flags, *TRAIN_ARGUMENTS)
 
 
 def test_a_recipe_is_found_by_name(tmp_path, monkeypatch):
@@ -137,7 +99,6 @@ def test_a_recipe_is_found_by_name(tmp_path, monkeypatch):
     assert len(set(shipped)) == 1 and Path(shipped[0]).parts[-2:] == ("bi_encoder", "cosent_mini.yaml")
     assert Path(recipe_file("cross_encoder/cosent_mini")).parts[-2:] == ("cross_encoder", "cosent_mini.yaml")
     assert Path(recipe_file("cpu.yaml", "accelerate")).parts[-2:] == ("accelerate", "cpu.yaml")
-    assert Path(recipe_file("retrieval", "studies")).parts[-2:] == ("studies", "retrieval.yaml")
     Path("cosent_mini").write_text("corpus: a", encoding="utf-8")
     assert recipe_file("cosent_mini") == "cosent_mini"
     with pytest.raises(InputError, match="pretrain/mini and teach/mini"):
@@ -147,55 +108,62 @@ def test_a_recipe_is_found_by_name(tmp_path, monkeypatch):
 
 
 def test_a_list_is_separated_by_spaces(recipe):
-    """Fails if two corpora become one of a long name, a recipe's list one string, or a single value its letters."""
+    """Fails if two corpora become one of a long name, a recipe's list one string, or a sentence may hold no comma."""
     (flags,) = parse(["--corpus", "a", "--seeds", "1", "2", "--features", "u", "|u-v|"], Arguments)
     assert (flags.seeds, flags.features, flags.texts) == ([1, 2], ["u", "|u-v|"], None)
     (yaml,) = parse(["--config", recipe("corpus: a\nseeds: [1, 2]\nfeatures: [u, '|u-v|']\n")], Arguments)
     assert yaml == flags
     assert parse(["--config", recipe("corpus: a\nfeatures: uv\n")], Arguments)[0].features == ["uv"]
     assert parse(as_words({"corpus": "a", "seeds": [1, 2], "features": ["u", "|u-v|"]}), Arguments)[0] == flags
-
-
-def test_a_list_with_commas_is_refused_with_the_right_spelling(recipe):
-    """Fails if a habit of other programs trains on a corpus called `a,b`, or a sentence may not hold a comma."""
-    with pytest.raises(InputError, match="--features.* u v, got 'u,v'"):
-        parse(["--corpus", "a", "--features", "u,v"], Arguments)
-    with pytest.raises(InputError, match="recipe.yaml: .*--features.* u v, got 'u,v'"):
-        parse(["--config", recipe("corpus: a\nfeatures: u,v\n")], Arguments)
-    with pytest.raises(InputError, match=r"learning_rate.*\[1, 2\]"):
-        parse(["--config", recipe("corpus: a\nlearning_rate: [1, 2]\n")], Arguments)
     assert parse(["--corpus", "a", "Hello, world", "b"], Arguments)[0].texts == ["Hello, world", "b"]
-
-
-def test_after_two_dashes_all_is_text():
-    """Fails if a sentence that begins with dashes is taken for a flag and cannot be given at all."""
-    assert parse(["--corpus", "a", "--", "--no", "b"], Arguments)[0].texts == ["--no", "b"]
+    assert parse(["--corpus", "a", "--", "--no", "--corpus", "-1e-5"], Arguments)[0].texts == [
+        "--no",
+        "--corpus",
+        "-1e-5",
+    ]
 
 
 @pytest.mark.parametrize(
     ("flags", "packing"),
     [([], True), (["--no_packing"], False), (["--packing", "false"], False), (["--packing"], True),
-     (["--no-packing"], False), (["--packing=no"], False)],
+     (["--no-packing"], False), (["--packing=no"], False), (["--packing", "OFF"], False)],
 )  # fmt: skip
 def test_a_switch_has_every_spelling(flags, packing):
     """Fails if `--packing false` packs, or the switch cannot be turned off in one word."""
     assert parse(["--corpus", "a", *flags], Arguments)[0].packing is packing
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--num_train_epochs", "many"], "--num_train_epochs.*'many'"),
-        (["--packing", "perhaps"], "--packing.*'perhaps'"),
-        (["--learning_rate"], "--learning_rate"),
-        (["--learning_rate", "1", "--config"], "--config"),
-        ([], "--corpus"),
-    ],
-)
-def test_a_wrong_value_is_one_message(flags, message):
-    """Fails if a typing mistake ends in a page of usage or a traceback."""
-    with pytest.raises(InputError, match=message):
-        parse([*(["--corpus", "a"] if flags else []), *flags], Arguments)
+@pytest.mark.parametrize("word", ["no", "1e3", "010", "1:30", "2024-01-02", "true", "0x1f", "null_", "~/x"])
+def test_text_in_a_recipe_is_the_text_that_is_written(recipe, word):
+    """Fails if YAML 1.1 reads `eval_strategy: no` as false, 010 as 8, 1:30 as 90 and a date as a date."""
+    (from_recipe,) = parse(["--config", recipe(f"corpus: {word}\n")], Arguments)
+    assert from_recipe == parse(["--corpus", word], Arguments)[0] and from_recipe.corpus == word
+
+
+@pytest.mark.parametrize(("word", "value"), [("010", 10), ("1_000", 1000), ("+5", 5), ("1:30", None), ("0x1f", None)])
+def test_numbers_in_a_recipe_are_decimal(recipe, word, value):
+    """Fails if a number means something else in a recipe than on a command line."""
+    text = recipe(f"corpus: a\nnum_train_epochs: {word}\n")
+    if value is not None:
+        assert parse(["--config", text], Arguments)[0].num_train_epochs == value
+        assert parse(["--corpus", "a", f"--num_train_epochs={word}"], Arguments)[0].num_train_epochs == value
+    else:
+        with pytest.raises(InputError, match="recipe.yaml: .*--num_train_epochs.*int"):
+            parse(["--config", text], Arguments)
+
+
+@pytest.mark.parametrize("word", ["null", "~", ""])
+def test_null_is_only_for_what_may_be_none(recipe, word):
+    """Fails if `num_train_epochs: null` reaches training as None, or as the text null."""
+    assert parse(["--config", recipe(f"corpus: a\nseeds: {word}\n")], Arguments)[0].seeds is None
+    with pytest.raises(InputError, match="recipe.yaml: num_train_epochs"):
+        parse(["--config", recipe(f"corpus: a\nnum_train_epochs: {word}\n")], Arguments)
+
+
+@pytest.mark.parametrize("word", ["-1e-5", "-.5e+2"])
+def test_negative_numbers_with_an_exponent_are_values(word):
+    """Fails if argparse takes `-1e-5` for a flag and says that one argument is expected."""
+    assert parse(["--corpus", "a", "--learning_rate", word], Arguments)[0].learning_rate == float(word)
 
 
 def test_values_are_those_of_the_library():
@@ -227,7 +195,7 @@ def test_every_flag_has_a_help_text(monkeypatch):
     classes = TRAIN_ARGUMENTS
     text = Parser(*classes, program="train").format_help()
     assert "--no_packing" in text and "(default: mini)" in text and "(default: all-linear)" in text
-    hidden = {name for name, flag in flags_of(*classes).items() if flag.field.metadata["help"] == HIDDEN}
+    hidden = {name for name, flag in flags_of(*classes).items() if flag.metadata["help"] == HIDDEN}
     assert {name for name in flags_of(*classes) if f"--{name} " not in text} == hidden
 
 

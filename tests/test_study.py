@@ -34,7 +34,6 @@ from cosent.training.arguments import TRAIN_ARGUMENTS
 
 ROOT = Path(__file__).parents[1]
 STUDIES = [path for path in sorted((ROOT / "recipes/studies").glob("*.yaml")) if path.stem != "claims"]
-ACCELERATE = ["--accelerate_config", str(ROOT / "recipes/accelerate/cpu.yaml")]
 # Validation and test Spearman of the stand-in for training, by recipe and rate: test would choose otherwise.
 REACHED = {
     ("cosent", 0.1): (0.6, 0.9),
@@ -72,7 +71,6 @@ def run_study(tmp_path, monkeypatch, make_recipe):
             return "unlucky"
         validation, test = REACHED.get((name, rate), (0.5, 0.25))
         (folder / "checkpoint-1").mkdir(parents=True, exist_ok=True)
-        (folder / "model").write_text(f"{folder.name} at {rate}")
         history = [
             {"epoch": 1.0, "eval_spearman": validation, "eval_runtime": 2.0, "eval_samples_per_second": 100.0},
             {"epoch": 1.0, "loss": 1.0},
@@ -99,42 +97,33 @@ def run_study(tmp_path, monkeypatch, make_recipe):
     def run(*arguments, seeds=(1,), recipes=("cosent",), fails=(), **more):
         content = {"recipes": [paths[name] for name in recipes], "corpora": ["stsb"], "seeds": list(seeds), **more}
         (tmp_path / "made_up.yaml").write_text(yaml.safe_dump(content))
-        folders = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
+        monkeypatch.chdir(tmp_path)
         trained.clear()
         failing.clear()
         failing.update(fails)
-        status = study.main(*parse([str(tmp_path / "made_up.yaml"), *folders, *arguments], StudyArguments))
+        status = study.main(*parse(["made_up.yaml", *arguments], StudyArguments))
         return status, [(name, flags["learning_rate"]) for name, flags in trained]
 
-    run.trained, run.results, run.runs = trained, tmp_path / "results/made_up", tmp_path / "runs/made_up"
+    run.trained, run.results, run.runs = trained, tmp_path / "results/made_up", tmp_path / "runs/studies/made_up"
     return run
 
 
-def test_runs_of_one_name_are_refused(make_recipe):
-    """Fails if two corpora or recipes of one name share an output folder and a result."""
+def test_runs_have_names_of_their_own(make_recipe):
+    """Fails if two runs share a folder, or an override trains the same twice under the names of two variants."""
     recipe = make_recipe("a/cosent")
     with pytest.raises(InputError, match="cosent-faq-1"):
         expand({"recipes": [recipe], "corpora": ["v1/faq", "v2/faq"], "seeds": [1]}, {})
     with pytest.raises(InputError, match="bi_encoder-cosent-faq-1"):
         expand({"recipes": [recipe, make_recipe("b/cosent")], "corpora": ["faq"], "seeds": [1]}, {})
-
-
-def test_variants_that_an_override_makes_equal_are_one(make_recipe):
-    """Fails if `--set model_name_or_path=mini` trains the same twice, under the names of two other encoders."""
+    towers = ("bi_encoder", "cross_encoder")
+    recipes = [make_recipe(f"{tower}/cosent", f"tower: {tower}\n") for tower in towers]
+    runs = expand({"recipes": recipes, "corpora": [["x/lcqmc", "nli"]], "seeds": [1]}, {})
+    assert [run.name for run in runs] == ["bi_encoder-cosent-lcqmc-nli-1", "cross_encoder-cosent-lcqmc-nli-1"]
     variants = {"BERT": {"model_name_or_path": "a"}, "RoBERTa": {"model_name_or_path": "b"}}
     content = {"recipes": [make_recipe("cosent")], "corpora": ["faq"], "seeds": [1], "variants": variants}
     assert [run.method for run in expand(content, {})] == ["cosent BERT", "cosent RoBERTa"]
     (run,) = expand(content, {"model_name_or_path": "mini"})
     assert run.method == "cosent" and run.flags == {"model_name_or_path": "mini"}
-
-
-def test_recipes_of_one_name_stay_apart(make_recipe):
-    """Fails if the cosent of two towers share one folder, so that the second overwrites the first."""
-    towers = ("bi_encoder", "cross_encoder")
-    recipes = [make_recipe(f"{tower}/cosent", f"tower: {tower}\n") for tower in towers]
-    runs = expand({"recipes": recipes, "corpora": [["x/lcqmc", "nli"]], "seeds": [1]}, {})
-    assert [run.method for run in runs] == [f"{tower} cosent" for tower in towers]
-    assert [run.name for run in runs] == ["bi_encoder-cosent-lcqmc-nli-1", "cross_encoder-cosent-lcqmc-nli-1"]
 
 
 def test_shipped_studies_are_whole(monkeypatch, tmp_path):
@@ -159,19 +148,8 @@ def test_shipped_studies_are_whole(monkeypatch, tmp_path):
         ("recipes: []\ncorpora: [a]\nseeds: [x]\n", ["seeds"]),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nflags: {learning_rat: 1}\n", ["'learning_rat'", "'learning_rate'"]),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {seed: 1}}\n", ["x: seed"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\nflags: {resume_from_checkpoint: a}\n", ["resume_from_checkpoint"]),
-        ("recipes: [\n", ["YAML"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: 5}\n", ["x must", "5"]),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x/y: {}}\n", ["'x/y'"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {scale: [5, 10]}}\n", ["scale"]),
         ("recipes: []\ncorpora: [a]\nseeds: [1]\ntune: {scale: [5]}\n", ["tune", "'5'"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\ntune: {scael: [5, 9]}\n", ["'scael'"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\nflags: {scale: 7}\ntune: {scale: [5, 9]}\n", ["scale", "by flags"]),
-        (
-            "recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {scale: 7}}\ntune: {scale: [5, 9]}\n",
-            ["scale", "by x"],
-        ),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\ntune_flags: {limit_train: 9}\n", ["tune_flags"]),
     ],
 )
 def test_a_study_that_is_wrong(tmp_path, text, named):
@@ -180,16 +158,8 @@ def test_a_study_that_is_wrong(tmp_path, text, named):
     with pytest.raises(InputError) as error:
         read_study(str(tmp_path / "a.yaml"))
     assert all(word in str(error.value) for word in named)
-
-
-def test_no_study_there(tmp_path):
-    """Fails if a wrong path ends in a traceback, or a flag of --set passes unchecked."""
-    with pytest.raises(InputError, match="b.yaml"):
-        read_study(str(tmp_path / "b.yaml"))
     with pytest.raises(InputError, match="KEY=VALUE"):
         launches.settings_of(["pooling"], "b.yaml")
-    with pytest.raises(InputError, match="'poling'"):
-        launches.settings_of(["poling=cls"], "b.yaml")
 
 
 def test_epochs_decide_nothing_where_steps_are_given(make_recipe):
@@ -259,7 +229,7 @@ def test_variants_and_overrides(run_study):
         ("made_up/cosent-scale_5-stsb-1", 0.5), ("made_up/cosent-slow-stsb-1", 0.01)]  # fmt: skip
     assert [flags["scale"] for _, flags in run_study.trained] == [5.0, None]
     assert read_results(run_study.results).definition["methods"] == ["cosent scale_5", "cosent slow"]
-    words = ["--seeds", "7", "--limit_train", "50", "--set", "pooling=cls", "learning_rate=1.0"]
+    words = ["--seeds", "7", "--set", "pooling=cls", "learning_rate=1.0", "limit_train=50"]
     assert len(run_study(*words, variants=variants)[1]) == 2
     assert {flags["limit_train"] for _, flags in run_study.trained} == {50}
     trial = run_study.results.with_name("made_up-pooling=cls-learning_rate=1.0-limit_train=50")
@@ -279,7 +249,6 @@ def test_every_method_gets_what_validation_prefers(run_study):
         ("cosent-stsb-1", 0.2), ("cosent-stsb-2", 0.2), ("sbert-stsb-1", 0.1), ("sbert-stsb-2", 0.1)]  # fmt: skip
     assert all(result.scores and result.queries for result in kept.results), "no interval without scores"
     assert kept.tried["cosent", "stsb"] == {"learning_rate=0.1": 0.6, "learning_rate=0.2": 0.7}
-    assert (run_study.runs / "cosent-stsb-1/model").read_text() == "cosent-stsb-1 at 0.2"
     assert run_study(seeds=[1, 2], **both) == (0, [])
     assert [name for name, _ in run_study(seeds=[1, 2, 3], **both)[1]] == [
         "made_up/cosent-stsb-3", "made_up/sbert-stsb-3"]  # fmt: skip
@@ -291,7 +260,7 @@ def test_fewer_pairs_for_the_grid(run_study):
     _, trained = run_study(tune_flags={"limit_train": 50}, **GRID)
     assert [flags["limit_train"] for _, flags in run_study.trained] == [50, 50, None]
     assert trained[-1] == ("made_up/cosent-stsb-1", 0.2)
-    run_study("--limit_train", "9", "--seeds", "2", tune_flags={"limit_train": 50}, **GRID)
+    run_study("--set", "limit_train=9", "--seeds", "2", tune_flags={"limit_train": 50}, **GRID)
     assert [(flags["seed"], flags["limit_train"]) for _, flags in run_study.trained] == [(1, 9), (1, 9), (2, 9)]
     assert run_study("--set", "learning_rate=0.1", **GRID)[1] == [("made_up-learning_rate=0.1/cosent-stsb-1", 0.1)]
 
@@ -317,11 +286,11 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys, mon
     content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1]}
     variants = {"a": {"packing": False}, "b": {"features": ["u"]}}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(content | {"variants": variants}))
-    arguments = ["--data_dir", corpus.parent, "--results", tmp_path, "--runs", tmp_path / "runs"]
-    arguments += ["--parallel", "2", "--set", f"model_name_or_path={tiny_model}", *ACCELERATE]
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--data_dir", corpus.parent, "--parallel", "2", "--set", f"model_name_or_path={tiny_model}"]
     assert study.main(*parse(list(map(str, [tmp_path / "s.yaml", *arguments])), StudyArguments)) == 1
     assert "cosent-b-made_up-1 failed: --features" in capsys.readouterr().err
-    (kept,) = read_results(tmp_path / f"s-model_name_or_path={tiny_model.name}").results
+    (kept,) = read_results(tmp_path / f"results/s-model_name_or_path={tiny_model.name}").results
     assert kept.recipe["packing"] is False and kept.train_pairs_per_second > 0
     assert kept.environment.threads == os.cpu_count()
 
@@ -341,10 +310,9 @@ def start_study(tmp_path, make_corpus, pairs, tiny_model):
         content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1, 2]}
         (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
         command = [sys.executable, "-m", "cosent.study", tmp_path / "s.yaml", "--data_dir", corpus.parent]
-        command += ["--results", tmp_path / "results", "--runs", tmp_path / "runs", *ACCELERATE]
-        process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, **options)
+        process = subprocess.Popen(list(map(str, command)), stderr=-1, text=True, cwd=tmp_path, **options)
         started.append(process)
-        while not any("step 1" in log.read_text() for log in tmp_path.glob("runs/s/*/log.txt")):
+        while not any("step 1" in log.read_text() for log in tmp_path.glob("runs/studies/s/*/log.txt")):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.2)
         return process
@@ -362,7 +330,8 @@ def of_study(folder: Path) -> list[psutil.Process]:
     """Launchers and trainings of the studies in a folder."""
     running = [other for other in psutil.process_iter(["cmdline", "status"]) if other.info["cmdline"]]
     assert running, "processes cannot be listed here"
-    return [other for other in running if str(folder / "runs/s") in " ".join(other.info["cmdline"])]
+    lines = [(other, " ".join(other.info["cmdline"])) for other in running]
+    return [other for other, line in lines if str(folder) in line and "runs/studies/s/" in line]
 
 
 @pytest.mark.slow
@@ -378,7 +347,7 @@ def test_a_stopped_study_leaves_nothing_running(tmp_path, start_study, how):
     process.send_signal(how)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "the same command continues" in errors
-    assert not of_study(tmp_path) and len(list(tmp_path.glob("runs/s/*"))) == 1
+    assert not of_study(tmp_path) and len(list(tmp_path.glob("runs/studies/s/*"))) == 1
 
 
 @pytest.mark.matrix

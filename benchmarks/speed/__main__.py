@@ -20,10 +20,11 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks.speed.table import speed_table
 from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users
+from cosent.reporting.document import Cell, markdown_table
+from cosent.run import shortened
 from cosent.training.record import environment
 
 # task, encoder, split, what is counted, how many: once for comparing every loss, then for each timed turn
@@ -158,6 +159,27 @@ def sgemm_flops(size: int = 4096) -> float:
                 torch.cuda.synchronize()
             best = min(best, time.perf_counter() - start)
     return 2 * size**3 / best
+
+
+def speed_table(result: dict) -> str:
+    """Speed against sentence-transformers: medians, ratio, memory, and the largest difference of results."""
+    header = ["task", "encoder", "data", "ours", "theirs", "ratio", "MiB, ours / theirs", "largest difference"]
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        data, ours = f"{row['corpus']} {row['split']}", f"{row['ours']:.4g}"
+        theirs = f"{row['theirs']:.4g} {row['unit'].replace('_per_second', '/s')}"
+        memory = f"{row['ours_mib']:.0f} / {row['theirs_mib']:.0f}"
+        difference = f"{row['largest_difference']:.0e}"
+        share = f"{row['sgemm_share']:.0%}" if "sgemm_share" in row else None
+        ratio = f"{row['ratio']:.2f}"
+        rows.append([row["task"], row["encoder"], data, ours, theirs, ratio, memory, difference, share])
+    ratios = [(place, header.index("ratio")) for place in range(len(rows))]
+    commits = ", ".join(dict.fromkeys(shortened(row["commit"]) for row in result["rows"]))
+    return (
+        f"{markdown_table([*header, 'sgemm peak'], rows, strong=ratios)}\n\n"
+        f"Medians of {result['repeats']} interleaved measurements, each in its own process; {result['device']}, "
+        f"{result['threads']} threads, {result['when']}, commit {commits}."
+    )
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import runpy
 import subprocess
 import sys
 import types
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -129,11 +129,12 @@ def fill(values: dict[str, Any], *argument_classes: type) -> tuple:
     """One instance per class, of the values that it has fields for."""
     for flag in flags_of(*argument_classes).values():
         if flag.required and flag.name not in values:
-            spelling = flag.name.upper() if flag.positional else f"--{flag.name}"
-            raise InputError(f"{spelling} is missing: {flag.field.metadata['help']}")
+            spelling = flag.name.upper() if flag.metadata.get("positional") else f"--{flag.name}"
+            raise InputError(f"{spelling} is missing: {flag.metadata['help']}")
     try:
-        filled = [{name: values[name] for name in flags_of(cls) if name in values} for cls in argument_classes]
-        return tuple(cls(**some) for cls, some in zip(argument_classes, filled, strict=True))
+        return tuple(
+            cls(**{name: values[name] for name in flags_of(cls) if name in values}) for cls in argument_classes
+        )
     except ValueError as error:  # a combination of values that TrainingArguments refuses
         raise error if isinstance(error, InputError) else InputError(str(error)) from error
 
@@ -146,26 +147,10 @@ class Flag:
     kind: type  # of the value, or of the items of a list: bool, int, float or str
     is_list: bool
     optional: bool  # whether None is a value, which a recipe writes as null
-    field: Field
+    required: bool
+    default: Any
+    metadata: Mapping[str, Any]
     owner: type  # the class that declares it
-
-    @property
-    def required(self) -> bool:
-        return self.field.default is MISSING and self.field.default_factory is MISSING
-
-    @property
-    def default(self):
-        if self.field.default_factory is not MISSING:
-            return self.field.default_factory()
-        return None if self.required else self.field.default
-
-    @property
-    def positional(self) -> bool:
-        return self.field.metadata.get("positional", False)
-
-    @property
-    def of_library(self) -> bool:
-        return self.owner.__module__.startswith("transformers.")
 
 
 def option(default, help_text: str, choices=None, *, positional: bool = False, commas: bool = False):
@@ -186,27 +171,24 @@ def option(default, help_text: str, choices=None, *, positional: bool = False, c
 
 @cache
 def flags_of(*argument_classes: type) -> dict[str, Flag]:
-    """The flags of dataclasses by name, in order."""
+    """The flags of dataclasses by name, in order; values of other types than these four stay text."""
     found = {}
     for cls in argument_classes:
         hints = get_type_hints(cls)
-        for one in fields(cls):
-            if one.init:
-                owner = next(base for base in cls.__mro__ if one.name in inspect.get_annotations(base))
-                found[one.name] = Flag(one.name, *kind_of(hints[one.name]), one, owner)
+        for one in filter(lambda one: one.init, fields(cls)):
+            hint, parts = hints[one.name], get_args(hints[one.name])
+            optional = type(None) in parts
+            if get_origin(hint) in (Union, types.UnionType):
+                others = [part for part in parts if part is not type(None)]
+                hint = others[0] if len(others) == 1 else str
+            is_list = get_origin(hint) is list
+            kind = get_args(hint)[0] if is_list else hint
+            kind = kind if kind in (bool, int, float) else str
+            made = one.default_factory() if one.default_factory is not MISSING else one.default
+            default, required = (None, True) if made is REQUIRED else (made, False)
+            owner = next(base for base in cls.__mro__ if one.name in inspect.get_annotations(base))
+            found[one.name] = Flag(one.name, kind, is_list, optional, required, default, one.metadata, owner)
     return found
-
-
-def kind_of(hint) -> tuple[type, bool, bool]:
-    """Type of a value, whether a field holds a list of them, and whether it may be None; other types stay text."""
-    optional = is_list = False
-    if get_origin(hint) in (Union, types.UnionType):
-        others = [part for part in get_args(hint) if part is not type(None)]
-        optional = len(others) < len(get_args(hint))
-        hint = others[0] if len(others) == 1 else str
-    if get_origin(hint) is list:
-        is_list, hint = True, get_args(hint)[0]
-    return (hint if hint in (bool, int, float) else str), is_list, optional
 
 
 def boolean(word: str) -> bool:
@@ -218,16 +200,11 @@ def boolean(word: str) -> bool:
     raise ValueError
 
 
-def without_commas(kind: type) -> Callable[[str], Any]:
-    """A type for the items of a list, which refuses a habit of other programs."""
-
-    def item(word: str):
-        if "," in word:
-            raise argparse.ArgumentTypeError(f"a list is separated by spaces: {word.replace(',', ' ')}, got {word!r}")
-        return kind(word)
-
-    item.__name__ = kind.__name__
-    return item
+def without_commas(word: str) -> str:
+    """An item of a list, which refuses a habit of other programs."""
+    if "," in word:
+        raise argparse.ArgumentTypeError(f"a list is separated by spaces: {word.replace(',', ' ')}, got {word!r}")
+    return word
 
 
 class Once(argparse.Action):
@@ -247,8 +224,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *argument_classes: type, program: str = "", description: str | None = None, launches=False):
         self.flags = flags_of(*argument_classes)
-        names = "".join(f" {'[' * (not f.required)}{f.name.upper()}{' ...' * f.is_list}{']' * (not f.required)}"
-                        for f in self.flags.values() if f.positional)  # fmt: skip
+        names = "".join(f" {f.name.upper()}{' ...' * f.is_list}" for f in self.flags.values() if
+                        f.metadata.get("positional"))  # fmt: skip
         super().__init__(
             prog=program,
             usage=f"{program} [--config RECIPE] [--flag value ...]{names}",
@@ -265,13 +242,12 @@ class Parser(argparse.ArgumentParser):
             strategy = "start several processes: ddp, fsdp, deepspeed_zero2, or a file of `accelerate config`"
             self.add_argument("--launch", metavar="STRATEGY", help=strategy)
             self.add_argument("--processes", type=int, metavar="N", help="their number; default: that of the file")
-        groups = {}
-        for flag in sorted(self.flags.values(), key=lambda flag: flag.of_library):  # ours first
-            if flag.owner not in groups:
-                first_line = (flag.owner.__doc__ or flag.owner.__name__).strip().splitlines()[0].rstrip(".")
-                title = f"transformers.{flag.owner.__name__}" if flag.of_library else first_line
-                groups[flag.owner] = self.add_argument_group(title)
-            add_flag(groups[flag.owner], flag)
+        owners = dict.fromkeys(flag.owner for flag in self.flags.values())
+        for owner in sorted(owners, key=lambda owner: owner.__module__.startswith("transformers.")):  # ours first
+            group = self.add_argument_group((owner.__doc__ or owner.__name__).strip().splitlines()[0].rstrip("."))
+            for flag in self.flags.values():
+                if flag.owner is owner:
+                    add_flag(group, flag)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message[0].upper()}{message[1:]}. Nothing was run; --help lists all flags.")
@@ -297,47 +273,42 @@ class Parser(argparse.ArgumentParser):
     def read_recipe(self, name: str) -> dict[str, Any]:
         """The values of a recipe; see `recipe_file`."""
         file = recipe_file(name)
-        try:
-            return self.read_mapping(read_yaml(Path(file).read_text(encoding="utf-8"), file), file)
-        except UnicodeDecodeError as error:
-            raise InputError(f"{file} is not YAML: {error}") from error
+        return self.read_mapping(read_yaml(Path(file).read_text(encoding="utf-8"), file), file)
 
     def read_mapping(self, settings: Any, where: str) -> dict[str, Any]:
         """The values of a flat mapping, as `read_yaml` gives it."""
         if not isinstance(settings, dict):
             raise InputError(f"{where}: expected a flat list of `key: value` lines.")
-        empty: dict[str, None] = {}
         for key, value in settings.items():
-            flag = self.flags.get(key)
-            if flag is None:
+            if key not in self.flags:
                 raise InputError(f"{where}: unknown key {key!r}.{nearest(key, self.flags)} Nothing was run.")
-            if value is None and flag.optional:
-                empty[key] = None
-            elif not all(isinstance(item, str) for item in (value if isinstance(value, list) else [value])):
+            empty, items = value is None and self.flags[key].optional, value if isinstance(value, list) else [value]
+            if not empty and not all(isinstance(item, str) for item in items):
                 raise InputError(f"{where}: {key} takes a value or a flat list of values, got {value}.")
-            elif isinstance(value, list) and not flag.is_list:
+            if isinstance(value, list) and not self.flags[key].is_list:
                 raise InputError(f"{where}: {key} takes one value, got the list [{', '.join(value)}].")
         try:
-            return self.read(as_words({key: value for key, value in settings.items() if key not in empty})) | empty
+            words = as_words({key: value for key, value in settings.items() if value is not None})
+            return self.read(words) | {key: None for key, value in settings.items() if value is None}
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
 
 
 def add_flag(group, flag: Flag) -> None:
     """Adds a flag to a parser's group, and `--no_NAME` of a switch that is on by default."""
-    metadata, default = flag.field.metadata, flag.default
+    metadata, default = flag.metadata, flag.default
     choices, help_text = metadata.get("choices"), metadata.get("help", "")
     negated = flag.kind is bool and default is not False
     if default not in (None, "", []) and help_text != HIDDEN:
         words = " ".join(map(str, default)) if flag.is_list else str(default).lower() if negated else str(default)
         help_text += f" (default: {words}{f'; off: --no_{flag.name}' * negated})".replace("%", "%%")
     kind: Callable[[str], Any] = boolean if flag.kind is bool else flag.kind
-    if flag.is_list and not metadata.get("commas"):
-        kind = without_commas(flag.kind)
+    if flag.is_list and kind is str and not metadata.get("commas"):
+        kind = without_commas
     shown = {bool: "true|false", int: "N", float: "X", str: "VALUE"}[flag.kind]
     options = {"type": kind, "choices": choices, "help": help_text}
     options["metavar"] = "|".join(map(str, choices)) if choices else shown
-    if flag.positional:
+    if metadata.get("positional"):
         options["metavar"] = flag.name.upper()
         group.add_argument(flag.name, nargs="*" if flag.is_list else "?", **options)
     elif flag.kind is bool:

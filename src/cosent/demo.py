@@ -31,7 +31,7 @@ class DemoArguments:
 
 def main(args: DemoArguments) -> None:
     check(args)
-    from cosent.demo_page.layout import serve
+    from cosent.demo_page.page import serve
 
     serve(load(args), args.port, args.share)
 
@@ -48,7 +48,7 @@ def load(args: DemoArguments):
     """The `Models` that the flags name."""
     from cosent.compute.onednn import choose_device
     from cosent.data.files import SENTENCE, open_table
-    from cosent.demo_page.answers import Judge, Models
+    from cosent.demo_page.page import Judge, Models
     from cosent.inference.index import Index
     from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.student import Student

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -40,10 +40,9 @@ def writing(path: str | Path, needed: int | None = None) -> Iterator[None]:
     except OSError as error:
         folder = Path(path).absolute().parent
         wants = "" if needed is None else f"; it takes {needed / 2**20:.1f} MiB"
-        free = f"{shutil.disk_usage(folder).free / 2**20:.1f} MiB are free in {folder}" if folder.is_dir() else ""
+        free = f"; {shutil.disk_usage(folder).free / 2**20:.1f} MiB are free in {folder}" if folder.is_dir() else ""
         raise InputError(
-            f"{path} could not be written ({error.strerror}){wants}; {free or f'there is no folder {folder}'}. Nothing "
-            "was kept of it. Make room, or name a file on another disk."
+            f"{path} could not be written ({error.strerror}){wants}{free}. Make room, or name a file on another disk."
         ) from error
 
 
@@ -108,43 +107,24 @@ def discard_stdout() -> None:
 
 @contextmanager
 def partial_file(path: str | Path) -> Iterator[Path]:
-    """Yields a path next to `path` to write to; it is renamed to `path` when the block ends.
+    """Yields a path next to `path` to write to; it is renamed to `path` when the block ends, or removed if it raises.
 
-    If the block raises, the partial file is removed and `path` is as it was. A process that is killed leaves its
-    partial file behind; the next call for the same `path` on that machine removes it. Every call uses its own name,
-    `<name>.<machine>-<process>-<random>.partial`, so that several processes, even on several machines, can write the
-    same file, and the last one wins.
+    Every call uses its own name, `<name>.<machine>-<process>-<random>.partial`, so that several processes, even on
+    several machines, can write the same file, and the last one wins. What a process that was killed left behind is
+    removed by the next call for the same `path` on that machine.
     """
     path = Path(path)
-    remove_abandoned(path)
-    partial = path.with_name(f"{path.name}.{machine()}-{os.getpid()}-{secrets.token_hex(4)}.partial")
+    mine = f"{path.name}.{re.sub(r'[^A-Za-z0-9]', '', socket.gethostname())}"
+    for other in path.parent.glob(f"{glob.escape(mine)}-*-*.partial"):
+        if not psutil.pid_exists(int(other.name.split("-")[-2])):
+            other.unlink(missing_ok=True)
+    partial = path.with_name(f"{mine}-{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         yield partial
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-
-
-def machine() -> str:
-    return re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
-
-
-def remove_abandoned(path: Path) -> None:
-    """Removes the partial files of a file that processes of this machine left when they were killed."""
-    for partial in path.parent.glob(f"{glob.escape(path.name)}.{machine()}-*.partial"):
-        found = re.fullmatch(r"-(\d+)-\w{8}\.partial", partial.name.removeprefix(f"{path.name}.{machine()}"))
-        with suppress(FileNotFoundError):  # another call was faster
-            if found and not still_written(partial, int(found[1])):
-                partial.unlink()
-
-
-def still_written(partial: Path, process: int) -> bool:
-    """Whether a process that made a partial file still runs; a later one may have its number."""
-    try:
-        return psutil.Process(process).create_time() <= partial.stat().st_mtime + 1  # a clock may be that coarse
-    except psutil.NoSuchProcess:
-        return False
 
 
 @contextmanager

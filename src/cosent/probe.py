@@ -357,7 +357,7 @@ def write_page(path: str, result: dict[str, Any], items: list, scored: list) -> 
     by_name = [{name: (same[rows], different[rows]) for name, rows in of_rows} for same, different in scored]
     title = f"Probe of {' and '.join(model['name'] for model in result['models'])}"
     with writing(path):
-        write_atomically(path, to_html(title, page(result, by_name)))
+        write_atomically(path, to_html(title, page(title, result, by_name)))
     print(path, file=sys.stderr)
 
 

@@ -21,7 +21,6 @@ class PublishArguments:
     repository: str = option(REQUIRED, "OWNER/NAME on the Hub; created if it is not there.")
     public: bool = option(False, "Let everyone see a new repository; default: private.")
     license: str | None = option(None, "Licence for the card, as the Hub calls it, e.g. apache-2.0.")
-    message: str = option("Publish a cosent model", "Commit message.")
     dry_run: bool = option(False, "Print the card and the files, and send nothing.")
 
 
@@ -30,22 +29,21 @@ def main(args: PublishArguments) -> None:
     from huggingface_hub.utils import filter_repo_objects
 
     from cosent.errors import write_atomically
-    from cosent.reporting.card import CARD_NAME, LEFT_OUT, card_of, check_request, upload
+    from cosent.reporting.card import CARD_NAME, LEFT_OUT, card_of, upload
     from cosent.run import read_record
 
-    check_request(args.repository, args.license)
     folder = Path(args.model)
     card = ModelCard(card_of(folder, read_record(folder)))
     if args.license is not None:
         card.data.license = args.license
     files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
-    sent = list(filter_repo_objects(files, ignore_patterns=list(LEFT_OUT)))
+    sent = list(filter_repo_objects(files, ignore_patterns=LEFT_OUT))
     if args.dry_run:
         print(card.content, *sent, sep="\n")
         return
     print(f"{len(sent)} files go to {args.repository}: {', '.join(sent)}", file=sys.stderr)
     write_atomically(folder / CARD_NAME, str(card))
-    print(upload(folder, args.repository, not args.public, args.message))
+    print(upload(folder, args.repository, not args.public, "Publish a cosent model"))
 
 
 ARGUMENTS = (PublishArguments,)

@@ -1,4 +1,10 @@
-"""Results of a study: its definition and a line per run in `study.jsonl`, test scores in `scores.npz` next to it."""
+"""Results of a study: its definition and a line per run in `study.jsonl`, test scores in `scores.npz` next to it.
+
+Scores serve to compare two runs pair by pair. Rounding them would not do: cosines of an untrained encoder are so close
+that float16 leaves 21 values of 1,352 and moves their Spearman by 0.001. So the rank of every row is stored exactly, in
+two bytes, with at most `KNOTS` quantiles between which values are interpolated: rank statistics are those of the
+original scores to the last bit. Of the retrieval metrics of queries, the one that is compared is kept: Recall@10.
+"""
 
 import hashlib
 import json
@@ -13,9 +19,11 @@ from typing import Any, Self
 import numpy as np
 
 from cosent.errors import InputError, partial_file, write_atomically
-from cosent.run import QueryMetrics, RunRecord, pack, readable_by_this_version, unpack
+from cosent.run import QueryMetrics, RunRecord, readable_by_this_version
 
 STUDY_NAME, ARRAYS_NAME = "study.jsonl", "scores.npz"
+KNOTS = 65
+KEPT, COMPARED = ("labels", "before", "after", "groups"), "recall_at_10"  # of the scores, and of queries
 
 Arrays = dict[str, np.ndarray]  # by name
 
@@ -31,8 +39,8 @@ class Result(RunRecord):
         settings: what recipe, study and variant asked for.
         train_pairs_per_second, score_pairs_per_second: by Trainer's own clock, without evaluation; None if unknown.
         validation_curve: (epoch, validation Spearman), in the order of training.
-        scores: test scores by corpus and name (`labels`, `before`, `after`, `distances`), each `(pairs,)`; `groups` are
-            those of pairs that share a sentence, which an interval draws together.
+        scores: test scores by corpus and name (`labels`, `before`, `after`), each `(pairs,)`; `groups` are those of
+            pairs that share a sentence, which an interval draws together.
         queries: retrieval metrics of the test queries by corpus.
     """
 
@@ -87,28 +95,18 @@ class Result(RunRecord):
     def to_json(self, arrays: Arrays) -> dict[str, Any]:
         """Plain values; arrays go to `arrays` under a hash of their content, which stands for them."""
 
-        def stored(values: np.ndarray, ranked: bool) -> str:
-            parts = dict(zip(("/ranks", "/knots"), pack(values), strict=True)) if ranked else {"": values}
-            content = b"".join(part.tobytes() for part in parts.values())
-            key = hashlib.sha256(content).hexdigest()[:12]
+        def stored(parts: Arrays) -> str:
+            key = hashlib.sha256(b"".join(part.tobytes() for part in parts.values())).hexdigest()[:12]
             arrays.update({key + suffix: part for suffix, part in parts.items()})
             return key
 
-        raw = asdict(replace(self, scores={}, queries={}))
-        raw["scores"] = {
-            corpus: {name: stored(values, True) for name, values in named.items()}
-            for corpus, named in self.scores.items()
-        }
-        raw["queries"] = {
-            corpus: {
-                "task": queries.task,
-                "moments": {
-                    moment: {name: stored(values.astype(np.float32), False) for name, values in named.items()}
-                    for moment, named in queries.moments.items()
-                },
-            }
-            for corpus, queries in self.queries.items()
-        }
+        raw = asdict(replace(self, scores={}, queries={}, intervals={}, history=[]))
+        raw["scores"] = {corpus: {name: stored(pack(values)) for name, values in named.items() if name in KEPT}
+                         for corpus, named in self.scores.items()}  # fmt: skip
+        for corpus, queries in self.queries.items():
+            moments = {moment: {COMPARED: stored({"": named[COMPARED].astype(np.float32)})}
+                       for moment, named in queries.moments.items()}  # fmt: skip
+            raw["queries"][corpus] = {"task": queries.task, "moments": moments}
         return {key: value for key, value in raw.items() if key == "recipe" or value not in (None, "", {}, [])}
 
     @classmethod
@@ -124,6 +122,28 @@ class Result(RunRecord):
                        for moment, named in queries["moments"].items()}  # fmt: skip
             result.queries[corpus] = QueryMetrics(queries["task"], moments)
         return result
+
+
+def pack(values: np.ndarray) -> Arrays:
+    """Ranks of values `(pairs,)`, 0 for the lowest and equal for equal ones, and the quantiles to restore them from.
+
+    Returns:
+        `/ranks`, `(pairs,)`, of the smallest unsigned integers that hold them; `/knots`, float64 quantiles of the
+        distinct values, at most `KNOTS` and evenly spaced by rank: up to 65 distinct values (labels) are kept exactly.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError(f"{np.sum(~np.isfinite(values))} scores are not finite. The training probably diverged.")
+    distinct, ranks = np.unique(values, return_inverse=True)
+    places = np.linspace(0, len(distinct) - 1, min(len(distinct), KNOTS)).round().astype(int)
+    return {"/ranks": ranks.astype(np.min_scalar_type(len(distinct) - 1)), "/knots": distinct[places]}
+
+
+def unpack(ranks: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """Restores float64 values `(pairs,)` from packed ones, strictly rising with their rank."""
+    distinct = int(ranks.max()) + 1
+    places = np.linspace(0, distinct - 1, len(knots)).round()
+    return np.interp(np.arange(distinct), places, knots)[ranks]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,4 @@
-"""What a run leaves in its folder: `run.json`, its record, and the scores of pairs and queries; imports no torch.
-
-Scores serve to compare two runs pair by pair. Rounding them would not do: cosines of an untrained encoder are so close
-that float16 leaves 21 values of 1,352 and moves their Spearman by 0.001. So the rank of every row is stored exactly, in
-two bytes, with at most `KNOTS` quantiles between which values are interpolated: rank statistics are those of the
-original scores to the last bit.
-"""
+"""What a run leaves in its folder: `run.json`, its record, and the scores of pairs and queries; imports no torch."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +20,6 @@ QUERIES_NAME = "queries.npz"
 BEFORE, OVERLAP = "before training", "character overlap"  # references of shortfalls
 SHORTFALL_METRICS = {"spearman": "Spearman", "recall_at_10": "Recall@10"}
 UNFINISHED = "UNFINISHED"  # in the folder of a run from its start until its record is written
-KNOTS = 65
 
 Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name
 Intervals = dict[str, dict[str, dict[str, tuple[float, float]]]]  # likewise
@@ -307,53 +300,18 @@ def save_scores(file: str | Path, scores: Scores) -> None:
     arrays: dict[str, Any] = {}
     for corpus, splits in scores.items():
         for split, named in splits.items():
-            lengths = {name: np.shape(values) for name, values in named.items()}
-            if len(set(lengths.values())) > 1:
-                raise ValueError(f"Expected arrays of one length for {corpus} {split}, got {lengths}.")
-            for name, values in named.items():
-                arrays[f"{corpus}/{split}/{name}/ranks"], arrays[f"{corpus}/{split}/{name}/knots"] = pack(values)
+            arrays |= {f"{corpus}/{split}/{name}": np.asarray(values) for name, values in named.items()}
     np.savez_compressed(file, **arrays)
 
 
 def read_scores(file: str | Path) -> Scores:
-    """Reads what `save_scores` wrote: float64 arrays with exact ranks and interpolated values."""
+    """Reads what `save_scores` wrote."""
     scores: Scores = {}
     with np.load(file) as arrays:
-        for key in arrays.files:
-            corpus, split, name, part = key.rsplit("/", 3)
-            if part == "ranks":
-                values = unpack(arrays[key], arrays[f"{corpus}/{split}/{name}/knots"])
-                scores.setdefault(corpus, {}).setdefault(split, {})[name] = values
+        for key, values in arrays.items():
+            corpus, split, name = key.rsplit("/", 2)
+            scores.setdefault(corpus, {}).setdefault(split, {})[name] = values
     return scores
-
-
-def pack(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks of values `(pairs,)`, 0 for the lowest and equal for equal ones, and the quantiles to restore them from.
-
-    Returns:
-        The smallest unsigned integers that hold the ranks, `(pairs,)`; float64 quantiles of the distinct values, at
-        most `KNOTS` of them and evenly spaced by rank: up to 65 distinct values (labels) are kept exactly.
-    """
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 1 or not np.isfinite(values).all():
-        raise ValueError(
-            f"Expected finite values (pairs,), got shape {values.shape} with {np.sum(~np.isfinite(values))} that are "
-            "not finite. Look at training: it probably diverged."
-        )
-    distinct, ranks = np.unique(values, return_inverse=True)
-    if not len(distinct):
-        return ranks.astype(np.uint8), distinct
-    places = np.linspace(0, len(distinct) - 1, min(len(distinct), KNOTS)).round().astype(int)
-    return ranks.astype(np.min_scalar_type(len(distinct) - 1)), distinct[places]
-
-
-def unpack(ranks: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """Restores float64 values `(pairs,)` from packed ones, strictly rising with their rank."""
-    if not len(ranks):
-        return np.empty(0)
-    distinct = int(ranks.max()) + 1
-    places = np.linspace(0, distinct - 1, len(knots)).round()
-    return np.interp(np.arange(distinct), places, knots)[ranks]
 
 
 @dataclass
@@ -377,25 +335,19 @@ def save_queries(file: str | Path, queries: Queries) -> None:
     arrays: dict[str, Any] = {}
     for corpus, splits in queries.items():
         for split, metrics in splits.items():
-            arrays[f"{corpus}/{split}/task"] = np.array(metrics.task)
             for moment, named in metrics.moments.items():
                 for name, values in named.items():
-                    arrays[f"{corpus}/{split}/{moment}/{name}"] = values.astype(np.float32)
+                    arrays[f"{corpus}/{split}/{metrics.task}/{moment}/{name}"] = values.astype(np.float32)
     np.savez_compressed(file, **arrays)
 
 
 def read_queries(file: str | Path) -> Queries:
     """Reads what `save_queries` wrote; nothing if there is no such file."""
     queries: Queries = {}
-    if not Path(file).is_file():
-        return queries
-    with np.load(file) as arrays:
-        tasks = [key for key in arrays.files if key.endswith("/task")]
-        for key in tasks:
-            corpus, split, _ = key.rsplit("/", 2)
-            queries.setdefault(corpus, {})[split] = QueryMetrics(str(arrays[key]))
-        for key in arrays.files:
-            if key not in tasks:
-                corpus, split, moment, name = key.rsplit("/", 3)
-                queries[corpus][split].moments.setdefault(moment, {})[name] = arrays[key]
+    if Path(file).is_file():
+        with np.load(file) as arrays:
+            for key, values in arrays.items():
+                corpus, split, task, moment, name = key.rsplit("/", 4)
+                metrics = queries.setdefault(corpus, {}).setdefault(split, QueryMetrics(task))
+                metrics.moments.setdefault(moment, {})[name] = values
     return queries

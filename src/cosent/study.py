@@ -18,7 +18,6 @@ that fails is listed at the end, and the others continue. See docs/studies.md.
 
 import json
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -45,17 +44,16 @@ class StudyArguments:
 
     study: str = option(REQUIRED, "recipes/studies/<name>.yaml", positional=True)
     seeds: list[int] | None = option(None, "Seeds that replace those of the study.")
-    limit_train: int | None = option(None, "Train on this many pairs, to try a study in minutes.")
     set: list[str] | None = option(
         None,
-        "KEY=VALUE flags for every run that win over the study's; results go to a folder that is named after them.",
+        "KEY=VALUE flags for every run that win over the study's, e.g. limit_train=500; results go to a folder that is "
+        "named after them.",
         commas=True,
     )
     parallel: int = option(1, "Parallel runs, which share the cores.")
-    accelerate_config: str = option("recipes/accelerate/cpu.yaml", "Configuration of accelerate.")
+    accelerate_config: str = option("cpu", "Configuration of accelerate.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
-    runs: str = option("runs/studies", "Folder for models and logs.")
-    results: str = option("results", "Folder for the results, a folder per study.")
+    results: str = option("results", "Folder for the results, a folder per study; models and logs go to runs/studies.")
 
 
 def main(args: StudyArguments) -> int:
@@ -64,8 +62,6 @@ def main(args: StudyArguments) -> int:
 
     study, name = read_study(args.study), Path(args.study).stem
     overrides = settings_of(args.set or [], args.study)
-    if args.limit_train:
-        overrides["limit_train"] = args.limit_train
     tune = {key: values for key, values in study.pop("tune", {}).items() if key not in overrides}
     tune_flags = study.pop("tune_flags", {})
     # A trial must never count as a run of the study itself.
@@ -139,14 +135,11 @@ class Session:
                 raise
         return failed
 
-    def output(self, run: "Run") -> Path:
-        return Path(self.args.runs, self.folder.name, run.point, run.name)
-
     def execute(self, run: "Run", stop: Event) -> "Result | str":
         """The result of a training in a separate process, or the reason of its failure."""
         from cosent.training import launches
 
-        output = self.output(run)
+        output = Path("runs/studies", self.folder.name, run.point, run.name)
         job = run.job(output, self.args.data_dir, overwrite_output_dir=True)
         error = launches.launch(job, output, self.args.accelerate_config, self.args.parallel, stop)
         if error:
@@ -167,36 +160,35 @@ class Session:
 
         current = {(run.point, run.method, run.corpus): run for run in runs}
         unknown = {(run.point, run.method, run.corpus) for run in waiting}
-        of_grid = bool(runs and runs[0].point)
-        kept = []
+        of_grid, kept = bool(runs and runs[0].point), []
         for result in self.results:
             key = (result.point, result.method, result.corpus)
-            run = current.get(key)
-            judged = bool(result.point) is of_grid and key not in unknown and (run is not None or not of_grid)
-            anew = prepared_anew(result, run, self.args.data_dir) if judged and run is not None else []
-            if not judged or (run is not None and not anew and result.settings == run.settings):
+            run, why = current.get(key), ""
+            if run is not None:
+                anew = prepared_anew(result, run, self.args.data_dir)
+                why = f"from other data ({', '.join(anew)} was prepared anew)" if anew else ""
+            if (run is None and not result.point and not of_grid and key not in unknown) or (
+                run is not None and result.settings != run.settings
+            ):
+                why = why or "with other settings"
+            if not why:
                 kept.append(result)
                 continue
-            other = f"from other data ({', '.join(anew)} was prepared anew)" if anew else "with other settings"
-            print(f"{result.name} was made {other}: moved to {self.folder / EARLIER}", file=sys.stderr)
+            print(f"{result.name} was made {why}: moved to {self.folder / EARLIER}", file=sys.stderr)
             with open(self.folder / EARLIER, "a", encoding="utf-8") as file:
                 file.write(json.dumps(result.to_json({}), ensure_ascii=False, default=str) + "\n")
         self.results = kept
         self.save()
 
     def take_over(self, runs: list["Run"]) -> None:
-        """Takes runs of the grid, with their models, for runs of the study that have the same settings."""
+        """Takes runs of the grid for runs of the study that have the same settings."""
         there = {(r.method, r.corpus, r.seed): r.settings for r in self.results if not r.point}
+        trials = [result for result in self.results if result.point]
         for run in runs:
-            for trial in [result for result in self.results if result.point]:
-                same = (trial.method, trial.corpus, trial.seed) == (run.method, run.corpus, run.seed)
-                if same and trial.settings == run.settings != there.get((run.method, run.corpus, run.seed)):
-                    model = self.output(replace(run, point=trial.point))
-                    if model.is_dir():
-                        shutil.rmtree(self.output(run), ignore_errors=True)
-                        model.replace(self.output(run))
-                    self.results.append(replace(trial, point=""))
-                    break
+            key = (run.method, run.corpus, run.seed)
+            same = [t for t in trials if (t.method, t.corpus, t.seed) == key and t.settings == run.settings]
+            if same and there.get(key) != run.settings:
+                self.results.append(replace(same[0], point=""))
 
 
 def choose(runs: list["Run"], tune: dict[str, list], results: list["Result"]) -> tuple[list["Run"], list["Run"]]:
@@ -216,8 +208,8 @@ def choose(runs: list["Run"], tune: dict[str, list], results: list["Result"]) ->
             waiting.append(run)
         elif not measured:
             raise InputError(
-                f"{run.method} on {run.corpus} has no validation Spearman, so that no value can be chosen. Give the "
-                "corpus a validation split with two different labels, or take `tune` out."
+                f"{run.method} on {run.corpus} has no validation Spearman to choose by. Give the corpus a validation "
+                "split with two different labels, or take `tune` out."
             )
         else:
             chosen.append(replace(run, flags=run.flags | grid[max(measured, key=lambda point: measured[point])]))
@@ -250,26 +242,15 @@ def read_study(path: str) -> dict[str, Any]:
             raise InputError(f"{path}: {name!r} becomes part of a file name. Use only letters, digits and _ . , + -")
     if not isinstance(tune, dict) or not all(isinstance(values, list) and len(values) > 1 for values in tune.values()):
         raise InputError(f"{path}, tune: expected two or more values per flag, as {{scale: [5, 20]}}, got {tune!r}.")
-    if "tune_flags" in study and not tune:
-        raise InputError(f"{path} has tune_flags but no tune. Take them out.")
     try:
-        seeds = [int(seed) for seed in study["seeds"]]
+        study["seeds"] = [int(seed) for seed in study["seeds"]]
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: seeds must be a list of whole numbers, got {study['seeds']}.") from error
-    read = {key: study[key] for key in NEEDED} | {"seeds": seeds}
-    read |= {key: values_of(study[key], f"{path}, {key}") for key in ("flags", "tune_flags") if key in study}
-    if variants:
-        read["variants"] = {name: values_of(flags, f"{path}, {name}") for name, flags in variants.items()}
-    if tune:
-        read["tune"] = {key: [values_of({key: value}, f"{path}, tune")[key] for value in values]
-                        for key, values in tune.items()}  # fmt: skip
-        of_grid = {*tune, *read.get("tune_flags", {})}
-        places = {"flags": (read.get("flags", {}), set(tune)), "tune_flags": (read.get("tune_flags", {}), set(tune))}
-        places |= {name: (flags, of_grid) for name, flags in read.get("variants", {}).items()}
-        for place, (flags, tuned) in places.items():
-            for key in flags.keys() & tuned:
-                raise InputError(f"{path}: {key} is set by the tuning and by {place}. Keep one of them.")
-    return read
+    study |= {key: values_of(study[key], f"{path}, {key}") for key in ("flags", "tune_flags") if key in study}
+    study["variants"] = {name: values_of(flags, f"{path}, {name}") for name, flags in variants.items()}
+    study["tune"] = {key: [values_of({key: value}, f"{path}, tune")[key] for value in values]
+                     for key, values in tune.items()}  # fmt: skip
+    return study
 
 
 def expand(study: dict[str, Any], overrides: dict[str, Any]) -> list["Run"]:
@@ -289,10 +270,7 @@ def expand(study: dict[str, Any], overrides: dict[str, Any]) -> list["Run"]:
     names = [run.name for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(
-            f"Two runs of the study would be called {twice}, but results are kept by name. Give recipes or corpora "
-            "other file names."
-        )
+        raise InputError(f"Two runs of the study would be called {twice}. Give recipes or corpora other file names.")
     return runs
 
 

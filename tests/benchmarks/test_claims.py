@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from benchmarks import claims, curves, forest
+from benchmarks import claims, pictures
 from benchmarks.claim_measures import (
     UNTRAINED,
     elsewhere,
@@ -137,10 +137,8 @@ def test_seeds_alone_on_paper():
 
 
 def test_the_pictures_are_those_of_the_results():
-    """Fails if a study was run again and a picture has the old intervals: benchmarks.forest, benchmarks.curves."""
-    assert forest.draw(ROOT / "results") == forest.FILE.read_text(encoding="utf-8")
-    for file, svg in curves.pictures().items():
-        assert file.read_text(encoding="utf-8") == svg, file
+    """Fails if a study was run again and a picture has the old intervals: run `python -m benchmarks.pictures`."""
+    assert [file for file, svg in pictures.pictures().items() if file.read_text(encoding="utf-8") != svg] == []
 
 
 def test_the_untrained_model_can_be_a_side():
@@ -214,15 +212,6 @@ def test_accuracy_is_that_of_the_record():
         assert right_rows(run, "lcqmc").mean() == pytest.approx(run.test("lcqmc", "accuracy"), abs=1e-6), run.name
 
 
-def test_accuracy_where_nothing_is_predicted_similar():
-    """Fails if a model whose threshold is above all its scores, with a precision of 0, stops all claims."""
-    run = next(run for run in read_results(ROOT / "results/towers").results if run.scores)
-    similar = run.scores["lcqmc"]["labels"] == 1
-    metrics = {"precision": 0.0, "recall": 0.0, "accuracy": 1 - similar.mean()}
-    never = replace(run, after={"lcqmc": {"test": metrics}})
-    assert right_rows(never, "lcqmc").tolist() == (~similar).tolist()
-
-
 def test_published_tables_are_those_of_studies(monkeypatch):
     """Fails if a published table names a study that does not ship, no method of it, or an unknown quantity."""
     monkeypatch.chdir(ROOT)
@@ -237,17 +226,3 @@ def test_published_tables_are_those_of_studies(monkeypatch):
             ]
             found = [row for run in stand_ins for row in published_rows(table, run)]
             assert {"method", "encoder"} < set(found[0]), study
-
-
-def test_published_rows_are_those_of_the_method():
-    """Fails if the number of another encoder, loss or tower stands beside ours."""
-    rows = [{"method": m, "encoder": e} for m in ("cosent", "sbert") for e in ("BERT", "RoBERTa")]
-
-    def of(method, tower="bi_encoder", about="bi_encoder"):
-        return published_rows({"rows": rows, "tower": about}, SimpleNamespace(method=method, tower=tower))
-
-    assert of("cosent RoBERTa") == [rows[1]] and of("bi_encoder sbert BERT") == [rows[2]]
-    assert of("own sbert") == rows[2:], "a variant that sets another loss"
-    assert of("cosent_mini mini") == rows[:2] and of("angle BERT") == []
-    assert of("cosent_mini", "cross_encoder") == []
-    assert of("cosent_mini", "cross_encoder", "cross_encoder") == rows[:2]

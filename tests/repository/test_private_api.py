@@ -64,9 +64,3 @@ def test_every_private_name_is_listed():
     assert {"_save_checkpoint", "_set_sync_gradients", "_load_scaler", "_fingerprint"} <= set(used)
     assert {name: file for name, file in used.items() if name not in rows()} == {}, "list them in docs/architecture.md"
     assert sorted(set(rows()) - set(used)) == [], "no longer used: remove them from docs/architecture.md"
-
-
-def test_every_row_names_a_thread_or_says_that_there_is_none():
-    """Fails if a workaround stays for ever because nobody knows what it waits for."""
-    assert rows()
-    assert [name for name, row in rows().items() if "none found" not in row and "https://github.com/" not in row] == []

@@ -53,18 +53,8 @@ def test_serving_a_shipped_encoder_asks_no_host():
 def test_training_asks_no_host(make_corpus, pairs, tmp_path):
     """Fails if training, saving or the check of the saved folder reports to anybody."""
     corpus = make_corpus({split: pairs for split in ("train", "validation", "test")})
-    done = run_without_network(
-        *(
-            "cosent.train",
-            "--model_name_or_path",
-            "mini",
-            "--corpus",
-            str(corpus),
-            "--output_dir",
-            str(tmp_path / "run"),
-        ),
-        *("--use_cpu", "true", "--max_steps", "1", "--per_device_train_batch_size", "8"),
-    )
+    words = ["--model_name_or_path", "mini", "--corpus", str(corpus), "--output_dir", str(tmp_path / "run")]
+    done = run_without_network("cosent.train", *words, "--use_cpu", "--max_steps", "1")
     assert done.returncode == 0 and (tmp_path / "run" / "run.json").is_file(), done.stderr
 
 
@@ -78,11 +68,7 @@ def test_no_code_comes_with_a_model():
     """Fails if a model or a checkpoint from elsewhere could run code here."""
     files = [path for name in ("src", "data_scripts") for path in (ROOT / name).rglob("*.py")]
     assert len(files) > 60
-    assert (
-        used("load(trust_remote_code=True); import pickle")
-        >= FORBIDDEN
-        <= used('o["trust_remote_code"]; import pickle')
-    )
+    assert used('load(trust_remote_code=True); o["trust_remote_code"]; import pickle') >= FORBIDDEN
     for path in files:
         text = path.read_text(encoding="utf-8")
         assert not used(text) & FORBIDDEN, path

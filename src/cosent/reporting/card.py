@@ -7,49 +7,34 @@ from typing import Any
 
 from huggingface_hub import EvalResult, HfApi, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import HFValidationError, validate_repo_id
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from cosent.cli import nearest
 from cosent.data.manifest import MANIFEST_NAME, Manifest, sha256_of_file
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError, write_atomically
-from cosent.reporting.document import templates
 from cosent.run import UNFINISHED, RunRecord, in_words
 
 CARD_NAME, TEMPLATE = "README.md", "card.md.j2"
-SENTENCE_TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
-KINDS = {  # first sentence, Hub task, tags
+SENTENCES = "sentence-similarity", ["sentence-transformers", "sentence-similarity", "feature-extraction"]
+RERANKERS = "text-ranking", ["sentence-transformers", "cross-encoder", "reranker"]
+KINDS: dict[str, tuple[str, str, list[str]]] = {  # first sentence, Hub task, tags
     "bi-encoder": (
         "A bi-encoder: it embeds sentences, and the cosine of two vectors says how similar the sentences are.",
-        "sentence-similarity",
-        SENTENCE_TAGS,
+        *SENTENCES,
     ),
     "ensemble": (
         "Several bi-encoders as one: the cosine of two sentences is the weighted mean of the members' cosines.",
-        "sentence-similarity",
-        SENTENCE_TAGS,
+        *SENTENCES,
     ),
-    "student": (
-        "A RoFormer-Sim: it embeds sentences, and it writes sentences of the same meaning.",
-        "sentence-similarity",
-        SENTENCE_TAGS,
-    ),
-    "cross-encoder": (
-        "A cross-encoder: it reads two sentences at once and scores how similar they are.",
-        "text-ranking",
-        ["sentence-transformers", "cross-encoder", "reranker"],
-    ),
+    "student": ("A RoFormer-Sim: it embeds sentences, and it writes sentences of the same meaning.", *SENTENCES),
+    "cross-encoder": ("A cross-encoder: it reads two sentences at once and scores how similar they are.", *RERANKERS),
     "encoder": ("A pretrained encoder, to be fine-tuned.", "fill-mask", []),
 }
 METRICS = {"spearman": "Spearman", "accuracy": "accuracy", "f1": "F1", "recall_at_10": "Recall@10"}  # shown, times 100
 SETTINGS = ("learning_rate", "num_train_epochs", "per_device_train_batch_size", "cached_batch_size", "max_length",
             "pooling", "loss", "scale", "use_peft", "bf16", "seed")  # fmt: skip
-# Architectures that Text Embeddings Inference and vLLM both read, see docs/serving.md; the others get no command.
-SERVED = ("bert", "roberta", "xlm-roberta", "modernbert")
-POOLINGS = {  # that are one line of PyTorch on hidden states `h` (sentences, tokens, width) and a mask `m`
-    "pooling_mode_mean_tokens": "(h * m[..., None]).sum(1) / m.sum(1, keepdim=True)",
-    "pooling_mode_cls_token": "h[:, 0]",
-}
+# What only continues a run here; everything else is published.
+LEFT_OUT = ["checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_state.json", "optimizer.pt"]
 
 
 def write_card(folder: str | Path, record: RunRecord, name: str | None = None) -> None:
@@ -80,30 +65,27 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
     kind, recipe = kind_of(folder, record), {"loss": None, "by": None, "model_name_or_path": None, **record.recipe}
     weights = recipe.get("weights") or [1.0] * len(recipe.get("models") or [])
     corpora = [name for key in ("corpus", "text") for name in as_list(recipe.get(key))]
-    shown = {
-        m: name for m, name in METRICS.items() if any(m in split for c in record.after.values() for split in c.values())
-    }
-    text = (
-        templates(autoescape=False)
-        .get_template(TEMPLATE)
-        .render(
-            front_matter=front_matter(name, record, kind).to_yaml(),
-            name=name,
-            record=record,
-            recipe=recipe,
-            kind=kind,
-            KINDS=KINDS,
-            start=start_of(recipe),
-            corpora=[Path(name).name for name in corpora],
-            weights=[weight / sum(weights) for weight in weights],
-            shown=shown,
-            measured=result_rows(record, shown),
-            settings=[f"{key} {recipe[key]}" for key in SETTINGS if recipe.get(key) not in (None, False, "None")],
-            manifests=manifests(record),
-            shortfalls=in_words(record.shortfalls),
-            pooling=one_line_pooling(folder) if kind in ("bi-encoder", "student") else None,
-            served=kind in ("bi-encoder", "student", "cross-encoder") and config(folder).get("model_type") in SERVED,
-        )
+    start = str(recipe["model_name_or_path"])
+    measured = [split for splits in record.after.values() for split in splits.values()]
+    shown = {metric: name for metric, name in METRICS.items() if any(metric in split for split in measured)}
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = templates.get_template(TEMPLATE).render(
+        front_matter=front_matter(name, record, kind).to_yaml(),
+        name=name,
+        record=record,
+        recipe=recipe,
+        kind=kind,
+        sentence=KINDS[kind][0],
+        start=Path(start).name if Path(start).is_dir() else start,
+        corpora=[Path(name).name for name in corpora],
+        weights=[weight / sum(weights) for weight in weights],
+        shown=shown,
+        measured=result_rows(record, shown),
+        settings=[f"{key} {recipe[key]}" for key in SETTINGS if recipe.get(key) not in (None, False, "None")],
+        manifests=manifests(record),
+        shortfalls=in_words(record.shortfalls),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -112,26 +94,17 @@ def as_list(value: Any) -> list[str]:
     return [] if value is None else [str(one) for one in (value if isinstance(value, list) else [value])]
 
 
-def config(folder: Path) -> dict:
-    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-
-
 def kind_of(folder: Path, record: RunRecord) -> str:
     """One of `KINDS`."""
     if record.recipe.get("by") == "vectors":
         return "ensemble"
     if record.pretraining is not None:
         return "encoder"
-    architecture = (config(folder).get("architectures") or [""])[0]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    architecture = (config.get("architectures") or [""])[0]
     if architecture.endswith("ForSequenceClassification"):
         return "cross-encoder"
     return "student" if architecture == "RoFormerForMaskedLM" else "bi-encoder"
-
-
-def start_of(recipe: dict) -> str:
-    """The starting model as the card names it: of a folder only the last part."""
-    start = Path(str(recipe["model_name_or_path"]))
-    return start.name if start.is_dir() else str(recipe["model_name_or_path"])
 
 
 def manifests(record: RunRecord) -> dict[str, Manifest]:
@@ -192,59 +165,6 @@ def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
     )
 
 
-def one_line_pooling(folder: Path) -> str | None:
-    """PyTorch expression of the pooling; None if there is more to do: several poolings, a Dense, a prompt."""
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    settings = folder / "config_sentence_transformers.json"
-    prompts = settings.is_file() and json.loads(settings.read_text(encoding="utf-8")).get("default_prompt_name")
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or prompts:
-        return None
-    pooling = json.loads((folder / modules[1]["path"] / "config.json").read_text(encoding="utf-8"))
-    modes = [key for key, value in pooling.items() if key.startswith("pooling_mode") and value]
-    return POOLINGS.get(modes[0]) if len(modes) == 1 else None
-
-
-# What only continues a run here; everything else is published.
-LEFT_OUT = ("checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_state.json", "optimizer.pt")
-
-
-# As in https://huggingface.co/docs/hub/repositories-licenses; the Hub adds one from time to time.
-LICENSES = (  # noqa: SIM905
-    "afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m bigscience-bloom-rail-1.0 "
-    "bigscience-openrail-m bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 "
-    "cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 "
-    "cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 "
-    "cdla-permissive-2.0 cdla-sharing-1.0 creativeml-openrail-m deepfloyd-if-license ecl-2.0 epl-1.0 epl-2.0 "
-    "etalab-2.0 eupl-1.1 eupl-1.2 fair-noncommercial-research-license gemma gfdl gpl gpl-2.0 gpl-3.0 grok2-community "
-    "h-research intel-research isc lgpl lgpl-2.1 lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 "
-    "lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 openmdw-1.0 openmdw-1.1 openrail openrail++ osl-3.0 other "
-    "pddl postgresql unknown unlicense wtfpl zlib "
-).split()
-
-
-def check_request(repository: str, license_id: str | None) -> None:
-    """Refuses what the Hub would refuse, before anything is sent.
-
-    Raises:
-        InputError: a repository that is not OWNER/NAME, or a licence that the Hub does not know.
-    """
-    try:
-        validate_repo_id(repository)
-        owner, _, _ = repository.rpartition("/")
-    except HFValidationError:
-        owner = ""
-    if not owner:
-        raise InputError(
-            f"--repository {repository} is not OWNER/NAME: both of letters, digits, -, _ and ., with one / between."
-        )
-    if license_id is not None and license_id not in LICENSES:
-        raise InputError(
-            f"--license {license_id} is none that the Hub knows.{nearest(license_id, LICENSES)} Name one of "
-            "https://huggingface.co/docs/hub/repositories-licenses, or `other`."
-        )
-
-
 def upload(folder: str | Path, repository: str, private: bool, message: str, token: str | None = None) -> str:
     """Creates a repository where there is none, and commits a folder to it in one commit.
 
@@ -267,7 +187,7 @@ def upload(folder: str | Path, repository: str, private: bool, message: str, tok
     try:
         created = api.create_repo(repository, private=private, exist_ok=True)
         commit = api.upload_folder(
-            repo_id=created.repo_id, folder_path=str(folder), ignore_patterns=list(LEFT_OUT), commit_message=message
+            repo_id=created.repo_id, folder_path=str(folder), ignore_patterns=LEFT_OUT, commit_message=message
         )
     except (HfHubHTTPError, ValueError) as error:  # of an id, or of the front matter, which the Hub checks
         reason = getattr(error, "server_message", None) or error

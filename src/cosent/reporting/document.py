@@ -1,52 +1,24 @@
-"""Document of sections with text, tables and figures, rendered to Markdown and to one HTML page.
-
-All text is escaped in both. The page is laid out by `report.html.j2` and styled by `report.css`.
-"""
+"""Markdown of reports and tables: sections, numbers and figures. Text that somebody else wrote is escaped."""
 
 import base64
 import re
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number, with a standard deviation where it is a mean over runs."""
-
-    value: float
-    deviation: float | None = None
-    form: str = ".2f"
-
-    def __str__(self) -> str:
-        value = format(self.value, self.form)
-        return value if self.deviation is None else f"{value} ± {format(self.deviation, self.form)}"
-
-
-@dataclass(frozen=True)
-class Range:
-    """The two ends of an interval."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:+.2f} to {self.high:+.2f}"
-
-
-# None is an empty cell; integers are counts.
-Cell = str | int | Number | Range | None
-Row = Sequence[Cell]
-
-
-def printed(cell: Cell) -> str:
-    return "" if cell is None else str(cell)
+Cell = str | int | None  # None is an empty cell
+CSS = """
+body { max-width: 62rem; margin: 0 auto; padding: 1.5rem; color: #1c1f23; background: #fff; color-scheme: light;
+  font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif; }
+h2 { margin-top: 2.5rem; border-top: 1px solid #d8dce1; padding-top: .75rem; }
+p { max-width: 48rem; }
+img { max-width: 100%; height: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #e3e6ea; text-align: left; vertical-align: top; }
+summary { color: #0b5394; cursor: pointer; margin: .6rem 0; }
+"""
 
 
 def measured(values: Iterable[float | None]) -> list[float]:
@@ -54,116 +26,63 @@ def measured(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def times_100(values: Iterable[float | None]) -> Number | None:
+def times_100(values: Iterable[float | None]) -> str | None:
     """Mean over runs and, if there are several, standard deviation, both times 100; None if nothing was measured."""
     numbers = [100 * value for value in measured(values)]
-    deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
-    return Number(statistics.mean(numbers), deviation) if numbers else None
+    deviation = f" ± {statistics.stdev(numbers):.2f}" if len(numbers) > 1 else ""
+    return f"{statistics.mean(numbers):.2f}{deviation}" if numbers else None
 
 
-def mean_of(values: Iterable[float | None], form: str) -> Number | None:
+def mean_of(values: Iterable[float | None], form: str) -> str | None:
     """Mean over runs; None if nothing was measured."""
     numbers = measured(values)
-    return Number(statistics.mean(numbers), form=form) if numbers else None
+    return format(statistics.mean(numbers), form) if numbers else None
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table; the first cell of a row names it.
-
-    Args:
-        strong: (row, column) of the cells in bold, both counted from 0.
-        folded: whether the HTML page shows the table collapsed, to be opened with a click.
-    """
-
-    caption: str
-    header: list[str]
-    rows: Sequence[Row]
-    strong: frozenset[tuple[int, int]] = frozenset()
-    folded: bool = False
-
-    def is_text(self, column: int) -> bool:
-        """Whether a column has text, aligned on the left, and not only numbers, aligned on the right."""
-        return any(isinstance(row[column], str) for row in self.rows)
+def plain(text: str) -> str:
+    """Escapes text for Markdown: no tag, column or emphasis begins in it."""
+    return re.sub(r"([\\|*`\[\]])", r"\\\1", escape(" ".join(text.split()), quote=False))
 
 
-@dataclass(frozen=True)
-class Figure:
-    """An SVG image and what it shows, for readers who do not see it."""
-
-    svg: str
-    description: str
-
-    @property
-    def source(self) -> str:
-        """Address of the image with its content, so that identifiers of two images on a page never clash."""
-        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Figures next to one another under one caption; omitted from Markdown."""
-
-    caption: str
-    figures: list[Figure]
-
-
-Block = str | Table | Figures
-
-
-@dataclass(frozen=True)
-class Section:
-    title: str
-    blocks: Sequence[Block] = ()
-
-
-def templates(autoescape: bool) -> "Environment":
-    """The Jinja templates of this folder; a name that a template is not given is an error."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    return Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=autoescape,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def to_html(title: str, sections: list[Section]) -> str:
-    """One HTML page without scripts or external resources."""
-    environment = templates(autoescape=True)
-    environment.filters["printed"] = printed
-    environment.tests |= {"table": lambda block: isinstance(block, Table)}
-    environment.tests |= {"figures": lambda block: isinstance(block, Figures)}
-    return environment.get_template("report.html.j2").render(title=title, sections=sections)
-
-
-def to_markdown(title: str, sections: list[Section], page: str) -> str:
-    """Markdown of a report; `page` is the file name of the HTML page, which has the figures too."""
-    lines = [f"# {_plain(title)}", "", f"Figures: [{page}]({page}).", ""]
-    for section in sections:
-        if not any(isinstance(block, str | Table) for block in section.blocks):
-            continue
-        lines += [f"## {_plain(section.title)}", ""]
-        for block in section.blocks:
-            if isinstance(block, Table):
-                lines += [_plain(block.caption), "", markdown_table(block.header, block.rows, block.strong), ""]
-            elif isinstance(block, str):
-                lines += [_plain(block), ""]
-    return "\n".join(lines)
-
-
-def markdown_table(header: list[str], rows: Sequence[Row], strong: Iterable[tuple[int, int]] = ()) -> str:
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[Cell]], strong: Iterable[tuple[int, int]] = ()
+) -> str:
     """A Markdown table; `strong` names the (row, column) of the cells in bold."""
-    printed_rows = [[_plain(printed(cell)) for cell in row] for row in rows]
+    cells = [["" if cell is None else plain(str(cell)) for cell in row] for row in rows]
     for row, column in strong:
-        printed_rows[row][column] = f"**{printed_rows[row][column]}**"
-    lines = [f"| {' | '.join(cells)} |" for cells in ([_plain(name) for name in header], *printed_rows)]
+        cells[row][column] = f"**{cells[row][column]}**"
+    lines = [f"| {' | '.join(row)} |" for row in ([plain(name) for name in header], *cells)]
     return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
 
 
-def _plain(text: str) -> str:
-    """Escapes text for Markdown: no tag, column or emphasis begins in it."""
-    return re.sub(r"([\\|*`\[\]])", r"\\\1", escape(" ".join(text.split()), quote=False))
+def section(title: str, *blocks: str) -> str:
+    """A section of a report; empty without blocks."""
+    return "\n\n".join([f"## {title}", *blocks]) if blocks else ""
+
+
+def image(folder: Path, title: str, svg: str) -> str:
+    """Saves a figure in the folder next to a report, and returns the Markdown that shows it."""
+    file = folder / (re.sub(r"\W+", "-", title).strip("-") + ".svg")
+    file.write_text(svg, encoding="utf-8")
+    return f"![{plain(title)}]({folder.name}/{file.name})"
+
+
+def inline_image(title: str, svg: str) -> str:
+    """Markdown of a figure that is part of its page."""
+    return f"![{plain(title)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+
+
+def folded(caption: str, block: str) -> str:
+    """A block that the HTML page shows collapsed, to be opened with a click."""
+    return f"<details><summary>{plain(caption)}</summary>\n\n{block}\n\n</details>"
+
+
+def to_html(title: str, text: str) -> str:
+    """One HTML page of Markdown whose foreign text is escaped by `plain`, without scripts or external resources."""
+    from markdown_it import MarkdownIt
+
+    renderer = MarkdownIt("commonmark", {"html": True}).enable("table")
+    renderer.validateLink = lambda link: True  # figures are data: addresses
+    body = renderer.render(text).replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{CSS}</style></head>\n<body>\n{body}</body></html>\n'

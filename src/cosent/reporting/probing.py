@@ -6,7 +6,7 @@ import numpy as np
 
 from cosent.evaluation.minimal_pairs import changed_part
 from cosent.reporting import figures
-from cosent.reporting.document import Cell, Figures, Number, Section, Table
+from cosent.reporting.document import Cell, folded, inline_image, markdown_table, plain, section
 
 EXAMPLES = 3  # failures shown of each phenomenon
 GEOMETRY = {
@@ -21,15 +21,19 @@ GEOMETRY = {
 }
 
 
-def percent(value: float | None) -> Number | None:
-    return None if value is None else Number(100 * value, form=".1f")
+def percent(value: float | None) -> str | None:
+    return None if value is None else f"{100 * value:.1f}"
+
+
+def table(caption: str, header: list[str], rows: list[list[Cell]]) -> str:
+    return f"{plain(caption)}\n\n{markdown_table(header, rows)}"
 
 
 def between(ends: list[float]) -> str:
     return f"{100 * ends[0]:.0f} to {100 * ends[1]:.0f}"
 
 
-def order(result: dict[str, Any]) -> Section:
+def order(result: dict[str, Any]) -> str:
     """Accuracy of the order by phenomenon with intervals, per model, and the difference of two."""
     models, names = result["models"], list(result["overlap"])
     about = (
@@ -47,45 +51,46 @@ def order(result: dict[str, Any]) -> Section:
         for found in (model["phenomena"][name] for model in models):
             row += [percent(found["accuracy"]), between(found["interval"])]
         rows.append(row)
-    blocks: list = [about, Table("Accuracy x100", header, rows)]
+    blocks = [plain(about), table("Accuracy x100", header, rows)]
     if gaps := result["differences"]:
         title = f"{models[1]['name']} minus {models[0]['name']}"
         drawn = [(name, *(100 * end for end in (gap["difference"], *gap["interval"]))) for name, gap in gaps.items()]
-        blocks.append(Figures("Difference in accuracy x100.", [figures.intervals(title, drawn, "accuracy x100")]))
-    return Section("Order by phenomenon", blocks)
+        blocks.append(inline_image(title, figures.intervals(title, drawn, "difference in accuracy x100")))
+    return section("Order by phenomenon", *blocks)
 
 
-def scores(result: dict[str, Any], scored: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> Section:
+def scores(result: dict[str, Any], scored: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> str:
     """Strips of the scores, their means, and the share of verdicts."""
     plots, rows = [], []
     for model, values in zip(result["models"], scored, strict=True):
         drawn = [(name, *values[name]) for name in values]
-        plots.append(figures.strips(model["name"], drawn, ("reworded", "changed"), model["score"]))
+        strips = figures.strips(model["name"], drawn, ("reworded", "changed"), model["score"])
+        plots.append(inline_image(model["name"], strips))
         for name, found in model["phenomena"].items():
-            means = [Number(found[side], form=".3f") for side in ("same", "different")]
-            lost = Number(1 - found["same"], form=".3f") if model["score"] == "cosine" else None
+            means = [f"{found[side]:.3f}" for side in ("same", "different")]
+            lost = f"{1 - found['same']:.3f}" if model["score"] == "cosine" else None
             verdicts = [percent(found[key]) for key in ("similar_same", "similar_different")]
             rows.append([f"{name}, {model['name']}", *means, lost, *verdicts])
     header = ["phenomenon, model", "reworded", "changed", "1 - reworded", "reworded called similar x100",
               "changed called similar x100"]  # fmt: skip
     caption = "Scores of each sentence with its rewording (blue) and its changed form (orange); a bar at the median."
-    table = Table("Mean scores, and verdicts of models that have a threshold", header, rows, folded=True)
-    return Section("Scores", [Figures(caption, plots), table])
+    means = folded("Mean scores, and verdicts of models that have a threshold", markdown_table(header, rows))
+    return section("Scores", plain(caption), *plots, means)
 
 
-def failures(result: dict[str, Any]) -> Section:
+def failures(result: dict[str, Any]) -> str:
     """The items whose order is the most wrong."""
     tables = []
     for model in result["models"]:
         rows = [
             [f"{name}: {change(one['anchor'], one['different'])}", one["anchor"], one["same"],
-             *(Number(one[key], form=".3f") for key in ("score_same", "score_different"))]
+             *(f"{one[key]:.3f}" for key in ("score_same", "score_different"))]
             for name, found in model["phenomena"].items() for one in found["failures"][:EXAMPLES]
         ]  # fmt: skip
         header = ["phenomenon, change", "sentence", "rewording", "reworded", "changed"]
         caption = f"{model['name']}: where the changed sentence scores highest above the rewording"
-        tables += [Table(caption, header, rows)] if rows else []
-    return Section("Failures", tables)
+        tables += [table(caption, header, rows)] if rows else []
+    return section("Failures", *tables)
 
 
 def change(sentence: str, other: str) -> str:
@@ -94,11 +99,11 @@ def change(sentence: str, other: str) -> str:
     return f"> {parts[1]}" if len(parts[0]) > 6 else " > ".join(part or "-" for part in parts)
 
 
-def vectors(result: dict[str, Any]) -> Section:
+def vectors(result: dict[str, Any]) -> str:
     """Geometry of the vectors of bi-encoders, and their spectrum."""
     having = [model for model in result["models"] if model["geometry"] is not None]
     if not having:
-        return Section("Vectors")
+        return ""
     about = (
         "Hubness is the skewness of how often a sentence is among the 10 nearest of the others: above 1, a few are "
         "neighbours of many. Alignment is the mean squared distance of similar sentences, lower is closer; uniformity "
@@ -111,8 +116,8 @@ def vectors(result: dict[str, Any]) -> Section:
         for model, shares in ((model, model["geometry"]["spectrum"]) for model in having)
     ]
     plot = figures.curves("Spectrum", series, "principal directions", "share x100")
-    table = Table("Geometry", ["of vectors", *(model["name"] for model in having)], rows)
-    return Section("Vectors", [about, table, Figures("The first 32 directions.", [plot])])
+    geometry = table("Geometry", ["of vectors", *(model["name"] for model in having)], rows)
+    return section("Vectors", plain(about), geometry, inline_image("The first 32 directions", plot))
 
 
 def source_of(result: dict[str, Any]) -> str:
@@ -121,25 +126,26 @@ def source_of(result: dict[str, Any]) -> str:
 
 
 def cell_of(value: float | int | None) -> Cell:
-    return value if value is None or isinstance(value, int) else Number(value, form=".3f" if abs(value) < 10 else ".1f")
+    return value if value is None or isinstance(value, int) else f"{value:.{3 if abs(value) < 10 else 1}f}"
 
 
-def worst(result: dict[str, Any]) -> Section:
+def worst(result: dict[str, Any]) -> str:
     """The pairs of a labelled corpus whose score has another rank than their label."""
     tables = []
     for model in result["models"]:
         rows = [
-            [number, Number(pair["score"], form=".3f"), Number(pair["label"], form="g"),
-             Number(100 * pair["gap"], form="+.0f"), pair["sentence1"], pair["sentence2"]]
+            [number, f"{pair['score']:.3f}", f"{pair['label']:g}", f"{100 * pair['gap']:+.0f}", pair["sentence1"],
+             pair["sentence2"]]
             for number, pair in enumerate(model["worst"], start=1)
         ]  # fmt: skip
         caption = f"{model['name']}: rank of the score minus rank of the label, x100 of all pairs"
         if rows:
-            tables.append(Table(caption, ["", "score", "label", "gap", "sentence1", "sentence2"], rows, folded=True))
-    return Section(f"Worst pairs of {result['corpus']}", tables)
+            header = ["", "score", "label", "gap", "sentence1", "sentence2"]
+            tables.append(folded(caption, markdown_table(header, rows)))
+    return section(f"Worst pairs of {plain(str(result['corpus']))}", *tables)
 
 
-def page(result: dict[str, Any], scored: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> list[Section]:
-    """All sections that have something to show."""
+def page(title: str, result: dict[str, Any], scored: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> str:
+    """Markdown of all sections that have something to show."""
     sections = [order(result), scores(result, scored), failures(result), vectors(result), worst(result)]
-    return [section for section in sections if section.blocks]
+    return "\n\n".join([f"# {plain(title)}", *filter(None, sections)])
