@@ -82,7 +82,7 @@ def to_html(title: str, text: str) -> str:
     from markdown_it import MarkdownIt
 
     renderer = MarkdownIt("commonmark", {"html": True}).enable("table")
-    renderer.validateLink = lambda link: True  # figures are data: addresses
+    renderer.validateLink = lambda url: True  # type: ignore[method-assign]  # figures are data: addresses
     body = renderer.render(text).replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     return f'<!doctype html>\n<html lang="en"><head>{head}<style>{CSS}</style></head>\n<body>\n{body}</body></html>\n'

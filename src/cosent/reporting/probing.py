@@ -74,8 +74,8 @@ def scores(result: dict[str, Any], scored: list[dict[str, tuple[np.ndarray, np.n
     header = ["phenomenon, model", "reworded", "changed", "1 - reworded", "reworded called similar x100",
               "changed called similar x100"]  # fmt: skip
     caption = "Scores of each sentence with its rewording (blue) and its changed form (orange); a bar at the median."
-    means = folded("Mean scores, and verdicts of models that have a threshold", markdown_table(header, rows))
-    return section("Scores", plain(caption), *plots, means)
+    details = folded("Mean scores, and verdicts of models that have a threshold", markdown_table(header, rows))
+    return section("Scores", plain(caption), *plots, details)
 
 
 def failures(result: dict[str, Any]) -> str:

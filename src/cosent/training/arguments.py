@@ -29,9 +29,7 @@ class EncoderArguments:
     """The encoder to start from."""
 
     model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
-    pooling: str | None = option(
-        None, f"{', '.join(CHOICES)}; default: the model's, else mean (students: linear_cls)."
-    )
+    pooling: str | None = option(None, f"{', '.join(CHOICES)}; default: the model's, else mean (students: linear_cls).")
     max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: that of the corpus.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")
     packing: bool = option(True, "Pack several sentences into a row; false pads each to the longest of its batch.")
