@@ -48,7 +48,9 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     threshold = args.threshold
     if threshold is None:
         threshold = needed_rule(index_args.model, None, "Give --threshold, e.g. 0.9.").threshold
-    encoder = load_bi_encoder(index_args.model, index_args.long_texts).to(choose_device(index_args.device))
+    encoder = load_bi_encoder(index_args.model, index_args.long_texts, index_args.truncate_dim).to(
+        choose_device(index_args.device)
+    )
     index = open_index(index_args, encoder, growing_vectors)
     inputs = index_args.text or [*index.vectors.files, *index.vectors.inputs]
     if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:

@@ -47,6 +47,7 @@ class EncodeArguments:
         "truncate", "What becomes of texts longer than the model reads: cut, or the mean of the vectors of overlapping "
         "windows.", ("truncate", "mean"),
     )  # fmt: skip
+    truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
     normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
     dtype: str = option("float32", "Type of the computation; vectors are float32.", ("float32", "bfloat16", "float16"))
@@ -70,7 +71,7 @@ def main(args: EncodeArguments) -> None:
     check(args, [source for source, _ in shards])
     first, step = (int(number) for number in (args.shard or "1/1").split("/"))
     encoder, settings = load_with_settings(
-        args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8, args.long_texts,
+        args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8, args.long_texts, args.truncate_dim,
         normalize=args.normalize, text_column=args.text_column, shards=len(shards),
     )  # fmt: skip
     warn_of_other_prompts(args.model, settings.prefix)

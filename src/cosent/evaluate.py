@@ -78,6 +78,7 @@ class EvaluateArguments:
     split: str = option("test", "Split to score.", SPLITS)
     data_dir: str = option("data", "Folder of the prepared corpora.")
     find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
+    truncate_dim: int | None = option(None, "bi_encoder: compare the first numbers of every vector only.")
     int8: bool = option(False, "Linear layers in int8 (CPU).")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
     predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
@@ -95,12 +96,15 @@ def main(
     from cosent.compute.distributed import rank
     from cosent.compute.onednn import choose_device
     from cosent.inference.embedding import quantized
-    from cosent.models.auto import load_model
+    from cosent.models.auto import load_bi_encoder, load_model
 
     device = choose_device(args.device, args.int8)
     judged = None if args.qrels is None else read_judged(args.queries, args.documents, args.qrels)
     corpus = None if args.qrels or args.mteb else rows_of(args, table_args)
-    model = load_model(args.model).to(device)
+    short = args.truncate_dim is not None
+    model = (load_bi_encoder(args.model, truncate_dim=args.truncate_dim) if short else load_model(args.model)).to(
+        device
+    )
     if args.int8:
         model = quantized(model)
     prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)

@@ -28,6 +28,7 @@ class MergeArguments:
         None, "Prepared corpora whose validation splits find threshold and probabilities; default: none are found."
     )
     dtype: str = option("float32", "Type of the saved weights; float16 halves the folder.", ("float32", "float16"))
+    truncate_dim: int | None = option(None, "weights: keep the first numbers of every vector only.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
@@ -44,8 +45,8 @@ def main(args: MergeArguments) -> None:
     if output.exists():
         raise InputError(f"--output {output} exists. Name another folder, or remove it.")
     weights = shares(args.weights, len(args.models))
-    if args.by == "vectors" and (len(args.models) == 1 or args.dtype == "float16"):
-        raise InputError("--by vectors keeps two or more models as they are. Use --by weights, without --dtype.")
+    if args.by == "vectors" and (len(args.models) == 1 or args.dtype == "float16" or args.truncate_dim is not None):
+        raise InputError("--by vectors keeps two or more models as they are. Use --by weights.")
     corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
     model = merged(args).to(choose_device(args.device))
     saved = {}
@@ -90,9 +91,14 @@ def merged(args: MergeArguments):
         if not isinstance(model, tuple(kinds.values())):
             raise InputError(
                 f"--by {args.by} takes folders of a {' or '.join(kinds)}, and {name} holds a {type(model).__name__}. "
-                "Name the members of an ensemble; `cosent report --ensemble` fuses the ranks of any models."
+                "Of an ensemble, name the members."
             )
-    return VectorEnsemble(models, args.weights) if args.by == "vectors" else average(models, args.models, args.weights)
+    if args.by == "vectors":
+        return VectorEnsemble(models, args.weights)
+    model = average(models, args.models, args.weights)
+    if args.truncate_dim is not None:
+        model.truncate(args.truncate_dim)
+    return model
 
 
 def evaluate(model, corpora):

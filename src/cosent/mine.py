@@ -95,7 +95,8 @@ def check_labels(args: MineArguments, corpus) -> None:
         raise InputError(f"--output {args.output} has the name of the corpus that is mined. Name another folder.")
     if args.teacher is None and manifest.label_kind == "nli":
         raise InputError(f"{manifest.name} has NLI labels, and neighbours are no contradictions. Label with --teacher.")
-    needs = "--margin" if args.margin is not None else None if args.teacher else "training without --teacher"
+    by_margin = args.margin is not None or args.relative_margin is not None
+    needs = "--margin" if by_margin else None if args.teacher else "training without --teacher"
     if needs and not (labels >= manifest.similar_from).any():
         raise InputError(f"{corpus.folder} train has no similar pair, which {needs} needs. Take another corpus, or "
                          "--teacher without --margin.")  # fmt: skip
@@ -136,7 +137,10 @@ def find_neighbours(
     if args.range_max > pool.size - 1:
         raise InputError(f"--range_max {args.range_max}: a sentence has {pool.size - 1} others. Lower it.")
     model = load_bi_encoder(args.model).to(device)
-    ranks = Ranks(args.range_min, args.range_max, args.per_sentence, args.margin, args.max_score)
+    ranks = Ranks(
+        *(args.range_min, args.range_max, args.per_sentence, args.margin, args.relative_margin),
+        *(args.max_score, args.min_score, args.seed if args.draw == "random" else None),
+    )
     facts = {"model": args.model, "sha256": fingerprint(model, []), **asdict(ranks)}
     vectors = sentence_vectors(model, pool.texts, cache)[: pool.size]  # all of them, as a teacher reads them
     similar = pool.labels >= corpus.manifest.similar_from

@@ -64,7 +64,11 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     from cosent.models.teacher import growing_vectors
 
     device = choose_device(index_args.device)
-    index = open_index(index_args, load_bi_encoder(index_args.model, index_args.long_texts).to(device), growing_vectors)
+    index = open_index(
+        index_args,
+        load_bi_encoder(index_args.model, index_args.long_texts, index_args.truncate_dim).to(device),
+        growing_vectors,
+    )
     reranker = None if args.rerank is None else load_model(args.rerank).to(device)
     if args.top > len(index):
         raise InputError(f"--top {args.top}: there are {len(index)} sentences. Lower it.")

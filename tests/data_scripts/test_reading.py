@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cosent.data.files import PAIR, FileOptions, open_table
-from cosent.demo_page.answers import read_pairs
+from cosent.demo_page.page import read_pairs
 from cosent.evaluate import read_labelled
 
 PAIRS = [("怎么还款", "如何还款", "1"), ("怎么还款", "怎么借款", "0")]

@@ -39,6 +39,7 @@ def by_sentence_transformers(folder: str, pool, ranks: Ranks) -> set[frozenset]:
     pairs = [(texts[a], texts[b]) for a, b in both] + [(text, text) for text in texts]
     dataset = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [b for _, b in pairs]})
     options = {"absolute_margin": ranks.margin, "max_score": ranks.max_score, "num_negatives": ranks.per_sentence}
+    options |= {"relative_margin": ranks.relative_margin, "min_score": ranks.min_score}
     mined = mine_hard_negatives(
         dataset,
         SentenceTransformer(folder, device="cpu"),
@@ -62,14 +63,32 @@ def test_the_same_neighbours_as_sentence_transformers(pool, saved, monkeypatch):
         Ranks(0, 10, 3, max_score=0.97),
         Ranks(2, 10, 3, margin=0.001),
         Ranks(1, 20, 5, margin=-0.01, max_score=0.95),
+        Ranks(0, 10, 3, relative_margin=0.001),
+        Ranks(0, 10, 5, min_score=0.9),
     ):
         left_out = Counter()
         first, second = neighbour_pairs(pool, vectors, ranks, pool.labels == 1, left_out)
         ours = {frozenset((pool.texts[a], pool.texts[b])) for a, b in zip(first, second, strict=True)}
         assert len(ours) == len(first) > 5
         assert ours == by_sentence_transformers(saved, pool, ranks), ranks
-        for value, reason in ((ranks.margin, "within the margin"), (ranks.max_score, "above the highest cosine")):
+        margin = ranks.relative_margin if ranks.margin is None else ranks.margin
+        for value, reason in ((margin, "within the margin"), (ranks.max_score, "above the highest cosine"),
+                              (ranks.min_score, "below the lowest cosine")):  # fmt: skip
             assert (left_out[f"neighbour {reason}"] > 0) == (value is not None)
+
+
+def test_neighbours_drawn_at_random(pool, saved):
+    """Fails if a draw takes the nearest ones, leaves the range, or differs from run to run."""
+    vectors = SentenceEncoder.from_pretrained(saved).encode(pool.texts, normalize=True)
+
+    def pairs(seed, per_sentence):
+        found = neighbour_pairs(pool, vectors, Ranks(2, 12, per_sentence, seed=seed), pool.labels == 1, Counter())
+        return set(zip(*found, strict=True))
+
+    whole = {frozenset(pair) for pair in pairs(None, 10)}
+    drawn = {frozenset(pair) for pair in pairs(1, 3)}
+    assert drawn < whole and pairs(1, 3) == pairs(1, 3) != pairs(2, 3)
+    assert drawn != {frozenset(pair) for pair in pairs(None, 3)}
 
 
 def test_nothing_known_is_made(make_corpus):

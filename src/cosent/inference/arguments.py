@@ -19,9 +19,12 @@ class IndexArguments:
         "truncate", "What becomes of texts longer than the model reads: cut; mean of the vectors of overlapping "
         "windows; or the best window, with --text.", ("truncate", "mean", "best"),
     )  # fmt: skip
+    truncate_dim: int | None = option(None, "Compare the first numbers of every vector only, with --text.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
     def __post_init__(self):
+        if self.index is not None and self.truncate_dim is not None:
+            raise InputError("--truncate_dim shortens what is embedded, and --index is. Give it to `cosent encode`.")
         if (self.index is None) == (self.text is None):
             raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
         if self.index is not None and self.long_texts == "best":
@@ -35,11 +38,16 @@ class PairArguments:
     text: list[str] | None = option(None, "Further sentences: .txt or .jsonl files, also .gz, a sentence per line.")
     range_min: int = option(10, "How many of the nearest neighbours of a sentence are skipped.")
     range_max: int = option(100, "How many of the nearest neighbours of a sentence are looked at.")
-    per_sentence: int = option(1, "Neighbours taken per sentence, nearest first.")
+    per_sentence: int = option(1, "Neighbours taken per sentence.")
     margin: float | None = option(
         None, "Least distance of a neighbour's cosine below that of the least similar pair that is labelled similar."
     )
+    relative_margin: float | None = option(
+        None, "The same as a share: 0.05 leaves out neighbours above 95% of that cosine (TopK-PercPos)."
+    )
     max_score: float | None = option(None, "Highest cosine of a neighbour.")
+    min_score: float | None = option(None, "Lowest cosine of a neighbour.")
+    draw: str = option("nearest", "Which of the neighbours that remain are taken.", ("nearest", "random"))
     neighbours: int | None = option(None, "Pairs with neighbours, drawn from those found; default: all.")
     random: int = option(0, "Random pairs.")
     own: int | None = option(

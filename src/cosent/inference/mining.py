@@ -114,7 +114,15 @@ class Ranks:
     range_max: int
     per_sentence: int
     margin: float | None = None
+    relative_margin: float | None = None
     max_score: float | None = None
+    min_score: float | None = None
+    seed: int | None = None  # of a random draw; None for the nearest ones
+
+    def limits(self, lowest: np.ndarray) -> np.ndarray:
+        """Highest cosines of neighbours, given those of the least similar labelled ones; inf without a margin."""
+        absolute = np.inf if self.margin is None else lowest - self.margin
+        return np.minimum(absolute, np.inf if self.relative_margin is None else lowest * (1 - self.relative_margin))
 
 
 def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.ndarray, left_out: Counter) -> Pairs:
@@ -125,8 +133,10 @@ def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.n
         similar: bool of shape `(labelled pairs,)`, which of them are similar.
         left_out: counts the neighbours that were left out, by reason.
     """
-    limits = None if ranks.margin is None else lowest_similar(pool, vectors, similar) - ranks.margin
-    k, last = min(ranks.range_max + pool.most_known(), pool.size - 1), ranks.range_min + ranks.per_sentence
+    by_margin = ranks.margin is not None or ranks.relative_margin is not None
+    limits = ranks.limits(lowest_similar(pool, vectors, similar)) if by_margin else None
+    k = min(ranks.range_max + pool.most_known(), pool.size - 1)
+    last = min(ranks.range_max, ranks.range_min + ranks.per_sentence)
     counted, blocks = Counter(), {}
     for start in tqdm(range(0, pool.size, QUERIES)[rank() :: world_size()], desc="Neighbours", disable=rank() > 0):
         queries = np.arange(start, min(start + QUERIES, pool.size))
@@ -137,12 +147,16 @@ def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.n
             "neighbour that is labelled or the same sentence": known,
             "neighbour within the margin": False if limits is None else scores > limits[queries, None],
             "neighbour above the highest cosine": False if ranks.max_score is None else scores > ranks.max_score,
+            "neighbour below the lowest cosine": False if ranks.min_score is None else scores < ranks.min_score,
         }
         for reason, those in leave_out.items():
             counted[reason] += int((kept & those).sum())
             kept &= ~np.asarray(those)
         place = kept.cumsum(axis=1) - 1
-        kept &= (place >= ranks.range_min) & (place < min(ranks.range_max, last))
+        kept &= (place >= ranks.range_min) & (place < (ranks.range_max if ranks.seed is not None else last))
+        if ranks.seed is not None:
+            order = np.where(kept, np.random.default_rng((ranks.seed, start)).random(kept.shape), np.inf)
+            kept &= order.argsort(axis=1).argsort(axis=1) < ranks.per_sentence
         query, column = kept.nonzero()
         blocks[start] = (queries[query], rows[query, column])
     found: dict[int, Pairs] = {}

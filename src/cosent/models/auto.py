@@ -19,15 +19,18 @@ def load_model(model_name_or_path: str, **options) -> Embedder | CrossEncoder:
     return tower.from_pretrained(model_name_or_path, **options)
 
 
-def load_bi_encoder(model_name_or_path: str, long_texts: str = "truncate") -> Embedder:
-    """Loads a bi-encoder, or an ensemble of them; `long_texts`: see `Embedder`."""
+def load_bi_encoder(model_name_or_path: str, long_texts: str = "truncate", truncate_dim: int | None = None) -> Embedder:
+    """Loads a bi-encoder, or an ensemble of them; see `Embedder.long_texts` and `SentenceEncoder.truncate`."""
     model = load_model(model_name_or_path)
     if not isinstance(model, Embedder):
         raise InputError(
             f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Score pairs with it (`cosent "
             "similarity`), or name a bi-encoder."
         )
-    if long_texts != "truncate" and isinstance(model, VectorEnsemble):
-        raise InputError(f"--long_texts {long_texts}: {model_name_or_path} is an ensemble. Name one of its members.")
+    if not isinstance(model, SentenceEncoder) and (long_texts != "truncate" or truncate_dim is not None):
+        flag = f"--long_texts {long_texts}" if truncate_dim is None else f"--truncate_dim {truncate_dim}"
+        raise InputError(f"{flag}: {model_name_or_path} is an ensemble. Name one of its members.")
     model.long_texts = long_texts
+    if truncate_dim is not None:
+        model.truncate(truncate_dim)
     return model

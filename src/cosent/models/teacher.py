@@ -182,10 +182,11 @@ def load_with_settings(
     dtype: str = "float32",
     int8: bool = False,
     long_texts: str = "truncate",
+    truncate_dim: int | None = None,
     **settings,
 ) -> tuple[SentenceEncoder, ShardSettings]:
     """An encoder for shards, and what their manifests say of it; `settings` are other fields of `ShardSettings`."""
-    encoder = load_bi_encoder(str(model), long_texts)
+    encoder = load_bi_encoder(str(model), long_texts, truncate_dim)
     sha256 = fingerprint(encoder)  # before it gets another type
     encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
     encoder = quantized(encoder) if int8 else encoder
