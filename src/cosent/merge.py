@@ -90,7 +90,7 @@ def merged(args: MergeArguments):
         if not isinstance(model, tuple(kinds.values())):
             raise InputError(
                 f"--by {args.by} takes folders of a {' or '.join(kinds)}, and {name} holds a {type(model).__name__}. "
-                "Name the members of an ensemble; `cosent report --ensemble` fuses the ranks of any models."
+                "Of an ensemble, name the members."
             )
     return VectorEnsemble(models, args.weights) if args.by == "vectors" else average(models, args.models, args.weights)
 
