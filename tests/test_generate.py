@@ -27,7 +27,7 @@ def test_the_command(tiny_student, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()]
     assert list(dict.fromkeys(row["text"] for row in rows)) == ["怎么还款", "我"]
     refused = subprocess.run([*command, "好", "--top_p", "2"], capture_output=True, text=True)
-    assert refused.returncode == 2 and refused.stderr.startswith("error: top_p must be")
+    assert refused.returncode == 2 and "top_p" in refused.stderr and refused.stderr.startswith("error:")
 
 
 def test_input_that_cannot_be_read(tmp_path):

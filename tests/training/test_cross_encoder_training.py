@@ -70,7 +70,7 @@ def test_corpora_with_weights(train, nli, similar):
     for weights, words in ((["1"], r"\[1.0\] for 2"), (["1", "0"], r"\[1.0, 0.0\]"), (["1", "x"], "'x'")):
         with pytest.raises(InputError, match=f"--corpus_weights.*{words}"):
             train((nli, similar), "--corpus_weights", *weights, output="other")
-    with pytest.raises(InputError, match="--corpus_weights.*1 2"):
+    with pytest.raises(InputError, match="--corpus_weights.*1,2"):
         train((nli, similar), "--corpus_weights", "1,2", output="other")
     with pytest.raises(InputError, match="sbert_joint .*--corpus_weights"):
         train((nli, similar), "--loss", "sbert_joint", "--corpus_weights", "1", "2", output="other")

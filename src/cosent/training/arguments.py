@@ -250,7 +250,7 @@ class PairTrainingArguments(RunArguments):
                 f"--cached_part_size auto does not go with --gradient_accumulation_steps "
                 f"{self.gradient_accumulation_steps}. Raise --cached_batch_size instead."
             )
-        for flag in ("bf16_full_eval", "fp16_full_eval", "label_smoothing_factor"):
+        for flag in ("bf16_full_eval", "fp16_full_eval"):
             if getattr(self, flag):
                 raise InputError(f"--{flag} is not supported: weights and losses stay as they are. Leave it out.")
         if self.train_sampling_strategy == "group_by_length":
