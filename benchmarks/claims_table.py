@@ -46,8 +46,9 @@ def error_rates() -> str:
     primary = ", ".join(f"{100 * rate:.1f}% with {seeds} seeds" for seeds, rate in rates["primary"].items())
     return (
         f"Simulated {rates['repetitions']:,} times without any difference, with the variances measured here, the "
-        f"probability of any wrong verdict in this family, by Holm's procedure at 4%, is {primary}. Of {rates['others']} other claims, judged with "
-        f"the seeds that they have, {rates['others_wrong']:.2f} are decided wrongly on average."
+        f"probability of any wrong verdict in this family, by Holm's procedure at 4%, is {primary}. Of "
+        f"{rates['others']} other claims, judged with the seeds that they have, {rates['others_wrong']:.2f} are "
+        "decided wrongly on average."
     )
 
 
