@@ -46,7 +46,9 @@ def main(args: MergeArguments) -> None:
         raise InputError(f"--output {output} exists. Name another folder, or remove it.")
     weights = shares(args.weights, len(args.models))
     if args.by == "vectors" and (len(args.models) == 1 or args.dtype == "float16" or args.truncate_dim is not None):
-        raise InputError("--by vectors keeps two or more models as they are. Use --by weights.")
+        raise InputError(
+            "--by vectors keeps two or more models as they are, without --dtype and --truncate_dim. Use --by weights."
+        )
     corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
     model = merged(args).to(choose_device(args.device))
     saved = {}

@@ -43,7 +43,7 @@ class PairArguments:
         None, "Least distance of a neighbour's cosine below that of the least similar pair that is labelled similar."
     )
     relative_margin: float | None = option(
-        None, "The same as a share: 0.05 leaves out neighbours above 95% of that cosine (TopK-PercPos)."
+        None, "The same as a share: 0.05 leaves out neighbours above 0.95 of that cosine (TopK-PercPos)."
     )
     max_score: float | None = option(None, "Highest cosine of a neighbour.")
     min_score: float | None = option(None, "Lowest cosine of a neighbour.")
