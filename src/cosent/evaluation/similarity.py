@@ -87,9 +87,3 @@ def spectrum(units: np.ndarray) -> np.ndarray:
     """Share of the squared length of unit vectors `(sentences, hidden)` in the first 1, 2, ... principal directions."""
     energy = np.linalg.svd(np.asarray(units, np.float64), compute_uv=False) ** 2
     return np.cumsum(energy) / energy.sum()
-
-
-def split_by(labels: np.ndarray, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """Values of dissimilar and of similar pairs: labels up to the middle of their range, and above it."""
-    similar = labels > (labels.min() + labels.max()) / 2
-    return [("dissimilar", values[~similar]), ("similar", values[similar])]
