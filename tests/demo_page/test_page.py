@@ -40,27 +40,28 @@ JUDGE = Judge(Characters(), [RULE], "runs/<img>")
 
 
 class Found:
-    """An index that finds one sentence, of a given cosine."""
+    """An index that finds two sentences, with the scores of a reranker if it is given one."""
 
-    def __init__(self, cosine):
-        self.cosine = cosine
+    def __init__(self, cosine, text="甲"):
+        self.cosine, self.text = cosine, text
 
     def __len__(self):
-        return 1
+        return 2
 
     def search(self, queries, top, reranker, candidates):
-        return [[Hit(0, "甲", self.cosine)]]
+        scores = (2.0, -1.0) if reranker else (None, None)
+        return [[Hit(7, self.text, self.cosine, scores[0]), Hit(3, "长" * 5000, self.cosine / 2, scores[1])]]
 
 
-def test_a_search_can_say_no():
-    """Fails if a sentence that is not similar is shown as an answer, or one that is as none."""
+def test_a_search_shows_rows_in_order_or_says_that_nothing_is_similar():
+    """Fails if a sentence that is not similar is shown as an answer, one that is as none, or columns are mixed up."""
     shown = [answers.hits(Models([JUDGE], Found(cosine)), "乙") for cosine in (0.79, 0.81)]
-    assert ["Nothing found" in html for html in shown] == [True, False] and all("甲" in html for html in shown)
-    assert "Nothing found" not in answers.hits(Models([Judge(Characters(), [], "runs/a")], Found(0.1)), "乙")
-
-
-def text_of(html):
-    return re.sub(r"<[^>]*>", " ", html)
+    assert ["Nothing found" in html for html in shown] == [True, False]
+    plain = answers.hits(Models([Judge(Characters(), [], "runs/a")], Found(0.1)), "乙")
+    assert "Nothing found" not in plain and "长" * 301 not in plain and "交互式" not in plain
+    assert re.findall("<td>(.{,6})</td>", plain) == ["1", "甲", "0.1000", "7", "2", "0.0500", "3"]
+    reranked = answers.hits(Models([JUDGE, JUDGE], Found(0.5)), "乙")
+    assert re.findall("<td>(.{,7})</td>", reranked)[:5] == ["1", "甲", "2.0000", "0.5000", "7"]
 
 
 def test_pieces():
@@ -90,40 +91,29 @@ def test_contributions_are_what_is_lost():
 
 
 def test_a_comparison_shows_all():
-    """Fails if a score, a verdict or a contribution is missing or wrong."""
+    """Fails if a score, a verdict or a contribution is missing or wrong, or one below 0.005 has a colour."""
     shown = answers.comparison([JUDGE], "北京好", "北京")
     assert "0.2000" in shown and "不相似" in shown and "交互式 cross-encoder" in shown
-    assert re.findall(r'piece (\w*)" style="--depth:([\d.]+)">(.)<', shown) == [
-        *[("more", "0.75", "北"), ("more", "0.75", "京"), ("", "0.00", "好")],
-        *[("more", "0.75", "北"), ("more", "0.75", "京")],
+    assert f"{1 / (1 + np.exp(-0.4)):.4f} (lcqmc)" in shown and "threshold 0.8000" in shown
+    assert re.findall(r'piece (\w*)" style="--depth:([\d.]+)">(.)<small>([^<]*)<', shown) == [
+        *[("more", "0.75", "北", "+0.10"), ("more", "0.75", "京", "+0.10"), ("", "0.00", "好", "0.00")],
+        *[("more", "0.75", "北", "+0.10"), ("more", "0.75", "京", "+0.10")],
     ]
-    small = answers.coloured([("甲", 0.0049), ("乙", -0.0049), ("丙", -0.0051)], 0.0051)
-    assert re.findall(r'piece (\w*)"[^>]*>\w<small>([^<]*)<', small) == [("", "0.00"), ("", "0.00"), ("less", "-0.01")]
-    above, below = (text_of(answers.verdict(RULE, score)) for score in (0.8, 0.79))
-    assert "相似 similar" in above and "不相似" not in above and "0.8000" in above and "不相似" in below
-    assert f"{1 / (1 + np.exp(-1.6)):.4f}" in above and "lcqmc" in above
-    assert "No threshold" in answers.judgement(Judge(Characters(), [], "m"), "好", "好")
-
-
-def test_tables_keep_order_and_scores():
-    """Fails if columns are mixed up, with or without a cross-encoder, or a student without a sentence says nothing."""
-    shown = text_of(answers.table_of_hits([Hit(7, "甲", 0.5, 2.0), Hit(3, "乙", 0.75, -1.0)])).split()
-    assert shown[-10:] == ["1", "甲", "2.0000", "0.5000", "7", "2", "乙", "-1.0000", "0.7500", "3"]
-    plain = text_of(answers.table_of_hits([Hit(7, "甲", 0.5)]))
-    assert "cross" not in plain and plain.split()[-4:] == ["1", "甲", "0.5000", "7"]
-    assert "长" * 301 not in answers.table_of_hits([Hit(0, "长" * 5000, 0.5)])
-    assert "No sentence" in answers.paraphrases(Models([JUDGE], student=Characters()), "别写")
+    above = answers.comparison([JUDGE], "一二三四五六七八", "一二三四五六七八")
+    assert "相似 similar" in above and "不相似" not in above
+    assert "No threshold" in answers.comparison([Judge(Characters(), [], "m")], "好", "好")
 
 
 def test_what_users_write_is_text():
     """Fails if a sentence, a row of the searched file or an error message can run a script in somebody's browser."""
     for shown in (
         answers.comparison([JUDGE], SCRIPT, SCRIPT),
-        answers.table_of_hits([Hit(0, SCRIPT, 0.5)]),
+        answers.hits(Models([JUDGE], Found(0.5, SCRIPT)), SCRIPT),
         answers.paraphrases(Models([JUDGE], student=Characters()), "写"),
-        answers.message(f"bad {SCRIPT}"),
+        answers.HTML.message(f"bad {SCRIPT}"),
     ):
         assert "<img" not in shown and "&lt;" in shown
+    assert "No sentence" in answers.paraphrases(Models([JUDGE], student=Characters()), "别写")
 
 
 def test_what_is_typed_becomes_one_line():
