@@ -14,7 +14,7 @@ from cosent.inference.vectors import VectorManifest, VectorSet
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few rows, so that every border between blocks is crossed."""
-    for name, value in (("QUERIES", 7), ("ROWS", 9), ("LARGEST", 12), ("GROUP", 3)):
+    for name, value in (("QUERIES", 7), ("ROWS", 9), ("LARGEST", 12)):
         monkeypatch.setattr(neighbours, name, value)
 
 
