@@ -6,22 +6,20 @@ import shutil
 import numpy as np
 import pytest
 
-from cosent.cli import parse
 from cosent.data.files import table_writer
 from cosent.errors import InputError
-from cosent.evaluate import ARGUMENTS, main, write_predictions
+from cosent.evaluate import write_predictions
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import Environment, RunRecord
 
 
 @pytest.fixture
-def run(tiny_model, capsys):
+def run(tiny_model, job):
     """Returns a function that runs the job on the tiny model and gives back the JSON of stdout, and stderr."""
 
     def call(*flags, model=tiny_model):
-        main(*parse(["--model", str(model), *map(str, flags)], *ARGUMENTS))
-        shown = capsys.readouterr()
-        return json.loads(shown.out), shown.err
+        printed, table = job("cosent.evaluate", "--model", model, *flags)
+        return json.loads(printed), table
 
     return call
 

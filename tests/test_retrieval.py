@@ -7,11 +7,9 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
-from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
-from cosent.evaluate import ARGUMENTS, main
 from cosent.evaluation.retrieval import METRICS
 from cosent.run import read_queries, read_record
 from tests.conftest import SENTENCES
@@ -28,14 +26,12 @@ def corpus(make_corpus):
 
 
 @pytest.fixture
-def evaluate(capsys):
+def evaluate(job):
     """Returns a function that evaluates a model on a corpus and gives back the JSON line and the table."""
 
     def run(model, corpus, *flags):
-        capsys.readouterr()
-        main(*parse(["--model", str(model), "--corpus", str(corpus), *flags], *ARGUMENTS))
-        captured = capsys.readouterr()
-        return json.loads(captured.out), captured.err
+        printed, table = job("cosent.evaluate", "--model", model, "--corpus", corpus, *flags)
+        return json.loads(printed), table
 
     return run
 
