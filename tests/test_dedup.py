@@ -7,31 +7,27 @@ import numpy as np
 import pytest
 
 from cosent import dedup as module
-from cosent.cli import parse
-from cosent.dedup import ARGUMENTS, linked_groups, main
+from cosent.dedup import linked_groups
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
 from cosent.evaluation.calibration import DecisionRule, Platt
-from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.teacher import growing_vectors
 
 LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹果", "今天天气很好。", "怎么还款", "推荐一辆红车"]
 
 
 @pytest.fixture
-def dedup(tiny_model, tmp_path, capsys, monkeypatch):
+def dedup(tiny_bi, job, tmp_path, monkeypatch):
     """A function that runs the job on `LINES` and returns its lines of stdout, and stderr."""
     cached = partial(growing_vectors, cache=tmp_path / "cache")
     monkeypatch.setattr("cosent.models.teacher.growing_vectors", cached)
-    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "bi")
     (tmp_path / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
 
     def run(*flags, text="faq.txt"):
-        words = ["--model", tmp_path / "bi", *(["--text", tmp_path / text] if text else []), "--device", "cpu", *flags]
-        main(*parse([str(word) for word in words], *ARGUMENTS))
-        printed = capsys.readouterr()
-        return printed.out.splitlines(), printed.err
+        words = ["--text", tmp_path / text] if text else []
+        printed, said = job("cosent.dedup", "--model", tiny_bi, *words, "--device", "cpu", *flags)
+        return printed.splitlines(), said
 
     return run
 
@@ -61,13 +57,13 @@ def test_what_differs_in_a_number_is_kept_apart(dedup, tmp_path):
     assert groups[0] == "group 1: 4 sentences" and "kept apart" not in said
 
 
-def test_the_input_is_never_replaced(dedup, tmp_path):
+def test_the_input_is_never_replaced(dedup, tiny_bi, tmp_path):
     """Fails if --overwrite costs the other columns of a table, the text of an index, or its vectors."""
     (tmp_path / "faq.csv").write_text("id,text\n1,怎么还款\n2,如何还款\n", encoding="utf-8")
     flags = ("--threshold", 0.9, "--overwrite", "--output")
     with pytest.raises(InputError, match=r"--output .*faq\.csv"):
         dedup(*flags, tmp_path / "faq.csv", text="faq.csv")
-    encode(EncodeArguments([str(tmp_path / "faq.csv")], str(tmp_path / "v.npy"), str(tmp_path / "bi"), normalize=True))
+    encode(EncodeArguments([str(tmp_path / "faq.csv")], str(tmp_path / "v.npy"), str(tiny_bi), normalize=True))
     for name in ("faq.csv", "v.npy"):
         before = (tmp_path / name).read_bytes()
         with pytest.raises(InputError, match=f"--output .*{name}"):
