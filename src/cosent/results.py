@@ -224,11 +224,7 @@ def name_of(flags: dict[str, Any]) -> str:
 
 
 def read_results(folder: str | Path) -> Study:
-    """Reads the results that `cosent study` or `cosent teach` left in a folder.
-
-    Raises:
-        InputError: no results there, or a file that is not one of results.
-    """
+    """Reads the results that `cosent study` or `cosent teach` left in a folder."""
     study = read_study_folder(Path(folder))
     if not study.results:
         raise InputError(f"{folder} holds no results ({STUDY_NAME}). Run `cosent study recipes/studies/NAME.yaml`.")
@@ -236,11 +232,7 @@ def read_results(folder: str | Path) -> Study:
 
 
 def read_study_folder(folder: Path) -> Study:
-    """As `read_results`, also of a folder without results.
-
-    Raises:
-        InputError: a file that is not one of results.
-    """
+    """As `read_results`, also of a folder without results."""
     file, arrays = folder / STUDY_NAME, folder / ARRAYS_NAME
     if not file.is_file():
         return Study(folder.resolve().name, [])
