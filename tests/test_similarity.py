@@ -2,7 +2,6 @@
 
 import json
 
-import openpyxl
 import pytest
 
 from cosent import load_model
@@ -42,25 +41,6 @@ def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, questions, tmp_path,
     assert len(set(expected.round(4))) > 3, "scores are alike: nothing was compared"
 
 
-def test_a_sheet_and_an_encoding_are_named(tiny_model, tmp_path, capsys):
-    """Fails if a workbook with notes, or text in GB18030, must be converted first; or lines are not those of JSON."""
-    book = openpyxl.Workbook()
-    book.active.append(["说明"])
-    sheet = book.create_sheet("数据")
-    for row in [("句子1", "句子2"), ("甲", "乙"), ("丙", "丁")]:
-        sheet.append(row)
-    book.save(tmp_path / "a.xlsx")
-    (tmp_path / "a.csv").write_bytes("句子1,句子2\n甲,乙\n丙,丁\n".encode("gb18030"))
-    printed = []
-    for name, *flags in (("a.xlsx", "--sheet", "数据"), ("a.csv", "--encoding", "gb18030")):
-        similarity(tiny_model, "--pairs", tmp_path / name, *flags)
-        printed.append(capsys.readouterr().out)
-    similarity(tiny_model, "甲", "乙", "丙", "丁")
-    assert printed == [capsys.readouterr().out] * 2
-    with pytest.raises(InputError, match="--sheet"):
-        similarity(tiny_model, "甲", "乙", "--sheet", "数据")
-
-
 def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_path):
     """Fails if a column of the user is replaced, a sentence is compared with nothing, or an error comes after hours."""
     output = ("--output", tmp_path / "out.csv")
@@ -71,6 +51,7 @@ def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_p
         (("甲", "乙", *output), "--output"),
         (("甲", "乙", "--pairs", questions), "--pairs"),
         (("甲", "乙", "丙"), "丙"),
+        (("甲", "乙", "--sheet", "数据"), "--sheet"),
     ):
         with pytest.raises(InputError, match=message):
             similarity(tiny_model, *words)

@@ -42,13 +42,6 @@ def test_equal_to_sorting_everything(small_blocks, k, own):
     np.testing.assert_array_equal(scores, np.take_along_axis(products, expected, axis=1))
 
 
-def test_worst_order_of_vectors(small_blocks):
-    """Fails if the best neighbours are missed where every block is better than all before it."""
-    vectors = np.arange(1, 61, dtype=np.float32)[:, None]
-    rows, scores = nearest(np.ones((3, 1), np.float32), vectors, 4)
-    assert rows.tolist() == [[59, 58, 57, 56]] * 3 and scores[0].tolist() == [60, 59, 58, 57]
-
-
 @pytest.mark.filterwarnings("error")
 def test_memory_maps(tmp_path, small_blocks):
     """Fails if a file of vectors cannot be searched without loading it, or is changed by a search."""

@@ -114,7 +114,7 @@ def intervals(title: str, rows: list[tuple[str, float, float, float]], unit: str
 
 @styled
 def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]], x_name: str, y_name: str) -> str:
-    """A line of means on a band of all runs, per series: its label, x of the points, and the values of all runs by x."""
+    """A line of means on a band of all runs, per series: label, x of the points, and the values of all runs by x."""
     axes = canvas(title, x_name, 3)
     axes.set_ylabel(y_name, color=FAINT)
     axes.locator_params(axis="x", integer=True)
