@@ -127,15 +127,9 @@ def test_what_is_typed_becomes_one_line():
 
 
 def test_files_are_read(tmp_path):
-    """Fails if a file that `cosent similarity --pairs` takes cannot be opened, or is cut without a word."""
-    for name, content, expected in (
-        ("p.tsv", "sentence1\tsentence2\tlabel\n甲\t乙\t1\n", ["甲", "乙", "1", ""]),
-        ("p.csv", 'text1,text2,score\n"甲,",乙,0.5\n', ["甲,", "乙", "0.5", ""]),
-        ("p.jsonl", '{"sentence1": "甲", "sentence2": "乙"}\n', ["甲", "乙", "", ""]),
-        ("p.txt", "甲\t乙\n", ["甲", "乙", "", ""]),
-    ):
-        (tmp_path / name).write_text(content, encoding="utf-8")
-        assert answers.read_pairs(str(tmp_path / name)) == ([expected], False)
+    """Fails if a file is read without its quotes, cut without a word, or its error shows the place of an upload."""
+    (tmp_path / "p.csv").write_text('text1,text2,score\n"甲,",乙,0.5\n', encoding="utf-8")
+    assert answers.read_pairs(str(tmp_path / "p.csv")) == ([["甲,", "乙", "0.5", ""]], False)
     (tmp_path / "p.tsv").write_text("甲\t乙\n" * (MOST_ROWS + 1), encoding="utf-8")
     rows, more = answers.read_pairs(str(tmp_path / "p.tsv"))
     assert len(rows) == MOST_ROWS and more
