@@ -17,7 +17,7 @@ from cosent.cli import parse
 from cosent.data.files import table_writer
 from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
-from cosent.inference.vectors import SAMPLE, VectorManifest, fingerprint, manifest_path, open_vectors
+from cosent.inference.vectors import SAMPLE, VectorManifest, fingerprint, manifest_path, open_vectors, sample_hash
 from cosent.models.bi_encoder import SentenceEncoder
 
 ROWS = {
