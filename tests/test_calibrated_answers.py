@@ -9,8 +9,8 @@ import pytest
 from cosent import decision_rules, load_model
 from cosent.errors import InputError
 from cosent.evaluation.calibration import (
+    Calibration,
     DecisionRule,
-    Platt,
     at_base_rate,
     fit_calibration,
     probability_metrics,
@@ -96,7 +96,7 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
 
 def test_verdicts_agree_with_the_threshold():
     """Fails if rounding calls a score similar that `evaluate` calls different: 0.7 in float32 is below 0.7."""
-    rule = DecisionRule("lcqmc", 0.7, Platt(pairs=98, slope=10.0, intercept=-7.0))
+    rule = DecisionRule("lcqmc", 0.7, Calibration(method="platt", pairs=98, slope=10.0, intercept=-7.0))
     scores = np.array([0.7, 0.71, -1.0], dtype=np.float32)
     assert rule.similar(scores).tolist() == [False, True, False]
     assert rule.probabilities(scores) == pytest.approx([0.5, 0.525, 0.01], abs=1e-3)

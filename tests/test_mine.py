@@ -7,7 +7,7 @@ import pytest
 
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule, Platt
+from cosent.evaluation.calibration import Calibration, DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from tests.launching import launch
@@ -100,7 +100,7 @@ def test_several_teachers(mine, tiny_bi, tiny_cross, tiny_model, tmp_path):
 
 
 def rules_of(**thresholds):
-    map_ = Platt(pairs=9, slope=1.0, intercept=0.0)
+    map_ = Calibration(method="platt", pairs=9, slope=1.0, intercept=0.0)
     return lambda model: {name: DecisionRule(name, value, map_) for name, value in thresholds.items()}
 
 

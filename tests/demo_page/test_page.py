@@ -10,7 +10,7 @@ import pytest
 from cosent.cli import parse
 from cosent.data.manifest import Manifest
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule, Platt
+from cosent.evaluation.calibration import Calibration, DecisionRule
 from cosent.inference.index import Hit
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import Environment, RunRecord
@@ -22,7 +22,7 @@ from cosent.demo_page import page as answers
 from cosent.demo_page.page import LONGEST, MOST_PIECES, MOST_ROWS, Judge, Models
 
 SCRIPT = "<img src=x onerror=alert(1)>"
-RULE = DecisionRule("lcqmc", 0.8, Platt(pairs=100, slope=2.0, intercept=0.0))
+RULE = DecisionRule("lcqmc", 0.8, Calibration(method="platt", pairs=100, slope=2.0, intercept=0.0))
 EMPTY = ["", None, "", ""]
 
 
@@ -187,7 +187,10 @@ def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     """Fails if the page gives a verdict by a threshold that was found behind another prompt."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     encoder.save_pretrained(tmp_path)
-    rules = {"thresholds": {"faq": 0.9}, "calibrations": {"faq": Platt(pairs=98, slope=9.0, intercept=-8.0)}}
+    rules = {
+        "thresholds": {"faq": 0.9},
+        "calibrations": {"faq": Calibration(method="platt", pairs=98, slope=9.0, intercept=-8.0)},
+    }
     for prompt, expected in (("", 1), ("query: ", 0)):
         measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
         RunRecord(recipe={}, **measured, **rules, prompts=(prompt, prompt)).save(tmp_path)

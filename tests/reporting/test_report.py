@@ -11,7 +11,7 @@ import pytest
 
 from cosent import report
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Platt, calibration_metrics
+from cosent.evaluation.calibration import Calibration, calibration_metrics
 from cosent.evaluation.retrieval import METRICS
 from cosent.reporting import comparison, figures, sections
 from cosent.reporting.document import mean_of, times_100
@@ -198,7 +198,7 @@ def test_probabilities_are_those_of_the_runs(make_study, change_study, tmp_path)
     """Fails if the table shows the errors of other probabilities, swaps before and after, or has rows of grades."""
     folder = make_study({"cosent": 0.8})
     assert sections.probabilities(read_results(folder), tmp_path) == ""
-    calibration = Platt(pairs=998, slope=3.0, intercept=-1.5)
+    calibration = Calibration(method="platt", pairs=998, slope=3.0, intercept=-1.5)
 
     def calibrated(run):
         scores = run.scores["lcqmc"]
