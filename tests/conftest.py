@@ -18,11 +18,12 @@ from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, R
 
 from cosent.data.manifest import Manifest, sha256_of_file
 from cosent.encoders import resolve
+from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.significance import spearman
 from cosent.models.modules import IDENTITY, Dense
 from cosent.models.pooling import Pooling
 from cosent.results import Result, read_results, save_results
-from cosent.run import CorpusRecord, Environment
+from cosent.run import CorpusRecord, Environment, RunRecord
 from tests.launching import later_wins
 
 SENTENCES = [
@@ -56,6 +57,16 @@ def tiny_model(tmp_path_factory) -> Path:
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+CALIBRATION = Calibration(method="platt", pairs=98, slope=9.0, intercept=-8.0)
+
+
+def save_record(folder: Path, thresholds: dict[str, float], **changes) -> None:
+    """Leaves the record of a run that found these thresholds, and `CALIBRATION` for the same corpora."""
+    measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
+    found = {"thresholds": thresholds, "calibrations": dict.fromkeys(thresholds, CALIBRATION)}
+    RunRecord(recipe={}, **measured, **found, **changes).save(folder)
 
 
 @pytest.fixture(scope="session")

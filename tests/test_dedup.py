@@ -11,8 +11,9 @@ from cosent.dedup import linked_groups
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Calibration, DecisionRule
+from cosent.evaluation.calibration import DecisionRule
 from cosent.models.teacher import growing_vectors
+from tests.conftest import CALIBRATION
 
 LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹果", "今天天气很好。", "怎么还款", "推荐一辆红车"]
 
@@ -87,10 +88,7 @@ def test_refusals(dedup, tmp_path):
 
 def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):
     """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
-    rules = {
-        name: DecisionRule(name, 0.99999, Calibration(method="platt", pairs=9, slope=1.0, intercept=0.0))
-        for name in ("faq", "lcqmc")
-    }
+    rules = {name: DecisionRule(name, 0.99999, CALIBRATION) for name in ("faq", "lcqmc")}
     monkeypatch.setattr("cosent.run.decision_rules", lambda model: rules)
     with pytest.raises(InputError, match=r"for faq.* for lcqmc.*--threshold"):
         dedup()

@@ -10,7 +10,7 @@ from cosent.data.files import table_writer
 from cosent.errors import InputError
 from cosent.evaluate import write_predictions
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run import Environment, RunRecord
+from tests.conftest import save_record
 
 
 @pytest.fixture
@@ -34,10 +34,9 @@ def evaluate(run):
 def trained(tiny_model, tmp_path):
     """Returns a function that writes a model folder whose run found these thresholds."""
     shutil.copytree(tiny_model, tmp_path / "model")
-    record = {"recipe": {}, "environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0}
 
     def write(**thresholds):
-        RunRecord(**record, history=[], thresholds=thresholds).save(tmp_path / "model")
+        save_record(tmp_path / "model", thresholds)
         return tmp_path / "model"
 
     return write

@@ -7,9 +7,10 @@ import pytest
 
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Calibration, DecisionRule
+from cosent.evaluation.calibration import DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from tests.conftest import CALIBRATION
 from tests.launching import launch
 
 FRUIT = [f"{colour}色的{thing}" for colour in "红黄蓝绿白黑" for thing in ("苹果", "汽车", "衣服", "房子")]
@@ -100,8 +101,7 @@ def test_several_teachers(mine, tiny_bi, tiny_cross, tiny_model, tmp_path):
 
 
 def rules_of(**thresholds):
-    map_ = Calibration(method="platt", pairs=9, slope=1.0, intercept=0.0)
-    return lambda model: {name: DecisionRule(name, value, map_) for name, value in thresholds.items()}
+    return lambda model: {name: DecisionRule(name, value, CALIBRATION) for name, value in thresholds.items()}
 
 
 def test_a_cross_encoder_drops_what_it_finds_similar(mine, tiny_cross, monkeypatch):

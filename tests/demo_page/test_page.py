@@ -13,8 +13,8 @@ from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration, DecisionRule
 from cosent.inference.index import Hit
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.run import Environment, RunRecord
 from data_scripts import prepare
+from tests.conftest import save_record
 
 pytest.importorskip("gradio", reason="the page needs gradio: pip install -r requirements-dev.txt")
 from cosent import demo
@@ -187,11 +187,6 @@ def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     """Fails if the page gives a verdict by a threshold that was found behind another prompt."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     encoder.save_pretrained(tmp_path)
-    rules = {
-        "thresholds": {"faq": 0.9},
-        "calibrations": {"faq": Calibration(method="platt", pairs=98, slope=9.0, intercept=-8.0)},
-    }
     for prompt, expected in (("", 1), ("query: ", 0)):
-        measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
-        RunRecord(recipe={}, **measured, **rules, prompts=(prompt, prompt)).save(tmp_path)
+        save_record(tmp_path, {"faq": 0.9}, prompts=(prompt, prompt))
         assert len(Judge.of(str(tmp_path), encoder).rules) == expected
