@@ -72,20 +72,6 @@ def test_the_input_is_never_replaced(dedup, tiny_bi, tmp_path):
         assert (tmp_path / name).read_bytes() == before
 
 
-def test_refusals(dedup, tmp_path):
-    """Fails if a slip finds nothing or everything without a word, or a model without a threshold gets one."""
-    for threshold in ("nan", "95", "-2"):
-        with pytest.raises(InputError, match=f"--threshold {threshold}"):
-            dedup("--threshold", threshold)
-    for words, message in (
-        ([], "no threshold.* --threshold"),
-        (["--threshold", 0.9, "--index", tmp_path], "--index.* or --text"),
-        (["--threshold", 0.9, "--json", "--output", tmp_path / "other.txt"], "--json .*--output"),
-    ):
-        with pytest.raises(InputError, match=message):
-            dedup(*words)
-
-
 def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):
     """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
     rules = {name: DecisionRule(name, 0.99999, CALIBRATION) for name in ("faq", "lcqmc")}

@@ -1,29 +1,11 @@
 """The generate job as a user types it."""
 
 import json
-from pathlib import Path
-
-import pytest
 
 from cosent.cli import parse
 from cosent.data.files import SENTENCE, open_table, table_writer
-from cosent.errors import InputError
-from cosent.generate import GenerateArguments, main, read_texts
+from cosent.generate import GenerateArguments, main
 from cosent.models.student import Student
-
-
-def test_input_that_cannot_be_read(tiny_student, tmp_path):
-    """Fails if an empty line shifts results against lines, or a missing file ends in a stack trace."""
-    file = Path(tmp_path, "texts.txt")
-    file.write_text("一\n\n二\n", encoding="utf-8")
-    with pytest.raises(InputError, match="line 2"):
-        read_texts(None, str(file))
-    with pytest.raises(InputError, match="none.txt"):
-        read_texts(None, str(tmp_path / "none.txt"))
-    with pytest.raises(InputError, match="top_p"):
-        main(*parse(["--model", str(tiny_student), "好", "--top_p", "2"], GenerateArguments))
-    with pytest.raises(InputError, match="--text FILE"):
-        read_texts(["一"], str(file))
 
 
 def test_sentences_of_a_sheet_are_written_to_a_sheet(tiny_student, tmp_path, capsys):

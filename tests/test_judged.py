@@ -97,12 +97,8 @@ def test_what_cannot_be_judged(evaluate, written, tiny_cross, tiny_model):
         with pytest.raises(InputError, match=message):
             evaluate(*written(**changed))
     for flags, model, message in (
-        (written()[:4], tiny_model, "belong together"),
         ((*written(), "--retriever", tiny_model), tiny_model, "leave --retriever out"),
         (written(), tiny_cross, "--retriever similar"),
-        ((*written(), "--corpus", "stsb"), tiny_model, "--corpus NAME"),
-        ((*written(), "--split", "train"), tiny_model, "--split"),
-        (("--corpus", "stsb", "--retriever", "similar"), tiny_model, "--retriever"),
     ):
         with pytest.raises(InputError, match=message):
             evaluate(*flags, model=model)

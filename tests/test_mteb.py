@@ -125,10 +125,6 @@ def test_what_cannot_be_run(evaluate, tiny_cross, monkeypatch):
     for flags, message in (
         (("--mteb", "T2Retrieval"), "--mteb .* T2Retrieval"),
         (("--mteb", "MMarcoReranking"), "MMarcoReranking.*Hub.*--qrels"),
-        (("--mteb", "ATEC", "--no_retrieval"), "--retrieval"),
-        (("--mteb", "sts", "--corpus", "atec"), "--corpus NAME"),
-        ((), "--corpus NAME"),
-        (("--mteb", "ATEC", "--find_threshold"), "--find_threshold"),
         (("--mteb", "ATEC", "--prompt", "a: ", "b: "), "'a: ' and 'b: '"),
         (("--mteb", "BQ"), "'bq'"),
     ):

@@ -35,9 +35,7 @@ def test_results_read_back_as_they_were(make_study, change_study):
 
 @pytest.mark.parametrize("text", ["", "{", "{}\n{}", '{}\n{"method": 3}'])
 def test_what_cannot_be_read_names_the_file(tmp_path, text):
-    """Fails if a broken file of results ends in a traceback, or a wrong path in an empty report."""
-    with pytest.raises(InputError, match="holds no results"):
-        read_results(tmp_path)
+    """Fails if a broken file of results ends in a traceback."""
     (tmp_path / STUDY_NAME).write_text(text)
     with pytest.raises(InputError, match=STUDY_NAME):
         read_results(tmp_path)

@@ -149,15 +149,11 @@ def test_similar_pairs_alone_select_an_epoch(train, make_corpus):
     assert record.after["positives"]["validation"]["map"] == pytest.approx(max(epochs), abs=1e-6)
 
 
-def test_what_has_no_retrieval(train, evaluate, corpus, tiny_model):
-    """Fails if a cross-encoder, which has no vectors, is measured or selected by them, or a flag does nothing."""
+def test_what_has_no_retrieval(train, evaluate, corpus):
+    """Fails if a cross-encoder, which has no vectors, is measured or selected by them."""
     cross = ("--tower", "cross_encoder", "--num_train_epochs", "1")
     folder = train(corpus, *cross)
     assert "map" not in read_record(folder).after["made_up"]["test"]
     assert "map" not in evaluate(folder, corpus)[0]
     with pytest.raises(InputError, match="--metric_for_best_model map"):
         train(corpus, *cross, "--metric_for_best_model", "map", output="other")
-    with pytest.raises(InputError, match="--retrieval_from"):
-        evaluate(tiny_model, corpus, "--retrieval", "false", "--retrieval_from", "2")
-    with pytest.raises(InputError, match="above 0, got 0"):
-        evaluate(tiny_model, corpus, "--retrieval_from", "0")

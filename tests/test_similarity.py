@@ -7,7 +7,6 @@ import pytest
 from cosent import load_model
 from cosent.cli import parse
 from cosent.data.files import PAIR, open_table, table_writer
-from cosent.errors import InputError
 from cosent.similarity import ARGUMENTS, main
 
 FIRST = [f"第{number}个问题" for number in range(7)]
@@ -39,20 +38,3 @@ def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, questions, tmp_path,
     expected = load_model(str(tiny_model)).similarity(FIRST, SECOND)
     assert [float(row["score"]) for row in rows] == pytest.approx(expected, abs=2e-6)
     assert len(set(expected.round(4))) > 3, "scores are alike: nothing was compared"
-
-
-def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_path):
-    """Fails if a column of the user is replaced, a sentence is compared with nothing, or an error comes after hours."""
-    output = ("--output", tmp_path / "out.csv")
-    with table_writer(tmp_path / "gold.csv", ("sentence1", "sentence2", "score")) as write:
-        write([{"sentence1": "甲", "sentence2": "乙", "score": 1}])
-    for words, message in (
-        (("--pairs", tmp_path / "gold.csv", *output), "gold.csv .* score"),
-        (("甲", "乙", *output), "--output"),
-        (("甲", "乙", "--pairs", questions), "--pairs"),
-        (("甲", "乙", "丙"), "丙"),
-        (("甲", "乙", "--sheet", "数据"), "--sheet"),
-    ):
-        with pytest.raises(InputError, match=message):
-            similarity(tiny_model, *words)
-    assert not (tmp_path / "out.csv").exists()

@@ -172,17 +172,6 @@ def test_what_is_loaded_and_what_is_missing_are_named():
         assert words in page, words
 
 
-def test_what_is_refused_at_once(monkeypatch):
-    """Fails if a user waits for models to load, and then reads that a flag was wrong or a library is missing."""
-    monkeypatch.setattr(demo, "find_spec", lambda name: name)
-    demo.check(*parse(["--model", "mini"], demo.DemoArguments))
-    with pytest.raises(InputError, match="--index and --text"):
-        demo.check(*parse(["--model", "mini", "--index", "v.npy", "--text", "a.txt"], demo.DemoArguments))
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"\[demo\]"):
-        demo.check(demo.DemoArguments(model="mini"))
-
-
 def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     """Fails if the page gives a verdict by a threshold that was found behind another prompt."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
@@ -190,3 +179,10 @@ def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     for prompt, expected in (("", 1), ("query: ", 0)):
         save_record(tmp_path, {"faq": 0.9}, prompts=(prompt, prompt))
         assert len(Judge.of(str(tmp_path), encoder).rules) == expected
+
+
+def test_a_missing_library_is_named_at_once(monkeypatch):
+    """Fails if a user waits for models to load, and then reads that a library is missing."""
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"\[demo\]"):
+        demo.check(demo.DemoArguments(model="mini"))
