@@ -1,5 +1,6 @@
 """Small real things for every test: a tiny encoder, a prepared corpus; nothing from the network."""
 
+import json
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
@@ -100,6 +101,17 @@ def job(capsys):
         capsys.readouterr()
         module.main(*parse(list(map(str, words)), *module.ARGUMENTS))
         return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def evaluate(tiny_model, job):
+    """Returns a function that runs `cosent evaluate` and gives back the JSON of stdout, and the table on stderr."""
+
+    def run(*flags, model=tiny_model) -> tuple[dict, str]:
+        printed, table = job("cosent.evaluate", "--model", model, *flags)
+        return json.loads(printed), table
 
     return run
 

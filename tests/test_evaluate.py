@@ -1,6 +1,5 @@
 """Figures say where they come from, and files of predictions read back as they were."""
 
-import json
 import shutil
 
 import numpy as np
@@ -13,20 +12,9 @@ from tests.conftest import save_record
 
 
 @pytest.fixture
-def run(tiny_model, job):
-    """Returns a function that runs the job on the tiny model and gives back the JSON of stdout, and stderr."""
-
-    def call(*flags, model=tiny_model):
-        printed, table = job("cosent.evaluate", "--model", model, *flags)
-        return json.loads(printed), table
-
-    return call
-
-
-@pytest.fixture
-def evaluate(run):
-    """As `run`, on a prepared corpus; only the JSON."""
-    return lambda corpus, *flags, **model: run("--corpus", corpus, *flags, **model)[0]
+def of_corpus(evaluate):
+    """As `evaluate`, on a prepared corpus; only the JSON."""
+    return lambda corpus, *flags, **model: evaluate("--corpus", corpus, *flags, **model)[0]
 
 
 @pytest.fixture
@@ -63,29 +51,29 @@ def corpus(make_corpus, pairs):
     return make_corpus({"validation": pairs[:32], "test": pairs[32:]})
 
 
-def test_the_threshold_is_that_of_validation_and_says_so(evaluate, make_corpus, pairs):
+def test_the_threshold_is_that_of_validation_and_says_so(of_corpus, make_corpus, pairs):
     """Fails if it is found on the split that is scored, where the labels are turned round, or comes from nowhere."""
     turned = [(a, b, 1 - label) for a, b, label in pairs[:32]]
     corpus = make_corpus({"validation": pairs[:32], "test": turned})
-    without = evaluate(corpus)
+    without = of_corpus(corpus)
     assert without["threshold"] is None and "accuracy" not in without
     assert "--find_threshold" in without["threshold_from"]
-    honest = evaluate(corpus, "--find_threshold")
+    honest = of_corpus(corpus, "--find_threshold")
     assert honest["threshold_from"] == "made_up validation" and 0 <= honest["accuracy"] <= 1
-    assert honest["threshold"] == evaluate(corpus, "--find_threshold", "--split", "validation")["threshold"]
-    other = evaluate(make_corpus({"validation": turned, "test": turned}), "--find_threshold")
+    assert honest["threshold"] == of_corpus(corpus, "--find_threshold", "--split", "validation")["threshold"]
+    other = of_corpus(make_corpus({"validation": turned, "test": turned}), "--find_threshold")
     assert honest["threshold"] != other["threshold"]
 
 
-def test_the_threshold_of_training_is_used_for_its_own_corpus_alone(run, evaluate, corpus, labelled, trained):
+def test_the_threshold_of_training_is_used_for_its_own_corpus_alone(evaluate, of_corpus, corpus, labelled, trained):
     """Fails if a threshold found on one corpus is applied to another without a word, or to no file of the user."""
     file = ("--pairs", labelled(".csv"), *COLUMNS)
-    assert evaluate(corpus, model=trained(made_up=0.25))["threshold"] == 0.25
-    assert run(*file, model=trained(faq=0.25))[0]["threshold"] == 0.25
-    assert evaluate(corpus, model=trained(another=0.25))["threshold"] is None
+    assert of_corpus(corpus, model=trained(made_up=0.25))["threshold"] == 0.25
+    assert evaluate(*file, model=trained(faq=0.25))[0]["threshold"] == 0.25
+    assert of_corpus(corpus, model=trained(another=0.25))["threshold"] is None
     several = trained(faq=0.25, other=0.5)
-    assert run(*file, model=several)[0]["threshold"] is None
-    assert run(*file, "--corpus", "other", model=several)[0]["threshold"] == 0.5
+    assert evaluate(*file, model=several)[0]["threshold"] is None
+    assert evaluate(*file, "--corpus", "other", model=several)[0]["threshold"] == 0.5
 
 
 def test_predictions_read_back_as_they_were(tmp_path):
@@ -101,43 +89,43 @@ def test_predictions_read_back_as_they_were(tmp_path):
     assert second == ["1", "好", "好", "1", "1", "1.000000"]
 
 
-def test_one_label_gives_null_not_nan(evaluate, make_corpus):
+def test_one_label_gives_null_not_nan(of_corpus, make_corpus):
     """Fails if the JSON line is no JSON."""
     with pytest.warns(UserWarning, match="labels are equal"):
-        assert evaluate(make_corpus({"test": [("好", "坏", 1.0), ("红", "绿", 1.0)]}))["spearman"] is None
+        assert of_corpus(make_corpus({"test": [("好", "坏", 1.0), ("红", "绿", 1.0)]}))["spearman"] is None
 
 
-def test_a_cross_encoder_is_recognised(evaluate, corpus, pairs, tiny_model, tmp_path):
+def test_a_cross_encoder_is_recognised(of_corpus, corpus, pairs, tiny_model, tmp_path):
     """Fails if a saved cross-encoder is pooled into cosines, or its predictions are not its scores."""
     CrossEncoder.from_pretrained(str(tiny_model), num_labels=2).save_pretrained(tmp_path / "model")
     ours = CrossEncoder.from_pretrained(str(tmp_path / "model"))
     flags = ("--find_threshold", "true", "--predictions", str(tmp_path / "p.tsv"))
-    result = evaluate(corpus, *flags, model=tmp_path / "model")
+    result = of_corpus(corpus, *flags, model=tmp_path / "model")
     written = [float(line.split("\t")[-1]) for line in (tmp_path / "p.tsv").read_text().splitlines()[1:]]
     first, second, _ = zip(*pairs[32:], strict=True)
     assert written == pytest.approx(ours.similarity(list(first), list(second)), abs=1e-6)
     assert len(set(written)) > 16 and 0 <= result["accuracy"] <= 1
-    assert evaluate(corpus, "--int8", "true", model=tmp_path / "model")["pairs"] == 32
+    assert of_corpus(corpus, "--int8", "true", model=tmp_path / "model")["pairs"] == 32
 
 
 @pytest.mark.parametrize("ending", [".tsv", ".csv.gz", ".parquet"])
-def test_a_file_counts_as_the_corpus_it_would_be(run, labelled, make_corpus, pairs, ending, trained):
+def test_a_file_counts_as_the_corpus_it_would_be(evaluate, labelled, make_corpus, pairs, ending, trained):
     """Fails if a row of some format is lost or gets another label: every figure is that of the prepared corpus."""
     model = trained(faq=0.5)
-    prepared, _ = run("--corpus", make_corpus({"test": pairs}, name="faq"), model=model)
+    prepared, _ = evaluate("--corpus", make_corpus({"test": pairs}, name="faq"), model=model)
     path = labelled(ending)
-    found, table = run("--pairs", path, *COLUMNS, "--corpus", "faq", model=model)
+    found, table = evaluate("--pairs", path, *COLUMNS, "--corpus", "faq", model=model)
     own = ("file", "seconds")
     assert {k: v for k, v in found.items() if k not in own} == {k: v for k, v in prepared.items() if k not in own}
     assert found["file"] == str(path) and f"on {path} (64 pairs)" in table
     assert {"accuracy", "spearman", "map"} <= found.keys()
 
 
-def test_three_columns_without_a_header(run, tmp_path, pairs):
+def test_three_columns_without_a_header(evaluate, tmp_path, pairs):
     """Fails if the first pair of a file without names is taken for them, or columns are mixed up."""
     (tmp_path / "a.txt").write_text("".join(f"{a}\t{b}\t{y:g}\n" for a, b, y in pairs), encoding="utf-8")
     (tmp_path / "b.tsv").write_text("".join(f"{y:g}\t{b}\t{a}\n" for a, b, y in pairs), encoding="utf-8")
-    first, _ = run("--pairs", tmp_path / "a.txt")
-    second, _ = run("--pairs", tmp_path / "b.tsv", "--text_columns", "2", "1", "--label_column", "0")
+    first, _ = evaluate("--pairs", tmp_path / "a.txt")
+    second, _ = evaluate("--pairs", tmp_path / "b.tsv", "--text_columns", "2", "1", "--label_column", "0")
     assert first["pairs"] == 64 and first["spearman"] == pytest.approx(second["spearman"], abs=1e-9)
     assert "average_precision" in first, "0 and 1 are binary labels"

@@ -37,17 +37,6 @@ def written(tmp_path):
     return write
 
 
-@pytest.fixture
-def evaluate(tiny_model, job):
-    """Returns a function that runs the job and gives back the JSON of stdout, and stderr."""
-
-    def run(*flags, model=tiny_model):
-        printed, table = job("cosent.evaluate", "--model", model, *flags)
-        return json.loads(printed), table
-
-    return run
-
-
 METRICS = {"recall_at_1": "accuracy@1", "recall_at_5": "recall@5", "mrr_at_10": "mrr@10", "map": "map@100"}
 
 

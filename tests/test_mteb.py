@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,15 +31,10 @@ def corpora(pairs, tmp_path_factory):
 
 
 @pytest.fixture
-def evaluate(tiny_model, corpora, job, tmp_path, monkeypatch):
-    """Returns a function that runs the job on those corpora and gives back the JSON of stdout, and stderr."""
+def evaluate(evaluate, corpora, tmp_path, monkeypatch):
+    """As that of conftest, on those corpora; mteb writes its results to a temporary folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*flags, model=tiny_model):
-        printed, table = job("cosent.evaluate", "--model", model, "--data_dir", corpora, *flags)
-        return json.loads(printed), table
-
-    return run
+    return partial(evaluate, "--data_dir", corpora)
 
 
 def test_mteb_and_evaluate_agree(evaluate):

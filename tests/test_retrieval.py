@@ -25,17 +25,6 @@ def corpus(make_corpus):
     return make_corpus({"train": rows[:60], "validation": rows[:30], "test": rows})
 
 
-@pytest.fixture
-def evaluate(job):
-    """Returns a function that evaluates a model on a corpus and gives back the JSON line and the table."""
-
-    def run(model, corpus, *flags):
-        printed, table = job("cosent.evaluate", "--model", model, "--corpus", corpus, *flags)
-        return json.loads(printed), table
-
-    return run
-
-
 def theirs(model, corpus, split: str, prompts: tuple[str, str] = ("", "")) -> dict[str, float]:
     """The metrics of sentence-transformers' evaluator; a query is no document of its own, as it would find itself."""
     pool, relevance, _ = pool_and_relevance(load_corpus(str(corpus)), split)
@@ -85,15 +74,17 @@ def test_training_and_evaluation_measure_what_sentence_transformers_does(train, 
     assert len([entry for entry in record.history if "eval_recall_at_10" in entry]) == 2
     assert f"{test['recall_at_10']:.4f}" in printed and "Recall@1 before -> after" in printed
 
-    result, shown = evaluate(folder, corpus)
+    result, shown = evaluate("--corpus", corpus, model=folder)
     compared = (*METRICS, "spearman")
     assert {name: result[name] for name in compared} == pytest.approx({name: test[name] for name in compared}, abs=1e-6)
     assert tuple(result["intervals"]["map"]) == record.intervals["made_up"]["test"]["map"]
     assert "24 queries among 24 sentences" in shown and f"{result['ndcg_at_10']:.4f}" in shown
-    without, shown = evaluate(folder, corpus, "--retrieval", "false")
+    without, shown = evaluate("--corpus", corpus, "--retrieval", "false", model=folder)
     assert "map" not in without and "retrieval" not in shown
     assert without["spearman"] == pytest.approx(result["spearman"], abs=1e-6)
-    assert evaluate(folder, corpus, "--int8", "true")[0]["map"] == pytest.approx(result["map"], abs=0.1)
+    assert evaluate("--corpus", corpus, "--int8", "true", model=folder)[0]["map"] == pytest.approx(
+        result["map"], abs=0.1
+    )
 
 
 def test_two_prompts_are_those_of_queries_and_documents(train, evaluate, corpus):
@@ -102,7 +93,7 @@ def test_two_prompts_are_those_of_queries_and_documents(train, evaluate, corpus)
     found = read_record(folder).after["made_up"]["test"]
     expected = theirs(folder, corpus, "test", (QUERY, DOCUMENT))
     assert {name: found[name] for name in METRICS} == pytest.approx(expected, abs=1e-6)
-    result, _ = evaluate(folder, corpus, "--prompt_name", "query", "document")
+    result, _ = evaluate("--corpus", corpus, "--prompt_name", "query", "document", model=folder)
     assert {name: result[name] for name in METRICS} == pytest.approx(expected, abs=1e-6)
     assert result["spearman"] == pytest.approx(found["spearman"], abs=1e-6)
     assert expected != pytest.approx(theirs(folder, corpus, "test", (QUERY, QUERY)), abs=1e-6)
@@ -132,7 +123,7 @@ def test_without_anything_similar(train, evaluate, make_corpus, tiny_model, capl
     folder = train(graded, "--num_train_epochs", "1")
     text = (folder / "run.json").read_text()
     assert "recall" not in json.dumps(json.loads(text)["after"]) and "No retrieval metrics" in caplog.text
-    assert "map" not in evaluate(tiny_model, graded)[0]
+    assert "map" not in evaluate("--corpus", graded, model=tiny_model)[0]
     with pytest.raises(InputError, match="recall_at_10 needs queries.*made_up"):
         train(graded, "--metric_for_best_model", "recall_at_10", output="other")
 
@@ -154,6 +145,6 @@ def test_what_has_no_retrieval(train, evaluate, corpus):
     cross = ("--tower", "cross_encoder", "--num_train_epochs", "1")
     folder = train(corpus, *cross)
     assert "map" not in read_record(folder).after["made_up"]["test"]
-    assert "map" not in evaluate(folder, corpus)[0]
+    assert "map" not in evaluate("--corpus", corpus, model=folder)[0]
     with pytest.raises(InputError, match="--metric_for_best_model map"):
         train(corpus, *cross, "--metric_for_best_model", "map", output="other")
