@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from cosent import decision_rules, load_model
-from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.export import ARGUMENTS, main
 from cosent.inference.bundle import Bundle
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.prompts import Prompts
@@ -22,11 +20,11 @@ OTHERS = ["如何还款", "今天天气很好", "好", "三星 S8"]
 
 
 @pytest.fixture
-def export(tmp_path, capsys):
+def export(tmp_path, job):
     """A function that exports a model, and returns the folder of the bundle."""
 
     def run(model, *flags):
-        main(*parse(["--model", str(model), "--output", str(tmp_path / "bundle"), *map(str, flags)], *ARGUMENTS))
+        job("cosent.export", "--model", model, "--output", tmp_path / "bundle", *flags)
         return tmp_path / "bundle"
 
     return run

@@ -1,12 +1,19 @@
-"""If these fail, the audit calls a leaky corpus clean, or its overlap floor is not the published quantity."""
+"""If these fail, the audit calls a leaky corpus clean, or quickstart measures memorised sentences or wording."""
 
 import json
+from itertools import combinations
+from pathlib import Path
 
 from cosent.cli import parse
+from cosent.data.files import PAIR, open_table
+from cosent.evaluation.similarity import character_overlap
 from data_scripts import audit
+from data_scripts.description import read_splits
 
 TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]
 TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 1), ("甲", "新", 1), ("新", "旧", 1)]
+SHOWN_FILE = Path(__file__).parents[2] / "recipes/demo/pairs_8541.tsv"
+ROWS = {"train": 20_000, "validation": 500, "test": 500}
 
 
 def test_made_up_duplicates_and_leaks_are_found(bench, capsys):
@@ -29,3 +36,27 @@ def test_made_up_duplicates_and_leaks_are_found(bench, capsys):
     }
     shown = capsys.readouterr().out
     assert "train -> test" in shown and "labels of train: 0: 3  1: 3" in shown
+
+
+def test_the_demo_corpus(bench):
+    """Fails if a pair repeats, a sentence leaks or is in the quickstart table, or wording gives the grade away."""
+    manifest = bench.prepare("demo")
+    assert {split: facts["rows"] for split, facts in manifest["splits"].items()} == ROWS and manifest["warnings"] == []
+    splits = {split: audit.with_pairs(rows) for split, rows in read_splits(bench.output).items()}
+    assert all(set(rows["label"]) == {0.0, 1.0, 2.0, 3.0, 4.0} for rows in splits.values())
+    assert all(audit.describe(rows)["repeated_pairs"] == 0 for rows in splits.values())
+    for one, other in combinations(splits.values(), 2):
+        assert audit.leaks(one, other)["one_or_both_sentences"] == 0
+    table = open_table(SHOWN_FILE, None, PAIR, "")
+    shown = {row[name] for row in table.rows() for name in table.sentences}
+    assert len(shown) == 15
+    train = splits["train"]
+    assert not shown & {*train["sentence1"], *train["sentence2"]}
+    overlaps = [character_overlap(*pair) for pair in zip(train["sentence1"], train["sentence2"], strict=True)]
+    means = train.assign(overlap=overlaps).groupby("label")["overlap"].mean()
+    assert min(means[1.0], means[2.0]) > means[4.0] + 0.1, "one word outweighs wording"
+    assert abs(audit.overlap_spearman(splits["test"])) < 25
+
+
+def test_the_demo_reads_no_source(bench):
+    bench.stops("demo .*--source", "demo", "--source", bench.folder)
