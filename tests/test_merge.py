@@ -111,7 +111,7 @@ def test_a_student_keeps_writing(merge, tiny_student, models):
 def test_a_folder_is_complete_or_absent(merge, models, monkeypatch):
     """Fails if a folder is overwritten, a failure leaves half a model, or an ensemble becomes a member."""
     monkeypatch.setattr(proof, "answers", lambda model, pairs: np.random.default_rng().random(6))
-    with pytest.raises(InputError, match="differs from the model in memory by"):
+    with pytest.raises(InputError, match="does not match the one in memory"):
         merge("vectors", "mean", "cls")
     assert not [path for path in models.iterdir() if "made" in path.name]
     monkeypatch.undo()

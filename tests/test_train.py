@@ -31,7 +31,7 @@ def test_training_ends_with_a_model_that_others_load(bi_run):
     assert after["validation"]["spearman"] > before["validation"]["spearman"] + 0.2
     assert 0.5 <= after["test"]["accuracy"] <= 1 and record.thresholds["made_up"] is not None
     assert record.recipe["loss"] == "cosent" and record.recipe["learning_rate"] == 1e-3
-    assert record.train_pairs == 64 and "Likeliest" not in bi_run.printed, "the verdict cries wolf"
+    assert record.train_pairs == 64 and not record.shortfalls, "the verdict cries wolf"
     best = max(history(bi_run.folder, "eval_spearman"))
     assert best == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(bi_run.folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)

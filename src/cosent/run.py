@@ -183,7 +183,7 @@ class RunRecord:
         cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
         synonyms: number of pairs with a target to generate; only for students.
         leaks: pairs of a held-out split that training has seen, by corpus and split in words.
-        shortfalls: where the run was in vain; `remedies` say what to try then.
+        shortfalls: where the run was in vain.
     """
 
     recipe: dict[str, Any]
@@ -207,7 +207,6 @@ class RunRecord:
     proof: Proof | None = None
     leaks: dict[str, int] = field(default_factory=dict)
     shortfalls: list[Shortfall] = field(default_factory=list)
-    remedies: list[str] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Self:

@@ -73,7 +73,7 @@ def main(
         )
     watched = "warn" if tower == "cross_encoder" and args.eval_strategy != "no" else "off"
     if (args.on_collapse or watched) != "off":
-        trainer.add_callback(CollapseGuard(trainer, args.on_collapse or watched))
+        trainer.add_callback(CollapseGuard(args, args.on_collapse or watched))
     evaluate = partial(evaluate_splits, trainer, sets, tower, corpora)
     arguments = (args, model_args, prompt_args, data_args, measuring_args, loss_args)
     run_training(start, trainer, corpora, prefixes, evaluate, arguments)

@@ -1,4 +1,4 @@
-"""A packed backbone: dropout, flash attention, batches without padding, and what is padded instead."""
+"""A packed backbone: dropout, batches without padding, and what is padded instead."""
 
 import logging
 
@@ -88,31 +88,3 @@ def test_an_unverified_backbone_is_padded_and_says_so_once(caplog):
         for _ in range(2):
             _, tokens = tokens_computed(backbone, lambda: packed_forward(backbone, make_inputs()))
     assert tokens == len(LENGTHS) * LONGEST and caplog.text.count("novel") == 1
-
-
-def test_flash_attention_gets_one_row_and_the_bounds_of_its_sentences():
-    """Fails if the variable-length kernel would mix sentences; the kernel itself needs a GPU."""
-
-    class Flash(torch.nn.Module):
-        device, dtype = torch.device("cpu"), torch.bfloat16
-
-        def forward(self, input_ids, **arguments):
-            self.seen = {"input_ids": input_ids, **arguments}
-            return type("Output", (), {"last_hidden_state": input_ids[..., None].float()})
-
-    backbone = Flash()
-    backbone.config = make_backbone().config
-    backbone.config._attn_implementation = "flash_attention_2"
-    inputs = {
-        "input_ids": torch.tensor([[5, 6, 0], [7, 8, 9], [4, 0, 0]]),
-        "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]]),
-    }
-    hidden = packed_forward(backbone, inputs)
-    assert "attention_mask" not in backbone.seen
-    assert backbone.seen["input_ids"].tolist() == [[7, 8, 9, 5, 6, 4]]
-    assert backbone.seen["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0]]
-    for side in ("q", "k"):
-        assert backbone.seen[f"cu_seq_lens_{side}"].tolist() == [0, 3, 5, 6]
-        assert backbone.seen[f"cu_seq_lens_{side}"].dtype == torch.int32
-        assert backbone.seen[f"max_length_{side}"] == 3
-    assert (hidden[..., 0].long() * inputs["attention_mask"]).tolist() == inputs["input_ids"].tolist()

@@ -31,7 +31,7 @@ def test_spread_by_hand():
 def train(train, make_corpus, pairs, monkeypatch):
     """Trains well for an epoch, then at a learning rate that grows until all embeddings point one way."""
     corpus = make_corpus({"train": pairs, "validation": pairs})
-    monkeypatch.setattr(job, "CollapseGuard", lambda trainer, action: CollapseGuard(trainer, action, drop=0.2))
+    monkeypatch.setattr(job, "CollapseGuard", lambda args, action: CollapseGuard(args, action, drop=0.2))
     flags = ("--learning_rate", "0.1", "--warmup_steps", "60", "--lr_scheduler_type", "constant_with_warmup")
     flags += ("--per_device_train_batch_size", "8", "--num_train_epochs", "8", "--logging_steps", "4", "--dropout", "0")
     return lambda *more, output="run": train(corpus, *flags, *more, output=output)
@@ -44,7 +44,6 @@ def test_a_run_that_collapses(train, caplog):
     values = history(warned, "eval_spearman")
     assert np.nanmax(values) - np.nanmin(values) > 0.2, f"the case does not collapse: {values}"
     assert "collapse. Validation Spearman is" in caplog.text and "--on_collapse stop" in caplog.text
-    assert history(warned, "sample_effective_rank")
     stopped = history(train("--on_collapse", "stop", output="stop"), "eval_spearman")
     assert len(stopped) < len(values) and stopped == pytest.approx(values[: len(stopped)], nan_ok=True)
 
@@ -55,15 +54,7 @@ def test_a_healthy_run_is_left_alone(train, caplog):
     with caplog.at_level(logging.WARNING):
         watched = train(*calm, "--on_collapse", "stop", output="watched")
     assert "collapse" not in caplog.text
-    assert not history(watched, "sample_spearman"), "a check costs more than a comparison"
     assert history(watched, "eval_spearman") == history(train(*calm, output="alone"), "eval_spearman")
-
-
-def test_in_batch_losses_are_measured_too(train, monkeypatch):
-    """Fails if the groups of a training batch, which only the loss reads, stop the run that collapses."""
-    monkeypatch.setattr(job, "CollapseGuard", lambda trainer, action: CollapseGuard(trainer, action, drop=-9))
-    folder = train("--loss", "infonce", "--on_collapse", "warn", "--learning_rate", "1e-4", "--num_train_epochs", "1")
-    assert len(history(folder, "sample_spearman")) == len(history(folder, "sample_uniformity")) == 1
 
 
 def test_cross_encoders_are_watched_unless_switched_off(train, caplog):

@@ -137,9 +137,9 @@ def launched(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corp
             scored = ["--model", str(folder / "bi_encoder"), "--corpus", str(uneven_corpus)]
             exact.append(["evaluate", *scored, "--predictions", str(folder / "predictions.tsv")])
             for tower in ("bi_encoder", "cross_encoder"):
-                parts = (*PARTS, "--tower", tower, "--cached_part_size")
-                exact.append(train(f"{tower}_parts_2", 8, *parts, "2"))
-                exact.append(train(f"{tower}_parts_auto", 8, *parts, "auto", job="train_with_little_memory"))
+                parts, auto = (*PARTS, "--tower", tower), ("--cached_part_size", "auto")
+                exact.append(train(f"{tower}_parts_2", 2, *parts, "--cached_batch_size", "16"))
+                exact.append(train(f"{tower}_parts_auto", 8, *parts, *auto, job="train_with_little_memory"))
         else:
             exact.append(train("best", 8, *BEST, corpus=opposed_corpus))
             exact.append(train("modules", 8, model=with_modules))

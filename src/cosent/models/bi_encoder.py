@@ -42,7 +42,6 @@ class TextModel(nn.Module):
             tokenizer.
         dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
         seed: seed of weights that the folder lacks; the global random state is left alone.
-        attn_implementation: e.g. `flash_attention_2`, whose variable-length kernel then runs packed rows.
         quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
         device: where to move it, e.g. `cuda`; default: the CPU.
 
@@ -250,7 +249,6 @@ class SentenceEncoder(Embedder):
         max_length: int | None = None,
         dropout: float | None = None,
         seed: int = 42,
-        attn_implementation: str | None = None,
         quantization_config=None,
         device: str | torch.device | None = None,
     ) -> "SentenceEncoder":
@@ -266,7 +264,7 @@ class SentenceEncoder(Embedder):
                 f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling to train a "
                 "bi-encoder from its backbone."
             )
-        changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        changes = {"quantization_config": quantization_config}
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`
         with missing_models(model_name_or_path):

@@ -12,7 +12,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
-from cosent.compute.packed_backbone import flash_precision, packed_forward, packing_obstacle, warn_of_padding
+from cosent.compute.packed_backbone import packed_forward, packing_obstacle, warn_of_padding
 from cosent.data.manifest import NLI_CLASSES
 from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
@@ -136,7 +136,6 @@ class CrossEncoder(TextModel):
         max_length: int | None = None,
         dropout: float | None = None,
         seed: int = 42,
-        attn_implementation: str | None = None,
         quantization_config=None,
         device: str | torch.device | None = None,
     ) -> "CrossEncoder":
@@ -149,7 +148,7 @@ class CrossEncoder(TextModel):
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
-        changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        changes = {"quantization_config": quantization_config}
         with missing_models(model_name_or_path):
             config = load_config(path)
             changes |= dropout_changes(path, dropout, head=True)
@@ -200,8 +199,7 @@ class CrossEncoder(TextModel):
         else:
             if obstacle is not None:
                 warn_of_padding(self.model.config.model_type, obstacle)
-            with flash_precision(self.backbone):
-                logits = self.model(**inputs).logits
+            logits = self.model(**inputs).logits
         logits = logits.float()
         similar, dissimilar = scored_classes(self.model.config.id2label)
         scores = logits[:, similar] if dissimilar is None else logits[:, similar] - logits[:, dissimilar]

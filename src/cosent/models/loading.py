@@ -14,7 +14,7 @@ from transformers.models.auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from cosent.compute.distributed import evaluating, seeded
-from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, plain_forward
+from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
 from cosent.errors import InputError
 from cosent.models.folder import is_ensemble, read_json
 from cosent.run import UNFINISHED
@@ -231,14 +231,9 @@ def observe_architecture(backbone: nn.Module, tokenizer) -> tuple[bool, float]:
     a, b, c, d, e = [number for number in range(len(special) + 5) if number not in special][:5]
     padded = torch.tensor([[a, b, c, d], [a, b, c, e], [a, b, c, tokenizer.pad_token_id]], device=backbone.device)
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]], device=backbone.device)
-    attention = backbone.config._attn_implementation
-    backbone.config._attn_implementation = "sdpa" if attention in FLASH else attention  # its kernels need a GPU
-    try:
-        with evaluating(backbone):
-            one_end, other_end, short = plain_forward(backbone, {"input_ids": padded, "attention_mask": mask}).float()
-            rows = {"input_ids": padded[2:, :3], "attention_mask": mask[2:, :3]}
-            (alone,) = plain_forward(backbone, rows).float()
-    finally:
-        backbone.config._attn_implementation = attention
+    with evaluating(backbone):
+        one_end, other_end, short = plain_forward(backbone, {"input_ids": padded, "attention_mask": mask}).float()
+        rows = {"input_ids": padded[2:, :3], "attention_mask": mask[2:, :3]}
+        (alone,) = plain_forward(backbone, rows).float()
     effect = (short[:3] - alone).abs().max() / alone.abs().max()
     return torch.equal(one_end[0], other_end[0]), float(effect)

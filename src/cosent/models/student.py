@@ -18,7 +18,6 @@ from cosent.models.decoding import Sampling, rank_candidates, unilm_mask, write_
 from cosent.models.folder import read_json, submodule_state
 from cosent.models.loading import (
     dropout_changes,
-    keep_layers,
     load_config,
     load_seeded,
     load_tokenizer,
@@ -55,14 +54,12 @@ class Student(SentenceEncoder):
         max_length: int | None = None,
         dropout: float | None = None,
         seed: int = 42,
-        layers: int | None = None,
         device: str | torch.device | None = None,
     ) -> "Student":
         """Loads a student, a plain RoFormer, or a published RoFormer-Sim in its PyTorch form, in float32.
 
         Args:
             pooling: as for `SentenceEncoder`; default: that of the folder, else `linear_cls`, as in RoFormer-Sim.
-            layers: keep this many, evenly spaced; default: all.
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
@@ -79,8 +76,6 @@ class Student(SentenceEncoder):
         pool, after_pooling = load_modules(path, model.config.hidden_size, pooling, seed, default=LINEAR_CLS)
         student = cls(model, tokenizer, pool, after_pooling)
         student.keep_settings(path, max_length, unused={})
-        if layers is not None:
-            keep_layers(student.backbone, layers)
         return student.to(device=device)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:

@@ -31,11 +31,10 @@ class CachedParts(TrainerCallback):
 
     def __init__(self, args: PairTrainingArguments):
         self.batch, self.pairs = sizes(args)  # per device
-        self.auto = args.cached_part_size == "auto"
+        self.auto = args.cached_part_size is not None
         if self.auto and launched_with() is not None:
             raise InputError(
-                f"--cached_part_size auto does not work under {launched_with()}. Name a size, e.g. "
-                "--cached_part_size 16."
+                f"--cached_part_size auto does not work under {launched_with()}. Lower --per_device_train_batch_size."
             )
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -73,17 +72,14 @@ class CachedParts(TrainerCallback):
 
 def sizes(args: PairTrainingArguments) -> tuple[int, int]:
     """Pairs per device of a batch, and of its parts or, for `auto`, the largest parts to try."""
-    part = args.per_device_train_batch_size
+    part, auto = args.per_device_train_batch_size, args.cached_part_size is not None
     if args.cached_batch_size is None:
-        batch = part
-    else:
-        step = args.world_size * (part if args.cached_part_size is None else 1)
-        if args.cached_batch_size < 1 or args.cached_batch_size % step:
-            raise InputError(
-                "--cached_batch_size must be a multiple of the pairs of a part over all processes, here "
-                f"{step}, got {args.cached_batch_size}."
-            )
-        batch = args.cached_batch_size // args.world_size
-    if args.cached_part_size not in (None, "auto"):
-        part = int(args.cached_part_size)
-    return batch, batch if args.cached_part_size == "auto" else min(part, batch)
+        return part, part
+    step = args.world_size * (1 if auto else part)
+    if args.cached_batch_size < 1 or args.cached_batch_size % step:
+        raise InputError(
+            "--cached_batch_size must be a multiple of the pairs of a part over all processes, here "
+            f"{step}, got {args.cached_batch_size}."
+        )
+    batch = args.cached_batch_size // args.world_size
+    return batch, batch if auto else part

@@ -249,7 +249,7 @@ def build_model(
     if args.load_in_4bit and not args.use_peft:
         raise InputError("--load_in_4bit keeps the weights frozen: add --use_peft true, or leave it out.")
     max_length = max_length if args.max_length is None else args.max_length
-    same = {"max_length": max_length, "dropout": args.dropout, "attn_implementation": args.attn_implementation}
+    same = {"max_length": max_length, "dropout": args.dropout}
     same["quantization_config"] = lora.four_bit_config() if args.load_in_4bit else None
     if args.tower == "cross_encoder":
         encoder = model = CrossEncoder.from_pretrained(

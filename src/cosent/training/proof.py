@@ -67,14 +67,14 @@ class FolderProof:
     def compare(self, folder: str) -> Proof:
         trained = self.encoder
         with without_warnings():
-            loaded = load_model(folder, attn_implementation=trained.backbone.config._attn_implementation)
+            loaded = load_model(folder)
         loaded.packing = trained.packing
         now = answers(trained, self.pairs)
-        difference = relative_difference(answers(loaded.to(trained.backbone.device), self.pairs), now)
+        difference = relative_difference(answers(loaded.to(trained.device), self.pairs), now)
         if not difference <= self.tolerance:
             raise InputError(
-                f"The model saved in {folder} does not match the trained one (largest relative difference "
-                f"{difference:.0e}, tolerance {self.tolerance:.0e}). Train into an empty --output_dir, or report it."
+                f"The model saved in {folder} does not match the one in memory (largest relative difference "
+                f"{difference:.0e}, tolerance {self.tolerance:.0e}). Write to an empty folder, or report it."
             )
         moved = None if self.start is None else distance(self.start, now)
         proof = Proof(difference, moved, len(now), "scores" if isinstance(trained, CrossEncoder) else "vectors")
