@@ -4,16 +4,10 @@ import shutil
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
 
 from cosent.data.corpus import load_corpus, random_subset
 from cosent.data.pairs import PairDataset
 from cosent.errors import InputError
-
-
-@pytest.fixture
-def tokenizer(tiny_model):
-    return AutoTokenizer.from_pretrained(tiny_model)
 
 
 def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):

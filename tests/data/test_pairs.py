@@ -20,11 +20,6 @@ from cosent.data.pairs import (
 from cosent.errors import InputError
 
 
-@pytest.fixture
-def tokenizer(tiny_model):
-    return AutoTokenizer.from_pretrained(tiny_model)
-
-
 def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
     """Fails if tokens of one pair meet the label of another."""
     corpus = load_corpus(make_corpus({"train": pairs}))

@@ -17,8 +17,7 @@ from cosent.inference.embedding import quantized
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import read_json, write_json
-from cosent.models.modules import ACTIVATIONS, Module
-from cosent.models.pooling import CHOICES, POOLINGS, Pooling
+from cosent.models.modules import ACTIVATIONS, CHOICES, POOLINGS, Module, Pooling
 from tests.families import save_family
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]

@@ -7,11 +7,8 @@ import torch
 
 from cosent.distill import StudentTrainingArguments
 from cosent.errors import InputError
-from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.pretrain import PretrainingArguments
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.objective import Objective
-from cosent.training.trainer import PairTrainer
 
 
 @pytest.mark.parametrize("kind", [PairTrainingArguments, StudentTrainingArguments, PretrainingArguments])
@@ -54,15 +51,3 @@ def test_no_epochs_are_refused(tmp_path):
     with pytest.raises(InputError, match="--num_train_epochs .* got 0"):
         PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0)
     PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0, max_steps=1)
-
-
-def test_the_model_is_not_replicated(tiny_model, tmp_path, monkeypatch):
-    """If this fails, Trainer finds the other GPUs by itself."""
-    model = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model)))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    args = PairTrainingArguments(output_dir=str(tmp_path), eval_strategy="no")
-    objective = Objective(torch.nn.MSELoss(), "scores", compares_pairs=False)
-    trainer = PairTrainer(model=model, args=args, objective=objective)
-    assert trainer._wrap_model(model) is model
-    args._n_gpu = 4
-    assert isinstance(trainer._wrap_model(model), torch.nn.DataParallel), "Trainer would not have replicated it"

@@ -8,7 +8,7 @@ import pytest
 from cosent import train as job
 from cosent.errors import InputError
 from cosent.evaluation.similarity import spread
-from cosent.training.guard import CollapseGuard
+from cosent.training.callbacks import CollapseGuard
 from tests.launching import history
 
 

@@ -83,14 +83,6 @@ def test_text_fills_batches_of_its_own(train, corpus, lines):
     assert len(history(folder, "loss")) == 2 * 6
 
 
-def test_batches_without_a_similar_pair_are_reported(train, make_corpus, pairs, caplog):
-    """Fails if nobody learns that most steps of InfoNCE were in vain."""
-    rows = [(a, b, float(number < 4)) for number, (a, b, _) in enumerate(pairs)]
-    with caplog.at_level(logging.WARNING):
-        train(make_corpus({"train": rows}), "--loss", "infonce", "--per_device_train_batch_size", "4")
-    assert any("batches held" in message and "infonce: no similar ones" in message for message in caplog.messages)
-
-
 def test_what_teaches_nothing_is_refused(train, corpus, tmp_path, caplog):
     """Fails if a run without similar sentences to compare trains, or --negative_weight 0 is taken for CoSENT."""
     cases = [

@@ -28,8 +28,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import Dense, KeptSettings, Normalize, load_modules, truncation, warn_of_similarity
-from cosent.models.pooling import Pooling
+from cosent.models.modules import Dense, KeptSettings, Normalize, Pooling, load_modules, truncation, warn_of_similarity
 from cosent.models.prompts import Prompts
 
 

@@ -24,8 +24,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import load_modules
-from cosent.models.pooling import LINEAR_CLS, Pooling
+from cosent.models.modules import LINEAR_CLS, Pooling, load_modules
 
 
 def is_student(path: str) -> bool:

@@ -13,7 +13,7 @@ from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
-from cosent.models.pooling import CHOICES
+from cosent.models.modules import CHOICES
 from cosent.models.prompts import PromptArguments
 
 logger = logging.getLogger(__name__)
