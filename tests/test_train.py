@@ -192,7 +192,7 @@ def test_flags_that_make_no_sense(train, made_up):
     cases = {
         ("--limit_train", "-70"): "--limit_train .*-70",
         ("--limit_validation", "0"): "--limit_validation .*0",
-        ("--loss", "sbert", "--features", "u", "w"): "--features u w",
+        ("--loss", "sbert", "--features", "u", "w"): "--features .* u w",
         ("--features", "u"): "--features .*--loss sbert",
         ("--bf16_full_eval", "true"): "--bf16_full_eval",
         ("--lora_r", "4"): "--lora_r .*--use_peft true",

@@ -259,16 +259,9 @@ def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
 
 
 def choose_rule(rules: dict[str, DecisionRule], corpus: str | None, model: str) -> DecisionRule | None:
-    """The rule of a corpus; without one, that of all corpora together, or the only one, or None.
-
-    Raises:
-        InputError: the model has no rule of this corpus.
-    """
+    """The rule of a corpus; without one, that of all corpora together, or the only one, or None."""
     if corpus is not None and corpus not in rules:
-        raise InputError(
-            f"--corpus {corpus}: {model} has a threshold and probabilities for {' '.join(rules) or 'no corpus'}. Name "
-            "one of these, or leave it out."
-        )
+        raise InputError(f"--corpus {corpus}: {model} has a threshold for {' '.join(rules) or 'no corpus'}.")
     return rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
 
 
@@ -288,10 +281,8 @@ def readable_by_this_version(file: Path) -> Iterator[None]:
     try:
         yield
     except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{file} was not written by this version of cosent ({type(error).__name__}: {error}). Remove it and run "
-            "again."
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{file} was not written by this version of cosent ({reason}). Remove it.") from error
 
 
 def save_scores(file: str | Path, scores: Scores) -> None:

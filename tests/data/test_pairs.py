@@ -116,7 +116,7 @@ def test_random_negatives(make_corpus):
 
 def test_random_negatives_need_binary_labels_and_sentences(make_corpus):
     """Fails if pairs are replaced whose label says nothing about being negative, or the search for a sentence hangs."""
-    for label, kind, message in ((0.0, "graded", "graded labels"), (1.0, "binary", "2 different")):
+    for label, kind, message in ((0.0, "graded", "graded ones"), (1.0, "binary", "2 different")):
         corpus = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", label)]}, kind)))
         with pytest.raises(InputError, match=message):
             random_negatives(corpus.split("train"), corpus.manifest)

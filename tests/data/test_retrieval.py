@@ -36,5 +36,5 @@ def test_grades_are_gains(make_corpus):
 def test_nothing_similar(make_corpus):
     """Fails if a corpus without queries gives a mean over none."""
     corpus = load_corpus(str(make_corpus({"test": [("甲", "乙", 0.0), ("甲", "甲", 1.0)]})))
-    with pytest.raises(InputError, match="no pair of different sentences with a label of at least 0.8"):
+    with pytest.raises(InputError, match="no two different sentences with a label of at least 0.8"):
         pool_and_relevance(corpus, "test")

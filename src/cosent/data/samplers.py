@@ -29,10 +29,7 @@ def choose_sampler(
     if all(getattr(part, "compares_within", False) for part in parts):
         groups = np.concatenate([part.groups for part in parts])  # type: ignore[attr-defined]
         if balanced:
-            raise InputError(
-                "--balanced_batches does nothing with --compare_within, which decides what shares a batch. Leave one "
-                "of them out."
-            )
+            raise InputError("--balanced_batches does nothing with --compare_within. Leave one of them out.")
     labels = labels_of_rows(dataset) if balanced else None
     if len(parts) == 1 and labels is None and groups is None:
         return None
@@ -113,8 +110,7 @@ def turns(blocks: list[int], weights: list[float]) -> list[int]:
     if total > LONGEST_EPOCH * sum(blocks):
         raise InputError(
             f"--corpus_weights {' '.join(f'{weight:g}' for weight in weights)}: reading every corpus once takes "
-            f"{total:,.0f} steps in these shares, and {sum(blocks):,} without. Give weights closer together, or leave "
-            "corpora of small weights out."
+            f"{total:,.0f} steps in these shares, and {sum(blocks):,} without. Give weights closer together."
         )
     given = np.zeros(len(blocks), dtype=int)
     order: list[int] = []

@@ -85,10 +85,7 @@ class TextModel(nn.Module):
         """The prompt itself, if it leaves room for a sentence."""
         tokens = len(run_tokenizer(self.tokenizer, prompt, verbose=False)["input_ids"]) if prompt else 0
         if tokens >= self.max_length:
-            raise InputError(
-                f"The prompt {prompt!r} has {tokens} tokens, and a sentence with it {self.max_length} at most. Take a "
-                "shorter prompt, or raise the maximum length."
-            )
+            raise InputError(f"The prompt {prompt!r} has {tokens} tokens, with a sentence {self.max_length} at most.")
         return prompt
 
     def prefixes(
@@ -182,10 +179,8 @@ class Embedder(TextModel):
         """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
 
         Args:
-            batch_size: most sentences per forward pass; its number of tokens is limited too.
             normalize: scale every vector to length 1, so that a dot product is the cosine.
-            prompt: text to put in front of every sentence, "" for none; default: the default prompt of `prompts`.
-            prompt_name: instead, the name of one of `prompts`.
+            The others: as of `similarity`, with one prompt.
 
         Returns:
             float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
@@ -251,18 +246,14 @@ class SentenceEncoder(Embedder):
         quantization_config=None,
         device: str | torch.device | None = None,
     ) -> "SentenceEncoder":
-        """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
+        """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32; see `TextModel`.
 
         Args:
             pooling: one of `CHOICES`; default: that of the folder, else `mean`.
-            The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
         if pooling is None and is_cross_encoder(path):
-            raise InputError(
-                f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling to train a "
-                "bi-encoder from its backbone."
-            )
+            raise InputError(f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling.")
         changes = {"quantization_config": quantization_config}
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`

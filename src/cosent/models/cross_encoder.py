@@ -53,7 +53,7 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     if len(similar) != 1 or len(dissimilar) != 1:
         raise InputError(
             f"The classes of this classifier are named {', '.join(names)}: which one means similar is unknown. Set "
-            "id2label in its config.json to entailment, neutral, contradiction, or to similar and dissimilar."
+            "id2label in its config.json, e.g. to similar and dissimilar."
         )
     return similar[0], dissimilar[0]
 
@@ -101,10 +101,7 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
     if last == tokenizer.pad_token:
         others = [token for token in tokenizer.all_special_tokens if token != last]
         if not others:
-            raise InputError(
-                f"This tokenizer ends a pair with its padding token {last}, and has no other special token. Set "
-                "another pad_token in its tokenizer_config.json."
-            )
+            raise InputError(f"This tokenizer ends a pair with its padding token {last}. Give it another pad_token.")
         tokenizer.pad_token = others[0]
     config.pad_token_id = tokenizer.pad_token_id
 
@@ -211,9 +208,7 @@ class CrossEncoder(TextModel):
         """The prompt of a pair, which stands in front of its first sentence, as in sentence-transformers."""
         first, second = self.prompts.sides(prompt, prompt_name)
         if first != second:
-            raise InputError(
-                f"A cross-encoder reads a pair behind one prompt, got {first!r} and {second!r}. Pass one prompt."
-            )
+            raise InputError(f"A cross-encoder reads a pair behind one prompt, got {first!r} and {second!r}.")
         return self.prefix(first), ""
 
     def pair_scores(

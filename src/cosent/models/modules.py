@@ -163,9 +163,7 @@ class Module:
         try:
             dense.load_state_dict(read_weights(path, self.folder))
         except RuntimeError as error:
-            raise InputError(
-                f"{path}/{self.folder} has other weights than its config.json says ({error}). Copy it once more."
-            ) from error
+            raise InputError(f"{path}/{self.folder} has other weights than its config.json says ({error}).") from error
         return dense
 
 
@@ -202,7 +200,7 @@ def load_modules(
     if obstacles and pooling is None:
         raise InputError(
             f"{path} has unsupported modules or settings ({'; '.join(obstacles)}). Name a --pooling to start from its "
-            "backbone only, or take another model."
+            "backbone only."
         )
     own = [None, *(module.mode for module in saved[:1])]
     own += [LINEAR_CLS] if [module.kind for module in saved[1:2]] == ["Dense"] and own[1] == "cls" else []
@@ -271,10 +269,7 @@ class KeptSettings:
         values |= {(name, key): value for key, value in transformer.items() if key not in HARMLESS}
         for (file, key), value in values.items():
             if value not in (None, {}, *EXPECTED.get(key, ())):
-                raise InputError(
-                    f"{path}/{file}: {key} = {value!r} is not supported, and vectors would differ from "
-                    "sentence-transformers. Remove the key, or take another model."
-                )
+                raise InputError(f"{path}/{file}: {key} = {value!r} is not supported. Remove the key.")
         return cls(settings, {key: value for key, value in transformer.items() if value}, weights)
 
     def apply(self, tokenizer) -> None:

@@ -66,8 +66,8 @@ class Student(SentenceEncoder):
             kind = load_config(path).model_type
         if kind != "roformer":
             raise InputError(
-                f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer. Start from "
-                "mini-roformer, or pass --generation false for a pure retrieval model."
+                f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer, as "
+                "mini-roformer. --generation false trains others."
             )
         with missing_models(model_name_or_path):
             model, _ = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))

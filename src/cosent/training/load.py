@@ -81,10 +81,7 @@ class RunCorpora:
 
 
 def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
-    """Loads the corpora that the arguments name, of which --limit_train and --limit_validation draw a part by seed.
-
-    A validation split is no larger than --limit_train: who has few labels to train on has few to select with.
-    """
+    """Loads the corpora of a run, or random parts of them; a validation split is no larger than --limit_train."""
     check_text(args, loss)
     corpora = load_corpora(args)
     check_corpus_weights(args.corpus_weights, len(corpora.training) + bool(args.text), loss)
@@ -110,9 +107,7 @@ def load_corpora(args: CorpusArguments) -> RunCorpora:
             name = corpus.manifest.name
             others = [c for c in corpora.training if c.manifest.name == name and c.folder != corpus.folder]
             if others or [c.manifest.name for c in some].count(name) > 1:
-                raise InputError(
-                    f"{flag} names {name} more than once, but results are kept by name. Name each corpus once."
-                )
+                raise InputError(f"{flag} names {name} more than once. Name each corpus once.")
     return corpora
 
 
@@ -175,10 +170,7 @@ def compared_rows(rows, within: str, name: str):
     """The rows that are compared with another one of their group, and their groups; says how many there are."""
     kept, groups = comparison_groups(rows, within)
     if not len(kept):
-        raise InputError(
-            f"--compare_within {within}: no group of pairs of {name} train has two different labels. Leave it out, or "
-            "prepare several pairs of a query."
-        )
+        raise InputError(f"--compare_within {within}: no group of pairs of {name} train has two different labels.")
     logger.info("%s train: %d of %d pairs have another label in their group and are read.", name, len(kept), len(rows))
     return rows.select(kept), groups
 
@@ -189,7 +181,7 @@ def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:
     if known == 1:
         raise InputError(
             f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
-            "of its sentences (a with b, b with c, ...). Train on more pairs, or take --loss cosent."
+            "of its sentences. Take --loss cosent."
         )
     if known > MANY:
         logger.warning(
@@ -235,11 +227,7 @@ def check_corpus_weights(weights: list[float] | None, corpora: int, loss: str) -
 def build_model(
     args: ModelArguments, features: list[str] | None, objective: Objective, max_length: int, seed: int
 ) -> nn.Module:
-    """Builds the model that a trainer wraps, with the head that its objective needs.
-
-    Args:
-        max_length: tokens that the corpora need, unless set in `args`.
-    """
+    """Builds the model that a trainer wraps, with the head that its objective needs; `max_length` is a default."""
     other = {"pooling": args.pooling, "features": features} if args.tower == "cross_encoder" else {}
     if args.tower == "bi_encoder" and args.segment_ids != "tokenizer":
         other = {"segment_ids": args.segment_ids}
@@ -265,8 +253,7 @@ def build_model(
 def use_prompts(encoder: TextModel, args: PromptArguments, make_room: bool) -> Prefixes:
     """The prompts of both sentences in a training; from now on those of the encoder, and saved with it.
 
-    Args:
-        make_room: whether to raise the maximum length, which is that of the sentences alone, by the longer prompt.
+    `make_room` raises the maximum length, which is that of the sentences alone, by the longer prompt.
     """
     prompts = encoder.prompts.sides(args.prompt, args.prompt_name)
     if make_room:
