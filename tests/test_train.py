@@ -13,6 +13,8 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record, read_scores
 from tests.launching import history
 
+CROSS = ("--tower", "cross_encoder")
+
 
 def test_training_ends_with_a_model_that_others_load(bi_run):
     """Fails if the one command does not leave a better model, its record, and a folder that serving tools read."""
@@ -201,6 +203,36 @@ def test_flags_that_make_no_sense(train, made_up):
         ("--loss", "cosine_squared", "--scale", "5"): "--scale .*--loss cosine_squared",
         ("--cached_batch_size", "40"): "--cached_batch_size .*16.*got 40",
         ("--torch_compile", "true"): "--torch_compile .*--packing false",
+        ("--loss", "ce"): "--loss ce .*cross_encoder",
+        ("--segment_ids", "zero"): "--segment_ids .*--tower bi_encoder",
+        ("--loss", "angle", *CROSS): "--loss angle .*bi_encoder",
+        ("--loss", "ce3", *CROSS): "--loss ce3 .*made_up has binary.*ce, bce or cosent",
+        ("--pooling", "mean", *CROSS): "--pooling .*--tower cross_encoder",
+        ("--features", "u", *CROSS): "--features .*--tower cross_encoder",
+        ("--corpus_weights", "1"): "--corpus_weights",
+        ("--dropout", "1.5"): "--dropout",
+        ("--label_smoothing_factor", "0.1"): "--label_smoothing_factor",
+        ("--train_sampling_strategy", "group_by_length"): "group_by_length",
+        ("--negative_weight", "0", "--loss", "cosent_in_batch"): "--negative_weight must be above 0, got 0",
+        ("--negative_weight", "1", "--loss", "infonce"): "--negative_weight .*--loss infonce, which has scale",
+        ("--focal_gamma", "1", *CROSS): "--focal_gamma .*--tower cross_encoder --loss cosent",
+        ("--curriculum", "0.3", *CROSS): "--curriculum .*--tower cross_encoder",
+        ("--compare_within", "query", "--loss", "sbert"): "--compare_within .*--loss sbert",
+        ("--compare_within", "query", "--loss", "infonce"): "--compare_within .*--loss infonce",
+        ("--loss", "hinge", "--scale", "2"): "--scale .*--loss hinge",
+        ("--loss", "hinge", "--scale_end", "2"): "--scale_end .*--loss hinge",
+        ("--loss", "sbert_joint", "--label_smoothing_factor", "0.1"): "--label_smoothing_factor .*sbert_joint",
+        ("--cosent_weight", "1", "--loss", "sbert"): "--cosent_weight .*--loss sbert",
+        ("--loss", "listnet", "--margin", "1"): "--margin .*--loss listnet",
+        ("--top_k", "0"): "--top_k .* 0",
+        ("--curriculum", "1"): "--curriculum .* 1",
+        ("--margin=-0.1",): "--margin .*-0.1",
+        ("--guide", "mini"): "--guide .*--loss cosent",
+        ("--mask_margin", "0.1"): "--mask_margin .*--loss cosent",
+        ("--loss", "sbert", "--matryoshka_dims", "4"): "--matryoshka_dims .*--loss sbert",
+        ("--matryoshka_dims", "4", "4096"): "--matryoshka_dims 4096",
+        ("--matryoshka_dims", "0"): "--matryoshka_dims .* 0",
+        ("--compare_within", "query", "--balanced_batches", "true"): "--balanced_batches .*--compare_within",
     }
     for flags, words in cases.items():
         with pytest.raises(InputError, match=words):

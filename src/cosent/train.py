@@ -8,13 +8,13 @@ from functools import partial
 from transformers import set_seed
 
 from cosent.cli import run
+from cosent.data.retrieval import MeasuringArguments
 from cosent.models.bi_encoder import BiEncoder
 from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
     DataArguments,
     LossArguments,
-    MeasuringArguments,
     ModelArguments,
     PairTrainingArguments,
 )

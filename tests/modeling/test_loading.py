@@ -5,9 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import pytest
 
@@ -19,6 +16,7 @@ from cosent.models.ensemble import VectorEnsemble
 from cosent.models.student import Student
 from cosent.training.pretraining import initial_model
 from tests.families import save_family
+from tests.publishing.hub_stand_in import hub_stand_in
 
 TOWERS = {"bi_encoder": SentenceEncoder, "cross_encoder": CrossEncoder, "student": Student}
 LOADERS = {name: tower.from_pretrained for name, tower in TOWERS.items()}
@@ -85,39 +83,8 @@ ANSWERS = {
 }
 
 
-@pytest.fixture
-def hub():
-    """Yields the address of a Hub that drops the connection for names without an answer, and its requests by name."""
-    requests: Counter[str] = Counter()
-
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-        def do_HEAD(self):
-            name = self.path.removeprefix("/").split("/resolve/")[0]
-            requests[name] += 1
-            if name in ANSWERS:
-                status, headers = ANSWERS[name]
-                self.send_response(status)
-                for header in headers.items():
-                    self.send_header(*header)
-                self.end_headers()
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", requests
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def test_the_hub_is_asked_once_and_near_names_are_told(hub, tmp_path):
+def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path):
     """Fails if a misspelt name waits minutes for retries, or an id without owner, or a downloaded model, is refused."""
-    address, requests = hub
     kept = tmp_path / "home/hub/models--org--kept"
     for file, text in {"refs/main": "c" * 40, f"snapshots/{'c' * 40}/config.json": "{}"}.items():
         (kept / file).parent.mkdir(parents=True)
@@ -126,15 +93,17 @@ def test_the_hub_is_asked_once_and_near_names_are_told(hub, tmp_path):
     (tmp_path / "runs/faq/config.json").touch()
     names = ["bert-base-chinese", "org/gated", "org/ensemble", "org/kept", "org/none"]
     names += ["mini-roforner", "runs/fqa", "模型"]
-    settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run([sys.executable, "-c", RESOLVE, *names, "mini-roforner"], env=os.environ | settings,
-                          cwd=tmp_path, capture_output=True, text=True, check=True)  # fmt: skip
+    with hub_stand_in() as (address, hub):
+        hub.answers = ANSWERS
+        settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+        done = subprocess.run([sys.executable, "-c", RESOLVE, *names, "mini-roforner"], env=os.environ | settings,
+                              cwd=tmp_path, capture_output=True, text=True, check=True)  # fmt: skip
     *found, none, misspelt, folder, no_id, again = done.stdout.splitlines()
     assert found == names[:4]
     assert "org/none" in none and "HF_ENDPOINT" not in none
     assert "'mini-roformer'" in misspelt and "HF_ENDPOINT" in misspelt and "HF_HUB_OFFLINE" in misspelt
     assert again == misspelt and "'runs/faq'" in folder and "模型" in no_id
-    assert requests == dict.fromkeys([*ANSWERS, "mini-roforner"], 1)
+    assert hub.asked == dict.fromkeys([*ANSWERS, "mini-roforner"], 1)
 
 
 @each_loader

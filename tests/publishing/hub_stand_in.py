@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -10,10 +11,15 @@ TOKEN = "hf_stand_in"
 
 
 class Hub:
-    """What was published: `repositories[id]` is `{"private": bool, "files": {path: bytes}, "commits": [title]}`."""
+    """What was published: `repositories[id]` is `{"private": bool, "files": {path: bytes}, "commits": [title]}`.
+
+    Of models that are only asked for by name, `answers` are (status, headers); the connection is dropped for others.
+    """
 
     def __init__(self):
         self.repositories: dict[str, dict] = {}
+        self.answers: dict[str, tuple[int, dict]] = {}
+        self.asked: Counter[str] = Counter()
         self.objects: dict[str, bytes] = {}
 
 
@@ -43,6 +49,16 @@ def hub_stand_in():
                 self.rfile.readline()
             self.rfile.readline()
             return b"".join(parts)
+
+        def do_HEAD(self):
+            name = self.path.removeprefix("/").split("/resolve/")[0]
+            hub.asked[name] += 1
+            if name in hub.answers:
+                status, headers = hub.answers[name]
+                self.send_response(status)
+                for header in headers.items():
+                    self.send_header(*header)
+                self.end_headers()
 
         def do_GET(self):
             if "whoami" in self.path:

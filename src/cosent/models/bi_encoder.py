@@ -73,10 +73,6 @@ class TextModel(nn.Module):
             raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
         self.tokenizer.model_max_length = tokens
 
-    def raise_max_length(self, tokens: int) -> None:
-        """Makes room for further tokens, as far as the backbone has positions for them."""
-        self.max_length = min(self.max_length + tokens, max_tokens(self.backbone.config))
-
     def count_tokens(self, text: str) -> int:
         """Tokens of a text without special ones."""
         return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])

@@ -69,11 +69,6 @@ def name_classes(config) -> None:
         config.label2id = {name: number for number, name in enumerate(names)}
 
 
-def reads_last_token(model) -> bool:
-    """Whether a classifier reads the last token, as those of decoders do, whose head transformers calls `score`."""
-    return "score" in dict(model.named_children())
-
-
 def find_last_token(config, tokenizer, fresh: bool) -> None:
     """Makes the token that transformers takes for the last one of a pair the right one, wherever the folder is served.
 
@@ -166,7 +161,7 @@ class CrossEncoder(TextModel):
             tokenizer = load_tokenizer(path, **options)
         if num_labels is not None:
             name_classes(model.config)
-        if reads_last_token(model):
+        if "score" in dict(model.named_children()):  # transformers' name of the head of decoders
             find_last_token(model.config, tokenizer, fresh=not has_head)
         check_architecture(model.base_model, tokenizer)
         encoder = cls(model, tokenizer)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -157,36 +158,29 @@ class Student(SentenceEncoder):
     def similar_sentences(
         self,
         texts: list[str],
-        num_samples: int = 100,
-        top_p: float = 0.95,
-        top_k: int | None = None,
-        temperature: float = 1.0,
-        max_length: int = 64,
         keep: int = 20,
         keep_tokens: list[str] | None = None,
         mask_tokens: list[str] | None = None,
-        seed: int = 42,
+        **sampling: Any,
     ) -> list[list[tuple[str, float]]]:
         """Generates sentences similar to each text: samples, drops repetitions and the text itself, ranks by cosine.
 
         Apart from rounding, a text's candidates depend only on the text and the seed, not on the rest of `texts`.
 
         Args:
-            num_samples: sentences drawn per text, before repetitions are dropped.
-            top_p, top_k, temperature: see `sample_tokens`.
-            max_length: tokens of a generated sentence; one that has not ended by then is dropped.
             keep: the most sentences to return per text.
             keep_tokens: strings that every returned sentence must contain.
             mask_tokens: strings replaced by [MASK] in the source; ranking still compares with the full text.
+            sampling: fields of `Sampling`: `num_samples`, `top_p`, `top_k`, `temperature`, `max_length`, `seed`.
 
         Returns:
             By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; possibly none.
         """
         if keep < 1:
             raise InputError(f"keep must be at least 1 sentence, got {keep}.")
-        sampling = Sampling(num_samples, top_p, top_k, temperature, max_length, seed)
+        settings = Sampling(**sampling)
         sources = self.tokenize_sources(texts, [*(keep_tokens or [])], [*(mask_tokens or [])])
-        written = write_targets(self, sources, sampling)
+        written = write_targets(self, sources, settings)
         candidates = [self.tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in written]
         return rank_candidates(self, texts, candidates, keep, keep_tokens or [])
 

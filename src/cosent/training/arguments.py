@@ -9,6 +9,7 @@ from transformers import TrainingArguments
 from cosent.cli import option, refuse_below_1, refuse_negative
 from cosent.compute.onednn import has_bfloat16
 from cosent.data.groups import WITHIN
+from cosent.data.retrieval import MeasuringArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.losses import LOSSES, TOWERS
@@ -154,13 +155,6 @@ class LossArguments:
     def parameters(self) -> dict[str, float]:
         """The values that may be parameters of the loss; None for its own default."""
         return {key: value for key, value in asdict(self).items() if key not in ("loss", "features", "sbert_classes")}
-
-
-@dataclass
-class MeasuringArguments:
-    """What is measured next to Spearman."""
-
-    retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
 
 
 @dataclass

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset
 
 from cosent.cli import refuse_changed
+from cosent.compute.packed_backbone import max_tokens
 from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset
 from cosent.data.groups import comparison_groups, sentence_groups, share_of_known_similar
 from cosent.data.pairs import (
@@ -204,13 +205,12 @@ def tokenised(
 
 def check_text(args: DataArguments, loss: str) -> None:
     """Refuses text that a loss cannot learn from, and a run with nothing to train on or to measure."""
-    if not args.text:
-        if not args.corpus:
-            raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
-    elif not LOSSES[loss].compares_sentences:
+    if not args.text and not args.corpus:
+        raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
+    if args.text and not LOSSES[loss].compares_sentences:
         able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
         raise InputError(f"--text has no labels, and --loss {loss} learns from labels only. Choose one of {able}.")
-    elif not args.corpus and not args.eval_corpora:
+    if not args.corpus and not args.eval_corpora:
         raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
 
 
@@ -257,7 +257,8 @@ def use_prompts(encoder: TextModel, args: PromptArguments, make_room: bool) -> P
     """
     prompts = encoder.prompts.sides(args.prompt, args.prompt_name)
     if make_room:
-        encoder.raise_max_length(max(map(encoder.count_tokens, prompts)))
+        longer = encoder.max_length + max(map(encoder.count_tokens, prompts))
+        encoder.max_length = min(longer, max_tokens(encoder.backbone.config))
     prefixes = encoder.prefixes(prompts)
     encoder.prompts = encoder.prompts.trained_with(prompts)
     return prefixes

@@ -70,7 +70,8 @@ class FolderProof:
             loaded = load_model(folder)
         loaded.packing = trained.packing
         now = answers(trained, self.pairs)
-        difference = relative_difference(answers(loaded.to(trained.device), self.pairs), now)
+        again = answers(loaded.to(trained.device), self.pairs)
+        difference = float(np.abs(again - now).max() / np.abs(now).max()) if again.shape == now.shape else float("inf")
         if not difference <= self.tolerance:
             raise InputError(
                 f"The model saved in {folder} does not match the one in memory (largest relative difference "
@@ -96,11 +97,6 @@ def answers(encoder: Embedder | CrossEncoder, pairs: list[tuple[str, str]]) -> n
     finally:
         if wrapped is not None:
             encoder.forward = wrapped
-
-
-def relative_difference(loaded: np.ndarray, now: np.ndarray) -> float:
-    """Largest difference of answers, relative to the largest value; infinite if they are of another shape."""
-    return float(np.abs(loaded - now).max() / np.abs(now).max()) if loaded.shape == now.shape else float("inf")
 
 
 def distance(start: np.ndarray, now: np.ndarray) -> float:
