@@ -5,6 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
@@ -16,7 +19,6 @@ from cosent.models.ensemble import VectorEnsemble
 from cosent.models.student import Student
 from cosent.training.pretraining import initial_model
 from tests.families import save_family
-from tests.publishing.hub_stand_in import hub_stand_in
 
 TOWERS = {"bi_encoder": SentenceEncoder, "cross_encoder": CrossEncoder, "student": Student}
 LOADERS = {name: tower.from_pretrained for name, tower in TOWERS.items()}
@@ -83,6 +85,25 @@ ANSWERS = {
 }
 
 
+class Hub(BaseHTTPRequestHandler):
+    """A Hub that drops the connection for names without an answer."""
+
+    asked: Counter[str] = Counter()
+
+    def log_message(self, *args):
+        pass
+
+    def do_HEAD(self):
+        name = self.path.removeprefix("/").split("/resolve/")[0]
+        self.asked[name] += 1
+        if name in ANSWERS:
+            status, headers = ANSWERS[name]
+            self.send_response(status)
+            for header in headers.items():
+                self.send_header(*header)
+            self.end_headers()
+
+
 def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path):
     """Fails if a misspelt name waits minutes for retries, or an id without owner, or a downloaded model, is refused."""
     kept = tmp_path / "home/hub/models--org--kept"
@@ -93,17 +114,19 @@ def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path):
     (tmp_path / "runs/faq/config.json").touch()
     names = ["bert-base-chinese", "org/gated", "org/ensemble", "org/kept", "org/none"]
     names += ["mini-roforner", "runs/fqa", "模型"]
-    with hub_stand_in() as (address, hub):
-        hub.answers = ANSWERS
-        settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        settings = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
+        settings["HF_HOME"] = str(tmp_path / "home")
         done = subprocess.run([sys.executable, "-c", RESOLVE, *names, "mini-roforner"], env=os.environ | settings,
                               cwd=tmp_path, capture_output=True, text=True, check=True)  # fmt: skip
+        server.shutdown()
     *found, none, misspelt, folder, no_id, again = done.stdout.splitlines()
     assert found == names[:4]
     assert "org/none" in none and "HF_ENDPOINT" not in none
     assert "'mini-roformer'" in misspelt and "HF_ENDPOINT" in misspelt and "HF_HUB_OFFLINE" in misspelt
     assert again == misspelt and "'runs/faq'" in folder and "模型" in no_id
-    assert hub.asked == dict.fromkeys([*ANSWERS, "mini-roforner"], 1)
+    assert Hub.asked == dict.fromkeys([*ANSWERS, "mini-roforner"], 1)
 
 
 @each_loader
