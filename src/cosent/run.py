@@ -286,7 +286,7 @@ def readable_by_this_version(file: Path) -> Iterator[None]:
 
 
 def save_scores(file: str | Path, scores: Scores) -> None:
-    """Writes arrays by corpus, split and name (`labels`, `before`, `after`, `distances`, `groups`) to a `.npz`."""
+    """Writes arrays by corpus, split and name (`labels`, `before`, `after`, `groups`) to a `.npz`."""
     arrays: dict[str, Any] = {}
     for corpus, splits in scores.items():
         for split, named in splits.items():

@@ -249,11 +249,10 @@ def test_modules_after_the_pooling(one, two, with_modules):
 @distributed
 @everywhere
 def test_what_is_measured_before_training_is_the_given_model(one, two):
-    """Fails if a model cannot be evaluated before it is trained, or distances or what queries find get lost."""
+    """Fails if a model cannot be evaluated before it is trained, or what queries find gets lost."""
     alone, together = (read_scores(folder / "bi_encoder/scores.npz")["made_up"]["test"] for folder in (one, two))
-    for name in ("before", "distances"):
-        np.testing.assert_allclose(together[name], alone[name], atol=1e-5)
-    assert np.ptp(alone["before"]) > 0.1 and np.ptp(alone["distances"]) > 0.1
+    np.testing.assert_allclose(together["before"], alone["before"], atol=1e-5)
+    assert np.ptp(alone["before"]) > 0.1
     alone, together = (read_queries(folder / "bi_encoder/queries.npz")["made_up"]["test"] for folder in (one, two))
     assert together.task == alone.task
     for name in ("ndcg_at_10", "map"):

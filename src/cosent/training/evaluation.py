@@ -51,8 +51,7 @@ class Evaluation:
     Args:
         intervals: of Spearman and the retrieval metrics.
         thresholds, calibrations: decisions found on validation.
-        scores: labels and scores of the pairs; of a bi-encoder's test pairs also the distances |u - v|, by which
-            kexue.fm 8847 explains why Sentence-BERT's head works.
+        scores: labels and scores of the pairs.
         queries: digest of a retrieval task, and its metrics by query.
     """
 
@@ -111,8 +110,6 @@ def evaluate_splits(
                 result.queries.setdefault(name, {})[split] = (retrieval.task.digest, values)
                 metrics[split] |= {key: float(np.mean(value)) for key, value in values.items()} | retrieval.task.size
                 intervals[split] |= mean_intervals(values) if final else {}
-        if "test" in outputs and "distances" in outputs["test"].predictions:
-            result.scores[name]["test"]["distances"] = outputs["test"].predictions["distances"]
         if "test" in decided:
             best = find_threshold(*scored["test"])
             metrics["test"] |= {"oracle_threshold": best[0], "oracle_accuracy": best[1]}

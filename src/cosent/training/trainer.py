@@ -204,8 +204,7 @@ class PairTrainer(ResumableTrainer):
     Evaluation gives `pair_metrics`, and for a dict of sets also their means, `eval_spearman` among them. There is no
     `eval_loss`, since the loss of a batch that compares pairs depends on its size. Pairs with a `RetrievalSet` add the
     `METRICS` of retrieval, from the vectors that the scores are made of; the main process searches. Predictions are a
-    dict: `scores`, of a bi-encoder `distances` (|u - v| of each pair), of a `RetrievalSet` `queries` (its metrics by
-    name, a value per query).
+    dict: `scores`, and of a `RetrievalSet` `queries` (its metrics by name, a value per query).
 
     Args:
         objective: the loss and the output that it reads. Batches that teach it nothing are reported once per epoch.
@@ -230,14 +229,9 @@ class PairTrainer(ResumableTrainer):
         return None, self.predictions_of(outputs), labels
 
     def predictions_of(self, outputs: Outputs) -> Outputs:
-        """What evaluation keeps of the outputs of a model: `scores`, and of a bi-encoder `distances`."""
-        predictions = {"scores": outputs["scores"]}
-        if "embeddings" in outputs:
-            first, second = outputs["embeddings"].unbind(dim=1)  # (pairs, hidden) each
-            predictions["distances"] = torch.linalg.vector_norm(first - second, dim=-1)
-            if self.keeps_embeddings:
-                predictions["embeddings"] = outputs["embeddings"]
-        return predictions
+        """What evaluation keeps of the outputs of a model: `scores`, and `embeddings` where they are asked for."""
+        names = ("scores", "embeddings") if self.keeps_embeddings else ("scores",)
+        return {name: outputs[name] for name in names}
 
     def evaluation_loop(
         self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
