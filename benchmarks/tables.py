@@ -30,6 +30,7 @@ from benchmarks.study_tables import (
     teaching_table,
 )
 from benchmarks.test_rows import read_study
+from benchmarks.widths import widths_table
 from cosent.errors import InputError, messages_for_users
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +49,7 @@ TABLES = {  # of results/NAME.json
     "quickstart": quickstart_table,
     "runtimes": runtimes_table,
     "speed": speed_table,
+    "widths": widths_table,
 }
 
 
