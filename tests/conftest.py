@@ -21,8 +21,7 @@ from cosent.data.manifest import Manifest, sha256_of_file
 from cosent.encoders import resolve
 from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.significance import spearman
-from cosent.models.modules import IDENTITY, Dense
-from cosent.models.pooling import Pooling
+from cosent.models.modules import IDENTITY, Dense, Pooling
 from cosent.results import Result, read_results, save_results
 from cosent.run import CorpusRecord, Environment, RunRecord
 from tests.launching import later_wins
@@ -46,10 +45,15 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory) -> Path:
+def tokenizer():
+    """The tokenizer of `mini`."""
+    return AutoTokenizer.from_pretrained(resolve("mini"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tokenizer, tmp_path_factory) -> Path:
     """A folder with a BERT of 2 layers, 32 wide, over the vocabulary of `mini`."""
     folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
@@ -210,8 +214,8 @@ class FinishedRun:
 
 @pytest.fixture(scope="session")
 def bi_run(tiny_model, made_up, tmp_path_factory) -> FinishedRun:
-    """A bi-encoder after 8 epochs of 4 steps, with curves for TensorBoard."""
-    flags = ("--pooling", "mean", "--num_train_epochs", "8", "--report_to", "tensorboard")
+    """A bi-encoder after 8 epochs of 4 steps."""
+    flags = ("--pooling", "mean", "--num_train_epochs", "8")
     return FinishedRun(tiny_model, made_up, tmp_path_factory.mktemp("bi") / "run", *flags)
 
 
@@ -234,7 +238,7 @@ def lora_run(tiny_model, made_up, tmp_path_factory) -> FinishedRun:
 
 
 @pytest.fixture(scope="session")
-def tiny_student(tmp_path_factory) -> Path:
+def tiny_student(tokenizer, tmp_path_factory) -> Path:
     """A folder with a student: a RoFormer of 2 layers, 32 wide, its head and a `linear_cls` pool, all random.
 
     Drawn with a deviation of 0.3: with the usual 0.02 every token is as likely as any other, and no test sees a leak.
@@ -242,7 +246,6 @@ def tiny_student(tmp_path_factory) -> Path:
     from cosent.models.student import Student
 
     folder = tmp_path_factory.mktemp("student")
-    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
     config = RoFormerConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,

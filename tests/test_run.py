@@ -19,15 +19,12 @@ from cosent.run import (
     Footprint,
     PretrainingRecord,
     Proof,
-    QueryMetrics,
     RunRecord,
     Shortfall,
     choose_rule,
     decision_rules,
-    read_queries,
     read_record,
     read_scores,
-    save_queries,
     save_scores,
 )
 
@@ -64,11 +61,6 @@ def test_a_record_reads_back_as_it_was(tmp_path):
     record.save(tmp_path)
     assert read_record(tmp_path) == record
     assert [file.name for file in tmp_path.iterdir()] == [RECORD_NAME], "the run still counts as unfinished"
-
-
-def test_a_folder_of_others_has_no_record(tmp_path):
-    """Fails if a model from the Hub cannot be evaluated for lack of a record."""
-    assert read_record(tmp_path) is None
 
 
 def test_the_records_of_the_shipped_encoders():
@@ -114,14 +106,3 @@ def test_scores_are_read_back(tmp_path):
     assert kept.keys() == scores.keys()
     assert {k: v.tolist() for k, v in kept["lcqmc"]["test"].items()} == {
         k: v.tolist() for k, v in scores["lcqmc"]["test"].items()}  # fmt: skip
-
-
-def test_queries_are_read_back(tmp_path):
-    """Fails if a metric of a query ends up under another name or moment; a run without queries has none."""
-    values = {"map": np.array([0.25, 1.0]), "recall_at_1": np.array([0.0, 0.5])}
-    save_queries(tmp_path / "q.npz", {"bq": {"test": QueryMetrics("task", {"after": values})}})
-    kept = read_queries(tmp_path / "q.npz")["bq"]["test"]
-    assert kept.task == "task" and {name: kept.moments["after"][name].tolist() for name in values} == {
-        name: column.tolist() for name, column in values.items()
-    }
-    assert read_queries(tmp_path / "none.npz") == {}

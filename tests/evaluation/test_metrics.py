@@ -124,7 +124,9 @@ def test_uniformity():
     Fails if this is off, or pairs between blocks of 512 rows are lost or doubled."""
     vectors = np.array([[1.0, 0.0], [0.0, 5.0], [-2.0, 0.0]])  # lengths do not count
     assert spread(vectors)["uniformity"] == pytest.approx(math.log((2 * math.exp(-4) + math.exp(-8)) / 3))
-    assert spread(np.ones((600, 4)))["uniformity"] == pytest.approx(0, abs=1e-12)
+    collapsed = spread(np.ones((600, 4)))
+    assert collapsed["uniformity"] == pytest.approx(0, abs=1e-12) and collapsed["effective_rank"] == pytest.approx(1)
+    assert spread(np.eye(5))["effective_rank"] == pytest.approx(5) and spread(np.eye(5))["mean_cosine"] == 0
     units = np.random.default_rng(0).normal(size=(1100, 8))
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     distances = ((units[:, None] - units[None]) ** 2).sum(-1)[np.triu_indices(1100, k=1)]
