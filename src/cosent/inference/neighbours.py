@@ -75,8 +75,9 @@ def search_part(
             inside = np.flatnonzero((mine >= 0) & (mine < len(block)))
             products[inside, mine[inside]] = -np.inf
         bounds = scores[:, -1]
-        if start == 0 and len(block) > k:  # all would be above -inf, but only the best of the block can stay
-            finite = np.where(np.isfinite(products), products, -np.inf)
+        if start == 0 and len(block) > k:  # all would be above -inf, but only the best k of any of them can stay
+            some = products[:, : max(k, ROWS)]
+            finite = np.where(np.isfinite(some), some, -np.inf)
             bounds = np.nextafter(np.partition(finite, -k, axis=1)[:, -k], np.float32(-np.inf))
         query, row, values = between(products, bounds[:, None])
         if len(row):
