@@ -8,6 +8,7 @@ from cosent.data.pairs import NO_PREFIXES
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record
+from cosent.study import read_study
 from cosent.training.arguments import DataArguments
 from cosent.training.load import TOWERS, training_set
 from cosent.training.trainer import PairTrainer
@@ -149,3 +150,20 @@ def test_a_guide_a_mask_and_widths_reach_the_loss(train, queries, tiny_model, mo
     for name in ("widths", "guide"):
         parts = train(queries, *flags, *options[name], *cached, output=f"{name} in parts")
         assert apart(runs[name], parts, tiny_model) < 1e-4
+
+
+def test_every_variant_of_the_studies_trains(train, queries):
+    """Fails if a variant of a study cannot be trained and evaluated, or trains what plain CoSENT does."""
+    names = ("options", "groups", "options_lcqmc")
+    every = [flags for name in names for flags in read_study(f"recipes/studies/{name}.yaml")["variants"].values()]
+    variants = {str(flags): flags for flags in every if "limit_train" not in flags}
+    runs = {}
+    for name, flags in variants.items():
+        flags = flags | {"max_steps": 3} | ({"matryoshka_dims": [4, 8]} if "matryoshka_dims" in flags else {})
+        argv = [text for key, value in flags.items() for text in (f"--{key}", *map(str, np.atleast_1d(value)))]
+        runs[name] = train(queries, *argv, "--retrieval", "false", output=f"run_{len(runs)}")
+        values = [*history(runs[name], "loss"), read_record(runs[name]).after["made_up"]["validation"]["spearman"]]
+        assert len(values) == 4 and np.isfinite(values).all(), name
+    trained = {name: (run / "model.safetensors").read_bytes() for name, run in runs.items()}
+    assert [name for name in trained if name != "{}" and trained[name] == trained["{}"]] == []
+    assert len(variants) > 20

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from cosent.evaluation.minimal_pairs import changed_part
 from cosent.reporting import figures
 from cosent.reporting.document import Cell, folded, inline_image, markdown_table, plain, section
 
@@ -83,20 +82,14 @@ def failures(result: dict[str, Any]) -> str:
     tables = []
     for model in result["models"]:
         rows = [
-            [f"{name}: {change(one['anchor'], one['different'])}", one["anchor"], one["same"],
-             *(f"{one[key]:.3f}" for key in ("score_same", "score_different"))]
+            [name, one["anchor"], one["same"], f"{one['score_same']:.3f}", one["different"],
+             f"{one['score_different']:.3f}"]
             for name, found in model["phenomena"].items() for one in found["failures"][:EXAMPLES]
         ]  # fmt: skip
-        header = ["phenomenon, change", "sentence", "rewording", "reworded", "changed"]
+        header = ["phenomenon", "sentence", "rewording", "score", "changed", "score"]
         caption = f"{model['name']}: where the changed sentence scores highest above the rewording"
         tables += [table(caption, header, rows)] if rows else []
     return section("Failures", *tables)
-
-
-def change(sentence: str, other: str) -> str:
-    """What was changed in a sentence, as `2014 > 2016`, `-` for nothing; of a long part only what it became."""
-    parts = [text[slice(*changed_part(text, reference))] for text, reference in ((sentence, other), (other, sentence))]
-    return f"> {parts[1]}" if len(parts[0]) > 6 else " > ".join(part or "-" for part in parts)
 
 
 def vectors(result: dict[str, Any]) -> str:
