@@ -3,7 +3,9 @@
 import json
 import statistics
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -62,10 +64,11 @@ def corpora_table(study: Study) -> str:
     rows: list[list[Cell]] = []
     for corpus in study.corpora:
         runs = by_seed(study, corpus)
-        found = compare(runs, corpus)
         cells = {name: times_100(run.test(corpus) for run in seeds.values()) for name, seeds in runs.items()}
         start = times_100([next(iter(runs["cosent"].values())).test(corpus, moment="before")])
-        gaps = [gap_of(found, ("cosent", name)) for name in ("sbert", "sbert_regression")]
+        pairs = [("cosent", name) for name in ("sbert", "sbert_regression")]
+        claims = [kept_claims().get((study.name, pair, corpus, "spearman")) for pair in pairs]
+        gaps = [claim and with_interval(claim["mean"], claim["low"], claim["high"]) for claim in claims]
         run = next(iter(runs["cosent"].values()))
         budget = f"{run_length([run])}, {run.train_pairs:,}"
         gap = bert["cosent"][corpus] - bert["sbert"][corpus]
@@ -78,13 +81,27 @@ def corpora_table(study: Study) -> str:
     return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
 
 
-def gap_of(found: Compared, pair: tuple[str, str], sign: int = 1) -> str | None:
+@cache
+def kept_claims() -> dict[tuple[str, tuple[str, ...], str, str], dict[str, Any]]:
+    """Measured differences of results/claims.json, by study, rows, corpus and quantity."""
+    rows = json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8"))["rows"]
+    return {
+        (" + ".join([row["study"]] if isinstance(row["study"], str) else row["study"]), tuple(row["compared"]),
+         row["corpus"], row.get("quantity", "spearman")): row
+        for row in rows if "low" in row and "study" in row and not row.keys() & {"share", "beyond"}
+    }  # fmt: skip
+
+
+def gap_of(found: Compared, pair: tuple[str, str], sign: int) -> str | None:
     """How far the first method is ahead of the second, or behind it for a sign of -1, with its interval."""
     if pair not in found:
         return None
     each = found[pair][0]
     mean, low, high = (0.0 + 100 * sign * value for value in (each.mean, each.low, each.high))
-    low, high = min(low, high), max(low, high)
+    return with_interval(mean, min(low, high), max(low, high))
+
+
+def with_interval(mean: float, low: float, high: float) -> str:
     return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 

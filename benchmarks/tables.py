@@ -7,7 +7,7 @@ python -m benchmarks.tables --check      change nothing, exit with 1 where a tab
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `results/NAME`, or of the benchmark whose JSON is `results/NAME.json`. `<!-- results:NAME probabilities -->` asks for
 the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
-`corpora` for a row per corpus, and `teaching` for what teachers add.
+`corpora` for a row per corpus, and `teaching` for what teachers add. Figures elsewhere: see benchmarks/figures.py.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.claims_table import claims_table
 from benchmarks.exactness import exactness_table
+from benchmarks.figures import fill_figures, passages
 from benchmarks.generation import generation_table
 from benchmarks.quickstart import quickstart_table
 from benchmarks.runtimes import runtimes_table
@@ -55,11 +56,11 @@ def main(args: argparse.Namespace, root: Path = ROOT) -> None:
     stale = []
     for file in args.files or pages(root):
         text = file.read_text(encoding="utf-8")
-        filled = fill(text, root / "results")
-        if filled != text:
+        current = filled(file, text, root)
+        if current != text:
             stale.append(str(file))
             if not args.check:
-                file.write_text(filled, encoding="utf-8")
+                file.write_text(current, encoding="utf-8")
     for name in stale:
         print(f"{name}: {'not current; run python -m benchmarks.tables' if args.check else 'filled'}")
     if args.check and stale:
@@ -70,6 +71,11 @@ def pages(root: Path = ROOT) -> list[Path]:
     """The existing Markdown files that may have tables."""
     files = [root / "README.md", root / "README.zh-CN.md", *sorted((root / "docs").glob("*.md"))]
     return [file for file in files if file.is_file()]
+
+
+def filled(page: Path, text: str, root: Path = ROOT) -> str:
+    """The text of a page with the tables and figures of today."""
+    return fill_figures(fill(text, root / "results"), passages(page, root))
 
 
 def fill(text: str, results: Path) -> str:
