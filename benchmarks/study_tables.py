@@ -17,6 +17,11 @@ from cosent.results import Result, Study
 ROOT = Path(__file__).parents[1]
 SHOWN = ("spearman", "recall_at_1", "recall_at_10")
 TOWERS = ("bi_encoder", "cross_encoder")
+SPECIAL = {  # settings that only some losses have, or that few studies set
+    "sbert_classes": "Sentence-BERT with {:g} classes",
+    "in_batch_weight": "AnglE with an in-batch weight of {:g}",
+    "limit_seed": "the same pairs for every seed",
+}
 
 
 def study_table(study: Study) -> str:
@@ -175,10 +180,13 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
     limit = f", {pairs} training pairs" if pairs else ""
     commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
+    special = [text.format(value) for key, text in SPECIAL.items()
+               for value in dict.fromkeys(run.recipe.get(key) for run in results) if value is not None]  # fmt: skip
     rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
     return (
         f"`{values('model_name_or_path')}` encoder{pooling}, batch {values('per_device_train_batch_size')}, learning "
-        f"rate {rate}, {run_length(results)}{limit}, best validation {'step' if in_steps(run) else 'epoch'}; "
+        f"rate {rate}, {run_length(results)}{limit}, best validation {'step' if in_steps(run) else 'epoch'}"
+        f"{''.join(f', {text}' for text in special)}; "
         f"{run.environment.device}, commit {commits}."
     )
 
