@@ -7,7 +7,8 @@ python -m benchmarks.tables --check      change nothing, exit with 1 where a tab
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `results/NAME`, or of the benchmark whose JSON is `results/NAME.json`. `<!-- results:NAME probabilities -->` asks for
 the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
-`corpora` for a row per corpus, and `teaching` for what teachers add. Figures elsewhere: see benchmarks/figures.py.
+`corpora` for a row per corpus, `teaching` for what teachers add, and `picture` for the picture of an experiment.
+Figures in sentences and in other tables: see benchmarks/figures.py.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from benchmarks.claims_table import claims_table
 from benchmarks.exactness import exactness_table
 from benchmarks.figures import fill_figures, passages
 from benchmarks.generation import generation_table
+from benchmarks.pictures import picture
 from benchmarks.quickstart import quickstart_table
 from benchmarks.runtimes import runtimes_table
 from benchmarks.speed.__main__ import speed_table
@@ -38,6 +40,7 @@ BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", 
 VIEWS = {  # of a study
     None: study_table,
     "corpora": corpora_table,
+    "picture": picture,
     "probabilities": probabilities_table,
     "retrieval": retrieval_table,
     "teaching": teaching_table,
@@ -79,7 +82,7 @@ def filled(page: Path, text: str, root: Path = ROOT) -> str:
 
 
 def fill(text: str, results: Path) -> str:
-    """Replaces the content of every block by the table of the result that it names.
+    """Replaces the content of every block by the table of the result that it names; a study may not have been run yet.
 
     Raises:
         InputError: a block names a result that is not under `results`, or a view that a study does not have.
@@ -90,6 +93,8 @@ def fill(text: str, results: Path) -> str:
         file = results / f"{name}.json"
         if name in TABLES and file.is_file():
             text = TABLES[name](json.loads(file.read_text(encoding="utf-8")))
+        elif (ROOT / f"recipes/studies/{name}.yaml").is_file() and not (results / name).is_dir():
+            text = f"Not run yet: `cosent study recipes/studies/{name}.yaml`."
         elif view in VIEWS and (results / name).is_dir():
             text = VIEWS[view](read_study(results / name))
         else:

@@ -117,15 +117,28 @@ def intervals(title: str, rows: list[tuple[str, float, float, float]], unit: str
 
 
 @styled
-def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]], x_name: str, y_name: str) -> str:
+def curves(
+    title: str,
+    series: list[tuple[str, list[float], list[list[float]]]],
+    x_name: str,
+    y_name: str,
+    logarithmic: bool = False,
+) -> str:
     """A line per series through the mean of its runs, on a band from the lowest to the highest run.
 
     Args:
         series: label, x of the points, and per point the values of all runs.
+        logarithmic: whether x is, with a tick at each point.
     """
     axes = canvas(title, x_name, 3)
     axes.set_ylabel(y_name, color=FAINT)
-    axes.locator_params(axis="x", integer=True)
+    if logarithmic:
+        axes.set_xscale("log")
+        ticks = sorted({x for _, points, _ in series for x in points})
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axes.minorticks_off()
+    else:
+        axes.locator_params(axis="x", integer=True)
     for place, (label, points, runs) in enumerate(series):
         color, dash = COLORS[place % len(COLORS)], DASHES[place % len(DASHES)]
         means = [float(np.mean(values)) for values in runs]
