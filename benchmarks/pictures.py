@@ -99,6 +99,7 @@ EXPERIMENTS = {  # by study: title, x axis, values
     "gap_labels": ("LCQMC by labels", "training pairs", by(lambda run: run.train_pairs or 0)),
     "collapse": ("STS-B after one epoch, 20 seeds", "learning rate", by(lambda run: run.recipe["learning_rate"])),
     "budget": ("STS-B, the best of k tuning runs, validation", "k", best_of),
+    "losses_stsb": ("STS-B, the best of k of five learning rates, validation", "learning rates tried", best_of),
     "noise": ("STS-B by wrong labels", "wrong labels, %",
               by(lambda run: int("0" + run.corpus.removeprefix("stsb").removeprefix("_wrong_")))),
     "batch": ("LCQMC, 20,000 pairs, by batch size", "pairs of a batch",
