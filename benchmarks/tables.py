@@ -7,8 +7,8 @@ python -m benchmarks.tables --check      change nothing, exit with 1 where a tab
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `results/NAME`, or of the benchmark whose JSON is `results/NAME.json`. `<!-- results:NAME probabilities -->` asks for
 the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
-`corpora` for a row per corpus, `teaching` for what teachers add, and `picture` for the picture of an experiment.
-Figures in sentences and in other tables: see benchmarks/figures.py.
+`corpora` for a row per corpus, `options` for differences to the first variant with verdicts, `teaching` for what
+teachers add, and `picture` for the picture of an experiment. Figures in sentences and other tables: see figures.py.
 """
 
 import argparse
@@ -27,12 +27,14 @@ from benchmarks.runtimes import runtimes_table
 from benchmarks.speed.__main__ import speed_table
 from benchmarks.study_tables import (
     corpora_table,
+    options_table,
     probabilities_table,
     retrieval_table,
     study_table,
     teaching_table,
 )
 from benchmarks.test_rows import read_study
+from benchmarks.widths import widths_table
 from cosent.errors import InputError, messages_for_users
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +42,7 @@ BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", 
 VIEWS = {  # of a study
     None: study_table,
     "corpora": corpora_table,
+    "options": options_table,
     "picture": picture,
     "probabilities": probabilities_table,
     "retrieval": retrieval_table,
@@ -52,6 +55,7 @@ TABLES = {  # of results/NAME.json
     "quickstart": quickstart_table,
     "runtimes": runtimes_table,
     "speed": speed_table,
+    "widths": widths_table,
 }
 
 
