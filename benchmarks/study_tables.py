@@ -40,7 +40,11 @@ def study_table(study: Study) -> str:
         means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
         minutes = f"{statistics.mean(run.train_seconds for run in runs) / 60:.1f}"
         chosen = (", ".join(dict.fromkeys(str(setting(run.recipe[key])) for run in runs)) for key in study.tune)
-        cells: list[Cell] = [row, *means, *chosen, len({run.seed for run in runs}), minutes]
+        counts = sorted({len(study.cell(row, corpus)) for corpus in study.corpora} - {0})
+        seeds = " to ".join(
+            map(str, counts[:1] + counts[1:][-1:])
+        )  # a study that is not complete has more on some corpora
+        cells: list[Cell] = [row, *means, *chosen, seeds, minutes]
         if adapters:
             footprints = [run.footprint for run in runs if run.footprint is not None]
             peak = mean_of((footprint.peak_mib for footprint in footprints), ".0f")
