@@ -14,6 +14,8 @@ NOT_MEASURED = {
 }
 UNITS = {"accuracy": "accuracy", "recall_at_10": "Recall@10", "first_epoch": "validation", "epochs_to_90": "epochs"}
 HEADER = ["claim", "source's figure", "ours [95%]", "same setting as the source?", "verdict"]
+FOLDED = ["claim", "source", "study", "difference", "setting", "seeds", "p"]
+SEEDS, PRIMARY_SEEDS = 3, 10  # with fewer, the verdict says how many there are
 RATES = Path(__file__).parents[1] / "results/error_rate.json"
 
 
@@ -43,7 +45,7 @@ def tally(rows: list[dict[str, Any]], theme: str | None) -> list[Cell]:
 def error_rates() -> str:
     """The simulated error rates of the procedure, from benchmarks/error_rate.py."""
     rates = json.loads(RATES.read_text(encoding="utf-8"))
-    primary = ", ".join(f"{100 * rate:.1f}% with {seeds} seeds" for seeds, rate in rates["primary"].items())
+    primary = ", ".join(f"{100 * rate:.1f}% {name}" for name, rate in rates["primary"].items())
     return (
         f"Simulated {rates['repetitions']:,} times without any difference, with the variances measured here, the "
         f"probability of any wrong verdict in this family, by Holm's procedure at 4%, is {primary}. Of "
@@ -56,9 +58,10 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "Not run yet."
     cells = [[row["claim"], figure(row), ours(row), same_setting(row), verdict(row)] for row in rows]
-    settings = "; ".join(f"**{row['claim']}**: {how(row)}" for row in rows)
-    folded = f"<details><summary>Studies, settings and seeds</summary>\n\n{settings}.\n\n</details>"
-    return f"{markdown_table(HEADER, cells)}\n\n{folded}"
+    settings = markdown_table(FOLDED, map(how, rows))
+    notes = "\n".join(f"* {row['claim']}: {row['note']}." for row in rows if "note" in row)
+    parts = [markdown_table(HEADER, cells), "<details><summary>Studies, settings, seeds and notes</summary>", settings]
+    return "\n\n".join([*parts, *([notes] if notes else []), "</details>"])
 
 
 def figure(row: dict[str, Any]) -> str:
@@ -84,20 +87,15 @@ def same_setting(row: dict[str, Any]) -> str:
 
 def verdict(row: dict[str, Any]) -> str:
     models = f" ({row['one_model']})" if "one_model" in row else ""
-    few = f" ({row['seeds']} seeds)" if row.get("seeds", 3) < 3 else ""
+    enough = PRIMARY_SEEDS if row.get("family") == "primary" else SEEDS
+    few = f" ({row['seeds']} seeds)" if row.get("seeds", enough) < enough else ""
     return f"{row['verdict']}{models or few}"
 
 
-def how(row: dict[str, Any]) -> str:
-    """Source, study, compared rows, setting, seeds and note of a claim, escaped by the table's rules."""
+def how(row: dict[str, Any]) -> list[Cell]:
+    """Claim, source, study, compared rows, setting, seeds and p-value."""
     names = row.get("study") or row.get("fusion") or row.get("result") or row.get("fact") or "the claims averaged"
+    difference = f"{' minus '.join(row['compared'])} on {row['corpus']}" if "compared" in row else None
     study = " and ".join(names) if isinstance(names, list) else names
-    parts = [row["source"], f"`{study}`"]
-    if "compared" in row:
-        parts.append(f"{' minus '.join(row['compared'])} on {row['corpus']}")
-    parts += [row[key] for key in ("setting", "note") if key in row]
-    if "seeds" in row:
-        parts.append(f"{row['seeds']} seeds")
-    if "p" in row:
-        parts.append(f"p {row['p']:.2g}")
-    return ", ".join(parts)
+    p = f"{row['p']:.2g}" if "p" in row else None
+    return [row["claim"], row["source"], study, difference, row.get("setting"), row.get("seeds"), p]

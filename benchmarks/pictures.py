@@ -1,9 +1,12 @@
-"""Pictures of README and docs/results.md, drawn from the results: docs/images/*.svg.
+"""Pictures of README and docs/results.md, drawn from the results: docs/images/*.svg. Experiments need to have been run.
 
 python -m benchmarks.pictures        after python -m benchmarks.claims
 """
 
 import json
+from collections.abc import Callable
+from math import comb
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ from benchmarks.study_tables import ROOT, overlap
 from benchmarks.widths import METRICS, WAYS, values_by_width
 from cosent.errors import write_atomically
 from cosent.losses import TOWERS
-from cosent.reporting.figures import COLORS, DASHES, FAINT, canvas, intervals, saved, styled
+from cosent.reporting.figures import COLORS, DASHES, FAINT, canvas, curves, intervals, saved, styled
+from cosent.results import Result, Study
 
 # By corpus: pairs that a run reads in all, the study, and its rows of CoSENT and Sentence-BERT.
 BUDGETS = {
@@ -57,6 +61,61 @@ OTHERS = {
     "cosine_linear": "plain cosine loss",
 }
 SEEDS = 3
+Points = dict[str, dict[float, list[float]]]  # by line and x, a value per run
+
+
+def by(x: Callable[[Result], float]) -> Callable[[Study], Points]:
+    """Test Spearman of every run, by recipe and a setting."""
+
+    def points(study: Study) -> Points:
+        found: Points = {}
+        for run in study.results:
+            label = run.method.removeprefix("any_loss_mini ").split()[0]
+            found.setdefault(label, {}).setdefault(x(run), []).append(100 * (run.test(run.tested_on[0]) or 0.0))
+        return found
+
+    return points
+
+
+def over_epochs(study: Study) -> Points:
+    """Validation Spearman of every run, by epoch."""
+    found: Points = {}
+    for run in study.results:
+        for epoch, value in run.validation_curve:
+            found.setdefault(run.method, {}).setdefault(epoch, []).append(100 * value)
+    return found
+
+
+def best_of(study: Study) -> Points:
+    """Validation Spearman to expect of the best of k points of the grid."""
+    found: Points = {}
+    for (method, _), tried in study.tried.items():
+        values = sorted(100 * value for value in tried.values() if value is not None)
+        for k in range(1, len(values) + 1):
+            chances = [comb(place, k - 1) / comb(len(values), k) for place in range(len(values))]
+            found.setdefault(method, {})[k] = [sum(map(mul, chances, values))]
+    return found
+
+
+EXPERIMENTS = {  # by study: title, x axis, values
+    "gap": ("STS-B by epoch, validation", "epoch", over_epochs),
+    "gap_labels": ("LCQMC by labels", "training pairs", by(lambda run: run.train_pairs or 0)),
+    "collapse": ("STS-B after one epoch, 20 seeds", "learning rate", by(lambda run: run.recipe["learning_rate"])),
+    "budget": ("STS-B, the best of k tuning runs, validation", "k", best_of),
+    "losses_stsb": ("STS-B, the best of k of five learning rates, validation", "learning rates tried", best_of),
+    "noise": ("STS-B by wrong labels", "wrong labels, %",
+              by(lambda run: int("0" + run.corpus.removeprefix("stsb").removeprefix("_wrong_")))),
+    "batch": ("LCQMC, 20,000 pairs, by batch size", "pairs of a batch",
+              by(lambda run: run.recipe["per_device_train_batch_size"])),
+}  # fmt: skip
+LOGARITHMIC = ("gap_labels", "collapse", "batch")
+
+
+def experiment(name: str, study: Study) -> str:
+    """A line per method through the means of its seeds, in a band from the lowest to the highest."""
+    title, x_name, points = EXPERIMENTS[name]
+    series = [(label, sorted(found), [found[x] for x in sorted(found)]) for label, found in points(study).items()]
+    return curves(title, series, x_name, "Spearman x100", logarithmic=name in LOGARITHMIC)
 
 
 def against_others() -> str:
@@ -80,6 +139,11 @@ def against_others() -> str:
 def loss_of(row: str) -> str:
     """The loss of a row of a study, from its name: `[tower] recipe [variant]`."""
     return next(part for part in row.split() if part not in TOWERS).removesuffix("_mini")
+
+
+def picture(study: Study) -> str:
+    """Markdown of the picture of an experiment."""
+    return f"![{EXPERIMENTS[study.name][0]}](images/experiment_{study.name}.svg)"
 
 
 @styled
@@ -150,7 +214,8 @@ def read(name: str) -> dict[str, Any]:
 
 def pictures() -> dict[Path, str]:
     images = ROOT / "docs/images"
-    return {
+    studies = {name: study for name in EXPERIMENTS if (study := study_of(name))}
+    return {images / f"experiment_{name}.svg": experiment(name, study) for name, study in studies.items()} | {
         images / "cosent_against_others.svg": against_others(),
         images / "gap_by_budget.svg": gap_by_budget(),
         images / "learning_rates.svg": by_rate(),

@@ -3,7 +3,9 @@
 import json
 import statistics
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,6 +18,11 @@ from cosent.results import Result, Study
 ROOT = Path(__file__).parents[1]
 SHOWN = ("spearman", "recall_at_1", "recall_at_10")
 TOWERS = ("bi_encoder", "cross_encoder")
+SPECIAL = {  # settings that only some losses have, or that few studies set
+    "sbert_classes": "Sentence-BERT with {:g} classes",
+    "in_batch_weight": "AnglE with an in-batch weight of {:g}",
+    "limit_seed": "the same pairs for every seed",
+}
 
 
 def study_table(study: Study) -> str:
@@ -33,7 +40,11 @@ def study_table(study: Study) -> str:
         means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
         minutes = f"{statistics.mean(run.train_seconds for run in runs) / 60:.1f}"
         chosen = (", ".join(dict.fromkeys(str(setting(run.recipe[key])) for run in runs)) for key in study.tune)
-        cells: list[Cell] = [row, *means, *chosen, len({run.seed for run in runs}), minutes]
+        counts = sorted({len(study.cell(row, corpus)) for corpus in study.corpora} - {0})
+        seeds = " to ".join(
+            map(str, counts[:1] + counts[1:][-1:])
+        )  # a study that is not complete has more on some corpora
+        cells: list[Cell] = [row, *means, *chosen, seeds, minutes]
         if adapters:
             footprints = [run.footprint for run in runs if run.footprint is not None]
             peak = mean_of((footprint.peak_mib for footprint in footprints), ".0f")
@@ -63,10 +74,11 @@ def corpora_table(study: Study) -> str:
     rows: list[list[Cell]] = []
     for corpus in study.corpora:
         runs = by_seed(study, corpus)
-        found = compare(runs, corpus)
         cells = {name: times_100(run.test(corpus) for run in seeds.values()) for name, seeds in runs.items()}
         start = times_100([next(iter(runs["cosent"].values())).test(corpus, moment="before")])
-        gaps = [gap_of(found, ("cosent", name)) for name in ("sbert", "sbert_regression")]
+        pairs = [("cosent", name) for name in ("sbert", "sbert_regression")]
+        claims = [kept_claims().get((study.name, pair, corpus, "spearman")) for pair in pairs]
+        gaps = [claim and with_interval(claim["mean"], claim["low"], claim["high"]) for claim in claims]
         run = next(iter(runs["cosent"].values()))
         budget = f"{run_length([run])}, {run.train_pairs:,}"
         gap = bert["cosent"][corpus] - bert["sbert"][corpus]
@@ -79,13 +91,27 @@ def corpora_table(study: Study) -> str:
     return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
 
 
-def gap_of(found: Compared, pair: tuple[str, str], sign: int = 1) -> str | None:
+@cache
+def kept_claims() -> dict[tuple[str, tuple[str, ...], str, str], dict[str, Any]]:
+    """Measured differences of results/claims.json, by study, rows, corpus and quantity."""
+    rows = json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8"))["rows"]
+    return {
+        (" + ".join([row["study"]] if isinstance(row["study"], str) else row["study"]), tuple(row["compared"]),
+         row["corpus"], row.get("quantity", "spearman")): row
+        for row in rows if "low" in row and "study" in row and not row.keys() & {"share", "beyond"}
+    }  # fmt: skip
+
+
+def gap_of(found: Compared, pair: tuple[str, str], sign: int) -> str | None:
     """How far the first method is ahead of the second, or behind it for a sign of -1, with its interval."""
     if pair not in found:
         return None
     each = found[pair][0]
     mean, low, high = (0.0 + 100 * sign * value for value in (each.mean, each.low, each.high))
-    low, high = min(low, high), max(low, high)
+    return with_interval(mean, min(low, high), max(low, high))
+
+
+def with_interval(mean: float, low: float, high: float) -> str:
     return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
@@ -209,10 +235,13 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
     limit = f", {pairs} training pairs" if pairs else ""
     commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
+    special = [text.format(value) for key, text in SPECIAL.items()
+               for value in dict.fromkeys(run.recipe.get(key) for run in results) if value is not None]  # fmt: skip
     rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
     return (
         f"`{values('model_name_or_path')}` encoder{pooling}, batch {values('per_device_train_batch_size')}, learning "
-        f"rate {rate}, {run_length(results)}{limit}, best validation {'step' if in_steps(run) else 'epoch'}; "
+        f"rate {rate}, {run_length(results)}{limit}, best validation {'step' if in_steps(run) else 'epoch'}"
+        f"{''.join(f', {text}' for text in special)}; "
         f"{run.environment.device}, commit {commits}."
     )
 

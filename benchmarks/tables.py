@@ -7,8 +7,8 @@ python -m benchmarks.tables --check      change nothing, exit with 1 where a tab
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `results/NAME`, or of the benchmark whose JSON is `results/NAME.json`. `<!-- results:NAME probabilities -->` asks for
 the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
-`corpora` for a row per corpus, `options` for differences to the first variant with verdicts, and `teaching` for what
-teachers add.
+`corpora` for a row per corpus, `options` for differences to the first variant with verdicts, `teaching` for what
+teachers add, and `picture` for the picture of an experiment. Figures in sentences and other tables: see figures.py.
 """
 
 import argparse
@@ -19,7 +19,9 @@ from pathlib import Path
 
 from benchmarks.claims_table import claims_table
 from benchmarks.exactness import exactness_table
+from benchmarks.figures import fill_figures, passages
 from benchmarks.generation import generation_table
+from benchmarks.pictures import picture
 from benchmarks.quickstart import quickstart_table
 from benchmarks.runtimes import runtimes_table
 from benchmarks.speed.__main__ import speed_table
@@ -41,6 +43,7 @@ VIEWS = {  # of a study
     None: study_table,
     "corpora": corpora_table,
     "options": options_table,
+    "picture": picture,
     "probabilities": probabilities_table,
     "retrieval": retrieval_table,
     "teaching": teaching_table,
@@ -60,11 +63,11 @@ def main(args: argparse.Namespace, root: Path = ROOT) -> None:
     stale = []
     for file in args.files or pages(root):
         text = file.read_text(encoding="utf-8")
-        filled = fill(text, root / "results")
-        if filled != text:
+        current = filled(file, text, root)
+        if current != text:
             stale.append(str(file))
             if not args.check:
-                file.write_text(filled, encoding="utf-8")
+                file.write_text(current, encoding="utf-8")
     for name in stale:
         print(f"{name}: {'not current; run python -m benchmarks.tables' if args.check else 'filled'}")
     if args.check and stale:
@@ -77,8 +80,13 @@ def pages(root: Path = ROOT) -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
+def filled(page: Path, text: str, root: Path = ROOT) -> str:
+    """The text of a page with the tables and figures of today."""
+    return fill_figures(fill(text, root / "results"), passages(page, root))
+
+
 def fill(text: str, results: Path) -> str:
-    """Replaces the content of every block by the table of the result that it names.
+    """Replaces the content of every block by the table of the result that it names; a study may not have been run yet.
 
     Raises:
         InputError: a block names a result that is not under `results`, or a view that a study does not have.
@@ -89,6 +97,8 @@ def fill(text: str, results: Path) -> str:
         file = results / f"{name}.json"
         if name in TABLES and file.is_file():
             text = TABLES[name](json.loads(file.read_text(encoding="utf-8")))
+        elif (ROOT / f"recipes/studies/{name}.yaml").is_file() and not (results / name).is_dir():
+            text = f"Not run yet: `cosent study recipes/studies/{name}.yaml`."
         elif view in VIEWS and (results / name).is_dir():
             text = VIEWS[view](read_study(results / name))
         else:

@@ -127,6 +127,22 @@ def test_runs_have_names_of_their_own(make_recipe):
     assert run.method == "cosent" and run.flags == {"model_name_or_path": "mini"}
 
 
+def test_a_recipe_may_have_a_name_and_flags_of_its_own(tmp_path):
+    """Fails if two heads of one recipe share a name, or a flag of one loss reaches another, which would refuse it."""
+    file = tmp_path / "a.yaml"
+    heads = "{recipe: bi_encoder/sbert, name: sbert_six, sbert_classes: 6, scale: 3}"
+    start = f"recipes: [bi_encoder/sbert, {heads}]\ncorpora: [a]\nseeds: [1]\n"
+    file.write_text(start + "flags: {scale: 2, max_steps: 1}\nvariants: {x: {scale: 4}, y: {}}\n")
+    runs = {run.method: run.settings for run in expand(read_study(str(file)), {"max_steps": 5})}
+    assert {name: (flags["scale"], flags.get("sbert_classes"), flags["max_steps"]) for name, flags in runs.items()} == {
+        "sbert x": (4.0, None, 5), "sbert y": (2.0, None, 5), "sbert_six x": (4.0, 6, 5), "sbert_six y": (3.0, 6, 5)
+    }  # fmt: skip
+    for wrong, named in (("{name: a}", "recipe: FILE"), ("{recipe: sbert, scal: 1}", "'scal'")):
+        file.write_text(f"recipes: [{wrong}]\ncorpora: [a]\nseeds: [1]\n")
+        with pytest.raises(InputError, match=named):
+            read_study(str(file))
+
+
 def test_shipped_studies_are_whole(monkeypatch, tmp_path):
     """Fails if a shipped study names a recipe or flag that is not there, or has no launch line."""
     monkeypatch.chdir(ROOT)

@@ -4,7 +4,7 @@ cosent study recipes/studies/losses_stsb.yaml --parallel 2
 
 A study is a YAML mapping:
 
-recipes:     list of recipe files
+recipes:     list of recipe files, or of {recipe: FILE, name: NAME, FLAG: VALUE ...}, whose flags only that recipe gets
 corpora:     list of values of --corpus: a name or folder, or a list of them, which are mixed
 seeds:       list of numbers
 flags:       optional; flags of every run, which win over its recipe
@@ -225,10 +225,11 @@ def read_study(path: str) -> dict[str, Any]:
             f"{path}: a study has the keys {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}; unknown: "
             f"{', '.join(wrong) or 'none'}; missing: {', '.join(missing) or 'none'}."
         )
-    for recipe in study["recipes"]:
+    entries = [entry_of(recipe, path) for recipe in study["recipes"]]
+    for recipe, _, _ in entries:
         recipe_file(recipe)
     variants, tune = study.get("variants", {}), study.get("tune", {})
-    for name in variants:
+    for name in (*variants, *(name for _, name, _ in entries)):
         if not re.fullmatch(r"[\w.,+-]+", name):
             raise InputError(f"{path}: {name!r} becomes part of a file name. Use only letters, digits and _ . , + -")
     if not isinstance(tune, dict) or not all(isinstance(values, list) and len(values) > 1 for values in tune.values()):
@@ -237,11 +238,22 @@ def read_study(path: str) -> dict[str, Any]:
         study["seeds"] = [int(seed) for seed in study["seeds"]]
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: seeds must be a list of whole numbers, got {study['seeds']}.") from error
+    study["recipes"] = [{"recipe": recipe, "name": name} | values_of(flags, f"{path}, {name}")
+                        for recipe, name, flags in entries]  # fmt: skip
     study |= {key: values_of(study[key], f"{path}, {key}") for key in ("flags", "tune_flags") if key in study}
     study["variants"] = {name: values_of(flags, f"{path}, {name}") for name, flags in variants.items()}
     study["tune"] = {key: [values_of({key: value}, f"{path}, tune")[key] for value in values]
                      for key, values in tune.items()}  # fmt: skip
     return study
+
+
+def entry_of(entry: str | dict[str, Any], path: str = "a study") -> tuple[str, str, dict[str, Any]]:
+    """File, name and flags of an entry of `recipes`; a recipe has the name of its file unless it is given one."""
+    own = dict(entry) if isinstance(entry, dict) else {"recipe": entry}
+    if "recipe" not in own:
+        raise InputError(f"{path}: expected a recipe, or a mapping with `recipe: FILE`, in `recipes`, got {entry!r}.")
+    recipe = str(own.pop("recipe"))
+    return recipe, str(own.pop("name", Path(recipe).stem)), own
 
 
 def expand(study: dict[str, Any], overrides: dict[str, Any]) -> list["Run"]:
@@ -270,15 +282,16 @@ def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[s
     for name, flags in variants.items():
         distinct.setdefault(json.dumps(flags | overrides, sort_keys=True), name)
     merged = len(distinct) == 1 < len(variants)
-    stems = [Path(recipe).stem for recipe in study["recipes"]]
+    entries = [entry_of(entry) for entry in study["recipes"]]
+    stems = [stem for _, stem, _ in entries]
     methods = []
-    for recipe, stem in zip(study["recipes"], stems, strict=True):
-        settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(str(recipe))
+    for recipe, stem, own in entries:
+        settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(recipe)
         for variant in distinct.values():
-            flags = study.get("flags", {}) | variants[variant] | overrides
+            flags = study.get("flags", {}) | own | variants[variant] | overrides
             tower = (settings | flags).get("tower", ModelArguments.tower)
             parts = [tower] * (stems.count(stem) > 1) + [stem] + [variant] * (bool(variant) and not merged)
-            methods.append((" ".join(parts), str(recipe), flags))
+            methods.append((" ".join(parts), recipe, flags))
     return methods
 
 

@@ -1,13 +1,14 @@
 """The tables of README and docs are those of the committed results."""
 
 import json
+import re
 from dataclasses import replace
 from statistics import mean, stdev
 
 import numpy as np
 import pytest
 
-from benchmarks import tables
+from benchmarks import figures, tables
 from benchmarks.quickstart import quickstart_table
 from cosent.errors import InputError
 from cosent.results import read_results
@@ -38,7 +39,7 @@ def test_every_page_is_current():
     texts = {page: page.read_text(encoding="utf-8") for page in tables.pages()}
     assert {"README.md", "README.zh-CN.md"} < {page.name for page in texts} and len(texts) > 5
     assert sum(len(tables.BLOCK.findall(text)) for text in texts.values()) >= 12
-    assert [page.name for page, text in texts.items() if tables.fill(text, tables.ROOT / "results") != text] == []
+    assert [page.name for page, text in texts.items() if tables.filled(page, text) != text] == []
 
 
 def test_stale_pages_are_filled(repository, capsys):
@@ -122,6 +123,25 @@ def test_retrieval_next_to_the_first_method(make_study, change_study):
     assert header.startswith("| lcqmc | Spearman | Recall@1 | Recall@10 | seeds |") and "less that of good" in header
     assert before.startswith("| before training | 50.00 |") and good.endswith("| 2 |  |  |")
     assert bad.count("[-") == 2 and same.endswith(r"+0.00 \[+0.00, +0.00\] |")
+
+
+def test_figures_of_a_page_on_paper():
+    """Fails if a figure in a sentence keeps its old value, a line break is lost, or a full stop is a decimal point."""
+    values = {"a": "9.6", "b": "3.0 ± 0.1", "c": "13.97"}
+    text = "By 9.1 on\nATEC, 3.0 ±\n0.1 on BQ and 24.75. 12 seeds | 9.1 on BQ"
+    filled = figures.fill_figures(text, ["By {a} on ATEC, {b} on BQ", "and {c}."], values.__getitem__)
+    assert filled == "By 9.6 on\nATEC, 3.0 ±\n0.1 on BQ and 13.97. 12 seeds | 9.1 on BQ"
+    for passage in ("By {a} in", "a {a} on"):  # nowhere, and twice
+        with pytest.raises(InputError, match=r"times"):
+            figures.fill_figures("By 1.0 on a 2 on, a 3 on", [passage], values.__getitem__)
+
+
+def test_no_result_is_typed_by_hand():
+    """Fails if docs/results.md says what a run measured and benchmarks/figures.yaml does not know where it is found."""
+    page = tables.ROOT / "docs/results.md"
+    text = tables.BLOCK.sub("", page.read_text(encoding="utf-8"))
+    text = figures.fill_figures(text, figures.passages(page), lambda query: "N").split("\n## Published figures")[0]
+    assert text.count(" N ") > 20 and re.findall(r".*\d\.\d.*", text.replace("A cosine of 0.8 means", "")) == []
 
 
 def test_options_are_compared_with_what_they_add_to(make_study, change_study):

@@ -113,11 +113,27 @@ def intervals(title: str, rows: list[tuple[str, float, float, float]], unit: str
 
 
 @styled
-def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]], x_name: str, y_name: str) -> str:
-    """A line of means on a band of all runs, per series: label, x of the points, and the values of all runs by x."""
+def curves(
+    title: str,
+    series: list[tuple[str, list[float], list[list[float]]]],
+    x_name: str,
+    y_name: str,
+    logarithmic: bool = False,
+) -> str:
+    """A line of means on a band of all runs, per series: label, x of the points, and the values of all runs by x.
+
+    Args:
+        logarithmic: whether the x axis is, with a tick at each point.
+    """
     axes = canvas(title, x_name, 3)
     axes.set_ylabel(y_name, color=FAINT)
-    axes.locator_params(axis="x", integer=True)
+    if logarithmic:
+        axes.set_xscale("log")
+        ticks = sorted({x for _, points, _ in series for x in points})
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axes.minorticks_off()
+    else:
+        axes.locator_params(axis="x", integer=True)
     for place, (label, points, runs) in enumerate(series):
         color, dash = COLORS[place % len(COLORS)], DASHES[place % len(DASHES)]
         means = [float(np.mean(values)) for values in runs]
