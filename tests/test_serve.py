@@ -1,5 +1,6 @@
 """`cosent serve`: what clients of OpenAI, TEI, Jina and Cohere send and read, and what is refused."""
 
+import asyncio
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ import pytest
 from cosent.evaluation.calibration import DecisionRule, Platt
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.serve import MOST_BYTES, MOST_TEXTS, build
+from cosent.serve import MOST_BYTES, MOST_TEXTS, Batches, build
 
 testclient = pytest.importorskip("fastapi.testclient")
 TEXTS = ["怎么还款", "如何还款", "今天天气很好"]
@@ -119,6 +120,22 @@ def test_clients_share_a_batch(models):
             thread.join()
     assert answers == {number: [number] for number in range(1, 9)}
     assert sum(sizes) == 8 and len(sizes) < 8
+
+
+def test_a_client_that_has_gone():
+    """Fails if the results of a client that has gone are given to the next one."""
+
+    async def ask():
+        batches = Batches(lambda things: [10 * thing for thing in things])
+        gone, waiting = (asyncio.ensure_future(batches.results(things)) for things in ([1, 2], [3]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        task = asyncio.create_task(batches.run())
+        answer = await waiting
+        task.cancel()
+        return answer
+
+    assert asyncio.run(ask()) == [30]
 
 
 @pytest.mark.slow

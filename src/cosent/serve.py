@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -92,18 +93,19 @@ class Batches:
             requests = [await self.waiting.get()]
             while not self.waiting.empty() and sum(len(things) for things, _ in requests) < BATCH:
                 requests.append(self.waiting.get_nowait())
+            failure = None
             try:
-                every = list(await asyncio.to_thread(self.compute, [one for things, _ in requests for one in things]))
+                results = iter(await asyncio.to_thread(self.compute, [one for things, _ in requests for one in things]))
             except Exception as error:
-                every = error
+                results, failure = iter(()), error
             for things, future in requests:
+                own = list(islice(results, len(things)))  # taken in any case: what follows is of the next request
                 if future.done():  # the client has gone
                     continue
-                if isinstance(every, Exception):
-                    future.set_exception(every)
+                if failure is None:
+                    future.set_result(own)
                 else:
-                    future.set_result(every[: len(things)])
-                    del every[: len(things)]
+                    future.set_exception(failure)
 
 
 def scores_by(model) -> Callable[[list], list]:
