@@ -43,6 +43,8 @@ def test_openai_embeddings(client, models):
     openai = pytest.importorskip("openai")
     own = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
     assert np.allclose(own.embeddings.create(input=TEXTS[0], model="any").data[0].embedding, vectors[0], atol=1e-6)
+    with pytest.raises(openai.UnprocessableEntityError, match="input.1"):
+        own.embeddings.create(input=["好", ""], model="any")
 
 
 def test_rerank(client, models):
@@ -78,13 +80,16 @@ def test_what_is_refused(client, models):
         ("/similarity", {"pairs": [["好"]]}, 422, "pairs"),
     ):
         answer = client.post(path, json=body)
-        assert answer.status_code == status and word in json.dumps(answer.json()), (path, body)
+        assert answer.status_code == status and word in answer.json()["error"]["message"], (path, body)
     lone = client.post("/v1/embeddings", content=b'{"input": "\\ud83d"}', headers={"Content-Type": "application/json"})
     assert lone.status_code == 422
     assert client.post("/similarity", content=b" " * (MOST_BYTES + 1)).status_code == 413
     with testclient.TestClient(build("cross", models[1], models[1])) as cross:
         assert cross.post("/v1/embeddings", json={"input": "好"}).status_code == 400
         assert "probabilities" not in cross.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()
+        assert cross.get("/nothing").json()["error"]["code"] == 404
+    with testclient.TestClient(build("none", None, None), raise_server_exceptions=False) as broken:
+        assert broken.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()["error"]["code"] == 500
 
 
 def test_a_key(models):

@@ -122,16 +122,17 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         rule: the `DecisionRule` of `/similarity`.
         key: token that requests need.
     """
-    from fastapi import Depends, FastAPI, HTTPException, Request
+    from fastapi import Depends, FastAPI, Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
-    from pydantic import BaseModel, Field
+    from pydantic import BaseModel, BeforeValidator, Field
+    from starlette.exceptions import HTTPException
 
     Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
     Texts = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
 
     class Embeddings(BaseModel):
-        input: Text | Texts
+        input: Annotated[Texts, BeforeValidator(lambda texts: [texts] if isinstance(texts, str) else texts)]
         model: str | None = None
         encoding_format: Literal["float", "base64"] = "float"
         dimensions: int | None = None
@@ -168,18 +169,22 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
     protected: dict[str, Any] = {"dependencies": [Depends(authorised)]}
     app.add_middleware(LimitedBody)
 
-    @app.exception_handler(asyncio.QueueFull)
-    async def too_many(request, error):
-        return JSONResponse({"detail": f"{WAITING} requests are waiting already; try again"}, 503)
+    def refusal(status: int, message: str, field: str | None = None):
+        """An error in OpenAI's shape, whose clients show the message."""
+        return JSONResponse({"error": {"message": message, "param": field, "code": status}}, status)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request, error):  # without the input, which may not even be UTF-8
-        problems = [{"loc": problem["loc"], "msg": problem["msg"]} for problem in error.errors()]
-        return JSONResponse({"detail": problems}, 422)
+        problem = error.errors()[0]
+        field = ".".join(map(str, problem["loc"])).removeprefix("body.")
+        return refusal(422, f"{field}: {problem['msg']}", field)
 
-    @app.exception_handler(InputError)
-    async def wrong(request, error):
-        return JSONResponse({"detail": str(error)}, 400)
+    app.exception_handler(HTTPException)(lambda request, error: refusal(error.status_code, error.detail))
+    app.exception_handler(InputError)(lambda request, error: refusal(400, str(error)))
+    app.exception_handler(Exception)(lambda request, error: refusal(500, "the model failed: see the server's output"))
+    app.exception_handler(asyncio.QueueFull)(
+        lambda request, error: refusal(503, f"{WAITING} requests are waiting already; try again")
+    )
 
     @app.get("/health")
     async def health():
@@ -191,13 +196,12 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
             raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
         if asked.dimensions not in (None, width):
             raise HTTPException(422, f"dimensions: this model has {width}")
-        texts = [asked.input] if isinstance(asked.input, str) else asked.input
-        vectors = [vector.astype("<f4") for vector in await embeddings.results(texts)]
+        vectors = [vector.astype("<f4") for vector in await embeddings.results(asked.input)]
         if asked.encoding_format == "base64":
             shown = [base64.b64encode(vector.tobytes()).decode("ascii") for vector in vectors]
         else:
             shown = [vector.tolist() for vector in vectors]
-        tokens = sum(map(model.count_tokens, texts))
+        tokens = sum(map(model.count_tokens, asked.input))
         return {
             "object": "list",
             "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(shown)],
@@ -236,7 +240,7 @@ class LimitedBody:
         self.app = app
 
     async def __call__(self, scope, receive, send):
-        from fastapi import HTTPException
+        from starlette.exceptions import HTTPException
 
         size = 0
 
