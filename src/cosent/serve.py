@@ -60,7 +60,10 @@ def main(args: ServeArguments) -> None:
 
     def load(path: str):
         if Path(path, "bundle.json").is_file():
-            return Bundle(path)
+            try:
+                return Bundle(path)
+            except ValueError as error:
+                raise InputError(str(error)) from error
         model = load_model(path).to(device).eval()
         return quantized(model) if args.int8 else model
 
