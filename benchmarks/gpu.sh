@@ -35,7 +35,6 @@ part exactness "$python" -m benchmarks.exactness --corpus "$data/stsb" --output 
 part speed "$python" -m benchmarks.speed --corpus "$data/stsb" "$data/lcqmc" "$data/pawsx" --output "$output/speed.json"
 train float32 bi_encoder/cosent_mini
 train bf16 bi_encoder/cosent_mini --bf16 true
-train flash bi_encoder/cosent --model_name_or_path "$model" --bf16 true --attn_implementation flash_attention_2
 train four_bit bi_encoder/cosent --model_name_or_path "$model" --use_peft true --load_in_4bit true --bf16 true
 train fsdp bi_encoder/cosent_mini --launch fsdp --processes 1
 train deepspeed bi_encoder/cosent_mini --launch deepspeed_zero2 --processes 1

@@ -63,24 +63,12 @@ def bge_zh(folder: Path) -> str:
 
 
 def bge_reranker(folder: Path) -> str:
-    """As BAAI/bge-reranker-v2-m3: an XLM-RoBERTa with one logit and a unigram vocabulary."""
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    backend = Tokenizer(models.Unigram())
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(special_tokens=[*special, "<mask>"], unk_token="<unk>", show_progress=False)
-    backend.train_from_iterator(LINES, trainer)
-    ends = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
-    backend.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends
-    )
-    roles = dict(bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>", cls_token="<s>")
-    save_tokenizer(backend, folder, tokenizer_class="XLMRobertaTokenizer", sep_token="</s>", mask_token="<mask>",
-                   model_max_length=8192, **roles)  # fmt: skip
-    config = XLMRobertaConfig(
-        vocab_size=backend.get_vocab_size(), num_labels=1, type_vocab_size=1, max_position_embeddings=130,
-        bos_token_id=0, pad_token_id=1, eos_token_id=2, classifier_dropout=0.0, **SIZES,
-    )  # fmt: skip
+    """As BAAI/bge-reranker-v2-m3: an XLM-RoBERTa with one logit."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"), model_input_names=["input_ids", "attention_mask"])
+    sizes = SIZES | {"max_position_embeddings": 130, "type_vocab_size": 1, "classifier_dropout": 0.0}
+    config = XLMRobertaConfig(vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, **sizes)
     save(XLMRobertaForSequenceClassification(config), folder, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
+    tokenizer.save_pretrained(folder)
     return str(folder)
 
 

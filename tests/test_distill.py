@@ -18,8 +18,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import save_modules
-from cosent.models.modules import Dense, Normalize
-from cosent.models.pooling import Pooling
+from cosent.models.modules import Dense, Normalize, Pooling
 from cosent.models.student import Student
 from cosent.run import read_record, read_scores
 from tests.conftest import prepare

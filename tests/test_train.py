@@ -1,27 +1,19 @@
 """The main job end to end on a tiny model, and what a user is told when something is wrong with the input."""
 
-import json
 import logging
-import os
-import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from cosent.data.corpus import load_corpus
-from cosent.data.pairs import NO_PREFIXES, PairDataset
 from cosent.errors import InputError
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record, read_scores
-from cosent.training import record as job_record
-from cosent.training.arguments import DataArguments
-from cosent.training.load import training_set
 from tests.launching import history
+
+CROSS = ("--tower", "cross_encoder")
 
 
 def test_training_ends_with_a_model_that_others_load(bi_run):
@@ -31,7 +23,7 @@ def test_training_ends_with_a_model_that_others_load(bi_run):
     assert after["validation"]["spearman"] > before["validation"]["spearman"] + 0.2
     assert 0.5 <= after["test"]["accuracy"] <= 1 and record.thresholds["made_up"] is not None
     assert record.recipe["loss"] == "cosent" and record.recipe["learning_rate"] == 1e-3
-    assert record.train_pairs == 64 and "Likeliest" not in bi_run.printed, "the verdict cries wolf"
+    assert record.train_pairs == 64 and not record.shortfalls, "the verdict cries wolf"
     best = max(history(bi_run.folder, "eval_spearman"))
     assert best == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(bi_run.folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
@@ -56,9 +48,6 @@ def test_what_a_report_needs_is_kept(bi_run, cross_run, pairs):
                 expected = getattr(record, moment)["made_up"][split]["spearman"]
                 assert spearman(scores[split][moment], scores[split]["labels"]) == pytest.approx(expected, abs=1e-9)
     assert scores["test"].keys() == {"labels", "groups", "before", "after"}, "a cross-encoder has no vectors"
-    distances = read_scores(bi_run.folder / "scores.npz")["made_up"]["test"]["distances"]
-    same = [a == b for a, b, _ in pairs[32:]]
-    assert (distances < 1e-4).tolist() == same, "equal sentences lie at distance 0, others do not"
 
 
 def test_settings_are_chosen_on_a_part_of_validation_alone(train, made_up):
@@ -88,20 +77,6 @@ def test_few_labels_are_few_for_selection_too(train, made_up):
         seen.append(read_scores(folder / "scores.npz")["made_up"]["validation"]["before"].tolist())
         assert len(seen[-1]) == 16
     assert seen[0] == seen[2] != seen[1]
-
-
-def test_random_negatives_reach_the_training_pairs(made_up, tiny_model):
-    """Fails if the flag is accepted and trains on the same pairs, or draws anew what is no negative."""
-    encoder, corpus = SentenceEncoder.from_pretrained(str(tiny_model)), [load_corpus(str(made_up))]
-    own, easy = (
-        training_set(corpus, PairDataset, encoder, NO_PREFIXES, "cosent", DataArguments(random_negatives=flag))
-        for flag in (False, True)
-    )
-    kept, moved = set(), set()
-    for (first, second, label), (same, drawn, _) in zip(own, easy, strict=True):
-        assert first.tolist() == same.tolist()
-        (kept if second.tolist() == drawn.tolist() else moved).add(label)
-    assert moved == {0.0} and 1.0 in kept
 
 
 @pytest.mark.parametrize(
@@ -193,18 +168,6 @@ def test_a_finished_model_is_not_overwritten(train, made_up):
     assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)
 
 
-def test_the_environment_is_gathered_before_training(monkeypatch, train, made_up, tmp_path):
-    """Fails if a run finds out after a night that it cannot write its record."""
-
-    def broken():
-        raise ModuleNotFoundError("peft")
-
-    monkeypatch.setattr(job_record, "environment", broken)
-    with pytest.raises(ModuleNotFoundError):
-        train(made_up)
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_diverged_run_stops(train, make_corpus, pairs):
     """Fails if weights of NaN are saved as a finished model."""
     flags = ("--learning_rate", "1e30", "--max_grad_norm", "0", "--num_train_epochs", "4")
@@ -228,7 +191,7 @@ def test_flags_that_make_no_sense(train, made_up):
     cases = {
         ("--limit_train", "-70"): "--limit_train .*-70",
         ("--limit_validation", "0"): "--limit_validation .*0",
-        ("--loss", "sbert", "--features", "u", "w"): "--features u w",
+        ("--loss", "sbert", "--features", "u", "w"): "--features .* u w",
         ("--features", "u"): "--features .*--loss sbert",
         ("--bf16_full_eval", "true"): "--bf16_full_eval",
         ("--lora_r", "4"): "--lora_r .*--use_peft true",
@@ -237,6 +200,36 @@ def test_flags_that_make_no_sense(train, made_up):
         ("--loss", "cosine_squared", "--scale", "5"): "--scale .*--loss cosine_squared",
         ("--cached_batch_size", "40"): "--cached_batch_size .*16.*got 40",
         ("--torch_compile", "true"): "--torch_compile .*--packing false",
+        ("--loss", "ce"): "--loss ce .*cross_encoder",
+        ("--segment_ids", "zero"): "--segment_ids .*--tower bi_encoder",
+        ("--loss", "angle", *CROSS): "--loss angle .*bi_encoder",
+        ("--loss", "ce3", *CROSS): "--loss ce3 .*made_up has binary.*ce, bce or cosent",
+        ("--pooling", "mean", *CROSS): "--pooling .*--tower cross_encoder",
+        ("--features", "u", *CROSS): "--features .*--tower cross_encoder",
+        ("--corpus_weights", "1"): "--corpus_weights",
+        ("--dropout", "1.5"): "--dropout",
+        ("--label_smoothing_factor", "0.1"): "--label_smoothing_factor",
+        ("--train_sampling_strategy", "group_by_length"): "group_by_length",
+        ("--negative_weight", "0", "--loss", "cosent_in_batch"): "--negative_weight must be above 0, got 0",
+        ("--negative_weight", "1", "--loss", "infonce"): "--negative_weight .*--loss infonce, which has scale",
+        ("--focal_gamma", "1", *CROSS): "--focal_gamma .*--tower cross_encoder --loss cosent",
+        ("--curriculum", "0.3", *CROSS): "--curriculum .*--tower cross_encoder",
+        ("--compare_within", "query", "--loss", "sbert"): "--compare_within .*--loss sbert",
+        ("--compare_within", "query", "--loss", "infonce"): "--compare_within .*--loss infonce",
+        ("--loss", "hinge", "--scale", "2"): "--scale .*--loss hinge",
+        ("--loss", "hinge", "--scale_end", "2"): "--scale_end .*--loss hinge",
+        ("--loss", "sbert_joint", "--label_smoothing_factor", "0.1"): "--label_smoothing_factor .*sbert_joint",
+        ("--cosent_weight", "1", "--loss", "sbert"): "--cosent_weight .*--loss sbert",
+        ("--loss", "listnet", "--margin", "1"): "--margin .*--loss listnet",
+        ("--top_k", "0"): "--top_k .* 0",
+        ("--curriculum", "1"): "--curriculum .* 1",
+        ("--margin=-0.1",): "--margin .*-0.1",
+        ("--guide", "mini"): "--guide .*--loss cosent",
+        ("--mask_margin", "0.1"): "--mask_margin .*--loss cosent",
+        ("--loss", "sbert", "--matryoshka_dims", "4"): "--matryoshka_dims .*--loss sbert",
+        ("--matryoshka_dims", "4", "4096"): "--matryoshka_dims 4096",
+        ("--matryoshka_dims", "0"): "--matryoshka_dims .* 0",
+        ("--compare_within", "query", "--balanced_batches", "true"): "--balanced_batches .*--compare_within",
     }
     for flags, words in cases.items():
         with pytest.raises(InputError, match=words):
@@ -302,51 +295,3 @@ def test_every_held_out_pair_is_scored(train, make_corpus, pairs, tower):
     flags = ("--dataloader_drop_last", "true", "--per_device_eval_batch_size", "24", "--tower", tower)
     scores = read_scores(train(corpus, *flags, "--num_train_epochs", "1") / "scores.npz")["made_up"]
     assert {split: len(of["after"]) for split, of in scores.items()} == {"validation": 60, "test": 10}
-
-
-def test_curves_in_tensorboard(bi_run):
-    """Fails if --report_to tensorboard leaves no curve of validation, or another one than the record."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    (file,) = bi_run.folder.glob("runs/*/events.out.tfevents.*")
-    board = EventAccumulator(str(file))
-    board.Reload()
-    for tag, name in (("eval/spearman", "eval_spearman"), ("eval/recall_at_10", "eval_recall_at_10")):
-        curve = [event.value for event in board.Scalars(tag)]
-        assert curve == pytest.approx(history(bi_run.folder, name), abs=1e-6) and len(curve) == 8
-    assert len(board.Scalars("train/loss")) == 32
-
-
-@pytest.mark.slow
-def test_the_command_line_as_a_user_types_it(tiny_model, made_up, tmp_path):
-    """Fails if `accelerate launch` of the job, or evaluating and comparing afterwards, does not work from a shell."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-
-    def shell(*command, status=0):
-        result = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert result.returncode == status, result.stderr
-        return result
-
-    launcher = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu.yaml")
-    flags = ("--config", "recipes/bi_encoder/cosent_mini.yaml", "--model_name_or_path", str(tiny_model))
-    folder = str(tmp_path / "run")
-    train = (*launcher, "-m", "cosent.train", *flags, "--corpus", str(made_up), "--output_dir", folder)
-    assert f"model in {folder}" in shell(*train).stdout
-    refused = shell(*train, status=1)  # accelerate turns our status 2 into 1
-    assert "error: " in refused.stderr and "already holds a model" in refused.stderr
-
-    predictions = tmp_path / "out.tsv"
-    evaluate = (sys.executable, "-m", "cosent.evaluate", "--model", folder, "--corpus", str(made_up))
-    metrics = json.loads(shell(*evaluate, "--predictions", str(predictions)).stdout)
-    trained = read_record(folder).after["made_up"]["test"]
-    # (a, b) and (b, a) tie but for rounding; a tie that breaks changes Spearman by one part in 11 000 for 32 pairs
-    assert metrics["spearman"] == pytest.approx(trained["spearman"], rel=2e-3, abs=1e-6)
-    assert metrics["accuracy"] == pytest.approx(trained["accuracy"], abs=1e-6)
-    lines = predictions.read_text().splitlines()
-    assert lines[0] == "id\tsentence1\tsentence2\tlabel\tprediction\tscore" and len(lines) == 33
-    assert np.std([float(line.split("\t")[-1]) for line in lines[1:]]) > 1e-4
-
-    similarity = (sys.executable, "-m", "cosent.similarity", "--model", folder)
-    compared = shell(*similarity, "好", "好", "红", "绿").stdout
-    assert re.match(r" 1.0000  0\.\d{4}  (not )?similar +好", compared) and len(compared.splitlines()) == 2
-    assert "error: " in shell(*similarity, "好", status=2).stderr

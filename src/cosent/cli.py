@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from cosent import __version__
-from cosent.compute.processes import PARENT_VARIABLE, end_with_parent, let_launcher_end
+from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
 from cosent.errors import InputError, messages_for_users
 
 JOBS = {
@@ -110,7 +110,6 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
         try:
             status = job(*arguments)
         except KeyboardInterrupt:
-            let_launcher_end()
             if "resume_from_checkpoint" in parser.flags:
                 print("\nThe same command with --resume_from_checkpoint auto continues from the last checkpoint.",
                       file=sys.stderr)  # fmt: skip

@@ -87,8 +87,8 @@ def main(
     prefixes = use_prompts(encoder, prompt_args, make_room=model_args.max_length is None)
     if model_args.generation and prefixes != NO_PREFIXES:
         raise InputError(
-            f"The prompt {prefixes[0] or prefixes[1]!r} is for a student that only embeds: one that "
-            "generates would learn to write it too. Add --generation false, or switch it off with --prompt ''."
+            f"The prompt {prefixes[0] or prefixes[1]!r} is for a student that only embeds. Add --generation false, or "
+            "switch it off with --prompt ''."
         )
 
     rows, synonyms = training_rows(corpora.training, data_args.text, distill_args.teacher)
@@ -167,9 +167,7 @@ def training_rows(
     return (parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)), np.concatenate(flags)
 
 
-def teacher_targets(
-    teacher: TextModel, rows: datasets.Dataset, prompt: list[str] | None
-) -> tuple[np.ndarray, np.ndarray]:
+def teacher_targets(teacher: TextModel, rows: datasets.Dataset, prompt: list[str] | None) -> tuple:
     """The teacher's `targets` of `StudentDataset`, through the cache on disk."""
     sides = rows["sentence1"][:], rows["sentence2"][:]
     if isinstance(teacher, Embedder):

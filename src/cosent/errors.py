@@ -27,14 +27,7 @@ class InputError(ValueError):
 
 @contextmanager
 def writing(path: str | Path, needed: int | None = None) -> Iterator[None]:
-    """Explains to the user why a file could not be written, e.g. because the disk is full.
-
-    Args:
-        needed: bytes of the complete file, if known.
-
-    Raises:
-        InputError: an `OSError` in the block.
-    """
+    """Raises an `OSError`, e.g. of a full disk, as an `InputError`; `needed` are the bytes of the complete file."""
     try:
         yield
     except OSError as error:
@@ -151,10 +144,6 @@ def apply_umask(folder: str | Path) -> None:
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Writes a file that is complete from the moment it exists; text in UTF-8, with `\\n` line ends everywhere.
-
-    Raises:
-        OSError: the file cannot be written; an earlier one of that name is untouched.
-    """
+    """Writes a file that is complete from the moment it exists; text in UTF-8, with `\\n` line ends everywhere."""
     with partial_file(path) as partial:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)

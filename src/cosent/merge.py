@@ -39,6 +39,7 @@ def main(args: MergeArguments) -> None:
     from cosent.models.ensemble import common_start, shares
     from cosent.reporting.card import write_card
     from cosent.run import CorpusRecord, RunRecord
+    from cosent.training.proof import SAME_WEIGHTS, FolderProof
     from cosent.training.record import environment, footprint
 
     start, output = time.time(), Path(args.output)
@@ -71,7 +72,7 @@ def main(args: MergeArguments) -> None:
     )
     with writing(args.output), complete_folder(output) as folder:
         model.save_pretrained(folder, **saved)
-        record.proof = prove(model, folder)
+        record.proof = FolderProof(model, PAIRS, SAME_WEIGHTS).check(folder)
         write_card(folder, record, output.name)
         record.save(folder)
     result = {"output": args.output, "by": args.by, "weights": [round(weight, 4) for weight in weights]}
@@ -123,23 +124,6 @@ def evaluate(model, corpora):
         evaluation.metrics[name] = {"validation": metrics}
     evaluation.decide_jointly(list(evaluation.scores))
     return evaluation
-
-
-def prove(model, folder: Path):
-    """Compares the vectors or scores of a few sentences with those of the folder, loaded from disk."""
-    from cosent.models.auto import load_model
-    from cosent.models.bi_encoder import Embedder
-    from cosent.run import Proof
-    from cosent.training.proof import SAME_WEIGHTS, answers, relative_difference
-
-    now, loaded = answers(model, PAIRS), answers(load_model(str(folder)).to(model.device), PAIRS)
-    difference = relative_difference(loaded, now)
-    if not difference <= SAME_WEIGHTS:
-        raise InputError(
-            f"The merged folder, loaded from disk, differs from the model in memory by {difference:.0e} of the largest "
-            "value. Please report it with the members' config.json."
-        )
-    return Proof(difference, None, len(now), "vectors" if isinstance(model, Embedder) else "scores")
 
 
 ARGUMENTS = (MergeArguments,)

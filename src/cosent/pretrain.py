@@ -18,7 +18,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import load_tokenizer
-from cosent.models.pooling import Pooling
+from cosent.models.modules import Pooling
 from cosent.run import PretrainingRecord, RunRecord
 from cosent.training.arguments import RunArguments
 from cosent.training.checkpoints import claim_output_folder, run_settings

@@ -12,7 +12,7 @@ import numpy as np
 from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
 from cosent.encoders import local
 from cosent.errors import InputError, write_atomically
-from cosent.evaluation.calibration import JOINT, Calibration, DecisionRule, calibration_from
+from cosent.evaluation.calibration import JOINT, Calibration, DecisionRule
 
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"
@@ -183,7 +183,7 @@ class RunRecord:
         cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
         synonyms: number of pairs with a target to generate; only for students.
         leaks: pairs of a held-out split that training has seen, by corpus and split in words.
-        shortfalls: where the run was in vain; `remedies` say what to try then.
+        shortfalls: where the run was in vain.
     """
 
     recipe: dict[str, Any]
@@ -207,7 +207,6 @@ class RunRecord:
     proof: Proof | None = None
     leaks: dict[str, int] = field(default_factory=dict)
     shortfalls: list[Shortfall] = field(default_factory=list)
-    remedies: list[str] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Self:
@@ -217,7 +216,7 @@ class RunRecord:
             if values.get(name) is not None:
                 values[name] = kind(**values[name])
         values["corpora"] = {name: CorpusRecord(**corpus) for name, corpus in values.get("corpora", {}).items()}
-        values["calibrations"] = {name: calibration_from(m) for name, m in values.get("calibrations", {}).items()}
+        values["calibrations"] = {name: Calibration(**m) for name, m in values.get("calibrations", {}).items()}
         values["shortfalls"] = [Shortfall(**shortfall) for shortfall in values.get("shortfalls", [])]
         values["prompts"] = tuple(values.get("prompts", ("", "")))
         values["intervals"] = {
@@ -260,16 +259,9 @@ def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
 
 
 def choose_rule(rules: dict[str, DecisionRule], corpus: str | None, model: str) -> DecisionRule | None:
-    """The rule of a corpus; without one, that of all corpora together, or the only one, or None.
-
-    Raises:
-        InputError: the model has no rule of this corpus.
-    """
+    """The rule of a corpus; without one, that of all corpora together, or the only one, or None."""
     if corpus is not None and corpus not in rules:
-        raise InputError(
-            f"--corpus {corpus}: {model} has a threshold and probabilities for {' '.join(rules) or 'no corpus'}. Name "
-            "one of these, or leave it out."
-        )
+        raise InputError(f"--corpus {corpus}: {model} has a threshold for {' '.join(rules) or 'no corpus'}.")
     return rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
 
 
@@ -289,14 +281,12 @@ def readable_by_this_version(file: Path) -> Iterator[None]:
     try:
         yield
     except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{file} was not written by this version of cosent ({type(error).__name__}: {error}). Remove it and run "
-            "again."
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{file} was not written by this version of cosent ({reason}). Remove it.") from error
 
 
 def save_scores(file: str | Path, scores: Scores) -> None:
-    """Writes arrays by corpus, split and name (`labels`, `before`, `after`, `distances`, `groups`) to a `.npz`."""
+    """Writes arrays by corpus, split and name (`labels`, `before`, `after`, `groups`) to a `.npz`."""
     arrays: dict[str, Any] = {}
     for corpus, splits in scores.items():
         for split, named in splits.items():

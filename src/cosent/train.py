@@ -8,18 +8,18 @@ from functools import partial
 from transformers import set_seed
 
 from cosent.cli import run
+from cosent.data.retrieval import MeasuringArguments
 from cosent.models.bi_encoder import BiEncoder
 from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
     DataArguments,
     LossArguments,
-    MeasuringArguments,
     ModelArguments,
     PairTrainingArguments,
 )
+from cosent.training.callbacks import CollapseGuard
 from cosent.training.evaluation import add_retrieval, evaluate_splits, set_selection
-from cosent.training.guard import CollapseGuard
 from cosent.training.load import TOWERS, adapter, build_model, corpora_of_run, training_set, use_prompts
 from cosent.training.objective import build_objective
 from cosent.training.record import begin, output_folder, run_training
@@ -73,7 +73,7 @@ def main(
         )
     watched = "warn" if tower == "cross_encoder" and args.eval_strategy != "no" else "off"
     if (args.on_collapse or watched) != "off":
-        trainer.add_callback(CollapseGuard(trainer, args.on_collapse or watched))
+        trainer.add_callback(CollapseGuard(args, args.on_collapse or watched))
     evaluate = partial(evaluate_splits, trainer, sets, tower, corpora)
     arguments = (args, model_args, prompt_args, data_args, measuring_args, loss_args)
     run_training(start, trainer, corpora, prefixes, evaluate, arguments)

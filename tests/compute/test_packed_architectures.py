@@ -11,7 +11,7 @@ from cosent.losses.cosent import cosent_loss
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.loading import freeze_sines
 from cosent.models.lora import add_adapter
-from cosent.models.pooling import Pooling
+from cosent.models.modules import Pooling
 from tests.compute.test_packed_backbone import LENGTHS, tokens_computed
 from tests.families import FAMILIES, LETTERS, LONGEST, REPRESENTATIVES, each, random_family
 

@@ -1,11 +1,8 @@
 """Nothing that a job has started lives longer than the job, and its memory is counted in MiB."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 
 import numpy as np
 import psutil
@@ -56,28 +53,6 @@ def test_a_child_ends_with_the_process_that_it_follows():
         parent.kill()
         parent.wait()
         end(started)
-
-
-def test_what_a_job_says_after_ctrl_c_comes_last(tmp_path):
-    """Fails if the traceback of `accelerate launch` buries how to continue a run that was stopped."""
-    job = "import time; from cosent.compute import processes; from cosent.cli import run\n"
-    job += "def job():\n    print('ready', flush=True)\n    time.sleep(600)\n"
-    job += "processes.LAUNCHER_PATIENCE = 60.0\nrun(job)"
-    launcher = tmp_path / "accelerate"
-    launcher.write_text(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {job!r}]).wait()")
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # A shell that starts its commands in the background lets them ignore Ctrl-C.
-    pipes["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen([sys.executable, str(launcher)], start_new_session=True, **pipes)
-    try:
-        assert process.stdout.readline() == "ready\n"
-        os.killpg(process.pid, signal.SIGINT)
-        process.wait(timeout=60)  # reaped as by a shell; the job waits for that
-        said = process.communicate(timeout=60)[1]
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert "KeyboardInterrupt" in said and said.endswith("\nstopped\n")
 
 
 @pytest.mark.parametrize("stubborn", [False, True])

@@ -1,19 +1,15 @@
-"""A prepared corpus is what its manifest says."""
+"""A prepared corpus is what its manifest says; which of its sentences are known to be similar, and its queries."""
 
 import shutil
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
 
 from cosent.data.corpus import load_corpus, random_subset
-from cosent.data.pairs import PairDataset
+from cosent.data.groups import pair_groups, sentence_groups
+from cosent.data.pairs import PairDataset, simcse_pairs
+from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
-
-
-@pytest.fixture
-def tokenizer(tiny_model):
-    return AutoTokenizer.from_pretrained(tiny_model)
 
 
 def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):
@@ -50,3 +46,67 @@ def test_a_file_that_was_changed_after_it_was_prepared(make_corpus):
     shutil.copy(make_corpus({"train": [("好", "坏", 0.0)] * 3}, name="other") / "train.parquet", folder)
     with pytest.raises(InputError, match="has 3 rows and its manifest says 4"):
         load_corpus(str(folder))
+
+
+def test_groups_are_equal_or_connected_sentences(make_corpus):
+    """a ~ b and b ~ c, so a, b and c are one group, on either side; d is only labelled as different from them."""
+    rows = [("a", "b", 1.0), ("c", "b", 1.0), ("d", "a", 0.0), ("c", "e", 0.0), ("d", "d", 0.0)]
+    groups = sentence_groups(load_corpus(make_corpus({"train": rows})).split("train"), 1.0).tolist()
+    names = {name: groups[row][side] for row, pair in enumerate(rows) for side, name in enumerate(pair[:2])}
+    assert [[names[name] for name in pair[:2]] for pair in rows] == groups, "one sentence has one group"
+    assert names["a"] == names["b"] == names["c"] and len({names["a"], names["d"], names["e"]}) == 3
+
+
+def test_groups_of_chosen_rows(make_corpus):
+    """Fails if a subset of the rows has the groups of others, which `select` keeps in memory only."""
+    rows = [(f"x{i}", f"x{i + 1}", float(i % 2)) for i in range(50)]
+    chosen = load_corpus(make_corpus({"train": rows})).split("train").select([1, 7, 2, 3])
+    groups = sentence_groups(chosen, 1.0)
+    assert (groups[:, 0] == groups[:, 1]).tolist() == [True, True, False, True]
+    assert groups[0, 1] == groups[2, 0] and groups[2, 1] == groups[3, 0] and groups[1, 0] != groups[0, 0]
+
+
+def test_pairs_that_share_a_sentence_are_one_group(make_corpus):
+    """Fails if an interval takes pairs of one question for independent: a, b and c are one group."""
+    rows = [("a", "b", 1.0), ("d", "e", 0.0), ("b", "c", 0.0), ("f", "f", 0.0), ("e", "g", 1.0)]
+    assert pair_groups(load_corpus(make_corpus({"test": rows})).split("test")).tolist() == [0, 1, 0, 2, 1]
+
+
+def test_simcse_pairs_are_distinct_sentences():
+    rows = simcse_pairs(["b", "a", "b"], label=5.0)
+    assert rows.to_dict() == {"sentence1": ["b", "a"], "sentence2": ["b", "a"], "label": [5.0, 5.0]}
+    assert sentence_groups(rows, 4.0).tolist() == [[0, 0], [1, 1]]
+
+
+ROWS = [("甲", "乙", 1.0), ("乙", "丙", 1.0), ("乙", "甲", 1.0), ("甲", "丁", 0.0), ("戊", "戊", 1.0)]
+
+
+def described(pool, relevance) -> dict[str, dict[str, float]]:
+    """The relevant sentences of each query with their gains."""
+    return {
+        pool[query]: {pool[i]: g for i, g in zip(relevance.items[a:b], relevance.gains[a:b], strict=True)}
+        for query, a, b in zip(relevance.queries, relevance.starts, relevance.starts[1:], strict=False)
+    }
+
+
+def test_both_sentences_of_a_similar_pair_are_queries(make_corpus):
+    """Fails if a direction is lost, a repeated pair counts twice, or a sentence is to find itself."""
+    corpus = load_corpus(str(make_corpus({"test": ROWS})))
+    pool, relevance, _ = pool_and_relevance(corpus, "test")
+    assert pool == ["甲", "乙", "戊", "丙", "丁"]
+    assert described(pool, relevance) == {"甲": {"乙": 1}, "乙": {"甲": 1, "丙": 1}, "丙": {"乙": 1}}
+
+
+def test_grades_are_gains(make_corpus):
+    """Fails if a weak grade counts as similar, or the greatest of two grades of a pair is not kept."""
+    rows = [("甲", "乙", 4.0), ("乙", "甲", 5.0), ("甲", "丙", 3.0), ("甲", "丁", 4.0)]
+    corpus = load_corpus(str(make_corpus({"test": rows}, "graded", 5.0)))
+    assert described(*pool_and_relevance(corpus, "test")[:2])["甲"] == {"乙": 5, "丁": 4}
+    assert described(*pool_and_relevance(corpus, "test", from_label=3.0)[:2])["甲"] == {"乙": 5, "丙": 3, "丁": 4}
+
+
+def test_nothing_similar(make_corpus):
+    """Fails if a corpus without queries gives a mean over none."""
+    corpus = load_corpus(str(make_corpus({"test": [("甲", "乙", 0.0), ("甲", "甲", 1.0)]})))
+    with pytest.raises(InputError, match="no two different sentences with a label of at least 0.8"):
+        pool_and_relevance(corpus, "test")

@@ -20,11 +20,6 @@ from cosent.data.pairs import (
 from cosent.errors import InputError
 
 
-@pytest.fixture
-def tokenizer(tiny_model):
-    return AutoTokenizer.from_pretrained(tiny_model)
-
-
 def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
     """Fails if tokens of one pair meet the label of another."""
     corpus = load_corpus(make_corpus({"train": pairs}))
@@ -121,7 +116,7 @@ def test_random_negatives(make_corpus):
 
 def test_random_negatives_need_binary_labels_and_sentences(make_corpus):
     """Fails if pairs are replaced whose label says nothing about being negative, or the search for a sentence hangs."""
-    for label, kind, message in ((0.0, "graded", "graded labels"), (1.0, "binary", "2 different")):
+    for label, kind, message in ((0.0, "graded", "graded ones"), (1.0, "binary", "2 different")):
         corpus = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", label)]}, kind)))
         with pytest.raises(InputError, match=message):
             random_negatives(corpus.split("train"), corpus.manifest)

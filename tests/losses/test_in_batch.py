@@ -164,7 +164,7 @@ def test_nan_and_half_precision(loss):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_does_not_fit_is_refused(loss):
     embeddings, labels, groups = make_batch(4)
-    with pytest.raises(ValueError, match="groups .batch, 2. "):
+    with pytest.raises(ValueError, match="groups .batch, 2."):
         loss(embeddings, labels, groups[:, 0])
     with pytest.raises(ValueError, match="labels within 0..1"):
         loss(embeddings, labels * 5, groups)

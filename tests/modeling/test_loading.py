@@ -85,39 +85,27 @@ ANSWERS = {
 }
 
 
-@pytest.fixture
-def hub():
-    """Yields the address of a Hub that drops the connection for names without an answer, and its requests by name."""
-    requests: Counter[str] = Counter()
+class Hub(BaseHTTPRequestHandler):
+    """A Hub that drops the connection for names without an answer."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
+    asked: Counter[str] = Counter()
 
-        def do_HEAD(self):
-            name = self.path.removeprefix("/").split("/resolve/")[0]
-            requests[name] += 1
-            if name in ANSWERS:
-                status, headers = ANSWERS[name]
-                self.send_response(status)
-                for header in headers.items():
-                    self.send_header(*header)
-                self.end_headers()
+    def log_message(self, *args):
+        pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", requests
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    def do_HEAD(self):
+        name = self.path.removeprefix("/").split("/resolve/")[0]
+        self.asked[name] += 1
+        if name in ANSWERS:
+            status, headers = ANSWERS[name]
+            self.send_response(status)
+            for header in headers.items():
+                self.send_header(*header)
+            self.end_headers()
 
 
-def test_the_hub_is_asked_once_and_near_names_are_told(hub, tmp_path):
+def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path):
     """Fails if a misspelt name waits minutes for retries, or an id without owner, or a downloaded model, is refused."""
-    address, requests = hub
     kept = tmp_path / "home/hub/models--org--kept"
     for file, text in {"refs/main": "c" * 40, f"snapshots/{'c' * 40}/config.json": "{}"}.items():
         (kept / file).parent.mkdir(parents=True)
@@ -126,15 +114,19 @@ def test_the_hub_is_asked_once_and_near_names_are_told(hub, tmp_path):
     (tmp_path / "runs/faq/config.json").touch()
     names = ["bert-base-chinese", "org/gated", "org/ensemble", "org/kept", "org/none"]
     names += ["mini-roforner", "runs/fqa", "模型"]
-    settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run([sys.executable, "-c", RESOLVE, *names, "mini-roforner"], env=os.environ | settings,
-                          cwd=tmp_path, capture_output=True, text=True, check=True)  # fmt: skip
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        settings = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
+        settings["HF_HOME"] = str(tmp_path / "home")
+        done = subprocess.run([sys.executable, "-c", RESOLVE, *names, "mini-roforner"], env=os.environ | settings,
+                              cwd=tmp_path, capture_output=True, text=True, check=True)  # fmt: skip
+        server.shutdown()
     *found, none, misspelt, folder, no_id, again = done.stdout.splitlines()
     assert found == names[:4]
     assert "org/none" in none and "HF_ENDPOINT" not in none
     assert "'mini-roformer'" in misspelt and "HF_ENDPOINT" in misspelt and "HF_HUB_OFFLINE" in misspelt
     assert again == misspelt and "'runs/faq'" in folder and "模型" in no_id
-    assert requests == dict.fromkeys([*ANSWERS, "mini-roforner"], 1)
+    assert Hub.asked == dict.fromkeys([*ANSWERS, "mini-roforner"], 1)
 
 
 @each_loader

@@ -1,31 +1,48 @@
-"""The card of a run, and publishing against a stand-in of the Hub on this machine."""
+"""The card of a run, and publishing against repositories in memory."""
 
 import contextlib
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import httpx
 import pytest
-from huggingface_hub import ModelCard
+from huggingface_hub import HfApi, ModelCard, get_token
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import filter_repo_objects
 
 from cosent.encoders import resolve
+from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.reporting.card import CARD_NAME, card_text
 from cosent.run import read_record
-from tests.publishing.hub_stand_in import TOKEN, hub_stand_in
+from tests.launching import run_here
 
 
-def cosent(job: str, *flags: str, hub: str, token: str = TOKEN) -> subprocess.CompletedProcess:
-    environment = os.environ | {
-        **{"HF_ENDPOINT": hub, "HF_TOKEN": token, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"},
-        **{"OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"},
-    }
-    words = [sys.executable, "-m", f"cosent.{job}", *flags]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+@pytest.fixture
+def hub(monkeypatch) -> dict[str, dict]:
+    """Repositories in the place of the Hub's: `{"private": bool, "files": {path: bytes}, "commits": [title]}` by id."""
+    repositories: dict[str, dict] = {}
+
+    def create_repo(api, repository, *, token=None, private=None, exist_ok=False):
+        if (token or api.token or get_token()) == "hf_wrong":
+            response = httpx.Response(401, request=httpx.Request("POST", api.endpoint))
+            raise HfHubHTTPError("Invalid credentials", response=response)
+        repositories.setdefault(repository, {"private": private, "files": {}, "commits": []})
+        return SimpleNamespace(repo_id=repository)
+
+    def upload_folder(api, *, repo_id, folder_path, ignore_patterns, commit_message):
+        files = {str(path.relative_to(folder_path)): path for path in Path(folder_path).rglob("*") if path.is_file()}
+        for name in filter_repo_objects(files, ignore_patterns=ignore_patterns):
+            repositories[repo_id]["files"][name] = files[name].read_bytes()
+        repositories[repo_id]["commits"].append(commit_message)
+        return SimpleNamespace(commit_url=f"{api.endpoint}/{repo_id}/commit/0")
+
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    return repositories
 
 
 @pytest.mark.parametrize("kind", ["bi", "cross"])
@@ -66,47 +83,42 @@ def run_folder(train, made_up):
     return train(made_up, "--pooling", "mean", "--save_strategy", "epoch")
 
 
-def test_publishing(run_folder, tmp_path):
+def test_publishing(run_folder, hub, tmp_path, monkeypatch, capsys):
     """Fails if a file is missing or damaged, a checkpoint or half a run is sent, a refusal of the Hub is a trace, or
     strangers can see what nobody called public."""
     flags = ("--model", str(run_folder), "--repository", "me/faq")
-    with hub_stand_in() as (address, hub):
-        refused = cosent("publish", *flags, hub=address, token="hf_wrong")
-        assert refused.returncode == 2 and "hf auth login" in refused.stderr and "Traceback" not in refused.stderr
-        shown = cosent("publish", *flags, "--dry_run", "true", hub=address)
-        assert shown.returncode == 0 and "model.safetensors" in shown.stdout and "checkpoint-" not in shown.stdout
-        (run_folder / "UNFINISHED").touch()
-        unfinished = cosent("publish", *flags, hub=address)
-        assert unfinished.returncode == 2 and "unfinished" in unfinished.stderr
-        (run_folder / "UNFINISHED").unlink()
-        bare = cosent("publish", "--model", str(tmp_path), "--repository", "me/faq", hub=address)
-        assert bare.returncode == 2 and "README.md" in bare.stderr
-        assert not hub.repositories
-        done = cosent("publish", *flags, "--license", "mit", hub=address)
-        assert done.returncode == 0, done.stderr
-        assert all(name in done.stderr for name in ("run.json", "scores.npz")), "what goes along is told"
-        published = hub.repositories["me/faq"]
-        own = {str(path.relative_to(run_folder)): path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
-        assert any(name.startswith("checkpoint-") for name in own), "nothing to leave out"
-        wanted = {name: content for name, content in own.items() if not name.startswith("checkpoint-")}
-        assert published["files"] == wanted and published["private"] is True
-        assert b"license: mit" in published["files"]["README.md"]
-        again = cosent("publish", *flags, "--public", "true", hub=address)
-        assert again.returncode == 0 and published["private"] is True, "a repository keeps its visibility"
+    with monkeypatch.context() as patched, pytest.raises(InputError, match="hf auth login"):
+        patched.setenv("HF_TOKEN", "hf_wrong")
+        run_here("publish", *flags)
+    run_here("publish", *flags, "--dry_run", "true")
+    shown = capsys.readouterr().out
+    assert "model.safetensors" in shown and "checkpoint-" not in shown
+    (run_folder / "UNFINISHED").touch()
+    with pytest.raises(InputError, match="unfinished"):
+        run_here("publish", *flags)
+    (run_folder / "UNFINISHED").unlink()
+    with pytest.raises(InputError, match="README.md"):
+        run_here("publish", "--model", str(tmp_path), "--repository", "me/faq")
+    assert not hub
+    run_here("publish", *flags, "--license", "mit")
+    told = capsys.readouterr().err
+    assert all(name in told for name in ("run.json", "scores.npz")), "what goes along is told"
+    published = hub["me/faq"]
+    own = {str(path.relative_to(run_folder)): path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
+    assert any(name.startswith("checkpoint-") for name in own), "nothing to leave out"
+    wanted = {name: content for name, content in own.items() if not name.startswith("checkpoint-")}
+    assert published["files"] == wanted and published["private"] is True
+    assert b"license: mit" in published["files"]["README.md"]
 
 
-@pytest.mark.slow
-def test_training_publishes_at_its_end(tiny_model, made_up, tmp_path):
+def test_training_publishes_at_its_end(train, made_up, hub, tmp_path, monkeypatch):
     """Fails if --push_to_hub shows a run to everyone, sends a checkpoint, or sends what is not the finished folder."""
-    with hub_stand_in() as (address, hub):
-        flags = ["--model_name_or_path", str(tiny_model), "--corpus", str(made_up)]
-        flags += ["--output_dir", str(tmp_path / "run")]
-        flags += ["--use_cpu", "true", "--max_steps", "2", "--push_to_hub", "true", "--hub_model_id", "me/run"]
-        done = cosent("train", *flags, hub=address)
-        assert done.returncode == 0, done.stderr
-        published = hub.repositories["me/run"]
-        assert published["private"] is True and published["commits"] == ["End of training"]
-        assert published["files"]["run.json"] == (tmp_path / "run" / "run.json").read_bytes()
-        assert not any("checkpoint" in name for name in published["files"])
-        refused = cosent("train", *flags, "--overwrite_output_dir", "true", hub=address, token="hf_wrong")
-        assert refused.returncode != 0 and (tmp_path / "run" / "run.json").exists()
+    flags = ("--max_steps", "2", "--push_to_hub", "true", "--hub_model_id", "me/run")
+    folder, published = train(made_up, *flags), hub["me/run"]
+    assert published["private"] is True and published["commits"] == ["End of training"]
+    assert published["files"]["run.json"] == (folder / "run.json").read_bytes()
+    assert not any("checkpoint" in name for name in published["files"])
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(HfHubHTTPError):
+        train(made_up, *flags, "--overwrite_output_dir", "true")
+    assert (folder / "run.json").exists()

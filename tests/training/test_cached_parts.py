@@ -67,10 +67,10 @@ def losses(folder):
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_batch_that_does_not_fit_is_repeated_in_parts(train, corpus, memory, tower, backward):
     """Fails if running out of memory loses a step, leaves half of its gradients behind, or draws other dropout."""
-    flags = ("--per_device_train_batch_size", "24", "--tower", tower, "--dropout", "0.2")
-    fixed = train(corpus, *flags, "--cached_part_size", "6", output="fixed")
+    flags = ("--tower", tower, "--dropout", "0.2", "--per_device_train_batch_size")
+    fixed = train(corpus, *flags, "6", "--cached_batch_size", "24", output="fixed")
     tried = memory(tower, 6, backward=backward)
-    found = train(corpus, *flags, *AUTO, output="found")
+    found = train(corpus, *flags, "24", *AUTO, output="found")
     assert weights(found) == weights(fixed) and losses(found) == losses(fixed)
     assert tried[:2] == [24, 12] and max(tried[5:]) == 6, "24 -> 12 -> 6"
     assert history(found, "cached_part_size") == [12, 6]
@@ -124,7 +124,7 @@ def test_auto_under_sharding_is_refused(tmp_path, monkeypatch, strategy):
     """Fails if one process runs out of memory within a part, and the others wait for its shards for ever."""
     args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, cached_part_size="auto", eval_strategy="no")
     monkeypatch.setenv(f"ACCELERATE_USE_{strategy.upper()}", "true")
-    with pytest.raises(InputError, match=f"--cached_part_size auto .*{strategy}.*--cached_part_size 16"):
+    with pytest.raises(InputError, match=f"--cached_part_size auto .*{strategy}.*--per_device_train_batch_size"):
         CachedParts(args)
 
 
@@ -135,17 +135,12 @@ def test_how_the_three_flags_go_together(tmp_path):
         return PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", **flags)
 
     sized = [
-        ((24, None, "7"), (24, 7)),
         ((24, None, "auto"), (24, 24)),
         ((8, 64, None), (64, 8)),
         ((7, 64, "auto"), (64, 64)),
-        ((7, 64, "999"), (64, 64)),
     ]
     for (rows, batch, part), expected in sized:
         found = sizes(args(per_device_train_batch_size=rows, cached_batch_size=batch, cached_part_size=part))
         assert found == expected
-    for part in ("0", "many"):
-        with pytest.raises(InputError, match=f"--cached_part_size .*'{part}'"):
-            args(cached_part_size=part)
     with pytest.raises(InputError, match="--cached_part_size auto .*--gradient_accumulation_steps 2"):
         args(cached_part_size="auto", gradient_accumulation_steps=2)

@@ -81,23 +81,3 @@ def test_truncated_pairs_are_counted_as_pairs(train, make_corpus, pairs, caplog)
     with caplog.at_level(logging.WARNING):
         train(make_corpus({"train": [*pairs, ("好" * 62, "坏", 0.0)]}), *CROSS_ENCODER)
     assert "made_up train: 1 of 65 pairs are longer than 64 tokens" in caplog.text
-
-
-def test_flags_that_make_no_sense(train, similar):
-    """Fails if a wrong value is ignored, or ends in a stack trace."""
-    cases = {
-        ("--loss", "angle"): "--loss angle .*bi_encoder",
-        ("--loss", "ce", "--tower", "bi_encoder"): "--loss ce .*cross_encoder",
-        ("--loss", "ce3"): "--loss ce3 .*similar has binary.*ce, bce or cosent",
-        ("--pooling", "mean"): "--pooling .*--tower cross_encoder",
-        ("--features", "u"): "--features .*--tower cross_encoder",
-        ("--tower", "bi_encoder", "--segment_ids", "zero"): "--segment_ids .*--tower bi_encoder",
-        ("--corpus_weights", "1"): "--corpus_weights",
-        ("--dropout", "1.5"): "--dropout",
-        ("--label_smoothing_factor", "0.1"): "--label_smoothing_factor",
-        ("--train_sampling_strategy", "group_by_length"): "group_by_length",
-        ("--per_device_train_batch_size", "0"): "--per_device_train_batch_size .*0",
-    }
-    for flags, words in cases.items():
-        with pytest.raises(InputError, match=words):
-            train(similar, *CROSS_ENCODER, *flags)

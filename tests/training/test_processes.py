@@ -137,9 +137,9 @@ def launched(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corp
             scored = ["--model", str(folder / "bi_encoder"), "--corpus", str(uneven_corpus)]
             exact.append(["evaluate", *scored, "--predictions", str(folder / "predictions.tsv")])
             for tower in ("bi_encoder", "cross_encoder"):
-                parts = (*PARTS, "--tower", tower, "--cached_part_size")
-                exact.append(train(f"{tower}_parts_2", 8, *parts, "2"))
-                exact.append(train(f"{tower}_parts_auto", 8, *parts, "auto", job="train_with_little_memory"))
+                parts, auto = (*PARTS, "--tower", tower), ("--cached_part_size", "auto")
+                exact.append(train(f"{tower}_parts_2", 2, *parts, "--cached_batch_size", "16"))
+                exact.append(train(f"{tower}_parts_auto", 8, *parts, *auto, job="train_with_little_memory"))
         else:
             exact.append(train("best", 8, *BEST, corpus=opposed_corpus))
             exact.append(train("modules", 8, model=with_modules))
@@ -249,11 +249,10 @@ def test_modules_after_the_pooling(one, two, with_modules):
 @distributed
 @everywhere
 def test_what_is_measured_before_training_is_the_given_model(one, two):
-    """Fails if a model cannot be evaluated before it is trained, or distances or what queries find get lost."""
+    """Fails if a model cannot be evaluated before it is trained, or what queries find gets lost."""
     alone, together = (read_scores(folder / "bi_encoder/scores.npz")["made_up"]["test"] for folder in (one, two))
-    for name in ("before", "distances"):
-        np.testing.assert_allclose(together[name], alone[name], atol=1e-5)
-    assert np.ptp(alone["before"]) > 0.1 and np.ptp(alone["distances"]) > 0.1
+    np.testing.assert_allclose(together["before"], alone["before"], atol=1e-5)
+    assert np.ptp(alone["before"]) > 0.1
     alone, together = (read_queries(folder / "bi_encoder/queries.npz")["made_up"]["test"] for folder in (one, two))
     assert together.task == alone.task
     for name in ("ndcg_at_10", "map"):

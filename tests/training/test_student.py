@@ -5,12 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
-from cosent.encoders import resolve
-from cosent.evaluation.similarity import character_overlap
 from cosent.models.decoding import unilm_mask
 from cosent.models.student import Student
 from cosent.training.arguments import PairTrainingArguments
@@ -47,11 +44,6 @@ def test_without_generation_and_with_scores():
     assert set(batch) == {"input_ids", "attention_mask", "labels", "teacher"} and batch["teacher"].tolist() == [0.5, -1]
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(resolve("mini"))
-
-
 def test_the_shares_of_the_noise(tokenizer):
     """Fails if sources are corrupted more or less than RoFormer-Sim's, or special tokens are touched."""
     corruption = Corruption.from_tokenizer(tokenizer)
@@ -77,13 +69,6 @@ def test_pieces_of_a_word_go_together():
     generator = np.random.default_rng(0)
     seen = {tuple(corruption(ids, generator) == 4) for _ in range(200)}
     assert seen == {(False, a, a, a, b, False) for a in (False, True) for b in (False, True)}
-
-
-def test_overlap_by_hand():
-    """Fails if the overlap with the source counts something else than characters and character pairs."""
-    assert character_overlap("我好", "我好") == 1 and character_overlap("我", "你") == 0
-    assert character_overlap("我很好", "我好") == pytest.approx(2 * 2 / (5 + 3))  # 我, 好; pairs 我很 很好 / 我好
-    assert character_overlap("", "") == 0
 
 
 def test_a_teacher_is_looked_up_by_row(tokenizer, pairs, make_corpus):

@@ -5,35 +5,24 @@ import re
 import numpy as np
 import pytest
 
-from cosent.data.corpus import load_corpus
 from cosent.data.manifest import COLUMNS
 from cosent.evaluation.similarity import overlap_spearman
-from cosent.run import Environment, Proof, RunRecord, Shortfall, in_words, read_record
-from cosent.training import evaluation as verdict
+from cosent.run import Environment, RunRecord, Shortfall, in_words, read_record
+from cosent.training.evaluation import shortfalls
 
-SIMILAR = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
-OTHER = [("今天天气很好", "怎么还款", 0.0), ("红色的苹果", "我喜欢北京", 0.0), ("推荐一辆红车", "今天不好", 0.0)]
-UPSIDE_DOWN = [(a, b, 1 - label) for a, b, label in SIMILAR + OTHER]
-
-
-def record(history=(), **settings) -> RunRecord:
-    recipe = {"learning_rate": 2e-5, "num_train_epochs": 3.0, "max_steps": -1} | settings
-    return RunRecord(
-        recipe=recipe, environment=Environment({}, None, "CPU", 1), train_seconds=1, seconds=1, history=list(history)
-    )
+ROWS = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
+ROWS += [("今天天气很好", "怎么还款", 0.0), ("红色的苹果", "我喜欢北京", 0.0), ("推荐一辆红车", "今天不好", 0.0)]
+ROWS += [("好", "好", 0.5), ("好", "坏", 0.5)]
+NAN = float("nan")
 
 
 def judged(before: dict, after: dict, floor: dict, intervals: dict | None = None) -> list[Shortfall]:
     """Shortfalls on the test split of a corpus, from its metrics by name."""
-    run = record()
+    run = RunRecord(recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1)
     run.before, run.after, run.intervals, lowest = (
         {"made_up": {"test": one}} if one else {} for one in (before, after, intervals, floor)
     )
-    return verdict.shortfalls(run, lowest)
-
-
-def epochs(*values, losses=(2.0, 1.0, 0.5)):
-    return [{"loss": loss, "step": 900} for loss in losses] + [{"eval_spearman": value} for value in values]
+    return shortfalls(run, lowest)
 
 
 def test_the_floor_is_what_an_audit_reports():
@@ -42,13 +31,9 @@ def test_the_floor_is_what_an_audit_reports():
 
     from data_scripts.audit import overlap_spearman as audited
 
-    rows = SIMILAR + OTHER + [("好", "好", 0.5), ("好", "坏", 0.5)]
-    firsts, seconds, labels = zip(*rows, strict=True)
+    firsts, seconds, labels = zip(*ROWS, strict=True)
     floor = overlap_spearman(list(firsts), list(seconds), np.array(labels))
-    assert 100 * floor == pytest.approx(audited(pd.DataFrame(rows, columns=COLUMNS)), abs=0.006) and floor > 0.5
-
-
-NAN = float("nan")
+    assert 100 * floor == pytest.approx(audited(pd.DataFrame(ROWS, columns=COLUMNS)), abs=0.006) and floor > 0.5
 
 
 @pytest.mark.parametrize(
@@ -84,56 +69,13 @@ def test_harm_is_told_from_noise(metric, before, after, interval, words):
     assert len(lines) == (words is not None) and (words is None or re.match(f".*{words}", lines[0]))
 
 
-def moved(run: RunRecord, way: float) -> RunRecord:
-    run.proof = Proof(0.0, way, 32, "vectors")
-    return run
-
-
-LOWER, HIGHER, LONGER, EITHER = (
-    "lower --learning_rate, e.g. 4e-06",
-    "raise --learning_rate, e.g. 1e-04",
-    "train longer, e.g. --",
-    "compare --learning_rate 7e-06 and 6e-05 with 2e-05",
-)
-
-
-@pytest.mark.parametrize(
-    ("run", "advice"),
-    [
-        (record(epochs(0.5, 0.4, 0.3)), [f"{LOWER} instead of 2e-05 (the first epoch was the best)"]),
-        (record(epochs(0.1, 0.2, 0.3)), [f"{LONGER}num_train_epochs 6 (validation was still rising)"]),
-        (record(epochs(0.1, 0.2, 0.3), max_steps=300), [f"{LONGER}max_steps 600"]),
-        (moved(record(epochs(0.5, 0.4, 0.3)), 0.001), [HIGHER, LOWER]),
-        (moved(record(epochs(0.1, 0.3, 0.2)), 0.6), [EITHER]),
-        (record(epochs(float("nan"), float("nan"))), [f"{LOWER} instead of 2e-05 (all scores became equal)"]),
-        (moved(record([{"loss": 1.0, "step": 20}]), 0.01), [HIGHER, LONGER]),
-    ],
-)
-def test_remedies_follow_from_the_run(run, advice):
-    """Fails if the advice is the opposite of what the curves show, or the same twice."""
-    found = verdict.remedies(run, [])
-    assert len(found) == len(advice) and all(one.startswith(start) for one, start in zip(found, advice, strict=True))
-
-
-def test_labels_that_are_the_other_way_round(make_corpus):
-    """Fails if a training split with 1 = different teaches the opposite, and the advice is about learning rates."""
-    corpora = [
-        load_corpus(str(make_corpus({"train": rows, "validation": SIMILAR + OTHER}, name=name)))
-        for name, rows in {"wrong": UPSIDE_DOWN, "right": OTHER + SIMILAR}.items()
-    ]
-    floor = verdict.floors(corpora)
-    assert verdict.inverted(corpora, floor) == ["wrong"]
-    assert "(labels of wrong train are inverted)" in verdict.remedies(record(epochs(0.1)), ["wrong"])[0]
-    assert verdict.inverted(corpora, {}) == [], "hard pairs of both splits alike, as PAWSX's, are no mistake"
-
-
 def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
     """Fails if training that made everything worse ends like any other, in the terminal or in run.json."""
     opposed = [(a, b, 1 - label) for a, b, label in pairs]
     folder = train(make_corpus({"train": pairs, "validation": opposed}), "--pooling", "mean")
     printed, kept = capsys.readouterr().out, read_record(folder)
     assert {one.than for one in kept.shortfalls} >= {"before training"}
-    assert str(kept.shortfalls[0]) in printed and f"Likeliest remedies: {kept.remedies[0]}" in printed
+    assert str(kept.shortfalls[0]) in printed
     assert str(kept.shortfalls[0]) in (folder / "README.md").read_text(encoding="utf-8")
     header, line = printed.splitlines()[:2]
     assert header.split()[:4] == ["Spearman", "before", "after", "floor"]
@@ -158,4 +100,3 @@ def test_a_run_that_finds_less_says_so(train, make_corpus, capsys):
     assert (fallen[0].low, fallen[0].high) == kept.intervals["made_up"]["test"]["recall_at_10"]
     for place in (printed, (folder / "README.md").read_text(encoding="utf-8")):
         assert str(fallen[0]) in place
-    assert verdict.FIND_MORE in kept.remedies and verdict.FIND_MORE in printed

@@ -2,19 +2,15 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from cosent.compute.packing import (
     IMPLEMENTATIONS,
-    Plan,
     pack,
-    plan_rows,
     sentences_apart,
     token_counts,
     unpack,
@@ -38,7 +34,6 @@ NUMBERED_FROM_PADDING = (
     *(name for name, start in POSITIONS.items() if start == "after_padding_id"),
     *("longformer", "xmod"),
 )
-FLASH = ("flash_attention_2", "flash_attention_3")
 NO_LIMIT = 2**20  # tokens, for architectures with relative positions
 
 
@@ -60,13 +55,8 @@ def packed_forward(backbone: nn.Module, inputs: dict[str, torch.Tensor]) -> torc
         warn_of_padding(config.model_type, obstacle)
         return plain_forward(backbone, inputs)
     lengths = token_counts(inputs["attention_mask"])
-    flash = config._attn_implementation in FLASH
-    plan: Plan | None
-    if flash:
-        plan = plan_rows(lengths, int(lengths.sum()))
-    else:
-        max_width = max(config.max_position_embeddings, int(lengths.max()))
-        plan = worthwhile_plan(lengths, inputs["input_ids"].shape[1], config.hidden_size, max_width)
+    max_width = max(config.max_position_embeddings, int(lengths.max()))
+    plan = worthwhile_plan(lengths, inputs["input_ids"].shape[1], config.hidden_size, max_width)
     if plan is None:
         return plain_forward(backbone, inputs)
     per_token = {name: tensor for name, tensor in inputs.items() if name != "attention_mask"}
@@ -74,34 +64,14 @@ def packed_forward(backbone: nn.Module, inputs: dict[str, torch.Tensor]) -> torc
         per_token["position_ids"] = position_ids(inputs["input_ids"], backbone)
     # Any token but padding, for which transformers would ask for the mask that packed rows do without.
     packed = pack(per_token, plan, fill={"input_ids": int(config.pad_token_id == 0)})
-    if flash:
-        bounds = flash_arguments(plan, inputs["input_ids"].device)
-        hidden = plain_forward(backbone, packed.tensors | bounds)
-    else:
-        with sentences_apart(packed.segments):
-            hidden = plain_forward(backbone, packed.tensors)
+    with sentences_apart(packed.segments):
+        hidden = plain_forward(backbone, packed.tensors)
     return unpack(hidden, packed.slots)
 
 
-def plain_forward(backbone: nn.Module, inputs: Mapping[str, torch.Tensor | int]) -> torch.Tensor:
+def plain_forward(backbone: nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Runs a backbone on rows as they are: its output, shape `(rows, tokens, hidden)`."""
-    with flash_precision(backbone):
-        return backbone(**inputs).last_hidden_state
-
-
-def flash_precision(backbone: Any) -> AbstractContextManager:
-    """Autocast to bfloat16 where flash attention meets float32 weights, which it does not support."""
-    kind = backbone.device.type
-    half = backbone.dtype != torch.float32 or torch.is_autocast_enabled(kind)
-    if backbone.config._attn_implementation not in FLASH or half:
-        return nullcontext()
-    say_flash_computes_in_half()
-    return torch.autocast(kind, dtype=torch.bfloat16)
-
-
-@cache
-def say_flash_computes_in_half() -> None:
-    logger.info("Flash attention has no float32: computing in bfloat16; weights and saved models stay float32.")
+    return backbone(**inputs).last_hidden_state
 
 
 def position_ids(input_ids: torch.Tensor, backbone: Any) -> torch.Tensor:
@@ -121,20 +91,12 @@ def max_tokens(config) -> int:
     return positions - (config.pad_token_id + 1 if config.model_type in NUMBERED_FROM_PADDING else 0)
 
 
-def flash_arguments(plan: Plan, device: torch.device) -> dict[str, torch.Tensor | int]:
-    """Arguments of transformers' variable-length flash attention: the bounds of sentences in one row, the longest."""
-    bounds = torch.tensor([*np.sort(plan.start), plan.width], dtype=torch.int32, device=device)
-    longest = int(plan.lengths.max())
-    return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
-
-
 def packing_obstacle(config) -> str | None:
     """Reason why a backbone would compute other numbers on packed rows; None if it does not."""
     if config.model_type not in POSITIONS:
         return "this architecture was not verified"
-    known = (*IMPLEMENTATIONS, *FLASH)
-    if config._attn_implementation not in known:
-        return f"attention implementation {config._attn_implementation} is none of {', '.join(known)}"
+    if config._attn_implementation not in IMPLEMENTATIONS:
+        return f"attention implementation {config._attn_implementation} is none of {', '.join(IMPLEMENTATIONS)}"
     return None
 
 

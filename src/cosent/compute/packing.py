@@ -75,10 +75,7 @@ def token_counts(attention_mask: torch.Tensor) -> np.ndarray:
     mask = attention_mask.cpu().numpy()
     lengths = mask.sum(axis=1)
     if not ((np.arange(mask.shape[1]) < lengths[:, None]) == mask).all():
-        raise InputError(
-            "Packing needs attention masks of ones followed by zeros. Set tokenizer.padding_side to 'right', or use "
-            "--packing false."
-        )
+        raise InputError("Packing needs padding on the right. Set tokenizer.padding_side, or use --packing false.")
     return lengths
 
 
@@ -86,9 +83,7 @@ def plan_rows(lengths: np.ndarray, width: int) -> Plan:
     """Assigns sentences of these lengths to rows of `width` tokens, longest first, each to the first with room."""
     lengths = np.asarray(lengths)
     if not (lengths.min() >= 1 and lengths.max() <= width):
-        raise InputError(
-            f"Packing needs sentences of 1 to {width} tokens, got {lengths.min()} to {lengths.max()}. Drop or cut them."
-        )
+        raise InputError(f"Packing needs sentences of 1 to {width} tokens, got {lengths.min()} to {lengths.max()}.")
     room = np.full(len(lengths), width)
     row, start = np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64)
     for sentence in np.argsort(-lengths, kind="stable"):

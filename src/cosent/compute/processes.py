@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 
 PARENT_VARIABLE = "COSENT_PARENT"  # environment variable of a launched job: id of the process that it must not outlive
-LAUNCHER_PATIENCE = 1.0  # seconds; of several processes, the launcher waits for them in turn
 ORPHANED = 1  # exit status of a process whose parent has gone
 
 
@@ -35,14 +34,6 @@ def end_with_parent(parent: int, every: float = 1.0) -> None:
     except psutil.NoSuchProcess:
         os._exit(ORPHANED)
     threading.Thread(target=watch, name="end_with_parent", daemon=True).start()
-
-
-def let_launcher_end() -> None:
-    """Waits until `accelerate launch` has printed its traceback of a Ctrl-C, which would bury what is printed here."""
-    with suppress(psutil.Error):  # it takes longer, has ended, or belongs to another user
-        launcher = psutil.Process().parent()
-        if launcher is not None and "accelerate" in " ".join(launcher.cmdline()):
-            launcher.wait(LAUNCHER_PATIENCE)
 
 
 def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:

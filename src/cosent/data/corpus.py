@@ -44,7 +44,7 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
         name = Path(name_or_folder).stem
         raise InputError(
             f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder. Run `cosent "
-            f"prepare {name} --source RAW` first (--source hub for the Hub; no --source for demo)."
+            f"prepare {name} --source RAW` first."
         )
     manifest = Manifest.load(folder)
     files = {split: folder / f"{split}.parquet" for split in SPLITS if split in manifest.splits}
@@ -54,10 +54,7 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
             raise InputError(f"{folder}: the manifest names {file}, which is missing. Prepare it again.")
         rows, expected = read_parquet(file, split), manifest.splits[split]["rows"]
         if tuple(rows.column_names) != COLUMNS or len(rows) != expected:
-            raise InputError(
-                f"{file} has {len(rows)} rows and its manifest says {expected}, with the columns "
-                f"{', '.join(COLUMNS)}; got {', '.join(rows.column_names)}. Prepare it again."
-            )
+            raise InputError(f"{file} has {len(rows)} rows and its manifest says {expected}. Prepare it again.")
         splits[split] = rows
     return Corpus(folder, manifest, splits)
 

@@ -64,10 +64,7 @@ class Manifest:
         """Reads the manifest of a prepared folder."""
         path = Path(folder, MANIFEST_NAME)
         if not path.is_file():
-            raise InputError(
-                f"{folder} is not a prepared corpus: it has no {MANIFEST_NAME}. Run `cosent prepare NAME --source "
-                f"{folder}` and pass NAME."
-            )
+            raise InputError(f"{folder} has no {MANIFEST_NAME}. Run `cosent prepare NAME --source {folder}` first.")
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, json.JSONDecodeError) as error:

@@ -57,10 +57,7 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes 
     for row, segments in enumerate(pairs.get("token_type_ids", [])):
         first_tokens[row] = len(segments) - sum(segments)
         if segments != [0] * first_tokens[row] + [1] * sum(segments):
-            raise InputError(
-                f"This tokenizer gives a pair the segment ids {segments}, expected zeros before ones. Pass "
-                "--segment_ids zero, or take another encoder."
-            )
+            raise InputError(f"Segment ids {segments}: expected zeros before ones. Pass --segment_ids zero.")
     truncated = [bool(row.overflowing) for row in pairs.encodings]
     return {"input_ids": pairs["input_ids"], "first_tokens": first_tokens, "truncated": truncated}
 
@@ -78,12 +75,7 @@ def tokenizer_rules(tokenizer) -> str:
 
 
 def warn_truncated(truncated: int, total: int, unit: str, max_length: int, where: str = "", flag: str = "") -> None:
-    """Warns, unless `truncated` is 0, that so many of `total` sentences or pairs lost their end.
-
-    Args:
-        where: the corpus and split they are from.
-        flag: the flag that sets the limit.
-    """
+    """Warns, unless `truncated` is 0, that so many of `total` lost their end; `flag` sets the limit."""
     if truncated:
         place, remedy = f"{where}: " if where else "", f" Raise {flag} to read more." if flag else ""
         count = f"{place}{truncated} of {total} {unit}"
@@ -204,9 +196,7 @@ def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42)
     Source: kexue.fm 8847, which claims that naive cosine losses fail only on hard negatives.
     """
     if manifest.label_kind != "binary":
-        raise InputError(
-            f"--random_negatives needs labels of 0 and 1, and {manifest.name} has {manifest.label_kind} labels."
-        )
+        raise InputError(f"--random_negatives needs labels of 0 and 1, {manifest.name} has {manifest.label_kind} ones.")
     first, second, labels = rows["sentence1"][:], rows["sentence2"][:], labels_of(rows)
     similar = {pair for a, b, label in zip(first, second, labels, strict=True) if label for pair in ((a, b), (b, a))}
     drawn, rng = list(second), np.random.default_rng(seed)
@@ -215,10 +205,8 @@ def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42)
         own = (first[row], second[row])
         drawn[row] = next((c for c in candidates if c not in own and (first[row], c) not in similar), None)
         if drawn[row] is None:
-            raise InputError(
-                f"--random_negatives: a hundred drawn sentences are all similar to {first[row]!r} in {manifest.name} "
-                f"train. {len(set(second))} different sentences are too few."
-            )
+            count = len(set(second))
+            raise InputError(f"--random_negatives: {count} different sentences of {manifest.name} train are too few.")
     return rows.remove_columns("sentence2").add_column("sentence2", drawn).select_columns(list(COLUMNS))
 
 

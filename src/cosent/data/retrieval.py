@@ -27,10 +27,16 @@ MOST_QUERIES = 20_000  # of a larger split some are drawn: the search stays much
 
 
 @dataclass
-class RetrievalArguments:
-    """Retrieval, measured next to Spearman: which similar sentences a bi-encoder finds among those of a split."""
+class MeasuringArguments:
+    """What is measured next to Spearman."""
 
     retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
+
+
+@dataclass
+class RetrievalArguments(MeasuringArguments):
+    """Retrieval, measured next to Spearman: which similar sentences a bi-encoder finds among those of a split."""
+
     retrieval_from: float | None = option(
         None, "Least label of sentences that are to be found; default: that of the corpus (1 of 0 and 1, 4 of 0..5)."
     )
@@ -103,10 +109,7 @@ def pool_and_relevance(
     places = np.array(list(columns)).T
     to_find = similar(labels, least) & (places[:, 0] != places[:, 1])
     if not to_find.any():
-        raise InputError(
-            f"{corpus.folder} {split} has no pair of different sentences with a label of at least {least:g}. Name "
-            "another split or a lower label."
-        )
+        raise InputError(f"{corpus.folder} {split} has no two different sentences with a label of at least {least:g}.")
     (first, second), gains = places[to_find].T, labels[to_find].astype(np.float64)
     return list(place), relevance(np.r_[first, second], np.r_[second, first], np.r_[gains, gains]), places
 

@@ -1,4 +1,8 @@
-"""The losses of this project by name."""
+"""The losses of this project by name.
+
+All raise `ValueError` for shapes that do not fit, for labels that are NaN or outside of what they document, and, if
+they are means, for an empty batch.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

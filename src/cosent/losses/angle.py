@@ -28,20 +28,14 @@ def angle_loss(
         labels: shape `(batch,)`, 0..1, rising with similarity.
         groups: int64 of shape `(batch, 2)`, see `losses.in_batch`.
         scale: inverse temperature of all terms.
-        cosine_weight, in_batch_weight: weights of the second and third term; 0 leaves a term out.
-
-    Raises:
-        ValueError: another shape, an odd hidden size, a NaN label, labels outside 0..1 with the in-batch term.
+        cosine_weight, in_batch_weight: 0 leaves a term out.
 
     Source: https://arxiv.org/abs/2309.12871, section 3; https://github.com/SeanLee97/AnglE, `angle_emb/loss.py`, with
     the defaults of its `train_cli.py`: every weight 1, every temperature 1 / 20.
     """
     check_embeddings(embeddings)
     if embeddings.shape[-1] % 2:
-        raise ValueError(
-            f"angle_loss needs an even hidden size, got {embeddings.shape[-1]}: the halves are a real and an imaginary "
-            "part. Use another loss or encoder."
-        )
+        raise ValueError(f"angle_loss needs an even hidden size, got {embeddings.shape[-1]}. Use another loss.")
     embeddings = at_least_float32(embeddings)
     norm = embeddings.norm(dim=-1, keepdim=True)
     vectors = embeddings / norm.masked_fill(norm == 0, 1)  # (batch, 2, hidden)

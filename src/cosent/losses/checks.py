@@ -14,13 +14,10 @@ def check_scores(values: Tensor, labels: Tensor, dims: int = 1, is_mean: bool = 
         expected = "scores (batch,)" if dims == 1 else "logits (batch, classes)"
         raise ValueError(
             f"Expected floating {expected} and labels (batch,), got {values.dtype} {tuple(values.shape)} and "
-            f"{tuple(labels.shape)}. Pass one row and one label per pair; `squeeze(-1)` a column."
+            f"{tuple(labels.shape)}. `squeeze(-1)` a column."
         )
     if is_mean and not len(labels):
-        raise ValueError(
-            "Expected at least one pair, got an empty batch, whose mean is NaN. Leave empty batches out (in a "
-            "distributed run: gather before the loss)."
-        )
+        raise ValueError("Expected at least one pair, got an empty batch, whose mean is NaN.")
     return at_least_float32(values)
 
 
@@ -44,18 +41,14 @@ def check_classes(logits: Tensor, labels: Tensor, classes: int) -> tuple[Tensor,
 
 def check_embeddings(embeddings: Tensor) -> None:
     if embeddings.ndim != 3 or embeddings.shape[1] != 2 or not embeddings.is_floating_point():
-        raise ValueError(
-            f"Expected floating embeddings (batch, 2, hidden), got {embeddings.dtype} {tuple(embeddings.shape)}. "
-            "`view(-1, 2, hidden)` neighbouring rows."
-        )
+        got = f"{embeddings.dtype} {tuple(embeddings.shape)}"
+        raise ValueError(f"Expected floating embeddings (batch, 2, hidden), got {got}.")
 
 
 def check_sentence_vectors(embeddings: Tensor) -> None:
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
-        raise ValueError(
-            f"Expected floating embeddings (sentences, hidden), got {embeddings.dtype} {tuple(embeddings.shape)}. "
-            "`flatten(0, 1)` pairs."
-        )
+        got = f"{embeddings.dtype} {tuple(embeddings.shape)}"
+        raise ValueError(f"Expected floating embeddings (sentences, hidden), got {got}. `flatten(0, 1)` pairs.")
 
 
 def refuse(bad: Tensor, labels: Tensor, expected: str) -> None:
@@ -68,16 +61,12 @@ def refuse(bad: Tensor, labels: Tensor, expected: str) -> None:
 
 
 def check_groups(groups: Tensor, embeddings: Tensor) -> None:
+    """Checks the number of each sentence."""
     if groups.shape != embeddings.shape[:2] or groups.is_floating_point():
-        raise ValueError(
-            f"Expected whole numbers as groups (batch, 2) for embeddings {tuple(embeddings.shape)}, got {groups.dtype} "
-            f"{tuple(groups.shape)}. Pass a number per sentence."
-        )
+        raise ValueError(f"Expected whole numbers as groups (batch, 2), got {groups.dtype} {tuple(groups.shape)}.")
 
 
 def check_pair_groups(groups: Tensor | None, labels: Tensor) -> None:
+    """Checks the number of each pair."""
     if groups is not None and (groups.shape != labels.shape or groups.is_floating_point()):
-        raise ValueError(
-            f"Expected whole numbers as groups (batch,) for labels {tuple(labels.shape)}, got {groups.dtype} "
-            f"{tuple(groups.shape)}. Pass a number per pair."
-        )
+        raise ValueError(f"Expected whole numbers as groups (batch,), got {groups.dtype} {tuple(groups.shape)}.")

@@ -13,7 +13,6 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor, label_smoothing_factor: f
 
     A `label_smoothing_factor` of the target is spread over all classes in equal parts, the label keeps the rest.
 
-    Raises `ValueError`: shapes that do not fit, an empty batch, a label that is not an integer in 0..classes - 1.
     Source: https://arxiv.org/abs/1908.10084, section 3 (classification objective); for a cross-encoder of two classes
     https://kexue.fm/archives/9341.
     """
@@ -67,9 +66,6 @@ def joint_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     Args:
         logits: shape `(batch, 5)`.
         labels: shape `(batch,)`, whole numbers: 0, 1 for similarity; 2, 3, 4 for contradiction, neutral, entailment.
-
-    Raises:
-        ValueError: shapes that do not fit, an empty batch, a label that is not a class.
 
     Source: https://kexue.fm/archives/8541; https://github.com/ZhuiyiTechnology/roformer-sim, `train/supervised.py`.
     """

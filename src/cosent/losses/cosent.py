@@ -48,9 +48,6 @@ def cosent_loss(
         focal_gamma: weights `|labels - scores| ** focal_gamma`, without gradient; labels within 0..1.
         curriculum: share of the pairs that are compared, the easiest by `|labels - scores|`; labels within 0..1.
 
-    Raises:
-        ValueError: shapes that differ, scores that are not floating, a NaN label.
-
     Source: https://kexue.fm/archives/8847; https://doi.org/10.1109/TASLP.2024.3402087.
     """
     scores = check_scores(scores, labels, is_mean=False)

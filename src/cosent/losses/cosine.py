@@ -8,7 +8,6 @@ from cosent.losses.checks import check_targets
 def cosine_linear_loss(scores: Tensor, labels: Tensor) -> Tensor:
     """`mean of t * (1 - c) + (1 - t) * (1 + c)` with c = scores (cosines), t = labels in 0..1.
 
-    Raises `ValueError` like every mean loss here: shapes that differ, labels outside 0..1, an empty batch.
     Source: https://kexue.fm/archives/8847, eq. 1.
     """
     c, t = check_targets(scores, labels)

@@ -1,4 +1,8 @@
-"""Losses of a student: in-batch synonyms, a teacher's similarity matrix, a teacher's ranking of pairs."""
+"""Losses of a student: in-batch synonyms, a teacher's similarity matrix, a teacher's ranking of pairs.
+
+`embeddings` are of shape `(sentences, hidden)`, the sentences of a pair side by side: 2k and 2k + 1. `scale` is the
+inverse temperature. An odd number of sentences, or none, raises `ValueError`.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -13,21 +17,11 @@ def synonym_loss(embeddings: Tensor, scale: float = 20.0) -> Tensor:
 
     `mean over i of log(sum over j != i of exp(scale * cos(i, j))) - scale * cos(i, synonym of i)`
 
-    Args:
-        embeddings: shape `(sentences, hidden)`, synonyms side by side: 2k and 2k + 1.
-        scale: inverse temperature.
-
-    Raises:
-        ValueError: an odd number of sentences, or none.
-
     Source: https://kexue.fm/archives/8454; https://github.com/ZhuiyiTechnology/roformer-sim, `train/stage1.py`.
     """
     check_sentence_vectors(embeddings)
     if len(embeddings) % 2 or not len(embeddings):
-        raise ValueError(
-            f"synonym_loss expects pairs of synonyms side by side, got {len(embeddings)} sentences. The last one would "
-            "have no synonym, or the mean would be NaN. Pass complete pairs."
-        )
+        raise ValueError(f"synonym_loss expects pairs of synonyms side by side, got {len(embeddings)} sentences.")
     embeddings = F.normalize(at_least_float32(embeddings), dim=-1)
     similar = (scale * embeddings @ embeddings.T).fill_diagonal_(-torch.inf)  # (sentences, sentences)
     return F.cross_entropy(similar, torch.arange(len(similar), device=similar.device) ^ 1)
@@ -37,12 +31,8 @@ def similarity_matrix_loss(embeddings: Tensor, teacher_embeddings: Tensor, weigh
     """`weight / n^2 * sum over all i, j of (cos(u_i, u_j) - cos(v_i, v_j))^2`, with u the teacher's, v the student's.
 
     Args:
-        embeddings: the student's, shape `(sentences, hidden)`.
         teacher_embeddings: shape `(sentences, hidden of the teacher)`, of the same sentences.
         weight: the lambda of the source.
-
-    Raises:
-        ValueError: another number of sentences on one side, or none.
 
     Source: https://kexue.fm/archives/8454, eq. 3; https://kexue.fm/archives/8541.
     """
@@ -51,8 +41,7 @@ def similarity_matrix_loss(embeddings: Tensor, teacher_embeddings: Tensor, weigh
     if len(embeddings) != len(teacher_embeddings) or not len(embeddings):
         raise ValueError(
             f"similarity_matrix_loss compares the same sentences, got {len(embeddings)} of the student and "
-            f"{len(teacher_embeddings)} of the teacher. Cosines of different sentences would be matched, or the mean "
-            "would be NaN. Pass both for the same batch."
+            f"{len(teacher_embeddings)} of the teacher."
         )
     v = F.normalize(at_least_float32(embeddings), dim=-1)
     u = F.normalize(teacher_embeddings.to(v.dtype), dim=-1)
@@ -65,9 +54,7 @@ def pair_ranking_loss(embeddings: Tensor, teacher_scores: Tensor, scale: float =
     Regression would not do: the logits of a cross-encoder have no scale that cosines could be fitted to.
 
     Args:
-        embeddings: shape `(2 * pairs, hidden)`, the sentences of a pair side by side.
         teacher_scores: shape `(pairs,)`, any numbers that rise with similarity.
-        scale: inverse temperature.
     """
     check_sentence_vectors(embeddings)
     first, second = at_least_float32(embeddings).unflatten(0, (-1, 2)).unbind(1)

@@ -5,6 +5,10 @@
 numbers, equal or similar sentences, see `data.groups`. The first sentence of a pair and the second one of another pair
 are an in-batch negative if their groups differ. Half precision is computed in float32; without negatives, or without
 the pairs that a loss compares with them, the loss and its gradient are exactly 0. Time and memory are O(batch^2).
+`scale` is the inverse temperature.
+
+With `mask_margin`, a negative whose cosine is this much above that of a similar pair of its sentences is probably a
+false one, and left out; with `guide` (vectors of another model, of the shape of `embeddings`), its cosines decide.
 """
 
 import math
@@ -33,13 +37,6 @@ def infonce_loss(
     v[i])))) / 2 - scale * cos(u[i], v[i])`, where j runs over i and its negatives. Pairs that are not similar add
     columns: those of a hard negative `(u[i], n, 0)` have n.
 
-    Args:
-        scale: inverse temperature.
-        mask_margin, guide: see above.
-
-    Raises:
-        ValueError: shapes that do not fit, labels outside 0..1.
-
     Source: https://arxiv.org/abs/1807.03748; as https://arxiv.org/abs/2104.08821, eq. 5, in both directions. The value
     is that of sentence-transformers' `MultipleNegativesSymmetricRankingLoss` where all pairs are similar, all groups
     differ.
@@ -66,14 +63,6 @@ def cosent_in_batch_loss(
     exp(scale * (cos(u[k], v[l]) - s[i])))` with s[i] = cos(u[i], v[i]) and w = negative_weight * batch / number of
     negatives: all negatives together count as much as `negative_weight` times the pairs of the batch. That is
     `cosent_loss` of all these cosines, with `log(w) / scale` added to those of negatives.
-
-    Args:
-        scale: inverse temperature.
-        negative_weight: greater than 0.
-        mask_margin, guide: see above.
-
-    Raises:
-        ValueError: shapes that do not fit, labels outside 0..1.
     """
     cosines, labels, known = compared(embeddings, labels, groups, mask_margin, guide)
     scores, negatives = cosines.diagonal(), cosines[~known]
@@ -91,13 +80,7 @@ def cosent_infonce_loss(
     mask_margin: float | None = None,
     guide: Tensor | None = None,
 ) -> Tensor:
-    """`cosent_loss(cosines, labels, scale) + contrastive_weight * infonce_loss(embeddings, labels, groups, scale)`.
-
-    Args:
-        scale: inverse temperature of both terms.
-        contrastive_weight: weight of the second term.
-        mask_margin, guide: of the second term, see above.
-    """
+    """`cosent_loss(cosines, labels, scale) + contrastive_weight * infonce_loss(embeddings, labels, groups, scale)`."""
     first, second = at_least_float32(embeddings).unbind(1)
     ranking = cosent_loss(F.cosine_similarity(first, second), labels, scale)
     contrastive = infonce_loss(embeddings, labels, groups, scale, mask_margin, guide)

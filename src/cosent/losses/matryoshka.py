@@ -21,17 +21,11 @@ def matryoshka_loss(embeddings: Tensor, loss: Callable[..., Tensor], reads: str,
         dims: widths, each at most `hidden`; `hidden` itself only if it is one of them.
         targets: passed on to `loss`.
 
-    Raises:
-        ValueError: a width above `hidden`, shapes that the loss refuses.
-
     Source: https://arxiv.org/abs/2205.13147, with equal weights; sentence-transformers' `MatryoshkaLoss` is the sum.
     """
     check_embeddings(embeddings)
     if max(dims) > embeddings.shape[-1]:
-        raise ValueError(
-            f"Expected widths of at most {embeddings.shape[-1]}, that of the embeddings, got {max(dims)}. Leave the "
-            "wider ones out."
-        )
+        raise ValueError(f"Expected widths of at most {embeddings.shape[-1]}, got {max(dims)}.")
     values = []
     for dim in dims:
         cut = embeddings[..., :dim]

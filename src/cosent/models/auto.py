@@ -23,10 +23,7 @@ def load_bi_encoder(model_name_or_path: str, long_texts: str = "truncate", trunc
     """Loads a bi-encoder, or an ensemble of them; see `Embedder.long_texts` and `SentenceEncoder.truncate`."""
     model = load_model(model_name_or_path)
     if not isinstance(model, Embedder):
-        raise InputError(
-            f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Score pairs with it (`cosent "
-            "similarity`), or name a bi-encoder."
-        )
+        raise InputError(f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Name a bi-encoder.")
     if not isinstance(model, SentenceEncoder) and (long_texts != "truncate" or truncate_dim is not None):
         flag = f"--long_texts {long_texts}" if truncate_dim is None else f"--truncate_dim {truncate_dim}"
         raise InputError(f"{flag}: {model_name_or_path} is an ensemble. Name one of its members.")

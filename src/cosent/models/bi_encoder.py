@@ -28,8 +28,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import Dense, KeptSettings, Normalize, load_modules, truncation, warn_of_similarity
-from cosent.models.pooling import Pooling
+from cosent.models.modules import Dense, KeptSettings, Normalize, Pooling, load_modules, truncation, warn_of_similarity
 from cosent.models.prompts import Prompts
 
 
@@ -42,7 +41,6 @@ class TextModel(nn.Module):
             tokenizer.
         dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
         seed: seed of weights that the folder lacks; the global random state is left alone.
-        attn_implementation: e.g. `flash_attention_2`, whose variable-length kernel then runs packed rows.
         quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
         device: where to move it, e.g. `cuda`; default: the CPU.
 
@@ -75,10 +73,6 @@ class TextModel(nn.Module):
             raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
         self.tokenizer.model_max_length = tokens
 
-    def raise_max_length(self, tokens: int) -> None:
-        """Makes room for further tokens, as far as the backbone has positions for them."""
-        self.max_length = min(self.max_length + tokens, max_tokens(self.backbone.config))
-
     def count_tokens(self, text: str) -> int:
         """Tokens of a text without special ones."""
         return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])
@@ -87,10 +81,7 @@ class TextModel(nn.Module):
         """The prompt itself, if it leaves room for a sentence."""
         tokens = len(run_tokenizer(self.tokenizer, prompt, verbose=False)["input_ids"]) if prompt else 0
         if tokens >= self.max_length:
-            raise InputError(
-                f"The prompt {prompt!r} has {tokens} tokens, and a sentence with it {self.max_length} at most. Take a "
-                "shorter prompt, or raise the maximum length."
-            )
+            raise InputError(f"The prompt {prompt!r} has {tokens} tokens, with a sentence {self.max_length} at most.")
         return prompt
 
     def prefixes(
@@ -184,10 +175,8 @@ class Embedder(TextModel):
         """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
 
         Args:
-            batch_size: most sentences per forward pass; its number of tokens is limited too.
             normalize: scale every vector to length 1, so that a dot product is the cosine.
-            prompt: text to put in front of every sentence, "" for none; default: the default prompt of `prompts`.
-            prompt_name: instead, the name of one of `prompts`.
+            The others: as of `similarity`, with one prompt.
 
         Returns:
             float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
@@ -250,23 +239,18 @@ class SentenceEncoder(Embedder):
         max_length: int | None = None,
         dropout: float | None = None,
         seed: int = 42,
-        attn_implementation: str | None = None,
         quantization_config=None,
         device: str | torch.device | None = None,
     ) -> "SentenceEncoder":
-        """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32.
+        """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32; see `TextModel`.
 
         Args:
             pooling: one of `CHOICES`; default: that of the folder, else `mean`.
-            The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
         if pooling is None and is_cross_encoder(path):
-            raise InputError(
-                f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling to train a "
-                "bi-encoder from its backbone."
-            )
-        changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+            raise InputError(f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling.")
+        changes = {"quantization_config": quantization_config}
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`
         with missing_models(model_name_or_path):

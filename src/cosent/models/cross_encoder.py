@@ -12,7 +12,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
-from cosent.compute.packed_backbone import flash_precision, packed_forward, packing_obstacle, warn_of_padding
+from cosent.compute.packed_backbone import packed_forward, packing_obstacle, warn_of_padding
 from cosent.data.manifest import NLI_CLASSES
 from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
@@ -53,7 +53,7 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     if len(similar) != 1 or len(dissimilar) != 1:
         raise InputError(
             f"The classes of this classifier are named {', '.join(names)}: which one means similar is unknown. Set "
-            "id2label in its config.json to entailment, neutral, contradiction, or to similar and dissimilar."
+            "id2label in its config.json, e.g. to similar and dissimilar."
         )
     return similar[0], dissimilar[0]
 
@@ -67,11 +67,6 @@ def name_classes(config) -> None:
     if names is not None:
         config.id2label = dict(enumerate(names))
         config.label2id = {name: number for number, name in enumerate(names)}
-
-
-def reads_last_token(model) -> bool:
-    """Whether a classifier reads the last token, as those of decoders do, whose head transformers calls `score`."""
-    return "score" in dict(model.named_children())
 
 
 def find_last_token(config, tokenizer, fresh: bool) -> None:
@@ -101,10 +96,7 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
     if last == tokenizer.pad_token:
         others = [token for token in tokenizer.all_special_tokens if token != last]
         if not others:
-            raise InputError(
-                f"This tokenizer ends a pair with its padding token {last}, and has no other special token. Set "
-                "another pad_token in its tokenizer_config.json."
-            )
+            raise InputError(f"This tokenizer ends a pair with its padding token {last}. Give it another pad_token.")
         tokenizer.pad_token = others[0]
     config.pad_token_id = tokenizer.pad_token_id
 
@@ -136,7 +128,6 @@ class CrossEncoder(TextModel):
         max_length: int | None = None,
         dropout: float | None = None,
         seed: int = 42,
-        attn_implementation: str | None = None,
         quantization_config=None,
         device: str | torch.device | None = None,
     ) -> "CrossEncoder":
@@ -149,7 +140,7 @@ class CrossEncoder(TextModel):
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
-        changes = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        changes = {"quantization_config": quantization_config}
         with missing_models(model_name_or_path):
             config = load_config(path)
             changes |= dropout_changes(path, dropout, head=True)
@@ -170,7 +161,7 @@ class CrossEncoder(TextModel):
             tokenizer = load_tokenizer(path, **options)
         if num_labels is not None:
             name_classes(model.config)
-        if reads_last_token(model):
+        if "score" in dict(model.named_children()):  # transformers' name of the head of decoders
             find_last_token(model.config, tokenizer, fresh=not has_head)
         check_architecture(model.base_model, tokenizer)
         encoder = cls(model, tokenizer)
@@ -200,8 +191,7 @@ class CrossEncoder(TextModel):
         else:
             if obstacle is not None:
                 warn_of_padding(self.model.config.model_type, obstacle)
-            with flash_precision(self.backbone):
-                logits = self.model(**inputs).logits
+            logits = self.model(**inputs).logits
         logits = logits.float()
         similar, dissimilar = scored_classes(self.model.config.id2label)
         scores = logits[:, similar] if dissimilar is None else logits[:, similar] - logits[:, dissimilar]
@@ -213,9 +203,7 @@ class CrossEncoder(TextModel):
         """The prompt of a pair, which stands in front of its first sentence, as in sentence-transformers."""
         first, second = self.prompts.sides(prompt, prompt_name)
         if first != second:
-            raise InputError(
-                f"A cross-encoder reads a pair behind one prompt, got {first!r} and {second!r}. Pass one prompt."
-            )
+            raise InputError(f"A cross-encoder reads a pair behind one prompt, got {first!r} and {second!r}.")
         return self.prefix(first), ""
 
     def pair_scores(

@@ -50,7 +50,13 @@ def unilm_mask(segments: torch.Tensor, token_type_ids: torch.Tensor, dtype: torc
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters; see `Student.similar_sentences`."""
+    """Sampling parameters.
+
+    Args:
+        num_samples: sentences drawn per text, before repetitions are dropped.
+        top_p, top_k, temperature: see `sample_tokens`.
+        max_length: tokens of a generated sentence; one that has not ended by then is dropped.
+    """
 
     num_samples: int = 100
     top_p: float = 0.95

@@ -68,10 +68,7 @@ class VectorEnsemble(Embedder):
     def prefix(self, prompt: str) -> str:
         if prompt and not self.same_prompts:
             own = ", ".join(repr(member.prompts.text()) for member in self.members)
-            raise InputError(
-                f"The members of this ensemble read behind prompts of their own ({own}), got the prompt {prompt!r}. "
-                "Leave it out, or merge models with equal prompts."
-            )
+            raise InputError(f"The members of this ensemble read behind prompts of their own ({own}), got {prompt!r}.")
         for member in self.members:
             member.prefix(prompt)
         return prompt
@@ -106,10 +103,8 @@ def shares(weights: Sequence[float] | None, models: int) -> list[float]:
     """Weights of models, scaled to a sum of 1; equal ones for None."""
     numbers = [1.0] * models if weights is None else list(weights)
     if len(numbers) != models or not all(0 < number < np.inf for number in numbers):
-        raise InputError(
-            f"--weights takes one positive number for each of the {models} models, got "
-            f"{' '.join(f'{number:g}' for number in numbers)}."
-        )
+        got = " ".join(f"{number:g}" for number in numbers)
+        raise InputError(f"--weights takes one positive number for each of the {models} models, got {got}.")
     return [number / sum(numbers) for number in numbers]
 
 
@@ -126,8 +121,7 @@ def average(
         what = next((what for what, value in first.items() if other[what] != value), None)
         if what is not None:
             raise InputError(
-                f"{names[0]} and {name} differ in their {what}: their weights have no mean. Merge runs of one recipe, "
-                "or bi-encoders --by vectors."
+                f"{names[0]} and {name} differ in their {what}: their weights have no mean. Merge them --by vectors."
             )
     parts = shares(weights, len(models))
     states = [model.state_dict() for model in models]

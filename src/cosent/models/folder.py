@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,7 +17,8 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.utils import cached_file
 
-from cosent.models.pooling import Pooling
+if TYPE_CHECKING:
+    from cosent.models.modules import Pooling
 
 MODULES, WEIGHTS = "modules.json", "model.safetensors"
 ENSEMBLE = "ensemble.json"  # weights of its members
@@ -36,7 +37,7 @@ MODE_KEYS = {
 
 def save_modules(
     folder: str | Path,
-    pooling: Pooling,
+    pooling: "Pooling",
     after_pooling: Iterable[nn.Module] = (),
     weights: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
+from cosent.errors import InputError
 from cosent.losses.checks import check_embeddings
 
 _local = threading.local()  # contexts that this thread has entered and not left
@@ -109,9 +110,7 @@ class SentenceBertHead(nn.Module):
         super().__init__()
         features = tuple(features)
         if not features or len(set(features)) < len(features) or not set(features) <= set(FEATURES):
-            raise ValueError(
-                f"features must be some of {', '.join(FEATURES)}, each once, got {', '.join(features) or 'none'}."
-            )
+            raise InputError(f"--features takes some of {' '.join(FEATURES)}, each once, got {' '.join(features)}.")
         self.features = features
         self.linear = nn.utils.skip_init(nn.Linear, hidden_size * len(features), num_classes, bias=bias)
         nn.init.xavier_uniform_(self.linear.weight, generator=torch.Generator().manual_seed(seed))

@@ -14,7 +14,7 @@ from transformers.models.auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from cosent.compute.distributed import evaluating, seeded
-from cosent.compute.packed_backbone import DECODERS, FLASH, POSITIONS, plain_forward
+from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
 from cosent.errors import InputError
 from cosent.models.folder import is_ensemble, read_json
 from cosent.run import UNFINISHED
@@ -25,20 +25,13 @@ logger = logging.getLogger(__name__)
 def load_config(path: str):
     """Reads the config of a transformers model, without running or asking to run code that comes with it."""
     if is_ensemble(path):
-        raise InputError(
-            f"{path} is an ensemble, whose weights cannot be trained. Take one of its members, or let it teach: "
-            "cosent distill --teacher."
-        )
+        raise InputError(f"{path} is an ensemble, which cannot be trained. Take a member, or cosent distill --teacher.")
     raw = read_json(path, "config.json") or {}
     code, kind = raw.get("auto_map") or {}, raw.get("model_type")
     if kind is not None and kind not in CONFIG_MAPPING:
-        needs = (
-            f" needs code of its own ({', '.join(map(str, code.values()))}), which is never run, and" if code else ""
-        )
-        raise InputError(
-            f"{path}{needs} has type {kind}, which transformers {transformers.__version__} does not have. Look for a "
-            "copy that was converted for it."
-        )
+        needs = f" needs {', '.join(map(str, code.values()))}, code that is never run, and" if code else ""
+        version = transformers.__version__
+        raise InputError(f"{path}{needs} has type {kind}, unknown to transformers {version}. Use a converted copy.")
     if code:
         warn_of_code(path, kind)
     return AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -86,8 +79,7 @@ def missing_models(model_name_or_path: str):
             message = f"{model_name_or_path} holds an unfinished run. Continue it with --resume_from_checkpoint auto."
         elif "custom code" in str(error):
             message = (
-                f"The tokenizer of {model_name_or_path} needs its own code, which is never run. Look for a copy with a "
-                "tokenizer.json."
+                f"The tokenizer of {model_name_or_path} needs its own code, which is never run. Add a tokenizer.json."
             )
         else:
             message = f"{model_name_or_path} holds no model ({str(error).splitlines()[0]}). Check folder or Hub id."
@@ -145,7 +137,7 @@ def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> tup
         if comes_with_code:
             raise InputError(
                 f"{path} needs code of its own, which is never run: transformers' {config.model_type} lacks {missing}. "
-                "Look for a copy that was converted for transformers."
+                "Look for a converted copy."
             )
         logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
     return model, set(report["missing_keys"])
@@ -165,10 +157,7 @@ def load_tokenizer(path: str, **options):
             raise InputError(f"{path} has a vocabulary of words, which needs rjieba: pip install rjieba.") from error
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
-            raise InputError(
-                f"The tokenizer of {path} has neither a padding token nor one that ends a text. Set pad_token in its "
-                "tokenizer_config.json."
-            )
+            raise InputError(f"The tokenizer of {path} has no padding token. Set one in tokenizer_config.json.")
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
@@ -206,10 +195,7 @@ def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = Non
         is_causal, padding_effect = observe_architecture(backbone, tokenizer)
     except Exception as error:  # architectures that are not encoders fail in many ways
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"A {kind} model does not run on plain sentences ({reason}). Take an encoder, such as a BERT, RoBERTa or "
-            "ModernBERT, or a decoder that is trained for embeddings."
-        ) from error
+        raise InputError(f"A {kind} model does not run on plain sentences ({reason}). Take an encoder.") from error
     if is_causal and pooling is not None and "cls" in pooling.split("+"):
         raise InputError(
             f"--pooling {pooling} reads the first token, but in a {kind} model that token sees no other. Pass mean."
@@ -231,14 +217,9 @@ def observe_architecture(backbone: nn.Module, tokenizer) -> tuple[bool, float]:
     a, b, c, d, e = [number for number in range(len(special) + 5) if number not in special][:5]
     padded = torch.tensor([[a, b, c, d], [a, b, c, e], [a, b, c, tokenizer.pad_token_id]], device=backbone.device)
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]], device=backbone.device)
-    attention = backbone.config._attn_implementation
-    backbone.config._attn_implementation = "sdpa" if attention in FLASH else attention  # its kernels need a GPU
-    try:
-        with evaluating(backbone):
-            one_end, other_end, short = plain_forward(backbone, {"input_ids": padded, "attention_mask": mask}).float()
-            rows = {"input_ids": padded[2:, :3], "attention_mask": mask[2:, :3]}
-            (alone,) = plain_forward(backbone, rows).float()
-    finally:
-        backbone.config._attn_implementation = attention
+    with evaluating(backbone):
+        one_end, other_end, short = plain_forward(backbone, {"input_ids": padded, "attention_mask": mask}).float()
+        rows = {"input_ids": padded[2:, :3], "attention_mask": mask[2:, :3]}
+        (alone,) = plain_forward(backbone, rows).float()
     effect = (short[:3] - alone).abs().max() / alone.abs().max()
     return torch.equal(one_end[0], other_end[0]), float(effect)

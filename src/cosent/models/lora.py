@@ -129,7 +129,7 @@ def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> Non
         if target != "all-linear" and not any(f".{name}".endswith(f".{target}") for name in linear):
             raise InputError(
                 f"--lora_target_modules {target}: no such linear layer outside the head of this "
-                f"{inner.config.model_type} model, only {names or 'none at all'}. Name some of those, or all-linear."
+                f"{inner.config.model_type} model, only {names or 'none at all'}."
             )
 
 

@@ -1,4 +1,4 @@
-"""What a folder of sentence-transformers has after its backbone: modules, built and loaded, and settings."""
+"""What a folder of sentence-transformers has after its backbone: pooling, further modules, and settings."""
 
 import logging
 from dataclasses import dataclass, field
@@ -22,13 +22,48 @@ from cosent.models.folder import (
     read_weights,
     write_json,
 )
-from cosent.models.pooling import LINEAR_CLS, POOLINGS, Pooling
 from cosent.models.prompts import BI_ENCODER, Prompts
 
 logger = logging.getLogger(__name__)
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+POOLINGS, LINEAR_CLS = ("cls", "mean", "lasttoken"), "linear_cls"
+CHOICES = (*POOLINGS, LINEAR_CLS)  # of --pooling: the last is `cls` and a Dense layer without activation
 ACTIVATIONS = ("Identity", "Tanh", "GELU", "ReLU", "SiLU")
+
+
+class Pooling(nn.Module):
+    """Turns token vectors into one sentence vector; padding is ignored.
+
+    Args:
+        mode: `cls` or `lasttoken`, the first or the last token; or `mean` over all tokens, special ones included, as
+            sentence-transformers does.
+        hidden_size: width of the token vectors.
+    """
+
+    def __init__(self, mode: str, hidden_size: int):
+        super().__init__()
+        if mode not in POOLINGS:
+            raise InputError(f"--pooling must be one of {', '.join(CHOICES)}, got {mode!r}.")
+        self.mode, self.hidden_size = mode, hidden_size
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Pools one sentence per row.
+
+        Args:
+            tokens (`torch.Tensor` of shape `(sentences, tokens, hidden)`): the backbone's output.
+            mask (`torch.Tensor` of shape `(sentences, tokens)`): 1 for tokens, 0 for padding on the left or right.
+
+        Returns:
+            `torch.Tensor` of shape `(sentences, hidden)`.
+        """
+        if self.mode == "mean":
+            weights = mask / mask.sum(dim=1, keepdim=True)  # (sentences, tokens)
+            return (tokens * weights[..., None].to(tokens.dtype)).sum(dim=1)
+        index = mask.int().argmax(dim=1)  # the first of equal ones
+        if self.mode == "lasttoken":
+            index = mask.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)
+        return tokens[torch.arange(tokens.shape[0], device=tokens.device), index]
 
 
 class Dense(nn.Module):
@@ -128,9 +163,7 @@ class Module:
         try:
             dense.load_state_dict(read_weights(path, self.folder))
         except RuntimeError as error:
-            raise InputError(
-                f"{path}/{self.folder} has other weights than its config.json says ({error}). Copy it once more."
-            ) from error
+            raise InputError(f"{path}/{self.folder} has other weights than its config.json says ({error}).") from error
         return dense
 
 
@@ -167,7 +200,7 @@ def load_modules(
     if obstacles and pooling is None:
         raise InputError(
             f"{path} has unsupported modules or settings ({'; '.join(obstacles)}). Name a --pooling to start from its "
-            "backbone only, or take another model."
+            "backbone only."
         )
     own = [None, *(module.mode for module in saved[:1])]
     own += [LINEAR_CLS] if [module.kind for module in saved[1:2]] == ["Dense"] and own[1] == "cls" else []
@@ -236,10 +269,7 @@ class KeptSettings:
         values |= {(name, key): value for key, value in transformer.items() if key not in HARMLESS}
         for (file, key), value in values.items():
             if value not in (None, {}, *EXPECTED.get(key, ())):
-                raise InputError(
-                    f"{path}/{file}: {key} = {value!r} is not supported, and vectors would differ from "
-                    "sentence-transformers. Remove the key, or take another model."
-                )
+                raise InputError(f"{path}/{file}: {key} = {value!r} is not supported. Remove the key.")
         return cls(settings, {key: value for key, value in transformer.items() if value}, weights)
 
     def apply(self, tokenizer) -> None:

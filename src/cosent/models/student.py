@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,15 +19,13 @@ from cosent.models.decoding import Sampling, rank_candidates, unilm_mask, write_
 from cosent.models.folder import read_json, submodule_state
 from cosent.models.loading import (
     dropout_changes,
-    keep_layers,
     load_config,
     load_seeded,
     load_tokenizer,
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import load_modules
-from cosent.models.pooling import LINEAR_CLS, Pooling
+from cosent.models.modules import LINEAR_CLS, Pooling, load_modules
 
 
 def is_student(path: str) -> bool:
@@ -55,14 +54,12 @@ class Student(SentenceEncoder):
         max_length: int | None = None,
         dropout: float | None = None,
         seed: int = 42,
-        layers: int | None = None,
         device: str | torch.device | None = None,
     ) -> "Student":
         """Loads a student, a plain RoFormer, or a published RoFormer-Sim in its PyTorch form, in float32.
 
         Args:
             pooling: as for `SentenceEncoder`; default: that of the folder, else `linear_cls`, as in RoFormer-Sim.
-            layers: keep this many, evenly spaced; default: all.
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
@@ -70,8 +67,8 @@ class Student(SentenceEncoder):
             kind = load_config(path).model_type
         if kind != "roformer":
             raise InputError(
-                f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer. Start from "
-                "mini-roformer, or pass --generation false for a pure retrieval model."
+                f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer, as "
+                "mini-roformer. --generation false trains others."
             )
         with missing_models(model_name_or_path):
             model, _ = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))
@@ -79,8 +76,6 @@ class Student(SentenceEncoder):
         pool, after_pooling = load_modules(path, model.config.hidden_size, pooling, seed, default=LINEAR_CLS)
         student = cls(model, tokenizer, pool, after_pooling)
         student.keep_settings(path, max_length, unused={})
-        if layers is not None:
-            keep_layers(student.backbone, layers)
         return student.to(device=device)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
@@ -163,36 +158,29 @@ class Student(SentenceEncoder):
     def similar_sentences(
         self,
         texts: list[str],
-        num_samples: int = 100,
-        top_p: float = 0.95,
-        top_k: int | None = None,
-        temperature: float = 1.0,
-        max_length: int = 64,
         keep: int = 20,
         keep_tokens: list[str] | None = None,
         mask_tokens: list[str] | None = None,
-        seed: int = 42,
+        **sampling: Any,
     ) -> list[list[tuple[str, float]]]:
         """Generates sentences similar to each text: samples, drops repetitions and the text itself, ranks by cosine.
 
         Apart from rounding, a text's candidates depend only on the text and the seed, not on the rest of `texts`.
 
         Args:
-            num_samples: sentences drawn per text, before repetitions are dropped.
-            top_p, top_k, temperature: see `sample_tokens`.
-            max_length: tokens of a generated sentence; one that has not ended by then is dropped.
             keep: the most sentences to return per text.
             keep_tokens: strings that every returned sentence must contain.
             mask_tokens: strings replaced by [MASK] in the source; ranking still compares with the full text.
+            sampling: fields of `Sampling`: `num_samples`, `top_p`, `top_k`, `temperature`, `max_length`, `seed`.
 
         Returns:
             By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; possibly none.
         """
         if keep < 1:
             raise InputError(f"keep must be at least 1 sentence, got {keep}.")
-        sampling = Sampling(num_samples, top_p, top_k, temperature, max_length, seed)
+        settings = Sampling(**sampling)
         sources = self.tokenize_sources(texts, [*(keep_tokens or [])], [*(mask_tokens or [])])
-        written = write_targets(self, sources, sampling)
+        written = write_targets(self, sources, settings)
         candidates = [self.tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in written]
         return rank_candidates(self, texts, candidates, keep, keep_tokens or [])
 

@@ -9,11 +9,12 @@ from transformers import TrainingArguments
 from cosent.cli import option, refuse_below_1, refuse_negative
 from cosent.compute.onednn import has_bfloat16
 from cosent.data.groups import WITHIN
+from cosent.data.retrieval import MeasuringArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
-from cosent.models.pooling import CHOICES
+from cosent.models.modules import CHOICES
 from cosent.models.prompts import PromptArguments
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,6 @@ class ModelArguments(EncoderArguments):
     segment_ids: str = option(
         "tokenizer", "cross_encoder: those of the tokenizer, or 0 for both sentences.", ("tokenizer", "zero")
     )
-    attn_implementation: str | None = option(None, "E.g. flash_attention_2 on a GPU; default: that of transformers.")
     use_peft: bool = option(False, "Train a LoRA adapter and new heads instead of all weights.")
     lora_r: int = option(8, "Rank of the adapter.")
     lora_alpha: float = option(16.0, "The adapter's output is scaled by lora_alpha / lora_r.")
@@ -158,13 +158,6 @@ class LossArguments:
 
 
 @dataclass
-class MeasuringArguments:
-    """What is measured next to Spearman."""
-
-    retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
-
-
-@dataclass
 class RunArguments(TrainingArguments):
     """`TrainingArguments` with the defaults of this project, for every training job."""
 
@@ -227,8 +220,9 @@ class PairTrainingArguments(RunArguments):
     )
     cached_part_size: str | None = option(
         None,
-        "Pairs per device and part of a batch: a number, or auto for the largest that fits into memory, halved when it "
-        "runs out. The loss does not depend on it. Default: per_device_train_batch_size.",
+        "auto: parts of a batch as large as fit into memory, halved when it runs out, which does not change the loss. "
+        "Default: per_device_train_batch_size pairs.",
+        ("auto",),
     )
     local_comparisons: bool = option(False, "Several devices: compare pairs within each device only.")
     balanced_batches: bool = option(False, "Swap rows so that as few batches as possible have only one label.")
@@ -242,10 +236,7 @@ class PairTrainingArguments(RunArguments):
     def __post_init__(self):
         if self.num_train_epochs <= 0 and self.max_steps <= 0:
             raise InputError(f"--num_train_epochs must be greater than 0, got {self.num_train_epochs:g}.")
-        size = self.cached_part_size
-        if size not in (None, "auto") and not (str(size).isdecimal() and int(size) >= 1):
-            raise InputError(f"--cached_part_size must be auto or a number of pairs from 1, got {size!r}.")
-        if size == "auto" and self.gradient_accumulation_steps > 1:
+        if self.cached_part_size is not None and self.gradient_accumulation_steps > 1:
             raise InputError(
                 f"--cached_part_size auto does not go with --gradient_accumulation_steps "
                 f"{self.gradient_accumulation_steps}. Raise --cached_batch_size instead."

@@ -22,21 +22,14 @@ class CachedParts(TrainerCallback):
 
     `auto` begins with the batch as a whole. When any process runs out of memory, all forget what they have computed for
     this batch and repeat it in parts of half the size, from the same random state: the result is that of a run with
-    parts of this size, bit for bit on a CPU. Later batches start with it. It has no state except the log, so a resumed
-    run continues with the size of the interrupted one.
-
-    Args:
-        args: arguments of the run.
+    parts of this size, bit for bit on a CPU. A resumed run takes the size from its log.
     """
 
     def __init__(self, args: PairTrainingArguments):
         self.batch, self.pairs = sizes(args)  # per device
-        self.auto = args.cached_part_size == "auto"
+        self.auto = args.cached_part_size is not None
         if self.auto and launched_with() is not None:
-            raise InputError(
-                f"--cached_part_size auto does not work under {launched_with()}. Name a size, e.g. "
-                "--cached_part_size 16."
-            )
+            raise InputError(f"--cached_part_size auto is not for {launched_with()}: --per_device_train_batch_size N.")
 
     def on_train_begin(self, args, state, control, **kwargs):
         earlier = [entry[LOGGED] for entry in state.log_history if LOGGED in entry]
@@ -61,7 +54,7 @@ class CachedParts(TrainerCallback):
             if tried == 1:
                 raise InputError(
                     f"--cached_part_size auto: out of memory with a single pair at a time ({reason}). Lower "
-                    "--max_length, add --gradient_checkpointing true or --use_peft true, or take a smaller model."
+                    "--max_length, or add --gradient_checkpointing true."
                 )
             self.pairs = (tried + 1) // 2
             forget()
@@ -73,17 +66,11 @@ class CachedParts(TrainerCallback):
 
 def sizes(args: PairTrainingArguments) -> tuple[int, int]:
     """Pairs per device of a batch, and of its parts or, for `auto`, the largest parts to try."""
-    part = args.per_device_train_batch_size
+    part, auto = args.per_device_train_batch_size, args.cached_part_size is not None
     if args.cached_batch_size is None:
-        batch = part
-    else:
-        step = args.world_size * (part if args.cached_part_size is None else 1)
-        if args.cached_batch_size < 1 or args.cached_batch_size % step:
-            raise InputError(
-                "--cached_batch_size must be a multiple of the pairs of a part over all processes, here "
-                f"{step}, got {args.cached_batch_size}."
-            )
-        batch = args.cached_batch_size // args.world_size
-    if args.cached_part_size not in (None, "auto"):
-        part = int(args.cached_part_size)
-    return batch, batch if args.cached_part_size == "auto" else min(part, batch)
+        return part, part
+    step = args.world_size * (1 if auto else part)
+    if args.cached_batch_size < 1 or args.cached_batch_size % step:
+        raise InputError(f"--cached_batch_size must be a multiple of {step}, got {args.cached_batch_size}.")
+    batch = args.cached_batch_size // args.world_size
+    return batch, batch if auto else part

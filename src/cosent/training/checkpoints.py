@@ -46,8 +46,7 @@ def has_finished(args: TrainingArguments) -> bool:
 def find_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint to continue from: none, the named one, or with `auto` the newest complete one of the folder.
 
-    Modifies nothing. Files of a run that was killed before its first complete checkpoint are replaced by `auto`, in
-    `claim_output_folder`, and kept otherwise.
+    Changes no file.
     """
     named = args.output_dir, args.resume_from_checkpoint, args.overwrite_output_dir
     return decided_by_main(lambda: find_in_folder(*named))
@@ -56,10 +55,7 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
 def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str | None:
     if wanted not in (None, "auto"):
         if not is_whole(Path(wanted)):
-            raise InputError(
-                f"--resume_from_checkpoint {wanted} is not a checkpoint, or not a complete one (with a {SEAL}). Name "
-                "another, or `auto` for the newest one in --output_dir."
-            )
+            raise InputError(f"--resume_from_checkpoint {wanted} is not a checkpoint, or not a complete one. Use auto.")
         if is_of(wanted, output_dir):
             return wanted
     folder = Path(output_dir)
@@ -77,8 +73,8 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
     models = [name for name in (RECORD_NAME, "config.json", "adapter_config.json") if (folder / name).exists()]
     if not overwrite and (models or checkpoints):
         raise InputError(
-            f"{folder} already holds {'a model' if models else 'checkpoints'}, which this run would replace. Name "
-            "another --output_dir, pass --overwrite_output_dir, or continue with --resume_from_checkpoint auto."
+            f"{folder} already holds {'a model' if models else 'checkpoints'}. Name another --output_dir, pass "
+            "--overwrite_output_dir, or continue with --resume_from_checkpoint auto."
         )
     return None if wanted == "auto" else wanted
 
@@ -89,12 +85,7 @@ def is_of(checkpoint: str, output_dir: str) -> bool:
 
 
 def run_settings(args: TrainingArguments, *others, data: dict[str, str]) -> dict:
-    """Every setting that affects training: `TRAINER_SETTINGS`, our own arguments, the launcher's, and the data.
-
-    Args:
-        others: the other argument dataclasses of the job.
-        data: a hash of everything that is read, by name.
-    """
+    """Every setting that affects training: `TRAINER_SETTINGS`, ours, the launcher's, and hashes of `data` by name."""
     inherited = {field.name for field in fields(TrainingArguments)} - TRAINER_SETTINGS
     settings = {name: value for name, value in args.to_dict().items() if name not in inherited}
     settings |= {f"data of {Path(name).name}": sha256[:12] for name, sha256 in data.items()}
@@ -107,9 +98,7 @@ def run_settings(args: TrainingArguments, *others, data: dict[str, str]) -> dict
 def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict) -> None:
     """Prepares the folder of a run: one that starts there removes an earlier run's record, adapter and checkpoints.
 
-    Args:
-        checkpoint: result of `find_checkpoint`.
-        settings: result of `run_settings`, stored in every checkpoint.
+    The settings are compared with those of the checkpoint to resume, and stored in every checkpoint.
     """
 
     def prepare() -> None:
@@ -138,8 +127,7 @@ def check_settings(checkpoint: Path, settings: dict) -> None:
                  if name in started and settings[name] != started[name]]  # fmt: skip
     if differing:
         raise InputError(
-            f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. Repeat the command that "
-            "it was started with, or start a new run in another --output_dir."
+            f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. Repeat its command."
         )
 
 
@@ -152,8 +140,8 @@ def best_checkpoint(resumed: str | Path) -> str | None:
         if is_whole(place):
             return str(place)
     raise InputError(
-        f"The best checkpoint so far, {Path(recorded).name}, is neither next to {resumed} nor at {recorded}. Copy it "
-        "there, or pass --load_best_model_at_end false to end with the last weights."
+        f"The best checkpoint so far, {Path(recorded).name}, is not next to {resumed}. Copy it there, or pass "
+        "--load_best_model_at_end false."
     )
 
 
@@ -193,7 +181,5 @@ def clear_disk_errors(folder: str | Path) -> Iterator[None]:
     except (OSError, SafetensorError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "inline_container" not in str(error):
             raise  # not from the writer of torch.save
-        raise InputError(
-            f"{folder} could not be written ({str(error).splitlines()[0]}). Make room, and repeat the command with "
-            "--resume_from_checkpoint auto."
-        ) from error
+        reason = f"{folder} could not be written ({str(error).splitlines()[0]})"
+        raise InputError(f"{reason}. Make room, and add --resume_from_checkpoint auto.") from error

@@ -51,8 +51,7 @@ class Evaluation:
     Args:
         intervals: of Spearman and the retrieval metrics.
         thresholds, calibrations: decisions found on validation.
-        scores: labels and scores of the pairs; of a bi-encoder's test pairs also the distances |u - v|, by which
-            kexue.fm 8847 explains why Sentence-BERT's head works.
+        scores: labels and scores of the pairs.
         queries: digest of a retrieval task, and its metrics by query.
     """
 
@@ -111,8 +110,6 @@ def evaluate_splits(
                 result.queries.setdefault(name, {})[split] = (retrieval.task.digest, values)
                 metrics[split] |= {key: float(np.mean(value)) for key, value in values.items()} | retrieval.task.size
                 intervals[split] |= mean_intervals(values) if final else {}
-        if "test" in outputs and "distances" in outputs["test"].predictions:
-            result.scores[name]["test"]["distances"] = outputs["test"].predictions["distances"]
         if "test" in decided:
             best = find_threshold(*scored["test"])
             metrics["test"] |= {"oracle_threshold": best[0], "oracle_accuracy": best[1]}
@@ -179,9 +176,7 @@ def final_table(record: RunRecord, floor: Metrics) -> list[str]:
     if retrieval:
         heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
         retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
-    lines += calibrated + retrieval
-    advice = [f"Likeliest remedies: {'; or '.join(record.remedies)}."] if record.remedies else []
-    return lines + in_words(record.shortfalls) + advice
+    return lines + calibrated + retrieval + in_words(record.shortfalls)
 
 
 def set_selection(
@@ -212,28 +207,11 @@ def set_selection(
     return next(iter(usable.values()), None) if len(usable) < 2 else usable
 
 
-CLEAR = 0.1  # a Spearman whose sign is no accident
-LITTLE = 0.05  # way of a model, in cosine distance or logits
-FEW_STEPS = 200
-FIND_MORE = "if you search with this model, --loss cosent_in_batch or a lower --learning_rate"
-
-
-def judge(record: RunRecord, evaluated: Iterable[Corpus], training: list[Corpus]) -> Metrics:
-    """Adds shortfalls and remedies to a record; returns Spearman of character overlap, see `floors`."""
-    floor = floors(evaluated)
-    record.shortfalls = shortfalls(record, floor)
-    if any(one.metric == "spearman" and not one.value > one.reference for one in record.shortfalls):
-        record.remedies = remedies(record, inverted(training, floor))
-    if any(one.metric == "recall_at_10" and one.clear for one in record.shortfalls):
-        record.remedies.append(FIND_MORE)
-    return floor
-
-
-def floors(corpora: Iterable[Corpus], splits: tuple[str, ...] = ("validation", "test")) -> Metrics:
-    """Spearman of plain character overlap, by corpus and split; splits of a single label are left out."""
+def floors(corpora: Iterable[Corpus]) -> Metrics:
+    """Spearman of plain character overlap, by corpus and held-out split; splits of a single label are left out."""
     found: Metrics = {}
     for corpus in corpora:
-        for split in splits:
+        for split in ("validation", "test"):
             if split in corpus.splits and can_rank(corpus.labels(split)):
                 rows = corpus.split(split)
                 value = overlap_spearman(rows["sentence1"][:], rows["sentence2"][:], corpus.labels(split))
@@ -258,45 +236,6 @@ def shortfalls(record: RunRecord, floor: Metrics) -> list[Shortfall]:
                 interval = intervals.get("recall_at_10", ())
                 found.append(Shortfall(name, split, "recall_at_10", recall, BEFORE, reference, *interval))
     return found
-
-
-def inverted(training: list[Corpus], floor: Metrics) -> list[str]:
-    """Corpora whose training labels fall where characters are shared, although those of a held-out split rise."""
-    return [
-        name
-        for name, splits in floors(training, ("train",)).items()
-        if splits["train"]["spearman"] < -CLEAR
-        and any(held_out["spearman"] > CLEAR for held_out in floor.get(name, {}).values())
-    ]
-
-
-def remedies(record: RunRecord, upside_down: list[str]) -> list[str]:
-    """At most two remedies for a run that was in vain, from what is known of it.
-
-    Args:
-        upside_down: result of `inverted`.
-    """
-    rate, epochs, steps = (record.recipe[name] for name in ("learning_rate", "num_train_epochs", "max_steps"))
-    lower = f"lower --learning_rate, e.g. {rate / 5:.0e} instead of {rate:.0e}"
-    higher = f"raise --learning_rate, e.g. {rate * 5:.0e} instead of {rate:.0e}"
-    longer = f"train longer, e.g. {f'--max_steps {2 * steps}' if steps > 0 else f'--num_train_epochs {2 * epochs:g}'}"
-    curve = [entry["eval_spearman"] for entry in record.history if "eval_spearman" in entry]
-    best = int(np.nanargmax(curve)) if curve and not np.isnan(curve).all() else None
-    taken = max((entry.get("step", 0) for entry in record.history), default=0)
-    moved = math.inf if record.proof is None or record.proof.moved is None else record.proof.moved
-    reasons = [
-        *((True, "prepare it again, high = similar", f"labels of {name} train are inverted") for name in upside_down),
-        (bool(curve) and best is None, lower, "all scores became equal"),
-        (moved < LITTLE, higher, f"the model moved only {moved:.2g} from its start"),
-        (len(curve) > 1 and best == 0, lower, "the first epoch was the best"),
-        (len(curve) > 1 and best == len(curve) - 1, longer, "validation was still rising"),
-        (taken < FEW_STEPS, longer, f"there were only {taken} steps"),
-    ]
-    found: dict[str, str] = {}
-    for applies, advice, why in reasons:
-        if applies:
-            found.setdefault(advice, f"{advice} ({why})")
-    return list(found.values())[:2] or [f"compare --learning_rate {rate / 3:.0e} and {rate * 3:.0e} with {rate:.0e}"]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset
 
 from cosent.cli import refuse_changed
+from cosent.compute.packed_backbone import max_tokens
 from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset
 from cosent.data.groups import comparison_groups, sentence_groups, share_of_known_similar
 from cosent.data.pairs import (
@@ -81,10 +82,7 @@ class RunCorpora:
 
 
 def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
-    """Loads the corpora that the arguments name, of which --limit_train and --limit_validation draw a part by seed.
-
-    A validation split is no larger than --limit_train: who has few labels to train on has few to select with.
-    """
+    """Loads the corpora of a run, or random parts of them; a validation split is no larger than --limit_train."""
     check_text(args, loss)
     corpora = load_corpora(args)
     check_corpus_weights(args.corpus_weights, len(corpora.training) + bool(args.text), loss)
@@ -110,9 +108,7 @@ def load_corpora(args: CorpusArguments) -> RunCorpora:
             name = corpus.manifest.name
             others = [c for c in corpora.training if c.manifest.name == name and c.folder != corpus.folder]
             if others or [c.manifest.name for c in some].count(name) > 1:
-                raise InputError(
-                    f"{flag} names {name} more than once, but results are kept by name. Name each corpus once."
-                )
+                raise InputError(f"{flag} names {name} more than once. Name each corpus once.")
     return corpora
 
 
@@ -175,10 +171,7 @@ def compared_rows(rows, within: str, name: str):
     """The rows that are compared with another one of their group, and their groups; says how many there are."""
     kept, groups = comparison_groups(rows, within)
     if not len(kept):
-        raise InputError(
-            f"--compare_within {within}: no group of pairs of {name} train has two different labels. Leave it out, or "
-            "prepare several pairs of a query."
-        )
+        raise InputError(f"--compare_within {within}: no group of pairs of {name} train has two different labels.")
     logger.info("%s train: %d of %d pairs have another label in their group and are read.", name, len(kept), len(rows))
     return rows.select(kept), groups
 
@@ -189,7 +182,7 @@ def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:
     if known == 1:
         raise InputError(
             f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
-            "of its sentences (a with b, b with c, ...). Train on more pairs, or take --loss cosent."
+            "of its sentences. Take --loss cosent."
         )
     if known > MANY:
         logger.warning(
@@ -212,13 +205,12 @@ def tokenised(
 
 def check_text(args: DataArguments, loss: str) -> None:
     """Refuses text that a loss cannot learn from, and a run with nothing to train on or to measure."""
-    if not args.text:
-        if not args.corpus:
-            raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
-    elif not LOSSES[loss].compares_sentences:
+    if not args.text and not args.corpus:
+        raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
+    if args.text and not LOSSES[loss].compares_sentences:
         able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
         raise InputError(f"--text has no labels, and --loss {loss} learns from labels only. Choose one of {able}.")
-    elif not args.corpus and not args.eval_corpora:
+    if not args.corpus and not args.eval_corpora:
         raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
 
 
@@ -235,11 +227,7 @@ def check_corpus_weights(weights: list[float] | None, corpora: int, loss: str) -
 def build_model(
     args: ModelArguments, features: list[str] | None, objective: Objective, max_length: int, seed: int
 ) -> nn.Module:
-    """Builds the model that a trainer wraps, with the head that its objective needs.
-
-    Args:
-        max_length: tokens that the corpora need, unless set in `args`.
-    """
+    """Builds the model that a trainer wraps, with the head that its objective needs; `max_length` is a default."""
     other = {"pooling": args.pooling, "features": features} if args.tower == "cross_encoder" else {}
     if args.tower == "bi_encoder" and args.segment_ids != "tokenizer":
         other = {"segment_ids": args.segment_ids}
@@ -249,7 +237,7 @@ def build_model(
     if args.load_in_4bit and not args.use_peft:
         raise InputError("--load_in_4bit keeps the weights frozen: add --use_peft true, or leave it out.")
     max_length = max_length if args.max_length is None else args.max_length
-    same = {"max_length": max_length, "dropout": args.dropout, "attn_implementation": args.attn_implementation}
+    same = {"max_length": max_length, "dropout": args.dropout}
     same["quantization_config"] = lora.four_bit_config() if args.load_in_4bit else None
     if args.tower == "cross_encoder":
         encoder = model = CrossEncoder.from_pretrained(
@@ -265,12 +253,12 @@ def build_model(
 def use_prompts(encoder: TextModel, args: PromptArguments, make_room: bool) -> Prefixes:
     """The prompts of both sentences in a training; from now on those of the encoder, and saved with it.
 
-    Args:
-        make_room: whether to raise the maximum length, which is that of the sentences alone, by the longer prompt.
+    `make_room` raises the maximum length, which is that of the sentences alone, by the longer prompt.
     """
     prompts = encoder.prompts.sides(args.prompt, args.prompt_name)
     if make_room:
-        encoder.raise_max_length(max(map(encoder.count_tokens, prompts)))
+        longer = encoder.max_length + max(map(encoder.count_tokens, prompts))
+        encoder.max_length = min(longer, max_tokens(encoder.backbone.config))
     prefixes = encoder.prefixes(prompts)
     encoder.prompts = encoder.prompts.trained_with(prompts)
     return prefixes

@@ -60,11 +60,7 @@ class Objective:
             if features is not None:
                 raise InputError("--features are those of a Sentence-BERT head: leave it out, or choose --loss sbert.")
             return None
-        names = features or ["u", "v", "|u-v|"]
-        try:
-            return SentenceBertHead(hidden_size, self.classes, names, self.bias, seed)
-        except ValueError as error:
-            raise InputError(f"--features {' '.join(names)}: {error}") from error
+        return SentenceBertHead(hidden_size, self.classes, features or ["u", "v", "|u-v|"], self.bias, seed)
 
 
 # The one kind of label that a classifier of pairs can learn, and the losses for other kinds.
@@ -90,9 +86,7 @@ def build_objective(
         name: a key of `LOSSES`.
         parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`, also `scale_end` and `compare_within`;
             None for the default of the loss.
-        manifests: manifests of the training corpora.
-        tower: tower of the model.
-        sbert_classes: classes of `WITH_CLASSES` on graded labels; None for 2.
+        manifests: of the training corpora.
     """
     check_tower(name, tower)
     chosen = LOSSES[name]
@@ -171,14 +165,11 @@ def check_labels(name: str, manifests: list[Manifest]) -> None:
             )
     kinds = [manifest.label_kind for manifest in manifests]
     if name == "sbert_joint" and not ("nli" in kinds and set(kinds) > {"nli"}):
-        raise InputError(
-            f"--loss sbert_joint trains one head on similarity and NLI pairs, got {', '.join(kinds)} labels only. "
-            "Name both kinds, e.g. --corpus lcqmc nli, or use --loss sbert."
-        )
+        raise InputError(f"--loss sbert_joint needs similarity and NLI pairs, as of lcqmc nli, got {', '.join(kinds)}.")
     if name in WITH_CLASSES and len(manifests) > 1:
         raise InputError(
             f"--loss {name} makes one class of every label, and the labels of several corpora mean different things. "
-            "Use --loss sbert_joint (similarity and NLI pairs), --loss cosent, or one corpus."
+            "Use one corpus, or --loss sbert_joint or cosent."
         )
 
 
@@ -196,15 +187,13 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest, classes: int
     if LOSSES[name].compares_sentences:
         if not any_similar:
             raise InputError(
-                f"--loss {name} learns from similar pairs, and none of the {len(labels)} training pairs of "
-                f"{manifest.name} has a label of at least {manifest.similar_from:g}. Add such pairs, or use "
-                "--loss cosent."
+                f"--loss {name} learns from similar pairs, and no training pair of {manifest.name} has a label of at "
+                f"least {manifest.similar_from:g}. Add such pairs, or use --loss cosent."
             )
     elif len(distinct) < 2:
         raise InputError(
-            f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}, from which --loss "
-            f"{name} learns nothing. Add pairs of another label"
-            + (", or train a bi-encoder on positives alone with --loss infonce." if any_similar else ".")
+            f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}. Add pairs of another "
+            "label, or train a bi-encoder on positives alone with --loss infonce."
         )
     if name == "sbert_joint":
         return labels + 2 if manifest.label_kind == "nli" else equal_parts(labels, manifest, 2)
@@ -212,8 +201,8 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest, classes: int
         targets = equal_parts(labels, manifest, classes)
         if (targets == targets[0]).all():
             raise InputError(
-                f"All {len(labels)} training pairs of {manifest.name} fall into one of {classes} classes of labels, "
-                f"from which --loss {name} learns nothing. Use --sbert_classes {classes + 1} or more, or --loss cosent."
+                f"All {len(labels)} training pairs of {manifest.name} fall into one of {classes} classes of labels. "
+                f"Use --sbert_classes {classes + 1} or more, or --loss cosent."
             )
         return targets
     return scaled(labels, manifest)

@@ -28,7 +28,7 @@ from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
 from cosent.models.folder import read_json, save_modules, write_json
 from cosent.models.loading import freeze_sines, load_config, quiet_transformers
-from cosent.models.pooling import Pooling
+from cosent.models.modules import Pooling
 from cosent.training.callbacks import use_log_lines
 from cosent.training.pretraining_batches import IGNORED
 from cosent.training.trainer import ResumableTrainer

@@ -56,11 +56,7 @@ class Texts:
 
 
 def learn_tokenizer(texts: Iterable[str], size: int) -> PreTrainedTokenizerBase:
-    """A tokenizer as that of `mini`, lower-cased, with the most frequent characters, then word pieces and numbers.
-
-    Args:
-        size: most entries, the five special tokens included.
-    """
+    """A lower-casing tokenizer as that of `mini`: at most `size` frequent characters, word pieces, special tokens."""
     characters = max(size - WORD_PIECES, size // 2)
     like = load_tokenizer(resolve("mini"))
     return like.train_new_from_iterator(texts, size, limit_alphabet=characters, show_progress=False)

@@ -67,14 +67,15 @@ class FolderProof:
     def compare(self, folder: str) -> Proof:
         trained = self.encoder
         with without_warnings():
-            loaded = load_model(folder, attn_implementation=trained.backbone.config._attn_implementation)
+            loaded = load_model(folder)
         loaded.packing = trained.packing
         now = answers(trained, self.pairs)
-        difference = relative_difference(answers(loaded.to(trained.backbone.device), self.pairs), now)
+        again = answers(loaded.to(trained.device), self.pairs)
+        difference = float(np.abs(again - now).max() / np.abs(now).max()) if again.shape == now.shape else float("inf")
         if not difference <= self.tolerance:
             raise InputError(
-                f"The model saved in {folder} does not match the trained one (largest relative difference "
-                f"{difference:.0e}, tolerance {self.tolerance:.0e}). Train into an empty --output_dir, or report it."
+                f"The model saved in {folder} does not match the one in memory (largest relative difference "
+                f"{difference:.0e}, tolerance {self.tolerance:.0e}). Write to an empty folder, or report it."
             )
         moved = None if self.start is None else distance(self.start, now)
         proof = Proof(difference, moved, len(now), "scores" if isinstance(trained, CrossEncoder) else "vectors")
@@ -96,11 +97,6 @@ def answers(encoder: Embedder | CrossEncoder, pairs: list[tuple[str, str]]) -> n
     finally:
         if wrapped is not None:
             encoder.forward = wrapped
-
-
-def relative_difference(loaded: np.ndarray, now: np.ndarray) -> float:
-    """Largest difference of answers, relative to the largest value; infinite if they are of another shape."""
-    return float(np.abs(loaded - now).max() / np.abs(now).max()) if loaded.shape == now.shape else float("inf")
 
 
 def distance(start: np.ndarray, now: np.ndarray) -> float:

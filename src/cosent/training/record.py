@@ -31,7 +31,7 @@ from cosent.reporting.card import upload, write_card
 from cosent.run import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.checkpoints import check_settings, claim_output_folder, find_checkpoint, has_finished, run_settings
-from cosent.training.evaluation import Evaluation, final_table, judge, save_evaluations
+from cosent.training.evaluation import Evaluation, final_table, floors, save_evaluations, shortfalls
 from cosent.training.load import RunCorpora
 from cosent.training.proof import FolderProof, sample_pairs
 from cosent.training.trainer import PairTrainer, ResumableTrainer
@@ -109,7 +109,8 @@ def run_training(
         leaks=leaks(training, evaluated),
         **facts,
     )
-    floor = judge(record, evaluated, training)
+    floor = floors(evaluated)
+    record.shortfalls = shortfalls(record, floor)
     for corpus in evaluated:
         if "test" in corpus.splits:
             before.scores[corpus.manifest.name]["test"]["groups"] = pair_groups(corpus.split("test"))

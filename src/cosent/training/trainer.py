@@ -59,12 +59,10 @@ class ResumableTrainer(Trainer):
     loads_all_weights = True
 
     def train(self, resume_from_checkpoint=None, *, at_start: Callable[[], Any] | None = None, **kwargs):
-        """Trains like Trainer.
+        """Trains like Trainer; the result of `at_start` becomes `before`.
 
-        Args:
-            at_start: called once on every rank, when the model is wrapped and still has the initial weights of the run;
-                those of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate earlier. Its
-                result becomes `before`.
+        It is called once on every rank, when the model is wrapped and still has the initial weights of the run: those
+        of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate earlier.
         """
         self.at_start = at_start
         return super().train(resume_from_checkpoint, **kwargs)
@@ -206,8 +204,7 @@ class PairTrainer(ResumableTrainer):
     Evaluation gives `pair_metrics`, and for a dict of sets also their means, `eval_spearman` among them. There is no
     `eval_loss`, since the loss of a batch that compares pairs depends on its size. Pairs with a `RetrievalSet` add the
     `METRICS` of retrieval, from the vectors that the scores are made of; the main process searches. Predictions are a
-    dict: `scores`, of a bi-encoder `distances` (|u - v| of each pair), of a `RetrievalSet` `queries` (its metrics by
-    name, a value per query).
+    dict: `scores`, and of a `RetrievalSet` `queries` (its metrics by name, a value per query).
 
     Args:
         objective: the loss and the output that it reads. Batches that teach it nothing are reported once per epoch.
@@ -232,14 +229,9 @@ class PairTrainer(ResumableTrainer):
         return None, self.predictions_of(outputs), labels
 
     def predictions_of(self, outputs: Outputs) -> Outputs:
-        """What evaluation keeps of the outputs of a model: `scores`, and of a bi-encoder `distances`."""
-        predictions = {"scores": outputs["scores"]}
-        if "embeddings" in outputs:
-            first, second = outputs["embeddings"].unbind(dim=1)  # (pairs, hidden) each
-            predictions["distances"] = torch.linalg.vector_norm(first - second, dim=-1)
-            if self.keeps_embeddings:
-                predictions["embeddings"] = outputs["embeddings"]
-        return predictions
+        """What evaluation keeps of the outputs of a model: `scores`, and `embeddings` where they are asked for."""
+        names = ("scores", "embeddings") if self.keeps_embeddings else ("scores",)
+        return {name: outputs[name] for name in names}
 
     def evaluation_loop(
         self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
@@ -310,10 +302,7 @@ class PairTrainer(ResumableTrainer):
         super().__init__(compute_metrics=lambda found: pair_metrics(found.predictions, found.label_ids), **kwargs)
         args.label_smoothing_factor = smoothing  # of the loss
         if self.args.torch_compile and self.model.packing:
-            raise InputError(
-                "--torch_compile compiles a model for each shape of its inputs, and packed batches have a new one at "
-                "every step. Add --packing false."
-            )
+            raise InputError("--torch_compile would compile at every step, for each shape. Add --packing false.")
         use_log_lines(self)
         self.objective = objective
         self.corpus_weights = corpus_weights
@@ -359,7 +348,7 @@ class PairTrainer(ResumableTrainer):
         return batches, count
 
     def pop_targets(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Takes from a batch what only the loss reads: tensors with the same number of rows per pair."""
+        """Takes from a batch what only the loss reads."""
         return {name: inputs.pop(name) for name in self.targets if name in inputs}
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -442,10 +431,8 @@ class PairTrainer(ResumableTrainer):
 
     def log(self, logs, *args, **kwargs):
         if not math.isfinite(logs.get("loss", 0.0)):
-            raise InputError(
-                f"Training diverged (loss is {logs['loss']} at step {self.state.global_step}). Restart with a lower "
-                "--learning_rate."
-            )
+            where = f"loss is {logs['loss']} at step {self.state.global_step}"
+            raise InputError(f"Training diverged ({where}). Restart with a lower --learning_rate.")
         super().log(logs, *args, **kwargs)
 
     def _get_train_sampler(self, train_dataset=None):
