@@ -12,12 +12,11 @@ from tests.conftest import prepare
 
 # Job, flags, and what the message names; {name} is a file of the fixture below.
 REFUSED = [
-    ("search", "--index {vectors} --query 还款 --top 8", "--top 8: .* 2 sentences"),
     ("search", "--index {vectors} --query 还款 ' '", "--query: .* empty"),
     ("search", "--index {vectors} --query 还款 --queries q.txt", "--query or --queries"),
     ("search", "--index {vectors} --query 还款 --top 0", "--top .* 0"),
     ("search", "--index {vectors} --text {faq} --query 还款", "--index.* or --text"),
-    ("search", "--index {vectors} --query 还款 --top 1 --min_probability 0.5", "no threshold.*--min_score"),
+    ("search", "--text absent.txt --query 还款 --min_probability 0.5", "no threshold.*--min_score"),
     (
         "search",
         "--index {vectors} --query 还款 --min_score 1 --min_probability 0.5",

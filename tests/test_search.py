@@ -60,7 +60,7 @@ def search(folder, tiny_bi, job, tmp_path, monkeypatch):
 
 def test_the_most_similar_sentences_first(search, encoder):
     """Fails if a row has another sentence's text or cosine, or the order is not that of the cosines."""
-    lines, said = search("--query", "还款怎么操作", "苹果", "--top", "7", "--json")
+    lines, said = search("--query", "还款怎么操作", "苹果", "--top", "8", "--json")
     for line, query in zip(lines, ("还款怎么操作", "苹果"), strict=True):
         answer = json.loads(line)
         cosines = encoder.similarity([query] * len(LINES), LINES)
@@ -149,6 +149,15 @@ def test_an_index_that_does_not_fit_is_refused(folder, encoder, tiny_bi, tiny_mo
     replace(about, sample_sha256=sample_hash(vectors)).save(tmp_path / "nan.npy")
     with pytest.raises(InputError, match=r"nan\.npy: row 2 .* length nan"):
         Index.open(tmp_path / "nan.npy", encoder)
+
+
+def test_a_table_without_a_header(search, tiny_bi, tmp_path):
+    """Fails if vectors of a table without column names cannot be searched, because its column has a made-up one."""
+    expected, _ = search("--query", "还款", "--top", "3")
+    for name, rows, column in (("one.csv", LINES, None), ("two.tsv", [f"{n}\t{s}" for n, s in enumerate(LINES)], "1")):
+        (tmp_path / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+        encoded(tmp_path / name, tmp_path / "v.npy", tiny_bi, text_column=column, overwrite=True)
+        assert search("--query", "还款", "--top", "3", index=tmp_path / "v.npy")[0] == expected
 
 
 def test_impossible_questions(folder, encoder):

@@ -1,5 +1,6 @@
 """`cosent serve`: what clients of OpenAI, TEI, Jina and Cohere send and read, and what is refused."""
 
+import asyncio
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ import pytest
 from cosent.evaluation.calibration import Calibration, DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.serve import MOST_BYTES, MOST_TEXTS, build
+from cosent.serve import MOST_BYTES, MOST_TEXTS, Batches, build
 
 testclient = pytest.importorskip("fastapi.testclient")
 TEXTS = ["怎么还款", "如何还款", "今天天气很好"]
@@ -42,6 +43,8 @@ def test_openai_embeddings(client, models):
     openai = pytest.importorskip("openai")
     own = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
     assert np.allclose(own.embeddings.create(input=TEXTS[0], model="any").data[0].embedding, vectors[0], atol=1e-6)
+    with pytest.raises(openai.UnprocessableEntityError, match="input.1"):
+        own.embeddings.create(input=["好", ""], model="any")
 
 
 def test_rerank(client, models):
@@ -77,13 +80,16 @@ def test_what_is_refused(client, models):
         ("/similarity", {"pairs": [["好"]]}, 422, "pairs"),
     ):
         answer = client.post(path, json=body)
-        assert answer.status_code == status and word in json.dumps(answer.json()), (path, body)
+        assert answer.status_code == status and word in answer.json()["error"]["message"], (path, body)
     lone = client.post("/v1/embeddings", content=b'{"input": "\\ud83d"}', headers={"Content-Type": "application/json"})
     assert lone.status_code == 422
     assert client.post("/similarity", content=b" " * (MOST_BYTES + 1)).status_code == 413
     with testclient.TestClient(build("cross", models[1], models[1])) as cross:
         assert cross.post("/v1/embeddings", json={"input": "好"}).status_code == 400
         assert "probabilities" not in cross.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()
+        assert cross.get("/nothing").json()["error"]["code"] == 404
+    with testclient.TestClient(build("none", None, None), raise_server_exceptions=False) as broken:
+        assert broken.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()["error"]["code"] == 500
 
 
 def test_a_key(models):
@@ -119,6 +125,22 @@ def test_clients_share_a_batch(models):
             thread.join()
     assert answers == {number: [number] for number in range(1, 9)}
     assert sum(sizes) == 8 and len(sizes) < 8
+
+
+def test_a_client_that_has_gone():
+    """Fails if the results of a client that has gone are given to the next one."""
+
+    async def ask():
+        batches = Batches(lambda things: [10 * thing for thing in things])
+        gone, waiting = (asyncio.ensure_future(batches.results(things)) for things in ([1, 2], [3]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        task = asyncio.create_task(batches.run())
+        answer = await waiting
+        task.cancel()
+        return answer
+
+    assert asyncio.run(ask()) == [30]
 
 
 @pytest.mark.slow

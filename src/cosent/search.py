@@ -29,7 +29,7 @@ class SearchArguments:
 
     query: list[str] | None = option(None, "Queries.", commas=True)
     queries: str | None = option(None, "Instead: a text file with a query per line.")
-    top: int = option(10, "Sentences per query.")
+    top: int = option(10, "Sentences per query, at most.")
     rerank: str | None = option(None, "Model that orders the 50 nearest sentences again, best a cross-encoder.")
     prompt: str | None = option(
         None, 'Text in front of every query; "" for none; default: the prompt `query` of the model, or its default.'
@@ -56,13 +56,18 @@ class SearchArguments:
 
 def main(index_args: IndexArguments, args: SearchArguments) -> None:
     check(args)  # before imports that take seconds
-    resolve(index_args.model)
+    for model in filter(None, (index_args.model, args.rerank)):
+        resolve(model)
     from cosent.compute.onednn import choose_device
     from cosent.data.pairs import read_texts
     from cosent.inference.index import open_index
     from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.teacher import growing_vectors
+    from cosent.run import needed_rule
 
+    rule, model = None, args.rerank or index_args.model
+    if args.min_probability is not None:
+        rule = needed_rule(model, args.corpus, "Name one with --corpus, or give --min_score.")
     device = choose_device(index_args.device)
     index = open_index(
         index_args,
@@ -70,13 +75,11 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         growing_vectors,
     )
     reranker = None if args.rerank is None else load_model(args.rerank).to(device)
-    if args.top > len(index):
-        raise InputError(f"--top {args.top}: there are {len(index)} sentences. Lower it.")
     if args.faiss is not None:
         index.use_faiss(args.faiss)
     if args.hybrid:
         index.use_bm25()
-    accepts = acceptance(args, index_args.model, index)
+    accepts = acceptance(args, rule, index)
     if not args.json:
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine       row  sentence")
     queries, at_once = args.query, QUERIES
@@ -111,7 +114,7 @@ def check(args: SearchArguments) -> None:
                          "alone: no --rerank, --faiss and --hybrid.")  # fmt: skip
 
 
-def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], list]:
+def acceptance(args: SearchArguments, judge, index) -> Callable[[list], list]:
     """What is left of the hits of a query, best first; nothing where the search should say that it found nothing."""
     if args.precision is not None:
         from cosent.data.corpus import load_corpus
@@ -127,11 +130,8 @@ def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], lis
             file=sys.stderr,
         )
         return lambda hits: hits if rule.answers(hits[0].cosine, hits[1].cosine if len(hits) > 1 else -1.0) else []
-    if args.min_probability is not None:
-        from cosent.run import needed_rule
-
-        chosen = needed_rule(args.rerank or model, args.corpus, "Name one with --corpus, or give --min_score.")
-        return lambda hits: [hit for hit in hits if chosen.probabilities([hit.score])[0] >= args.min_probability]
+    if judge is not None:
+        return lambda hits: [hit for hit in hits if judge.probabilities([hit.score])[0] >= args.min_probability]
     if args.min_score is not None:
         return lambda hits: [hit for hit in hits if hit.score >= args.min_score]
     return list
@@ -140,7 +140,7 @@ def acceptance(args: SearchArguments, model: str, index) -> Callable[[list], lis
 def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: Callable[[list], list]) -> None:
     """Prints the hits of each query, and how long they took."""
     start = time.perf_counter()
-    most = max(args.top, min(2, len(index)) if args.precision else 1)
+    most = min(len(index), max(args.top, 2 if args.precision else 1))
     hits = index.search(queries, most, args.prompt, reranker)
     milliseconds = 1000 * (time.perf_counter() - start)
     for query, some in zip(queries, map(accepts, hits), strict=True):

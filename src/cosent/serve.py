@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -59,7 +60,10 @@ def main(args: ServeArguments) -> None:
 
     def load(path: str):
         if Path(path, "bundle.json").is_file():
-            return Bundle(path)
+            try:
+                return Bundle(path)
+            except ValueError as error:
+                raise InputError(str(error)) from error
         model = load_model(path).to(device).eval()
         return quantized(model) if args.int8 else model
 
@@ -92,18 +96,19 @@ class Batches:
             requests = [await self.waiting.get()]
             while not self.waiting.empty() and sum(len(things) for things, _ in requests) < BATCH:
                 requests.append(self.waiting.get_nowait())
+            failure = None
             try:
-                every = list(await asyncio.to_thread(self.compute, [one for things, _ in requests for one in things]))
+                results = iter(await asyncio.to_thread(self.compute, [one for things, _ in requests for one in things]))
             except Exception as error:
-                every = error
+                results, failure = iter(()), error
             for things, future in requests:
+                own = list(islice(results, len(things)))  # taken in any case: what follows is of the next request
                 if future.done():  # the client has gone
                     continue
-                if isinstance(every, Exception):
-                    future.set_exception(every)
+                if failure is None:
+                    future.set_result(own)
                 else:
-                    future.set_result(every[: len(things)])
-                    del every[: len(things)]
+                    future.set_exception(failure)
 
 
 def scores_by(model) -> Callable[[list], list]:
@@ -120,16 +125,17 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         rule: the `DecisionRule` of `/similarity`.
         key: token that requests need.
     """
-    from fastapi import Depends, FastAPI, HTTPException, Request
+    from fastapi import Depends, FastAPI, Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
-    from pydantic import BaseModel, Field
+    from pydantic import BaseModel, BeforeValidator, Field
+    from starlette.exceptions import HTTPException
 
     Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
     Texts = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
 
     class Embeddings(BaseModel):
-        input: Text | Texts
+        input: Annotated[Texts, BeforeValidator(lambda texts: [texts] if isinstance(texts, str) else texts)]
         model: str | None = None
         encoding_format: Literal["float", "base64"] = "float"
         dimensions: int | None = None
@@ -166,18 +172,22 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
     protected: dict[str, Any] = {"dependencies": [Depends(authorised)]}
     app.add_middleware(LimitedBody)
 
-    @app.exception_handler(asyncio.QueueFull)
-    async def too_many(request, error):
-        return JSONResponse({"detail": f"{WAITING} requests are waiting already; try again"}, 503)
+    def refusal(status: int, message: str, field: str | None = None):
+        """An error in OpenAI's shape, whose clients show the message."""
+        return JSONResponse({"error": {"message": message, "param": field, "code": status}}, status)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request, error):  # without the input, which may not even be UTF-8
-        problems = [{"loc": problem["loc"], "msg": problem["msg"]} for problem in error.errors()]
-        return JSONResponse({"detail": problems}, 422)
+        problem = error.errors()[0]
+        field = ".".join(map(str, problem["loc"])).removeprefix("body.")
+        return refusal(422, f"{field}: {problem['msg']}", field)
 
-    @app.exception_handler(InputError)
-    async def wrong(request, error):
-        return JSONResponse({"detail": str(error)}, 400)
+    app.exception_handler(HTTPException)(lambda request, error: refusal(error.status_code, error.detail))
+    app.exception_handler(InputError)(lambda request, error: refusal(400, str(error)))
+    app.exception_handler(Exception)(lambda request, error: refusal(500, "the model failed: see the server's output"))
+    app.exception_handler(asyncio.QueueFull)(
+        lambda request, error: refusal(503, f"{WAITING} requests are waiting already; try again")
+    )
 
     @app.get("/health")
     async def health():
@@ -189,13 +199,12 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
             raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
         if asked.dimensions not in (None, width):
             raise HTTPException(422, f"dimensions: this model has {width}")
-        texts = [asked.input] if isinstance(asked.input, str) else asked.input
-        vectors = [vector.astype("<f4") for vector in await embeddings.results(texts)]
+        vectors = [vector.astype("<f4") for vector in await embeddings.results(asked.input)]
         if asked.encoding_format == "base64":
             shown = [base64.b64encode(vector.tobytes()).decode("ascii") for vector in vectors]
         else:
             shown = [vector.tolist() for vector in vectors]
-        tokens = sum(map(model.count_tokens, texts))
+        tokens = sum(map(model.count_tokens, asked.input))
         return {
             "object": "list",
             "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(shown)],
@@ -234,7 +243,7 @@ class LimitedBody:
         self.app = app
 
     async def __call__(self, scope, receive, send):
-        from fastapi import HTTPException
+        from starlette.exceptions import HTTPException
 
         size = 0
 

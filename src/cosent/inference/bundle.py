@@ -22,11 +22,12 @@ class Bundle:
 
     def __init__(self, folder=Path(__file__).parent):
         folder = Path(folder)
-        if not (folder / "bundle.json").is_file():
-            raise ValueError(f"{folder} is no bundle: it has no bundle.json. Name a folder that cosent export wrote.")
-        self.settings = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
+        try:
+            self.settings = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{folder} has no bundle.json that can be read: {error}. Export it again.") from error
         if self.settings.get("form") != FORM:
-            raise ValueError(f"{folder} has form {self.settings.get('form')}, expected {FORM}. Use the run.py in it.")
+            raise ValueError(f"{folder} has form {self.settings.get('form')}, expected {FORM}. Export it again.")
         for name in self.settings["files"]:
             if not (folder / name).is_file():
                 raise ValueError(f"{folder / name} is missing. Copy the whole folder, or export the model again.")
@@ -101,9 +102,13 @@ def compiled(file, precision):
 
 
 def main():
-    sentences, bundle = sys.argv[1:], Bundle()
+    sentences = sys.argv[1:]
     if not sentences or len(sentences) % 2:
         sys.exit("Give sentences in pairs: python run.py 怎么还款 如何还款")
+    try:
+        bundle = Bundle()
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     first, second = sentences[::2], sentences[1::2]
     scores = bundle.similarity(first, second)
     for one, other, score in zip(first, second, scores, strict=True):

@@ -24,7 +24,7 @@ from torch import nn
 
 from cosent import __version__
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
-from cosent.data.files import SENTENCE, format_of, open_table, stem_of
+from cosent.data.files import KEYED, SENTENCE, format_of, open_table, stem_of
 from cosent.data.manifest import sha256_of_file
 from cosent.errors import InputError, partial_file, write_atomically, writing
 from cosent.inference.embedding import check_finite, embed
@@ -218,8 +218,10 @@ def encode_shard(
     """
     column = None if settings.text_column is None else [settings.text_column]
     table = open_table(source, column, SENTENCE, "--text_column")
+    (name,) = table.sentences
+    made_up = not table.header and table.format not in ("txt", *KEYED)
     manifest = VectorManifest(
-        **vars(settings) | {"text_column": table.sentences[0]},
+        **vars(settings) | {"text_column": str(table.names.index(name)) if made_up else name},
         input=relative_to(source, output.parent),
         input_sha256=sha256_of_file(source),
     )
