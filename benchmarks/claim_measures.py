@@ -17,7 +17,6 @@ from cosent.evaluation.significance import (
     Difference,
     components,
     difference,
-    difference_over_seeds,
     independent,
     mean_of_ranks,
     resampled_means,
@@ -152,7 +151,7 @@ def over_seeds(first: list[float], second: list[float]) -> dict[str, Any]:
     gaps = np.subtract(first, second)
     if len(gaps) == 1:
         return {"mean": float(gaps[0])}
-    return said(difference_over_seeds(gaps), unit=1.0)
+    return said(Difference(gaps.mean(), gaps.std(ddof=1) / len(gaps) ** 0.5, len(gaps) - 1), unit=1.0)
 
 
 def mean_of(rows: list[dict[str, Any]], beyond: float) -> dict[str, Any]:

@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.claim_measures import of_studies, study_of
 from benchmarks.study_tables import ROOT, overlap
+from benchmarks.widths import METRICS, WAYS, values_by_width
 from cosent.errors import write_atomically
 from cosent.losses import TOWERS
 from cosent.reporting.figures import COLORS, DASHES, FAINT, canvas, intervals, saved, styled
@@ -119,6 +122,28 @@ def by_rate() -> str:
     return saved(axes)
 
 
+@styled
+def by_width() -> str:
+    """Both metrics of shorter vectors by width: a panel each, and a line for each way to shorten them."""
+    result = read("widths")
+    left = canvas("Vectors shortened after training on STS-B", "", 3)
+    figure = left.figure
+    figure.set_size_inches(8, 3)
+    left.set_position((0, 0, 0.42, 1))
+    for axes, (metric, name) in zip((left, figure.add_axes((0.52, 0, 0.42, 1))), METRICS.items(), strict=True):
+        axes.set_xscale("log")
+        axes.set_xticks(result["widths"], result["widths"])
+        axes.minorticks_off()
+        axes.set_xlabel("width", color=FAINT)
+        axes.set_ylabel(f"test {name} x100", color=FAINT)
+        for place, (way, label) in enumerate(WAYS.items()):
+            runs = 100 * np.array(values_by_width(result["rows"], way, metric))
+            style = {"color": COLORS[place], "linestyle": DASHES[place]}
+            axes.fill_between(result["widths"], runs.min(axis=1), runs.max(axis=1), color=COLORS[place], alpha=0.13)
+            axes.plot(result["widths"], runs.mean(axis=1), marker="o", markersize=4, label=label, **style)
+    return saved(axes)
+
+
 def read(name: str) -> dict[str, Any]:
     return json.loads((ROOT / f"results/{name}.json").read_text(encoding="utf-8"))
 
@@ -129,6 +154,7 @@ def pictures() -> dict[Path, str]:
         images / "cosent_against_others.svg": against_others(),
         images / "gap_by_budget.svg": gap_by_budget(),
         images / "learning_rates.svg": by_rate(),
+        images / "widths.svg": by_width(),
     }
 
 

@@ -7,7 +7,8 @@ python -m benchmarks.tables --check      change nothing, exit with 1 where a tab
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `results/NAME`, or of the benchmark whose JSON is `results/NAME.json`. `<!-- results:NAME probabilities -->` asks for
 the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
-`corpora` for a row per corpus, and `teaching` for what teachers add.
+`corpora` for a row per corpus, `options` for differences to the first variant with verdicts, and `teaching` for what
+teachers add.
 """
 
 import argparse
@@ -24,12 +25,14 @@ from benchmarks.runtimes import runtimes_table
 from benchmarks.speed.__main__ import speed_table
 from benchmarks.study_tables import (
     corpora_table,
+    options_table,
     probabilities_table,
     retrieval_table,
     study_table,
     teaching_table,
 )
 from benchmarks.test_rows import read_study
+from benchmarks.widths import widths_table
 from cosent.errors import InputError, messages_for_users
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +40,7 @@ BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", 
 VIEWS = {  # of a study
     None: study_table,
     "corpora": corpora_table,
+    "options": options_table,
     "probabilities": probabilities_table,
     "retrieval": retrieval_table,
     "teaching": teaching_table,
@@ -48,6 +52,7 @@ TABLES = {  # of results/NAME.json
     "quickstart": quickstart_table,
     "runtimes": runtimes_table,
     "speed": speed_table,
+    "widths": widths_table,
 }
 
 

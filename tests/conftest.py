@@ -6,6 +6,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, R
 
 from cosent.data.manifest import Manifest, sha256_of_file
 from cosent.encoders import resolve
+from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.significance import spearman
 from cosent.models.modules import IDENTITY, Dense, Pooling
 from cosent.results import Result, read_results, save_results
-from cosent.run import CorpusRecord, Environment
+from cosent.run import CorpusRecord, Environment, RunRecord
 from tests.launching import later_wins
 
 SENTENCES = [
@@ -59,6 +61,51 @@ def tiny_model(tokenizer, tmp_path_factory) -> Path:
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+CALIBRATION = Calibration(method="platt", pairs=98, slope=9.0, intercept=-8.0)
+
+
+def save_record(folder: Path, thresholds: dict[str, float], **changes) -> None:
+    """Leaves the record of a run that found these thresholds, and `CALIBRATION` for the same corpora."""
+    measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
+    found = {"thresholds": thresholds, "calibrations": dict.fromkeys(thresholds, CALIBRATION)}
+    RunRecord(recipe={}, **measured, **found, **changes).save(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_bi(tiny_model, tmp_path_factory) -> Path:
+    """A folder with a bi-encoder of mean pooling."""
+    from cosent.models.bi_encoder import SentenceEncoder
+
+    folder = tmp_path_factory.mktemp("saved") / "bi"
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_cross(tiny_model, tmp_path_factory) -> Path:
+    """A folder with a cross-encoder of one logit."""
+    from cosent.models.cross_encoder import CrossEncoder
+
+    folder = tmp_path_factory.mktemp("saved") / "cross"
+    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def job(capsys):
+    """Returns a function that runs a job as a user types it, and gives back what it writes to stdout and stderr."""
+
+    def run(name: str, *words) -> tuple[str, str]:
+        from cosent.cli import parse
+
+        module = import_module(name)
+        capsys.readouterr()
+        module.main(*parse(list(map(str, words)), *module.ARGUMENTS))
+        return capsys.readouterr()
+
+    return run
 
 
 def prepare(folder: Path, splits: dict[str, list[tuple[str, str, float]]], label_kind: str, label_max: float) -> Path:

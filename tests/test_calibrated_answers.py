@@ -1,27 +1,23 @@
 """From training to an answer: probabilities and verdicts of a saved model, on the command line and in Python."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 from cosent import decision_rules, load_model
-from cosent.cli import parse
 from cosent.errors import InputError
-from cosent.evaluate import ARGUMENTS as EVALUATE
-from cosent.evaluate import main as evaluate
 from cosent.evaluation.calibration import (
+    Calibration,
     DecisionRule,
-    Platt,
     at_base_rate,
     fit_calibration,
     probability_metrics,
     sigmoid,
 )
 from cosent.run import read_record
-from cosent.similarity import ARGUMENTS as SIMILARITY
 from cosent.similarity import answers, line
-from cosent.similarity import main as similarity
 
 
 @pytest.fixture
@@ -40,7 +36,7 @@ def columns(part):
 
 
 @pytest.mark.parametrize("flags", [(), ("--tower", "cross_encoder"), ("--tower", "cross_encoder", "--loss", "ce")])
-def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys, flags):
+def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, job, capsys, flags):
     """Fails if probabilities are not those of validation, or `similarity`, `evaluate`, Python and run.json disagree."""
     folder = train(corpus, *flags, "--num_train_epochs", "4")
     printed = capsys.readouterr().out
@@ -53,9 +49,7 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys
     scores = model.similarity(first, second)
     probabilities = rule.probabilities(scores)
     assert 0 < probabilities.min() < probabilities.max() < 1
-    main_args = ["--model", str(folder), "--corpus", str(corpus)]
-    evaluate(*parse(main_args, *EVALUATE))
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(job("cosent.evaluate", "--model", folder, "--corpus", corpus)[0])
     wanted = probability_metrics(probabilities, labels)
     raw = probability_metrics(sigmoid(scores) if flags else np.clip(scores, 0, 1), labels)
     stored = read_record(folder).after["made_up"]["test"]
@@ -65,21 +59,20 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, capsys
     assert result["calibration"] == rule.calibration.method
     assert result["threshold_from"] == "made_up validation, when the model was trained"
 
-    similarity(*parse(["--model", str(folder), first[1], second[1]], *SIMILARITY))
-    out, err = capsys.readouterr()
+    similarity = partial(job, "cosent.similarity", "--model", folder, first[1], second[1])
+    out, err = similarity()
     verdict = "similar" if scores[1] >= rule.threshold else "not similar"
     assert out.split("  ")[0].strip() == f"{scores[1]:.4f}" and f"{probabilities[1]:.4f}  {verdict}" in out
     assert "as on made_up validation" in err
     rare = at_base_rate(probabilities[1], rule.calibration.base_rate, 0.001)
-    similarity(*parse(["--model", str(folder), first[1], second[1], "--base_rate", "0.001"], *SIMILARITY))
     verdict = "similar" if rare >= 0.5 else "not similar"
-    assert f"{rare:.4f}  {verdict}" in capsys.readouterr().out
+    assert f"{rare:.4f}  {verdict}" in similarity("--base_rate", "0.001")[0]
     for value in ("auto", "1.5", "much"):
         with pytest.raises(InputError, match=f"--base_rate {value}"):
-            similarity(*parse(["--model", str(folder), first[1], second[1], "--base_rate", value], *SIMILARITY))
+            similarity("--base_rate", value)
 
 
-def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, splits, capsys):
+def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, splits, job):
     """Fails if a corpus is answered with the map of another, or STS-B gets a probability."""
     turned = {split: [(a, b, 1 - y) for a, b, y in part] for split, part in splits.items()}
     graded = {split: [(a, b, 5 * y) for a, b, y in part] for split, part in splits.items()}
@@ -89,26 +82,21 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
     rules = decision_rules(folder)
     assert list(rules) == ["one", "two", "all"] and rules["one"].calibration != rules["two"].calibration
     assert "brier" not in read_record(folder).after["stsb"]["test"]
-    capsys.readouterr()
-    evaluate(*parse(["--model", str(folder), "--corpus", str(corpora[2])], *EVALUATE))
-    out, err = capsys.readouterr()
+    out, err = job("cosent.evaluate", "--model", folder, "--corpus", corpora[2])
     assert json.loads(out)["threshold_from"] == "none: the labels are not binary"
     assert "brier" not in out and "probabilities" not in err
 
-    pair = ["--model", str(folder), "好", "坏"]
-    similarity(*parse(pair, *SIMILARITY))
-    out, err = capsys.readouterr()
-    assert "similar" in out and "as on all validation" in err
-    similarity(*parse([*pair, "--corpus", "two"], *SIMILARITY))
-    out, err = capsys.readouterr()
-    assert "similar" in out and "as on two validation" in err
+    similarity = partial(job, "cosent.similarity", "--model", folder, "好", "坏")
+    for flags, source in (((), "all"), (("--corpus", "two"), "two")):
+        out, err = similarity(*flags)
+        assert "similar" in out and f"as on {source} validation" in err
     with pytest.raises(InputError, match="--corpus lcqmc: .* one two"):
-        similarity(*parse([*pair, "--corpus", "lcqmc"], *SIMILARITY))
+        similarity("--corpus", "lcqmc")
 
 
 def test_verdicts_agree_with_the_threshold():
     """Fails if rounding calls a score similar that `evaluate` calls different: 0.7 in float32 is below 0.7."""
-    rule = DecisionRule("lcqmc", 0.7, Platt(pairs=98, slope=10.0, intercept=-7.0))
+    rule = DecisionRule("lcqmc", 0.7, Calibration(method="platt", pairs=98, slope=10.0, intercept=-7.0))
     scores = np.array([0.7, 0.71, -1.0], dtype=np.float32)
     assert rule.similar(scores).tolist() == [False, True, False]
     assert rule.probabilities(scores) == pytest.approx([0.5, 0.525, 0.01], abs=1e-3)
@@ -119,16 +107,14 @@ def test_verdicts_agree_with_the_threshold():
     assert line(pairs[0] | answers(scores[:1], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
 
 
-def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, capsys):
+def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, job):
     """Fails if --find_threshold fits on the scored split, or says nothing about a model that has no map."""
-    arguments = ["--model", str(tiny_model), "--corpus", str(corpus)]
-    evaluate(*parse(arguments, *EVALUATE))
-    out, err = capsys.readouterr()
+    evaluate = partial(job, "cosent.evaluate", "--model", tiny_model, "--corpus", corpus)
+    out, err = evaluate()
     without = json.loads(out)
     assert without["calibration"] is None and "--find_threshold" in without["threshold_from"]
     assert "brier" not in without and without["uncalibrated_brier"] > 0 and "no map" in err
-    evaluate(*parse([*arguments, "--find_threshold"], *EVALUATE))
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(evaluate("--find_threshold")[0])
     model = load_model(str(tiny_model))
     first, second, labels = columns(pairs[:32])
     calibration = fit_calibration(model.similarity(first, second), labels)
@@ -138,13 +124,11 @@ def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, caps
     assert found["threshold_from"] == "made_up validation"
 
 
-def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, capsys):
+def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, job):
     """Fails if training on a corpus that validates nothing stops at the end, after hours."""
     same = [(a, b, 1.0) for a, b, _ in pairs[:8]]
     corpus = make_corpus({"train": pairs, "validation": same, "test": pairs[32:]})
     folder = train(corpus)
     assert read_record(folder).calibrations == {} and decision_rules(folder) == {}
-    capsys.readouterr()
-    evaluate(*parse(["--model", str(folder), "--corpus", str(corpus), "--find_threshold"], *EVALUATE))
-    out, _ = capsys.readouterr()
+    out, _ = job("cosent.evaluate", "--model", folder, "--corpus", corpus, "--find_threshold")
     assert json.loads(out)["calibration"] is None

@@ -7,31 +7,28 @@ import numpy as np
 import pytest
 
 from cosent import dedup as module
-from cosent.cli import parse
-from cosent.dedup import ARGUMENTS, linked_groups, main
+from cosent.dedup import linked_groups
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule, Platt
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.evaluation.calibration import DecisionRule
 from cosent.models.teacher import growing_vectors
+from tests.conftest import CALIBRATION
 
 LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹果", "今天天气很好。", "怎么还款", "推荐一辆红车"]
 
 
 @pytest.fixture
-def dedup(tiny_model, tmp_path, capsys, monkeypatch):
+def dedup(tiny_bi, job, tmp_path, monkeypatch):
     """A function that runs the job on `LINES` and returns its lines of stdout, and stderr."""
     cached = partial(growing_vectors, cache=tmp_path / "cache")
     monkeypatch.setattr("cosent.models.teacher.growing_vectors", cached)
-    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "bi")
     (tmp_path / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
 
     def run(*flags, text="faq.txt"):
-        words = ["--model", tmp_path / "bi", *(["--text", tmp_path / text] if text else []), "--device", "cpu", *flags]
-        main(*parse([str(word) for word in words], *ARGUMENTS))
-        printed = capsys.readouterr()
-        return printed.out.splitlines(), printed.err
+        words = ["--text", tmp_path / text] if text else []
+        printed, said = job("cosent.dedup", "--model", tiny_bi, *words, "--device", "cpu", *flags)
+        return printed.splitlines(), said
 
     return run
 
@@ -61,13 +58,13 @@ def test_what_differs_in_a_number_is_kept_apart(dedup, tmp_path):
     assert groups[0] == "group 1: 4 sentences" and "kept apart" not in said
 
 
-def test_the_input_is_never_replaced(dedup, tmp_path):
+def test_the_input_is_never_replaced(dedup, tiny_bi, tmp_path):
     """Fails if --overwrite costs the other columns of a table, the text of an index, or its vectors."""
     (tmp_path / "faq.csv").write_text("id,text\n1,怎么还款\n2,如何还款\n", encoding="utf-8")
     flags = ("--threshold", 0.9, "--overwrite", "--output")
     with pytest.raises(InputError, match=r"--output .*faq\.csv"):
         dedup(*flags, tmp_path / "faq.csv", text="faq.csv")
-    encode(EncodeArguments([str(tmp_path / "faq.csv")], str(tmp_path / "v.npy"), str(tmp_path / "bi"), normalize=True))
+    encode(EncodeArguments([str(tmp_path / "faq.csv")], str(tmp_path / "v.npy"), str(tiny_bi), normalize=True))
     for name in ("faq.csv", "v.npy"):
         before = (tmp_path / name).read_bytes()
         with pytest.raises(InputError, match=f"--output .*{name}"):
@@ -75,23 +72,9 @@ def test_the_input_is_never_replaced(dedup, tmp_path):
         assert (tmp_path / name).read_bytes() == before
 
 
-def test_refusals(dedup, tmp_path):
-    """Fails if a slip finds nothing or everything without a word, or a model without a threshold gets one."""
-    for threshold in ("nan", "95", "-2"):
-        with pytest.raises(InputError, match=f"--threshold {threshold}"):
-            dedup("--threshold", threshold)
-    for words, message in (
-        ([], "no threshold.* --threshold"),
-        (["--threshold", 0.9, "--index", tmp_path], "--index.* or --text"),
-        (["--threshold", 0.9, "--json", "--output", tmp_path / "other.txt"], "--json .*--output"),
-    ):
-        with pytest.raises(InputError, match=message):
-            dedup(*words)
-
-
 def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):
     """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
-    rules = {name: DecisionRule(name, 0.99999, Platt(pairs=9, slope=1.0, intercept=0.0)) for name in ("faq", "lcqmc")}
+    rules = {name: DecisionRule(name, 0.99999, CALIBRATION) for name in ("faq", "lcqmc")}
     monkeypatch.setattr("cosent.run.decision_rules", lambda model: rules)
     with pytest.raises(InputError, match=r"for faq.* for lcqmc.*--threshold"):
         dedup()

@@ -71,18 +71,6 @@ def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path, monkeypatch):
     assert peaks[2] - peaks[1] < vectors.nbytes / 10, peaks
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("好\n\n坏\n".encode(), r"sentences\.txt, line 2: .* empty"), (b"", r"sentences\.txt is empty")],
-)
-def test_lines_that_cannot_be_encoded_are_named(tiny_model, tmp_path, content, message):
-    """Fails if a damaged line shifts every row below it, or gets the vector of another text."""
-    path = tmp_path / "sentences.txt"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        main(job(tiny_model, path, tmp_path))
-
-
 def test_vectors_that_are_not_finite_are_not_published(tiny_model, tmp_path):
     """Fails if a vector of NaN, which float16 makes of an overflow, is stored, or nobody learns of which line it is."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
@@ -101,8 +89,15 @@ def test_vectors_that_are_not_finite_are_not_published(tiny_model, tmp_path):
 def test_flags_that_cannot_work_are_refused_at_once(tiny_model, sentences, tmp_path):
     """Fails if vectors of hours or a user's text are overwritten, or an error comes after minutes of work."""
     (tmp_path / "vectors.npy").write_bytes(b"precious")
+    (tmp_path / "sentences.csv").write_text("好\n", encoding="utf-8")
+    folder = {"output": str(tmp_path / "folder")}
     cases = [
         ({"overwrite": False}, r"vectors\.npy\.json"),
+        *((folder | {"shard": shard}, f"--shard {shard}.* I/N") for shard in ("0/3", "4/3", "1", "1/x")),
+        *(
+            ({"text": [f"{tmp_path}/s*"], "output": str(tmp_path / name)}, "Several files of --text")
+            for name in ("folder", "a.npy")
+        ),
         ({"output": str(sentences)}, "--output .* --text"),
         ({"device": "cuda", "int8": True}, "CPU"),
         ({"int8": True, "dtype": "bfloat16"}, "--int8 .*--dtype bfloat16"),

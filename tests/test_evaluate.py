@@ -6,22 +6,19 @@ import shutil
 import numpy as np
 import pytest
 
-from cosent.cli import parse
 from cosent.data.files import table_writer
-from cosent.errors import InputError
-from cosent.evaluate import ARGUMENTS, main, write_predictions
+from cosent.evaluate import write_predictions
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run import Environment, RunRecord
+from tests.conftest import save_record
 
 
 @pytest.fixture
-def run(tiny_model, capsys):
+def run(tiny_model, job):
     """Returns a function that runs the job on the tiny model and gives back the JSON of stdout, and stderr."""
 
     def call(*flags, model=tiny_model):
-        main(*parse(["--model", str(model), *map(str, flags)], *ARGUMENTS))
-        shown = capsys.readouterr()
-        return json.loads(shown.out), shown.err
+        printed, table = job("cosent.evaluate", "--model", model, *flags)
+        return json.loads(printed), table
 
     return call
 
@@ -36,10 +33,9 @@ def evaluate(run):
 def trained(tiny_model, tmp_path):
     """Returns a function that writes a model folder whose run found these thresholds."""
     shutil.copytree(tiny_model, tmp_path / "model")
-    record = {"recipe": {}, "environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0}
 
     def write(**thresholds):
-        RunRecord(**record, history=[], thresholds=thresholds).save(tmp_path / "model")
+        save_record(tmp_path / "model", thresholds)
         return tmp_path / "model"
 
     return write
@@ -145,18 +141,3 @@ def test_three_columns_without_a_header(run, tmp_path, pairs):
     second, _ = run("--pairs", tmp_path / "b.tsv", "--text_columns", "2", "1", "--label_column", "0")
     assert first["pairs"] == 64 and first["spearman"] == pytest.approx(second["spearman"], abs=1e-9)
     assert "average_precision" in first, "0 and 1 are binary labels"
-
-
-def test_what_cannot_be_read_is_named(run, labelled):
-    """Fails if a label is guessed, a column is taken for another, or a threshold is found on grades or tested rows."""
-    for label, flags, message in (
-        (3, (*COLUMNS, "--find_threshold"), "graded labels"),
-        (1, (*COLUMNS, "--predictions", "nowhere/p.tsv"), "--predictions .*nowhere"),
-        ("perhaps", COLUMNS, "mine.csv, pair 1: .* same, got 'perhaps'"),
-        (1, ("--label_column", "same"), "sentence2, same"),
-        (1, (), "--text_columns and --label_column"),
-        (1, (*COLUMNS, "--find_threshold"), "validation"),
-        (1, (*COLUMNS[:2], *COLUMNS[3:]), "--text_columns"),
-    ):
-        with pytest.raises(InputError, match=message):
-            run("--pairs", labelled(".csv", lambda _, label=label: label), *flags)

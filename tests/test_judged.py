@@ -4,11 +4,8 @@ import json
 
 import pytest
 
-from cosent.cli import parse
 from cosent.data.files import table_writer
 from cosent.errors import InputError
-from cosent.evaluate import ARGUMENTS, main
-from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 
 QUERIES = {"q1": "怎么还款", "q2": "今天天气不错", "q3": "北京很大", "q4": "好"}
@@ -41,22 +38,14 @@ def written(tmp_path):
 
 
 @pytest.fixture
-def evaluate(tiny_model, capsys):
+def evaluate(tiny_model, job):
     """Returns a function that runs the job and gives back the JSON of stdout, and stderr."""
 
     def run(*flags, model=tiny_model):
-        main(*parse(["--model", str(model), *map(str, flags)], *ARGUMENTS))
-        shown = capsys.readouterr()
-        return json.loads(shown.out), shown.err
+        printed, table = job("cosent.evaluate", "--model", model, *flags)
+        return json.loads(printed), table
 
     return run
-
-
-@pytest.fixture(scope="module")
-def cross(tiny_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cross")
-    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(folder)
-    return folder
 
 
 METRICS = {"recall_at_1": "accuracy@1", "recall_at_5": "recall@5", "mrr_at_10": "mrr@10", "map": "map@100"}
@@ -76,22 +65,19 @@ def reference(tiny_model):
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".tsv"])
-def test_a_bi_encoder_searches(evaluate, written, tiny_model, tmp_path, ending):
+def test_a_bi_encoder_searches(evaluate, written, tiny_bi, ending):
     """Fails if the metrics of one's own files are not those of sentence-transformers, in any format."""
-    SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path / "model")
-    found, table = evaluate(*written(ending), model=tmp_path / "model")
-    assert (
-        evaluate(*written(ending, title="如何还款"), model=tmp_path / "model")[0]["ndcg_at_10"] != found["ndcg_at_10"]
-    )
+    found, table = evaluate(*written(ending), model=tiny_bi)
+    assert evaluate(*written(ending, title="如何还款"), model=tiny_bi)[0]["ndcg_at_10"] != found["ndcg_at_10"]
     assert (found["queries"], found["pool"]) == (3, 5) and "3 queries among 5 sentences" in table
-    expected = reference(tmp_path / "model")
+    expected = reference(tiny_bi)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_cross_encoder_puts_in_order(evaluate, written, tiny_model, cross):
+def test_a_cross_encoder_puts_in_order(evaluate, written, tiny_model, tiny_cross):
     """Fails if the order of the candidates is not that of the cross-encoder's scores, or theirs before it is lost."""
-    found, table = evaluate(*written(), "--retriever", tiny_model, model=cross)
-    model = CrossEncoder.from_pretrained(str(cross))
+    found, table = evaluate(*written(), "--retriever", tiny_model, model=tiny_cross)
+    model = CrossEncoder.from_pretrained(str(tiny_cross))
     ranks = []
     for query in ("q1", "q2", "q3"):
         scores = model.similarity([QUERIES[query]] * len(DOCUMENTS), list(DOCUMENTS.values()))
@@ -101,7 +87,7 @@ def test_a_cross_encoder_puts_in_order(evaluate, written, tiny_model, cross):
     assert found["retriever"]["mrr_at_10"] == evaluate(*written())[0]["mrr_at_10"] and "the 5 nearest" in table
 
 
-def test_what_cannot_be_judged(evaluate, written, cross, tiny_model):
+def test_what_cannot_be_judged(evaluate, written, tiny_cross, tiny_model):
     """Fails if a judgement without its text, a text twice or a missing model ends in a trace or in a wrong figure."""
     for changed, message in (
         ({"judged": [("q9", "d1", 1)]}, "qrels.jsonl, judgement 1: .*queries.jsonl has no 'q9'"),
@@ -111,12 +97,8 @@ def test_what_cannot_be_judged(evaluate, written, cross, tiny_model):
         with pytest.raises(InputError, match=message):
             evaluate(*written(**changed))
     for flags, model, message in (
-        (written()[:4], tiny_model, "belong together"),
         ((*written(), "--retriever", tiny_model), tiny_model, "leave --retriever out"),
-        (written(), cross, "--retriever similar"),
-        ((*written(), "--corpus", "stsb"), tiny_model, "--corpus NAME"),
-        ((*written(), "--split", "train"), tiny_model, "--split"),
-        (("--corpus", "stsb", "--retriever", "similar"), tiny_model, "--retriever"),
+        (written(), tiny_cross, "--retriever similar"),
     ):
         with pytest.raises(InputError, match=message):
             evaluate(*flags, model=model)

@@ -5,13 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule, Platt
-from cosent.mine import MineArguments, main
+from cosent.evaluation.calibration import DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from tests.conftest import CALIBRATION
 from tests.launching import launch
 
 FRUIT = [f"{colour}色的{thing}" for colour in "红黄蓝绿白黑" for thing in ("苹果", "汽车", "衣服", "房子")]
@@ -26,30 +25,16 @@ def corpus(make_corpus):
 
 
 @pytest.fixture
-def bi(tiny_model, tmp_path):
-    folder = tmp_path / "bi"
-    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def cross(tiny_model, tmp_path):
-    folder = tmp_path / "cross"
-    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def mine(corpus, bi, tmp_path, capsys):
+def mine(corpus, tiny_bi, job, tmp_path):
     """A function that runs the job and returns the written corpus and its line on stdout."""
 
-    def run(*flags, output="made", model=bi):
+    def run(*flags, output="made", model=tiny_bi):
         words = ["--corpus", corpus, "--output", tmp_path / output, "--teacher_cache", tmp_path / "cache"]
         words += ["--model", model, "--range_min", 1, "--range_max", 5, "--validation_pairs", 4, "--device", "cpu"]
         given = {flag for flag in flags if str(flag).startswith("--")}
         kept = [word for i, word in enumerate(words) if words[i - i % 2] not in given]
-        main(*parse([str(word) for word in [*kept, *flags]], MineArguments))
-        return load_corpus(str(tmp_path / output)), json.loads(capsys.readouterr().out)
+        printed, _ = job("cosent.mine", *kept, *flags)
+        return load_corpus(str(tmp_path / output)), json.loads(printed)
 
     return run
 
@@ -81,55 +66,57 @@ def test_neighbours_are_negatives_and_own_pairs_keep_their_labels(mine, corpus):
     assert facts["mined"]["corpus"]["name"] == "fruit"
 
 
-def test_one_teacher_labels_every_pair_with_its_score(mine, bi, cross):
+def test_one_teacher_labels_every_pair_with_its_score(mine, tiny_bi, tiny_cross):
     """Fails if a taught label is not the teacher's score of that pair, or own labels survive."""
-    encoder, judge = SentenceEncoder.from_pretrained(str(bi)), CrossEncoder.from_pretrained(str(cross))
-    made, said = mine("--random", 5, "--teacher", bi, output="by_bi")
+    encoder, judge = SentenceEncoder.from_pretrained(str(tiny_bi)), CrossEncoder.from_pretrained(str(tiny_cross))
+    made, said = mine("--random", 5, "--teacher", tiny_bi, output="by_bi")
     assert said["pairs"]["own"] == 12 and (made.manifest.label_min, made.manifest.label_max) == (-1.0, 1.0)
     rows = made.split("train")
     expected = encoder.similarity(rows["sentence1"][:], rows["sentence2"][:])
     np.testing.assert_allclose(made.labels("train"), expected, atol=1e-6)
-    made, said = mine("--neighbours", 0, "--own", 6, "--random", 5, "--teacher", cross, output="by_cross")
+    made, said = mine("--neighbours", 0, "--own", 6, "--random", 5, "--teacher", tiny_cross, output="by_cross")
     assert said["pairs"] == {"own": 6, "neighbours": 0, "random": 5} and made.manifest.label_kind == "graded"
     rows, labels = made.split("train"), made.labels("train")
     np.testing.assert_allclose(labels, judge.similarity(rows["sentence1"][:], rows["sentence2"][:]), atol=1e-5)
     assert made.manifest.label_min <= labels.min() and labels.max() <= made.manifest.label_max
 
 
-def test_several_teachers(mine, bi, cross, tiny_model, tmp_path):
+def test_several_teachers(mine, tiny_bi, tiny_cross, tiny_model, tmp_path):
     """Fails if two bi-encoders are not averaged, or a cross-encoder's scale outweighs a bi-encoder's."""
     other = SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls")
     other.save_pretrained(tmp_path / "other")
-    one = SentenceEncoder.from_pretrained(str(bi))
-    made, _ = mine("--teacher", bi, tmp_path / "other", output="two")
+    one = SentenceEncoder.from_pretrained(str(tiny_bi))
+    made, _ = mine("--teacher", tiny_bi, tmp_path / "other", output="two")
     rows = made.split("train")
     columns = rows["sentence1"][:], rows["sentence2"][:]
     mean = (one.similarity(*columns) + other.similarity(*columns)) / 2
     np.testing.assert_allclose(made.labels("train"), mean, atol=1e-6)
-    made, _ = mine("--teacher", bi, cross, output="mixed")
+    made, _ = mine("--teacher", tiny_bi, tiny_cross, output="mixed")
     found = np.array(list(rows_of(made).values()))
     assert found.min() >= 0 and found.max() <= 1 and abs(found.mean() - 0.5) < 1e-6
-    assert [teacher["model"] for teacher in made.manifest.splits["train"]["mined"]["teachers"]] == [str(bi), str(cross)]
+    assert [teacher["model"] for teacher in made.manifest.splits["train"]["mined"]["teachers"]] == [
+        str(tiny_bi),
+        str(tiny_cross),
+    ]
 
 
 def rules_of(**thresholds):
-    map_ = Platt(pairs=9, slope=1.0, intercept=0.0)
-    return lambda model: {name: DecisionRule(name, value, map_) for name, value in thresholds.items()}
+    return lambda model: {name: DecisionRule(name, value, CALIBRATION) for name, value in thresholds.items()}
 
 
-def test_a_cross_encoder_drops_what_it_finds_similar(mine, cross, monkeypatch):
+def test_a_cross_encoder_drops_what_it_finds_similar(mine, tiny_cross, monkeypatch):
     """Fails if likely false negatives stay, or the corpus' own pairs are dropped with them."""
     without, _ = mine("--random", 20, output="without")
     new = [pair for pair in rows_of(without) if pair not in LABELLED]
-    judge = CrossEncoder.from_pretrained(str(cross))
+    judge = CrossEncoder.from_pretrained(str(tiny_cross))
     columns = zip(*((row["sentence1"], row["sentence2"]) for part in without.splits.values() for row in part
                     if frozenset((row["sentence1"], row["sentence2"])) in new), strict=True)  # fmt: skip
     scores = judge.similarity(*map(list, columns))
     threshold = float(np.median(scores)) + 1e-6
     with pytest.raises(InputError, match="no threshold.*--cross"):
-        mine("--random", 20, "--cross", cross, output="unknown")
+        mine("--random", 20, "--cross", tiny_cross, output="unknown")
     monkeypatch.setattr("cosent.run.decision_rules", rules_of(fruit=threshold, lcqmc=9.0))
-    made, said = mine("--random", 20, "--cross", cross, output="with")
+    made, said = mine("--random", 20, "--cross", tiny_cross, output="with")
     kept = rows_of(made)
     assert kept.keys() - LABELLED.keys() < set(new) and LABELLED.items() <= kept.items()
     assert said["left_out"]["pair that --cross finds similar"] == (scores >= threshold).sum() > 5
@@ -159,7 +146,7 @@ def test_what_cannot_be_made_is_refused(mine, tmp_path):
         assert not (tmp_path / "made").exists()
 
 
-def test_outputs_and_corpora_that_do_not_serve_are_refused(mine, make_corpus, tmp_path, bi):
+def test_outputs_and_corpora_that_do_not_serve_are_refused(mine, make_corpus, tmp_path, tiny_bi):
     """Fails if a corpus is overwritten, or negatives are made where nothing is similar or contradiction is meant."""
     mine()
     with pytest.raises(InputError, match="--output .*made exists"):
@@ -169,16 +156,16 @@ def test_outputs_and_corpora_that_do_not_serve_are_refused(mine, make_corpus, tm
     negatives = make_corpus({"train": [(a, b, 0.0) for a, b, _ in TRAIN]}, name="negatives")
     with pytest.raises(InputError, match="negatives train .*--teacher"):
         mine("--corpus", negatives, output="other")
-    taught, _ = mine("--corpus", negatives, "--teacher", bi, output="taught")
+    taught, _ = mine("--corpus", negatives, "--teacher", tiny_bi, output="taught")
     assert len(np.unique(taught.labels("train"))) > 5
     nli = make_corpus({"train": TRAIN}, "nli", 2.0, name="nli")
     with pytest.raises(InputError, match="NLI .*--teacher"):
         mine("--corpus", nli, output="other")
 
 
-def test_training_reads_what_was_made(mine, corpus, cross, train):
+def test_training_reads_what_was_made(mine, corpus, tiny_cross, train):
     """Fails if a made corpus is not an ordinary one for training, next to the corpus that it was made of."""
-    mine("--random", 10, "--teacher", cross, output="taught")
+    mine("--random", 10, "--teacher", tiny_cross, output="taught")
     recipe = ("--config", "recipes/cross_encoder/taught_mini.yaml", "--num_train_epochs", "1")
     folder = train((corpus.parents[1] / "taught", corpus), *recipe, "--per_device_train_batch_size", "8")
     record = json.loads((folder / "run.json").read_text())
@@ -187,11 +174,20 @@ def test_training_reads_what_was_made(mine, corpus, cross, train):
 
 
 @pytest.mark.distributed
-def test_two_processes_make_the_corpus_of_one(mine, corpus, bi, cross, tmp_path):
+def test_two_processes_make_the_corpus_of_one(mine, corpus, tiny_bi, tiny_cross, tmp_path):
     """Fails if processes that were launched together make other pairs, or one stops at the folder of the other."""
-    flags = ["--random", "5", "--teacher", str(cross)]
+    flags = ["--random", "5", "--teacher", str(tiny_cross)]
     alone, _ = mine(*flags)
-    words = ["--corpus", corpus, "--output", tmp_path / "two", "--model", bi, "--teacher_cache", tmp_path / "other"]
+    words = [
+        "--corpus",
+        corpus,
+        "--output",
+        tmp_path / "two",
+        "--model",
+        tiny_bi,
+        "--teacher_cache",
+        tmp_path / "other",
+    ]
     words += ["--range_min", 1, "--range_max", 5, "--validation_pairs", 4, *flags]
     (said,) = launch("ddp", ["-m", "cosent.mine", *map(str, words)], ACCELERATE_USE_CPU="true")
     assert said.count('"pairs"') == 1, "both processes wrote it"

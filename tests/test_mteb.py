@@ -9,13 +9,10 @@ import pytest
 from datasets import Dataset
 from sklearn.metrics import average_precision_score
 
-from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import sha256_of_file
 from cosent.errors import InputError
-from cosent.evaluate import ARGUMENTS, main
-from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.auto import load_model
 from tests.conftest import prepare
 
 
@@ -33,14 +30,13 @@ def corpora(pairs, tmp_path_factory):
 
 
 @pytest.fixture
-def evaluate(tiny_model, corpora, capsys, tmp_path, monkeypatch):
+def evaluate(tiny_model, corpora, job, tmp_path, monkeypatch):
     """Returns a function that runs the job on those corpora and gives back the JSON of stdout, and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def run(*flags, model=tiny_model):
-        main(*parse(["--model", str(model), "--data_dir", str(corpora), *map(str, flags)], *ARGUMENTS))
-        shown = capsys.readouterr()
-        return json.loads(shown.out), shown.err
+        printed, table = job("cosent.evaluate", "--model", model, "--data_dir", corpora, *flags)
+        return json.loads(printed), table
 
     return run
 
@@ -76,7 +72,7 @@ def test_inference_leaves_out_neutral_pairs(evaluate, corpora, tmp_path):
 
 
 @pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
-def test_reranking(tower, evaluate, tiny_model, tmp_path, monkeypatch):
+def test_reranking(tower, evaluate, tiny_bi, tiny_cross, monkeypatch):
     """Fails if mteb gets other scores for a query's candidates than the model's own."""
     from mteb.tasks import T2Reranking
 
@@ -93,10 +89,8 @@ def test_reranking(tower, evaluate, tiny_model, tmp_path, monkeypatch):
         task.data_loaded = True
 
     monkeypatch.setattr(T2Reranking, "load_data", load_data)
-    model, folder = SentenceEncoder.from_pretrained(str(tiny_model)), tiny_model
-    if tower == "cross_encoder":
-        model, folder = CrossEncoder.from_pretrained(str(tiny_model), num_labels=1), tmp_path / "cross"
-        model.save_pretrained(folder)
+    folder = tiny_cross if tower == "cross_encoder" else tiny_bi
+    model = load_model(str(folder))
     found, table = evaluate("--mteb", "T2Reranking", model=folder)
     precisions = []
     for query, judged in relevant.items():
@@ -126,23 +120,18 @@ def test_other_settings_get_a_folder_of_their_own(evaluate):
     assert len({evaluate("--mteb", "ATEC", *flags)[0]["results"] for flags in more}) == 3
 
 
-def test_what_cannot_be_run(evaluate, tiny_model, tmp_path, monkeypatch):
+def test_what_cannot_be_run(evaluate, tiny_cross, monkeypatch):
     """Fails if a task that is not there, a missing package or a cross-encoder ends in a trace."""
-    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "cross")
     for flags, message in (
         (("--mteb", "T2Retrieval"), "--mteb .* T2Retrieval"),
         (("--mteb", "MMarcoReranking"), "MMarcoReranking.*Hub.*--qrels"),
-        (("--mteb", "ATEC", "--no_retrieval"), "--retrieval"),
-        (("--mteb", "sts", "--corpus", "atec"), "--corpus NAME"),
-        ((), "--corpus NAME"),
-        (("--mteb", "ATEC", "--find_threshold"), "--find_threshold"),
         (("--mteb", "ATEC", "--prompt", "a: ", "b: "), "'a: ' and 'b: '"),
         (("--mteb", "BQ"), "'bq'"),
     ):
         with pytest.raises(InputError, match=message):
             evaluate(*flags)
     with pytest.raises(InputError, match="cross-encoder.*--corpus NAME"):
-        evaluate("--mteb", "ATEC", model=tmp_path / "cross")
+        evaluate("--mteb", "ATEC", model=tiny_cross)
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(InputError, match=r"\[mteb\]"):
         evaluate("--mteb", "ATEC")

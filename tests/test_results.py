@@ -41,12 +41,6 @@ def test_what_cannot_be_read_names_the_file(tmp_path, text):
         read_results(tmp_path)
 
 
-def test_a_folder_without_results(tmp_path):
-    """Fails if a wrong path ends in an empty report."""
-    with pytest.raises(InputError, match="holds no results"):
-        read_results(tmp_path)
-
-
 @pytest.mark.parametrize(
     "draw",
     [

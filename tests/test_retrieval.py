@@ -7,11 +7,9 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
-from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
-from cosent.evaluate import ARGUMENTS, main
 from cosent.evaluation.retrieval import METRICS
 from cosent.run import read_queries, read_record
 from tests.conftest import SENTENCES
@@ -28,14 +26,12 @@ def corpus(make_corpus):
 
 
 @pytest.fixture
-def evaluate(capsys):
+def evaluate(job):
     """Returns a function that evaluates a model on a corpus and gives back the JSON line and the table."""
 
     def run(model, corpus, *flags):
-        capsys.readouterr()
-        main(*parse(["--model", str(model), "--corpus", str(corpus), *flags], *ARGUMENTS))
-        captured = capsys.readouterr()
-        return json.loads(captured.out), captured.err
+        printed, table = job("cosent.evaluate", "--model", model, "--corpus", corpus, *flags)
+        return json.loads(printed), table
 
     return run
 
@@ -153,15 +149,11 @@ def test_similar_pairs_alone_select_an_epoch(train, make_corpus):
     assert record.after["positives"]["validation"]["map"] == pytest.approx(max(epochs), abs=1e-6)
 
 
-def test_what_has_no_retrieval(train, evaluate, corpus, tiny_model):
-    """Fails if a cross-encoder, which has no vectors, is measured or selected by them, or a flag does nothing."""
+def test_what_has_no_retrieval(train, evaluate, corpus):
+    """Fails if a cross-encoder, which has no vectors, is measured or selected by them."""
     cross = ("--tower", "cross_encoder", "--num_train_epochs", "1")
     folder = train(corpus, *cross)
     assert "map" not in read_record(folder).after["made_up"]["test"]
     assert "map" not in evaluate(folder, corpus)[0]
     with pytest.raises(InputError, match="--metric_for_best_model map"):
         train(corpus, *cross, "--metric_for_best_model", "map", output="other")
-    with pytest.raises(InputError, match="--retrieval_from"):
-        evaluate(tiny_model, corpus, "--retrieval", "false", "--retrieval_from", "2")
-    with pytest.raises(InputError, match="above 0, got 0"):
-        evaluate(tiny_model, corpus, "--retrieval_from", "0")

@@ -10,7 +10,7 @@ import pytest
 
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Isotonic, Platt
+from cosent.evaluation.calibration import Calibration
 from cosent.run import (
     RECORD_NAME,
     UNFINISHED,
@@ -42,8 +42,12 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         before={"stsb": {"test": {"spearman": 0.25}}},
         after={"stsb": {"test": {"spearman": 0.5}}},
         thresholds={"stsb": 0.5},
-        calibrations={"stsb": Platt(pairs=9, slope=1.5, intercept=-1.0)}
-        | {"lcqmc": Isotonic(pairs=9, log_loss={"platt": 0.5}, scores=[0.1, 0.2], fitted=[0.25, 0.5])},
+        calibrations={"stsb": Calibration(method="platt", pairs=9, slope=1.5, intercept=-1.0)}
+        | {
+            "lcqmc": Calibration(
+                method="isotonic", pairs=9, log_loss={"platt": 0.5}, scores=[0.1, 0.2], fitted=[0.25, 0.5]
+            )
+        },
         prompts=("query: ", ""),
         intervals={"stsb": {"test": {"map": (0.25, 0.5)}}},
         seconds=20.0,

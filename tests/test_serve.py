@@ -12,14 +12,14 @@ import urllib.request
 import numpy as np
 import pytest
 
-from cosent.evaluation.calibration import DecisionRule, Platt
+from cosent.evaluation.calibration import Calibration, DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.serve import MOST_BYTES, MOST_TEXTS, build
 
 testclient = pytest.importorskip("fastapi.testclient")
 TEXTS = ["怎么还款", "如何还款", "今天天气很好"]
-RULE = DecisionRule("faq", 0.5, Platt(pairs=98, base_rate=0.5, slope=4.0, intercept=-2.0))
+RULE = DecisionRule("faq", 0.5, Calibration(method="platt", pairs=98, base_rate=0.5, slope=4.0, intercept=-2.0))
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,11 @@
 
 import json
 
-import openpyxl
 import pytest
 
 from cosent import load_model
 from cosent.cli import parse
 from cosent.data.files import PAIR, open_table, table_writer
-from cosent.errors import InputError
 from cosent.similarity import ARGUMENTS, main
 
 FIRST = [f"第{number}个问题" for number in range(7)]
@@ -40,38 +38,3 @@ def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, questions, tmp_path,
     expected = load_model(str(tiny_model)).similarity(FIRST, SECOND)
     assert [float(row["score"]) for row in rows] == pytest.approx(expected, abs=2e-6)
     assert len(set(expected.round(4))) > 3, "scores are alike: nothing was compared"
-
-
-def test_a_sheet_and_an_encoding_are_named(tiny_model, tmp_path, capsys):
-    """Fails if a workbook with notes, or text in GB18030, must be converted first; or lines are not those of JSON."""
-    book = openpyxl.Workbook()
-    book.active.append(["说明"])
-    sheet = book.create_sheet("数据")
-    for row in [("句子1", "句子2"), ("甲", "乙"), ("丙", "丁")]:
-        sheet.append(row)
-    book.save(tmp_path / "a.xlsx")
-    (tmp_path / "a.csv").write_bytes("句子1,句子2\n甲,乙\n丙,丁\n".encode("gb18030"))
-    printed = []
-    for name, *flags in (("a.xlsx", "--sheet", "数据"), ("a.csv", "--encoding", "gb18030")):
-        similarity(tiny_model, "--pairs", tmp_path / name, *flags)
-        printed.append(capsys.readouterr().out)
-    similarity(tiny_model, "甲", "乙", "丙", "丁")
-    assert printed == [capsys.readouterr().out] * 2
-    with pytest.raises(InputError, match="--sheet"):
-        similarity(tiny_model, "甲", "乙", "--sheet", "数据")
-
-
-def test_flags_that_cannot_work_are_refused_at_once(tiny_model, questions, tmp_path):
-    """Fails if a column of the user is replaced, a sentence is compared with nothing, or an error comes after hours."""
-    output = ("--output", tmp_path / "out.csv")
-    with table_writer(tmp_path / "gold.csv", ("sentence1", "sentence2", "score")) as write:
-        write([{"sentence1": "甲", "sentence2": "乙", "score": 1}])
-    for words, message in (
-        (("--pairs", tmp_path / "gold.csv", *output), "gold.csv .* score"),
-        (("甲", "乙", *output), "--output"),
-        (("甲", "乙", "--pairs", questions), "--pairs"),
-        (("甲", "乙", "丙"), "丙"),
-    ):
-        with pytest.raises(InputError, match=message):
-            similarity(tiny_model, *words)
-    assert not (tmp_path / "out.csv").exists()

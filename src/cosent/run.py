@@ -12,7 +12,7 @@ import numpy as np
 from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
 from cosent.encoders import local
 from cosent.errors import InputError, write_atomically
-from cosent.evaluation.calibration import JOINT, Calibration, DecisionRule, calibration_from
+from cosent.evaluation.calibration import JOINT, Calibration, DecisionRule
 
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"
@@ -216,7 +216,7 @@ class RunRecord:
             if values.get(name) is not None:
                 values[name] = kind(**values[name])
         values["corpora"] = {name: CorpusRecord(**corpus) for name, corpus in values.get("corpora", {}).items()}
-        values["calibrations"] = {name: calibration_from(m) for name, m in values.get("calibrations", {}).items()}
+        values["calibrations"] = {name: Calibration(**m) for name, m in values.get("calibrations", {}).items()}
         values["shortfalls"] = [Shortfall(**shortfall) for shortfall in values.get("shortfalls", [])]
         values["prompts"] = tuple(values.get("prompts", ("", "")))
         values["intervals"] = {

@@ -49,7 +49,7 @@ def main(args: ServeArguments) -> None:
     import uvicorn
 
     from cosent.compute.onednn import choose_device
-    from cosent.evaluation.calibration import DecisionRule, calibration_from
+    from cosent.evaluation.calibration import Calibration, DecisionRule
     from cosent.inference.bundle import Bundle
     from cosent.inference.embedding import quantized
     from cosent.models.auto import load_model
@@ -66,7 +66,7 @@ def main(args: ServeArguments) -> None:
     models = [load(path) for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
     rules = decision_rules(args.model)
     if isinstance(models[0], Bundle) and (saved := models[0].settings)["calibration"]:
-        rule = DecisionRule(saved["corpus"], saved["threshold"], calibration_from(saved["calibration"]))
+        rule = DecisionRule(saved["corpus"], saved["threshold"], Calibration(**saved["calibration"]))
         rules = {saved["corpus"]: rule}
     rule = choose_rule(rules, None, args.model)
     app = build(args.model, models[0], models[-1], rule, os.environ.get(KEY_VARIABLE))

@@ -57,7 +57,7 @@ class StudyArguments:
 
 
 def main(args: StudyArguments) -> int:
-    from cosent.results import name_of, points, read_study_folder
+    from cosent.results import name_of, points, read_results
     from cosent.training.launches import STOPPED, settings_of, study_lock
 
     study, name = read_study(args.study), Path(args.study).stem
@@ -77,7 +77,7 @@ def main(args: StudyArguments) -> int:
         **({"tune": tune} if tune else {}),
     }
     with study_lock(folder):
-        there = read_study_folder(folder)
+        there = read_results(folder, may_be_empty=True)
         session = Session(args, folder, definition, there.results + there.trials)
         try:
             failed = session.train(trials) if trials else set()
@@ -192,11 +192,7 @@ class Session:
 
 
 def choose(runs: list["Run"], tune: dict[str, list], results: list["Result"]) -> tuple[list["Run"], list["Run"]]:
-    """Runs with the flags that were best on validation, and runs whose grid is not complete.
-
-    Raises:
-        InputError: no validation to choose on.
-    """
+    """Runs with the flags that were best on validation, and runs whose grid is not complete."""
     from cosent.results import Study, points
 
     grid, tried = points(tune), Study("", [], {"tune": tune}, [result for result in results if result.point]).tried
@@ -217,12 +213,7 @@ def choose(runs: list["Run"], tune: dict[str, list], results: list["Result"]) ->
 
 
 def read_study(path: str) -> dict[str, Any]:
-    """Reads a study and checks its keys.
-
-    Raises:
-        InputError: no such file, a missing or unknown key, a flag that training does not have or that the study sets
-            itself, or a missing recipe.
-    """
+    """Reads a study and checks its keys."""
     from cosent.training.launches import values_of
 
     path = recipe_file(path, "studies")
@@ -254,11 +245,7 @@ def read_study(path: str) -> dict[str, Any]:
 
 
 def expand(study: dict[str, Any], overrides: dict[str, Any]) -> list["Run"]:
-    """All runs of a study, seed by seed, so that a study that is stopped early has every method once.
-
-    Raises:
-        InputError: two runs with the same name, whose results would replace each other.
-    """
+    """All runs of a study, seed by seed, so that a study that is stopped early has every method once."""
     from cosent.training.launches import Run
 
     runs = [

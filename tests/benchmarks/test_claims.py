@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from scipy import stats
 
 from benchmarks import claims, pictures
 from benchmarks.claim_measures import (
@@ -20,12 +21,35 @@ from benchmarks.claim_measures import (
     right_rows,
     setting,
 )
+from benchmarks.claims import benjamini_hochberg, holm, p_within
 from cosent.errors import InputError
+from cosent.evaluation.significance import Difference
 from cosent.results import read_results
 from cosent.study import expand, read_study
 
 ROOT = Path(__file__).parents[2]
 NAMED = {"claim": "a claim", "source": "kexue.fm 8847"}
+
+
+def test_probabilities_on_paper():
+    """Fails if p is that of a normal tail, or "within a margin" follows from noise: with 2 degrees of freedom t = 3.46
+    has 0.074; 0.2 from 1 in steps of 0.1 is 8 errors, from an error of 1 nothing is known, and 3 is not within 1."""
+    assert Difference(2.0, 1 / 3**0.5, 2).p_value() == pytest.approx(0.0742, abs=1e-4)
+    assert p_within(Difference(0.2, 0.1, 1000), 1) < 1e-9
+    assert p_within(Difference(0.0, 1.0, 1000), 1) == pytest.approx(stats.t.sf(1, 1000))
+    assert p_within(Difference(3.0, 0.1, 1000), 1) == 1
+
+
+def test_many_claims_need_more_evidence():
+    """Fails if 0.02 decides among three by Holm: it asks for 0.05 / 3, then 0.05 / 2, and stops at the first above;
+    Benjamini and Hochberg ask for 0.05 / 3, 0.05 * 2 / 3 and 0.05, and take all up to the last that passes."""
+    assert holm([0.03, 0.01, 0.04], 0.05) == [False, True, False]
+    assert holm([0.02, 0.01, 0.04], 0.05) == [True, True, True]
+    assert holm([0.02, 0.03, 0.04], 0.05) == [False] * 3 and benjamini_hochberg([0.02, 0.03, 0.04], 0.05) == [True] * 3
+    assert (
+        benjamini_hochberg([0.02, 0.04, 0.06], 0.05) == [False] * 3
+        and holm([], 0.05) == benjamini_hochberg([], 0.05) == []
+    )
 
 
 def both(claim, study):

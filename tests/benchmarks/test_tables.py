@@ -122,3 +122,29 @@ def test_retrieval_next_to_the_first_method(make_study, change_study):
     assert header.startswith("| lcqmc | Spearman | Recall@1 | Recall@10 | seeds |") and "less that of good" in header
     assert before.startswith("| before training | 50.00 |") and good.endswith("| 2 |  |  |")
     assert bad.count("[-") == 2 and same.endswith(r"+0.00 \[+0.00, +0.00\] |")
+
+
+def test_options_are_compared_with_what_they_add_to(make_study, change_study):
+    """Fails if a verdict has the wrong sign, or an option is not compared with its own loss, or with as few pairs."""
+    noise = {"plain": 0.5, "good": 0.1, "bad": 3.0, "masked_bad": 3.0, "fewer": 0.5, "groups": 0.5}
+    options = {"bad": {"loss": "bad"}, "masked_bad": {"loss": "bad", "mask_margin": 0.1}, "good": {"dims": [8, 16]}}
+    options |= {"fewer": {"limit_train": 50}, "groups": {"compare_within": "query"}}
+    pairs = {"fewer": 50, "groups": 50}
+    folder = make_study(noise, seeds=(1, 2, 3, 4))
+
+    def with_options(run):
+        hits = np.ones(200, dtype=np.float32)
+        queries = {"lcqmc": QueryMetrics("t", {"after": {"recall_at_10": hits}})}
+        settings = {"loss": "plain"} | options.get(run.method, {})
+        return replace(run, queries=queries, settings=settings, train_pairs=pairs.get(run.method, 100))
+
+    change_study(folder, with_options)
+    lines = tables.fill(f"<!-- results:{folder.name} options -->\n<!-- end -->", folder.parent).splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")][1:]
+    assert [(row[0], row[3]) for row in rows] == [
+        ("good", "plain"), ("bad", "plain"), ("masked_bad", "plain"), ("", "bad"),
+        ("fewer", "plain"), ("groups", "plain"), ("", "fewer"),
+    ]  # fmt: skip
+    assert [row[1] for row in rows[:3]] == ["--dims 8 16", "--loss bad", "--loss bad --mask_margin 0.1"]
+    assert rows[0][-1] == "better in Spearman" and rows[1][-1] == "worse in Spearman"
+    assert rows[4][-1] == "not significant" and rows[4][2] == "50"

@@ -2,10 +2,7 @@
 
 import json
 
-import pytest
-
 from cosent.cli import parse
-from cosent.errors import InputError
 from data_scripts import audit
 
 TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]
@@ -32,10 +29,3 @@ def test_made_up_duplicates_and_leaks_are_found(bench, capsys):
     }
     shown = capsys.readouterr().out
     assert "train -> test" in shown and "labels of train: 0: 3  1: 3" in shown
-
-
-@pytest.mark.parametrize("folder", ["lcqmc", "."])
-def test_a_missing_corpus_names_the_command(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="cosent prepare"):
-        audit.main(*parse([folder], *audit.ARGUMENTS))

@@ -1,8 +1,5 @@
 """If these fail, `prepare` destroys or half-writes a folder, or the Hub gives other rows than the pinned ones."""
 
-import subprocess
-import sys
-
 import datasets
 import pyarrow.parquet
 import pytest
@@ -70,18 +67,6 @@ def test_a_wrong_name_or_source_is_named(bench):
     for name in ("../escape", "a/b", "-x", ""):  # none is the name of a folder below data/
         with pytest.raises((InputError, SystemExit)):
             bench.prepare(name, "--source", bench.folder, *BINARY)
-
-
-def test_help_and_errors_answer_without_heavy_imports():
-    """`prepare --help` is what a new user types first; importing torch or datasets would take seconds."""
-    code = (
-        "import sys, cosent.cli as cli, data_scripts.prepare as p, data_scripts.audit\n"
-        "print(cli.Parser(*p.ARGUMENTS).format_help())\n"
-        "heavy = {'torch', 'transformers', 'datasets', 'pandas', 'pyarrow', 'scipy', 'numpy'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0 and "--on_bad_rows" in result.stdout, result.stderr
 
 
 @pytest.fixture

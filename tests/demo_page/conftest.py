@@ -14,12 +14,10 @@ import pytest
 import torch
 
 from cosent.compute.processes import PARENT_VARIABLE, end_tree
-from cosent.evaluation.calibration import Platt
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.student import Student
-from cosent.run import Environment, RunRecord
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, save_record
 from tests.launching import ROOT, free_port
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge")
@@ -31,9 +29,7 @@ def shown(tiny_model, tiny_student, tmp_path_factory) -> Path:
     """A folder with `bi`, `cross` and `student`, and the sentences `faq.txt`."""
     folder = tmp_path_factory.mktemp("demo")
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(folder / "bi")
-    measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
-    rules = {"thresholds": {"made_up": 0.9}, "calibrations": {"made_up": Platt(pairs=98, slope=9.0, intercept=-8.0)}}
-    RunRecord(recipe={}, **measured, **rules).save(folder / "bi")
+    save_record(folder / "bi", {"made_up": 0.9})
     CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(folder / "cross")
     student = Student.from_pretrained(str(tiny_student))
     with torch.no_grad():  # which ends its sentences, unlike a random one

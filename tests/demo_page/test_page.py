@@ -10,11 +10,11 @@ import pytest
 from cosent.cli import parse
 from cosent.data.manifest import Manifest
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule, Platt
+from cosent.evaluation.calibration import Calibration, DecisionRule
 from cosent.inference.index import Hit
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.run import Environment, RunRecord
 from data_scripts import prepare
+from tests.conftest import save_record
 
 pytest.importorskip("gradio", reason="the page needs gradio: pip install -r requirements-dev.txt")
 from cosent import demo
@@ -22,7 +22,7 @@ from cosent.demo_page import page as answers
 from cosent.demo_page.page import LONGEST, MOST_PIECES, MOST_ROWS, Judge, Models
 
 SCRIPT = "<img src=x onerror=alert(1)>"
-RULE = DecisionRule("lcqmc", 0.8, Platt(pairs=100, slope=2.0, intercept=0.0))
+RULE = DecisionRule("lcqmc", 0.8, Calibration(method="platt", pairs=100, slope=2.0, intercept=0.0))
 EMPTY = ["", None, "", ""]
 
 
@@ -40,27 +40,28 @@ JUDGE = Judge(Characters(), [RULE], "runs/<img>")
 
 
 class Found:
-    """An index that finds one sentence, of a given cosine."""
+    """An index that finds two sentences, with the scores of a reranker if it is given one."""
 
-    def __init__(self, cosine):
-        self.cosine = cosine
+    def __init__(self, cosine, text="甲"):
+        self.cosine, self.text = cosine, text
 
     def __len__(self):
-        return 1
+        return 2
 
     def search(self, queries, top, reranker, candidates):
-        return [[Hit(0, "甲", self.cosine)]]
+        scores = (2.0, -1.0) if reranker else (None, None)
+        return [[Hit(7, self.text, self.cosine, scores[0]), Hit(3, "长" * 5000, self.cosine / 2, scores[1])]]
 
 
-def test_a_search_can_say_no():
-    """Fails if a sentence that is not similar is shown as an answer, or one that is as none."""
+def test_a_search_shows_rows_in_order_or_says_that_nothing_is_similar():
+    """Fails if a sentence that is not similar is shown as an answer, one that is as none, or columns are mixed up."""
     shown = [answers.hits(Models([JUDGE], Found(cosine)), "乙") for cosine in (0.79, 0.81)]
-    assert ["Nothing found" in html for html in shown] == [True, False] and all("甲" in html for html in shown)
-    assert "Nothing found" not in answers.hits(Models([Judge(Characters(), [], "runs/a")], Found(0.1)), "乙")
-
-
-def text_of(html):
-    return re.sub(r"<[^>]*>", " ", html)
+    assert ["Nothing found" in html for html in shown] == [True, False]
+    plain = answers.hits(Models([Judge(Characters(), [], "runs/a")], Found(0.1)), "乙")
+    assert "Nothing found" not in plain and "长" * 301 not in plain and "交互式" not in plain
+    assert re.findall("<td>(.{,6})</td>", plain) == ["1", "甲", "0.1000", "7", "2", "0.0500", "3"]
+    reranked = answers.hits(Models([JUDGE, JUDGE], Found(0.5)), "乙")
+    assert re.findall("<td>(.{,7})</td>", reranked)[:5] == ["1", "甲", "2.0000", "0.5000", "7"]
 
 
 def test_pieces():
@@ -90,40 +91,29 @@ def test_contributions_are_what_is_lost():
 
 
 def test_a_comparison_shows_all():
-    """Fails if a score, a verdict or a contribution is missing or wrong."""
+    """Fails if a score, a verdict or a contribution is missing or wrong, or one below 0.005 has a colour."""
     shown = answers.comparison([JUDGE], "北京好", "北京")
     assert "0.2000" in shown and "不相似" in shown and "交互式 cross-encoder" in shown
-    assert re.findall(r'piece (\w*)" style="--depth:([\d.]+)">(.)<', shown) == [
-        *[("more", "0.75", "北"), ("more", "0.75", "京"), ("", "0.00", "好")],
-        *[("more", "0.75", "北"), ("more", "0.75", "京")],
+    assert f"{1 / (1 + np.exp(-0.4)):.4f} (lcqmc)" in shown and "threshold 0.8000" in shown
+    assert re.findall(r'piece (\w*)" style="--depth:([\d.]+)">(.)<small>([^<]*)<', shown) == [
+        *[("more", "0.75", "北", "+0.10"), ("more", "0.75", "京", "+0.10"), ("", "0.00", "好", "0.00")],
+        *[("more", "0.75", "北", "+0.10"), ("more", "0.75", "京", "+0.10")],
     ]
-    small = answers.coloured([("甲", 0.0049), ("乙", -0.0049), ("丙", -0.0051)], 0.0051)
-    assert re.findall(r'piece (\w*)"[^>]*>\w<small>([^<]*)<', small) == [("", "0.00"), ("", "0.00"), ("less", "-0.01")]
-    above, below = (text_of(answers.verdict(RULE, score)) for score in (0.8, 0.79))
-    assert "相似 similar" in above and "不相似" not in above and "0.8000" in above and "不相似" in below
-    assert f"{1 / (1 + np.exp(-1.6)):.4f}" in above and "lcqmc" in above
-    assert "No threshold" in answers.judgement(Judge(Characters(), [], "m"), "好", "好")
-
-
-def test_tables_keep_order_and_scores():
-    """Fails if columns are mixed up, with or without a cross-encoder, or a student without a sentence says nothing."""
-    shown = text_of(answers.table_of_hits([Hit(7, "甲", 0.5, 2.0), Hit(3, "乙", 0.75, -1.0)])).split()
-    assert shown[-10:] == ["1", "甲", "2.0000", "0.5000", "7", "2", "乙", "-1.0000", "0.7500", "3"]
-    plain = text_of(answers.table_of_hits([Hit(7, "甲", 0.5)]))
-    assert "cross" not in plain and plain.split()[-4:] == ["1", "甲", "0.5000", "7"]
-    assert "长" * 301 not in answers.table_of_hits([Hit(0, "长" * 5000, 0.5)])
-    assert "No sentence" in answers.paraphrases(Models([JUDGE], student=Characters()), "别写")
+    above = answers.comparison([JUDGE], "一二三四五六七八", "一二三四五六七八")
+    assert "相似 similar" in above and "不相似" not in above
+    assert "No threshold" in answers.comparison([Judge(Characters(), [], "m")], "好", "好")
 
 
 def test_what_users_write_is_text():
     """Fails if a sentence, a row of the searched file or an error message can run a script in somebody's browser."""
     for shown in (
         answers.comparison([JUDGE], SCRIPT, SCRIPT),
-        answers.table_of_hits([Hit(0, SCRIPT, 0.5)]),
+        answers.hits(Models([JUDGE], Found(0.5, SCRIPT)), SCRIPT),
         answers.paraphrases(Models([JUDGE], student=Characters()), "写"),
-        answers.message(f"bad {SCRIPT}"),
+        answers.HTML.message(f"bad {SCRIPT}"),
     ):
         assert "<img" not in shown and "&lt;" in shown
+    assert "No sentence" in answers.paraphrases(Models([JUDGE], student=Characters()), "别写")
 
 
 def test_what_is_typed_becomes_one_line():
@@ -137,15 +127,9 @@ def test_what_is_typed_becomes_one_line():
 
 
 def test_files_are_read(tmp_path):
-    """Fails if a file that `cosent similarity --pairs` takes cannot be opened, or is cut without a word."""
-    for name, content, expected in (
-        ("p.tsv", "sentence1\tsentence2\tlabel\n甲\t乙\t1\n", ["甲", "乙", "1", ""]),
-        ("p.csv", 'text1,text2,score\n"甲,",乙,0.5\n', ["甲,", "乙", "0.5", ""]),
-        ("p.jsonl", '{"sentence1": "甲", "sentence2": "乙"}\n', ["甲", "乙", "", ""]),
-        ("p.txt", "甲\t乙\n", ["甲", "乙", "", ""]),
-    ):
-        (tmp_path / name).write_text(content, encoding="utf-8")
-        assert answers.read_pairs(str(tmp_path / name)) == ([expected], False)
+    """Fails if a file is read without its quotes, cut without a word, or its error shows the place of an upload."""
+    (tmp_path / "p.csv").write_text('text1,text2,score\n"甲,",乙,0.5\n', encoding="utf-8")
+    assert answers.read_pairs(str(tmp_path / "p.csv")) == ([["甲,", "乙", "0.5", ""]], False)
     (tmp_path / "p.tsv").write_text("甲\t乙\n" * (MOST_ROWS + 1), encoding="utf-8")
     rows, more = answers.read_pairs(str(tmp_path / "p.tsv"))
     assert len(rows) == MOST_ROWS and more
@@ -188,23 +172,17 @@ def test_what_is_loaded_and_what_is_missing_are_named():
         assert words in page, words
 
 
-def test_what_is_refused_at_once(monkeypatch):
-    """Fails if a user waits for models to load, and then reads that a flag was wrong or a library is missing."""
-    monkeypatch.setattr(demo, "find_spec", lambda name: name)
-    demo.check(*parse(["--model", "mini"], demo.DemoArguments))
-    with pytest.raises(InputError, match="--index and --text"):
-        demo.check(*parse(["--model", "mini", "--index", "v.npy", "--text", "a.txt"], demo.DemoArguments))
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"\[demo\]"):
-        demo.check(demo.DemoArguments(model="mini"))
-
-
 def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     """Fails if the page gives a verdict by a threshold that was found behind another prompt."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     encoder.save_pretrained(tmp_path)
-    rules = {"thresholds": {"faq": 0.9}, "calibrations": {"faq": Platt(pairs=98, slope=9.0, intercept=-8.0)}}
     for prompt, expected in (("", 1), ("query: ", 0)):
-        measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
-        RunRecord(recipe={}, **measured, **rules, prompts=(prompt, prompt)).save(tmp_path)
+        save_record(tmp_path, {"faq": 0.9}, prompts=(prompt, prompt))
         assert len(Judge.of(str(tmp_path), encoder).rules) == expected
+
+
+def test_a_missing_library_is_named_at_once(monkeypatch):
+    """Fails if a user waits for models to load, and then reads that a library is missing."""
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"\[demo\]"):
+        demo.check(demo.DemoArguments(model="mini"))

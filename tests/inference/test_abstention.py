@@ -6,7 +6,7 @@ from scipy.stats import beta
 
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.inference.abstention import AnswerRule, SimulatedQueries, fit_rule, simulate, two_best
+from cosent.inference.abstention import SimulatedQueries, fit_rule, simulate, two_best
 from cosent.models.bi_encoder import SentenceEncoder
 
 
@@ -54,9 +54,3 @@ def test_a_precision_that_no_threshold_reaches_is_refused():
     lucky = SimulatedQueries(np.linspace(0.5, 1, 20), np.zeros(20), np.ones(20, bool), 100)
     with pytest.raises(InputError, match="--precision 0.95"):
         fit_rule(lucky, 0.95)
-
-
-def test_a_lead_can_decide():
-    """Fails if the second best sentence has no part in a rule."""
-    rule = AnswerRule(0.5, 0.9, 0.95, 0.5, 100, 100)
-    assert rule.answers(np.array([0.8, 0.8]), np.array([0.5, 0.7])).tolist() == [True, False]

@@ -14,7 +14,7 @@ from cosent.inference.vectors import VectorManifest, VectorSet
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few rows, so that every border between blocks is crossed."""
-    for name, value in (("QUERIES", 7), ("ROWS", 9), ("LARGEST", 12), ("GROUP", 3)):
+    for name, value in (("QUERIES", 7), ("ROWS", 9), ("LARGEST", 12)):
         monkeypatch.setattr(neighbours, name, value)
 
 
@@ -40,13 +40,6 @@ def test_equal_to_sorting_everything(small_blocks, k, own):
     assert rows.dtype == np.int64 and scores.dtype == np.float32
     np.testing.assert_array_equal(rows, expected)
     np.testing.assert_array_equal(scores, np.take_along_axis(products, expected, axis=1))
-
-
-def test_worst_order_of_vectors(small_blocks):
-    """Fails if the best neighbours are missed where every block is better than all before it."""
-    vectors = np.arange(1, 61, dtype=np.float32)[:, None]
-    rows, scores = nearest(np.ones((3, 1), np.float32), vectors, 4)
-    assert rows.tolist() == [[59, 58, 57, 56]] * 3 and scores[0].tolist() == [60, 59, 58, 57]
 
 
 @pytest.mark.filterwarnings("error")

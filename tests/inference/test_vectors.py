@@ -17,8 +17,7 @@ from cosent.cli import parse
 from cosent.data.files import table_writer
 from cosent.encode import EncodeArguments, main
 from cosent.errors import InputError
-from cosent.inference import vectors as module
-from cosent.inference.vectors import VectorManifest, fingerprint, manifest_path, open_vectors, sample_hash
+from cosent.inference.vectors import SAMPLE, VectorManifest, fingerprint, manifest_path, open_vectors, sample_hash
 from cosent.models.bi_encoder import SentenceEncoder
 
 ROWS = {
@@ -129,18 +128,6 @@ def test_vectors_that_do_not_belong_together_are_refused(tiny_model, shards, tmp
         open_vectors(tmp_path / "nowhere")
 
 
-def test_flags_that_cannot_work_are_refused(tiny_model, shards, tmp_path):
-    """Fails if files are left out in silence, or the vectors of a.txt are replaced by those of a.csv."""
-    for shard in ("0/3", "4/3", "1", "1/x"):
-        with pytest.raises(InputError, match=f"--shard {shard}.* I/N"):
-            encode(tiny_model, *shards, "--shard", shard)
-    for name in ("a.txt", "a.csv"):
-        (tmp_path / name).write_text("好\n", encoding="utf-8")
-    for output in (tmp_path / "vectors", tmp_path / "a.npy"):
-        with pytest.raises(InputError, match=r"--text.*a\.npy"):
-            encode(tiny_model, "--text", tmp_path / "a.*", "--output", output)
-
-
 def test_vectors_and_sentences_come_back(encoded, tiny_model, tmp_path, monkeypatch):
     """Fails if rows are shown as other sentences, the model is not recognised, or a folder cannot be moved."""
     shutil.copytree(tmp_path, tmp_path / "moved", ignore=shutil.ignore_patterns("moved"))
@@ -169,7 +156,7 @@ def test_other_vectors_are_refused(encoded):
 
 def test_a_chunk_that_was_never_written_is_noticed():
     """Fails if rows of zeros, which a crash leaves where a block never reached the disk, pass for vectors."""
-    vectors = np.ones((4 * module.SAMPLE, 4), np.float32)
+    vectors = np.ones((4 * SAMPLE, 4), np.float32)
     before = sample_hash(vectors)
     vectors[1000:1032] = 0  # 512 bytes, a sector
     assert sample_hash(vectors) != before

@@ -17,11 +17,10 @@ from accelerate.commands.launch import launch_command_parser
 import cosent.cli
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
-from cosent.evaluation.calibration import Platt
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.student import Student
-from cosent.run import Environment, RunRecord
+from tests.conftest import save_record
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src/cosent/encoders").glob("*/README.md")]
@@ -173,9 +172,7 @@ def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student):
     monkeypatch.chdir(tmp_path)
     for name in ("demo", "faq", "stsb", "lcqmc"):
         SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path / "runs" / name)
-    found = {"thresholds": {"lcqmc": 0.9}, "calibrations": {"lcqmc": Platt(pairs=98, slope=9.0, intercept=-8.0)}}
-    measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
-    RunRecord(recipe={}, **measured, **found).save(tmp_path / "runs/lcqmc")
+    save_record(tmp_path / "runs/lcqmc", {"lcqmc": 0.9})
     CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "runs/cross")
     (tmp_path / "questions.txt").write_text("怎么还款\n如何借款\n天气\n", encoding="utf-8")
     encode(EncodeArguments(["questions.txt"], "vectors.npy", "runs/faq", normalize=True, device="cpu"))

@@ -1,6 +1,6 @@
 """The page of `cosent demo`, in Chinese and English, and its server, which listens on this machine only.
 
-Whatever a user or a model wrote is escaped. Nothing of a user is kept: what somebody typed comes with each question.
+`answers.html.j2` has the HTML. Nothing of a user is kept: what somebody typed comes with each question.
 """
 
 import os
@@ -10,17 +10,18 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from itertools import islice
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cosent.data.files import LABEL_NAMES, PAIR, is_label, open_table, value_of
 from cosent.errors import InputError
 from cosent.evaluation.calibration import DecisionRule
-from cosent.inference.index import Hit, Index
+from cosent.inference.index import Index
 from cosent.models.bi_encoder import Embedder, TextModel
 from cosent.models.student import Student
 from cosent.run import choose_rule, decision_rules
@@ -41,34 +42,22 @@ MOST_PIECES = 48  # coloured per sentence: a pair takes at most 97 scores
 MOST_ROWS = 200  # pairs to label
 CJK = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 PIECE = re.compile(f"(?:(?![{CJK}])\\w)+|\\S")
-NAMES = {True: "双塔 bi-encoder", False: "交互式 cross-encoder"}
-SCORES = {True: "余弦 cosine", False: "分数 score"}
-LEGEND = (
-    '<p class="legend"><span class="more">蓝 +</span> 使分数升高 raises the score · <span class="less">橙 −</span> '
-    "使分数降低 lowers it: 分数减去删掉该字词后的分数，各项之和不等于总分 the score minus the score without it; "
-    "these need not add up to the score</p>"
-)
-NO_RULE = (
-    '<p class="note">没有判定阈值和概率 No threshold and no probabilities: 该模型不是在这里用 0/1 标签训练的 '
-    "this model was not trained here on labels of 0 and 1 with these prompts</p>"
-)
-
 NOTHING = "没有找到相似的句子，下面只是最近的几句。Nothing found: none of these is similar, they are only the nearest."
 AT_ONCE, QUEUE = 2, 32  # answers computed at a time, and questions that wait
 LARGEST_FILE = 2 * 2**20  # bytes
 FILE_TYPES = [".tsv", ".csv", ".txt", ".jsonl", ".json"]
 EMPTY_ROWS = [["", "", "", ""] for _ in range(3)]  # to write into
 EXAMPLES = [["怎么还款", "如何还款"], ["我喜欢北京", "我不喜欢北京"], ["他借给我钱", "我借给他钱"]]
-LABEL_HELP = (
-    '<p class="note">打开文件或直接填表，改好标签后导出。标签：1 相似，0 不相似，或任意评分，越大越相似。'
-    "选中一格，点 ⋮ 增删行。<br>Open a file or fill in the table, correct the labels, export. Label: 1 similar, "
-    "0 not similar, or any score, higher for more similar. Select a cell and press ⋮ to add or delete rows.</p>"
-)
 COLUMN_LABELS = ["句子一 sentence1", "句子二 sentence2", "标签 label", "分数 score"]
 
 Score = Callable[[list[str], list[str]], np.ndarray]  # scores of pairs
 Parts = list[tuple[str, float]]  # pieces of a sentence and the contribution of each
 Row = Sequence[object]
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+)
+HTML: Any = TEMPLATES.get_template("answers.html.j2").module  # its macros escape what they are given
 
 
 @dataclass(frozen=True)
@@ -90,10 +79,6 @@ class Judge:
     @property
     def is_cosine(self) -> bool:
         return isinstance(self.model, Embedder)
-
-    @property
-    def heading(self) -> str:
-        return f"{NAMES[self.is_cosine]} <code>{escape(self.name)}</code>"
 
     def scores(self, first: list[str], second: list[str]) -> np.ndarray:
         return np.asarray(self.model.similarity(first, second))
@@ -146,41 +131,15 @@ def contributions(score: Score, one: str, other: str) -> tuple[float, Parts, Par
 
 
 def comparison(judges: Sequence[Judge], first: object, second: object) -> str:
-    """Score, verdicts and contributions of a pair by each model."""
+    """Score, verdicts and contributions of a pair by each model; the largest one of a model has the deepest colour."""
     pair = sentence(first, "句子一 Sentence 1"), sentence(second, "句子二 Sentence 2")
-    return "".join(judgement(judge, *pair) for judge in judges) + LEGEND
-
-
-def judgement(judge: Judge, one: str, other: str) -> str:
-    score, *parts = contributions(judge.scores, one, other)
-    rules = "".join(verdict(rule, score) for rule in judge.rules) or NO_RULE
-    strongest = max((abs(added) for some in parts for _, added in some), default=0.0)
-    return (
-        f'<section class="judge"><h3>{judge.heading}</h3><p class="score">{score:.4f} '
-        f"<small>{SCORES[judge.is_cosine]}</small></p>{rules}"
-        f"{''.join(coloured(some, strongest) for some in parts)}</section>"
-    )
-
-
-def verdict(rule: DecisionRule, score: float) -> str:
-    similar, probability = bool(rule.similar([score])[0]), float(rule.probabilities([score])[0])
-    kind, words = ("similar", "相似 similar") if similar else ("different", "不相似 not similar")
-    return (
-        f'<p class="verdict {kind}"><strong>{words}</strong> · 阈值 threshold {rule.threshold:.4f} · 概率 probability '
-        f"{probability:.4f} ({escape(rule.corpus)})</p>"
-    )
-
-
-def coloured(parts: Parts, strongest: float) -> str:
-    """The pieces of a sentence, each above its contribution; the largest of the pair has the deepest colour."""
-    spans = []
-    for text, added in parts:
-        kind = "" if abs(added) < 0.005 else "more" if added > 0 else "less"
-        depth = 0.75 * abs(added) / strongest if strongest else 0.0
-        number = f"{added:+.2f}" if kind else "0.00"
-        spans.append(f'<span class="piece {kind}" style="--depth:{depth:.2f}">{escape(text)}'
-                     f"<small>{number}</small></span>")  # fmt: skip
-    return f'<p class="pieces">{"".join(spans)}</p>'
+    judgements = []
+    for judge in judges:
+        score, *parts = contributions(judge.scores, *pair)
+        verdicts = [(rule, rule.similar([score])[0], rule.probabilities([score])[0]) for rule in judge.rules]
+        strongest = max((abs(added) for some in parts for _, added in some), default=0.0)
+        judgements.append((judge, score, verdicts, parts, strongest))
+    return HTML.comparison(judgements)
 
 
 def hits(models: Models, query: object) -> str:
@@ -195,17 +154,13 @@ def hits(models: Models, query: object) -> str:
     text = sentence(query, "要找的 The query")
     found = models.index.search([text], top, reranker=reranker, candidates=candidates)[0]
     none = judge.rules and not any(rule.similar([hit.score])[0] for rule in judge.rules for hit in found)
-    return (message(NOTHING) if none else "") + table_of_hits(found)
-
-
-def table_of_hits(nearest: Sequence[Hit]) -> str:
-    reranked = any(hit.rerank is not None for hit in nearest)
-    header = ["", "句子 sentence", *([NAMES[False]] if reranked else []), NAMES[True], "行 row"]
+    header = ["", "句子 sentence", *([HTML.names[False]] if reranker else []), HTML.names[True], "行 row"]
     rows = []
-    for rank, hit in enumerate(nearest, start=1):
+    for rank, hit in enumerate(found, start=1):
         judged = [] if hit.rerank is None else [f"{hit.rerank:.4f}"]
-        rows.append([str(rank), hit.sentence, *judged, f"{hit.cosine:.4f}", str(hit.row)])
-    return table("最近的句子 Nearest sentences", header, rows)
+        rows.append([rank, hit.sentence, *judged, f"{hit.cosine:.4f}", hit.row])
+    table = HTML.table("最近的句子 Nearest sentences", header, rows, LONGEST_SHOWN)
+    return (HTML.message(NOTHING) if none else "") + table
 
 
 def paraphrases(models: Models, text: object) -> str:
@@ -214,28 +169,12 @@ def paraphrases(models: Models, text: object) -> str:
     source, judge = sentence(text, "句子 Sentence"), models.judges[0]
     written = models.student.similar_sentences([source], num_samples=SAMPLES, keep=KEPT)[0]
     if not written:
-        return message("没有写完的句子，请换一句。No sentence was finished: try another one.")
+        return HTML.message("没有写完的句子，请换一句。No sentence was finished: try another one.")
     scores = judge.scores([source] * len(written), [one for one, _ in written])
-    rows = [[str(rank), one, f"{cosine:.4f}", f"{score:.4f}"]
+    rows = [[rank, one, f"{cosine:.4f}", f"{score:.4f}"]
             for rank, ((one, cosine), score) in enumerate(zip(written, scores, strict=True), start=1)]  # fmt: skip
-    return table("改写 Paraphrases", ["", "句子 sentence", "学生 student", NAMES[judge.is_cosine]], rows)
-
-
-def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that scrolls in its own box, which the keyboard can reach; the second column is text."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
-    cells = [[cell if len(cell) <= LONGEST_SHOWN else f"{cell[:LONGEST_SHOWN]}…" for cell in row] for row in rows]
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
-    name = escape(caption)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{name}"><table class="found">'
-        f"<caption>{name}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def message(text: object) -> str:
-    """What is wrong, for the user."""
-    return f'<p class="message" role="alert">{escape(str(text))}</p>'
+    header = ["", "句子 sentence", "学生 student", HTML.names[judge.is_cosine]]
+    return HTML.table("改写 Paraphrases", header, rows, LONGEST_SHOWN)
 
 
 def read_pairs(path: str) -> tuple[list[list[str]], bool]:
@@ -292,30 +231,27 @@ def download(text: str) -> str:
     labels = [line.rpartition("\t")[2] for line in text.splitlines()[1:]]
     kind = "binary" if {*map(float, labels)} <= {0, 1} else "scores"
     address = f"data:text/tab-separated-values;charset=utf-8;base64,{b64encode(text.encode()).decode()}"
-    return (
-        f'<p class="done" role="status">已导出 Exported: <a class="download" download="pairs.tsv" href="{address}">'
-        f"pairs.tsv</a> ({len(labels)} 对 pairs)</p>"
-        f"<p><code>cosent prepare my_pairs --source pairs.tsv --label_kind {kind}</code></p>"
-    )
+    return HTML.exported(address, len(labels), kind)
 
 
 def build(models: Models) -> gr.Blocks:
     """The page, which `serve` opens."""
     with gr.Blocks(title="cosent", analytics_enabled=False, delete_cache=(600, 3600)) as page:
-        loaded = " · ".join(judge.heading for judge in models.judges)
+        loaded = " · ".join(map(HTML.heading, models.judges))
         gr.HTML(f"<h1>句子相似度 Sentence similarity</h1><p>{loaded}</p>", elem_classes="cosent-title")
         with gr.Tabs():
             with gr.Tab("比较 Compare"):
                 compare_tab(models)
             with gr.Tab("搜索 Search"):
                 if models.index is None:
-                    missing("搜索需要句子文件。Search needs a file of sentences.", "--text FILE", "--index VECTORS")
+                    note(HTML.missing("搜索需要句子文件。Search needs a file of sentences.",
+                                      ["--text FILE", "--index VECTORS"]))  # fmt: skip
                 else:
                     button = f"在 {len(models.index):,} 句中搜索 Search"
                     question_tab("query", "要找什么 What to look for", button, partial(hits, models))
             with gr.Tab("改写 Paraphrase"):
                 if models.student is None:
-                    missing("改写需要学生模型。Paraphrases need a student.", "--student FOLDER")
+                    note(HTML.missing("改写需要学生模型。Paraphrases need a student.", ["--student FOLDER"]))
                 else:
                     question_tab("text", "句子 Sentence", "改写 Paraphrase", partial(paraphrases, models))
             with gr.Tab("标注 Label"):
@@ -344,7 +280,7 @@ def question_tab(name: str, label: str, words: str, function: Callable) -> None:
 
 
 def label_tab(models: Models) -> None:
-    gr.HTML(LABEL_HELP, elem_classes="cosent-answer")
+    note(HTML.label_help())
     table = gr.Dataframe(
         EMPTY_ROWS, headers=COLUMN_LABELS, datatype="str", type="array", column_count=4, static_columns=[3], wrap=True,
         interactive=True, buttons=[], label="句子对 Pairs", elem_id="pairs", column_widths=[300, 300, 120, 150],
@@ -357,8 +293,8 @@ def label_tab(models: Models) -> None:
 
     def read(path: str) -> tuple[object, str]:
         rows, more = read_pairs(path)
-        note = f"只显示前 {len(rows)} 行。Only the first {len(rows)} rows are shown."
-        return [*rows, *EMPTY_ROWS], message(note) if more else ""
+        cut = f"只显示前 {len(rows)} 行。Only the first {len(rows)} rows are shown."
+        return [*rows, *EMPTY_ROWS], HTML.message(cut) if more else ""
 
     def add_scores(rows: list) -> tuple[object, str]:
         return [*scored(models.judges[0], rows), *EMPTY_ROWS], ""
@@ -368,10 +304,8 @@ def label_tab(models: Models) -> None:
     ask([export.click], lambda rows: download(as_tsv(rows)), [table], [shown])
 
 
-def missing(what: str, *flags: str) -> None:
-    """Names the flag that brings what a tab needs."""
-    words = " 或 or ".join(f"<code>{flag}</code>" for flag in flags)
-    gr.HTML(f"<p>{what} 启动时加上 Start with: <code>cosent demo …</code> {words}</p>", elem_classes="cosent-answer")
+def note(html: str) -> None:
+    gr.HTML(html, elem_classes="cosent-answer")
 
 
 def answer(name: str) -> gr.HTML:
@@ -389,7 +323,7 @@ def ask(triggers: list, function: Callable, inputs: list, outputs: list, *before
         try:
             return function(*given)
         except InputError as error:
-            return (*before, message(error)) if before else message(error)
+            return (*before, HTML.message(error)) if before else HTML.message(error)
 
     for trigger in triggers:  # `gr.on` takes no `then`
         trigger(call, inputs, outputs, api_visibility="private", concurrency_limit=AT_ONCE, concurrency_id="models",

@@ -61,48 +61,27 @@ def sigmoid(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A fitted map; `probabilities` applies it."""
+    """A fitted map that never falls; `probabilities` applies it.
 
+    `platt`: `sigmoid(slope * score + intercept)` (Platt 1999, Probabilistic Outputs for Support Vector Machines).
+    `isotonic`: linear between the rising points (score, fitted), constant beyond them (Zadrozny and Elkan 2002).
+    """
+
+    method: str
     pairs: int  # that it was fitted on
     base_rate: float | None = None  # share of similar ones among them; None if it was not kept
     log_loss: dict[str, float] = field(default_factory=dict)  # cross-validated, by method; empty for few pairs
-    method: str = field(default="", init=False)  # key of `METHODS`, by which JSON tells them apart
+    slope: float = 0.0
+    intercept: float = 0.0
+    scores: list[float] = field(default_factory=list)
+    fitted: list[float] = field(default_factory=list)
 
     def probabilities(self, scores: Numbers) -> np.ndarray:
         """Probability in float64 that each pair is similar, of the shape of `scores`; higher for higher scores."""
-        least = 1 / (self.pairs + 2)
-        return np.clip(self.curve(np.asarray(scores, dtype=np.float64)), least, 1 - least)
-
-    def curve(self, scores: np.ndarray) -> np.ndarray:
-        """Fitted probabilities of float64 scores, which may reach 0 and 1."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Platt(Calibration):
-    """`sigmoid(slope * score + intercept)`; Platt 1999, Probabilistic Outputs for Support Vector Machines."""
-
-    slope: float
-    intercept: float
-    method: str = field(default="platt", init=False)
-
-    def curve(self, scores: np.ndarray) -> np.ndarray:
-        return sigmoid(self.slope * scores + self.intercept)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Isotonic(Calibration):
-    """Linear between the rising points (score, fitted), constant beyond them; Zadrozny and Elkan 2002."""
-
-    scores: list[float]
-    fitted: list[float]
-    method: str = field(default="isotonic", init=False)
-
-    def curve(self, scores: np.ndarray) -> np.ndarray:
-        return np.interp(scores, self.scores, self.fitted)
-
-
-METHODS: dict[str, type[Calibration]] = {"platt": Platt, "isotonic": Isotonic}
+        scores, least = np.asarray(scores, dtype=np.float64), 1 / (self.pairs + 2)
+        if self.method == "isotonic":
+            return np.clip(np.interp(scores, self.scores, self.fitted), least, 1 - least)
+        return np.clip(sigmoid(self.slope * scores + self.intercept), least, 1 - least)
 
 
 def at_base_rate(probabilities: np.ndarray, fitted: float, expected: float) -> np.ndarray:
@@ -125,11 +104,6 @@ def estimated_base_rate(probabilities: np.ndarray, fitted: float) -> float:
         if abs(share - before) < 1e-7:
             break
     return share
-
-
-def calibration_from(saved: dict) -> Calibration:
-    """The map from its fields, as JSON holds them."""
-    return METHODS[saved["method"]](**{name: value for name, value in saved.items() if name != "method"})
 
 
 def uncalibrated(scores: Numbers, tower: str) -> np.ndarray:
@@ -191,7 +165,7 @@ def fit_calibration(scores: np.ndarray, labels: np.ndarray) -> Calibration:
         raise ValueError(f"Expected labels of 0 and 1, both of them, got {np.unique(labels)[:5]}.")
     if np.bincount(labels.astype(int)).min() < SCARCE:
         return FITS["platt"](scores, labels)
-    losses = {method: cross_validated_log_loss(method, scores, labels) for method in METHODS}
+    losses = {method: cross_validated_log_loss(method, scores, labels) for method in FITS}
     best = min(losses, key=losses.__getitem__)  # the first of equals
     return FITS[best](scores, labels, log_loss=losses)
 
@@ -206,7 +180,7 @@ def cross_validated_log_loss(method: str, scores: np.ndarray, labels: np.ndarray
     return probability_metrics(probabilities, labels)["log_loss"]
 
 
-def fit_platt(scores: np.ndarray, labels: np.ndarray, **described) -> Platt:
+def fit_platt(scores: np.ndarray, labels: np.ndarray, **described) -> Calibration:
     """Logistic regression on the score, with Platt's targets `(n1 + 1) / (n1 + 2)` and `1 / (n0 + 2)` for 1 and 0.
 
     They keep the slope finite where the scores separate the labels. A falling line is replaced by the best flat one.
@@ -225,10 +199,10 @@ def fit_platt(scores: np.ndarray, labels: np.ndarray, **described) -> Platt:
     if slope <= 0:
         slope, intercept = 0.0, float(np.log(targets.sum() / (1 - targets).sum()))
     described |= {"pairs": len(scores), "base_rate": float(labels.mean())}
-    return Platt(slope=slope, intercept=float(intercept - slope * center), **described)
+    return Calibration(method="platt", slope=slope, intercept=float(intercept - slope * center), **described)
 
 
-def fit_isotonic(scores: np.ndarray, labels: np.ndarray, **described) -> Isotonic:
+def fit_isotonic(scores: np.ndarray, labels: np.ndarray, **described) -> Calibration:
     """The rising curve of least squares, which is that of the least log loss too (Brümmer and du Preez 2013).
 
     One dissimilar pair with the highest score and one similar pair with the lowest are added: if the k highest scores
@@ -239,7 +213,9 @@ def fit_isotonic(scores: np.ndarray, labels: np.ndarray, **described) -> Isotoni
     ends = (scores.max(), scores.min())
     curve = IsotonicRegression(increasing=True).fit(np.append(scores, ends), np.append(labels, (0.0, 1.0)))
     described |= {"pairs": len(scores), "base_rate": float(labels.mean())}
-    return Isotonic(scores=curve.X_thresholds_.tolist(), fitted=curve.y_thresholds_.tolist(), **described)
+    return Calibration(
+        method="isotonic", scores=curve.X_thresholds_.tolist(), fitted=curve.y_thresholds_.tolist(), **described
+    )
 
 
 FITS = {"platt": fit_platt, "isotonic": fit_isotonic}

@@ -6,11 +6,10 @@ seeds, that of other runs; their sum has an interval of Student's t, which is wi
 
 Sources: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 6 (standard error); Koehn 2004,
 Statistical Significance Tests for Machine Translation Evaluation (same test rows for both systems); Satterthwaite 1946,
-An Approximate Distribution of Estimates of Variance Components; Holm 1979, A Simple Sequentially Rejective Multiple
-Test Procedure; Benjamini and Hochberg 1995, Controlling the False Discovery Rate.
+An Approximate Distribution of Estimates of Variance Components.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,12 +55,6 @@ class Difference:
         if self.error == 0:
             return float(self.mean == bound)
         return float(2 * t.sf(abs(self.mean - bound) / self.error, self.freedom))
-
-    def p_within(self, margin: float) -> float:
-        """Probability of a difference as small as this one, if the true one is `margin` or more (two one-sided)."""
-        if abs(self.mean) >= margin:
-            return 1.0
-        return max(self.p_value(margin), self.p_value(-margin)) / 2
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
@@ -177,28 +170,6 @@ def components(gaps: np.ndarray, resampled: np.ndarray, groups: float) -> Compon
 def difference(gaps: np.ndarray, resampled: np.ndarray, groups: float) -> Difference:
     """The mean of the differences of two methods over seeds, with its error over rows and seeds; as `components`."""
     return components(gaps, resampled, groups).difference(float(np.mean(gaps)))
-
-
-def difference_over_seeds(gaps: np.ndarray) -> Difference:
-    """As `difference`, of what has no test rows, such as epochs: two or more seeds alone."""
-    return Difference(float(np.mean(gaps)), float(np.std(gaps, ddof=1)) / len(gaps) ** 0.5, len(gaps) - 1)
-
-
-def holm(values: Sequence[float], level: float = LEVEL) -> list[bool]:
-    """Which hypotheses are rejected with a probability below `level` that any of them is true (Holm 1979)."""
-    rejected = [False] * len(values)
-    for done, place in enumerate(np.argsort(values, kind="stable")):
-        if values[place] > level / (len(values) - done):
-            break
-        rejected[place] = True
-    return rejected
-
-
-def benjamini_hochberg(values: Sequence[float], level: float = LEVEL) -> list[bool]:
-    """Which hypotheses are rejected with an expected share of true ones below `level` (Benjamini and Hochberg 1995)."""
-    from scipy.stats import false_discovery_control
-
-    return (false_discovery_control(values) <= level).tolist() if len(values) else []
 
 
 @dataclass(frozen=True)

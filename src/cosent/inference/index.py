@@ -116,11 +116,7 @@ class Index:
         self.find = approximate(self.vectors, kind, self.faiss_folder, self.key, self.name).nearest
 
     def embed(self, queries: Sequence[str], prompt: str | None = None) -> np.ndarray:
-        """Unit vectors of queries, float32 of shape `(queries, width)`; an empty query is an error.
-
-        Args:
-            prompt: text in front of every query; default: the model's prompt called `query`, or its default prompt.
-        """
+        """Unit vectors of queries, float32 of shape `(queries, width)`; default: behind the model's prompt for them."""
         for number, query in enumerate(queries, start=1):
             if not query.strip():
                 raise InputError(f"Query {number} of {len(queries)} is empty. Leave it out.")

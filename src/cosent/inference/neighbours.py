@@ -1,9 +1,9 @@
 """Nearest neighbours by dot product, which is the cosine for vectors of length 1: exact, or approximate by faiss.
 
-Vectors are read in blocks, so that they may be a memory map larger than memory. Nearly all scores of a block are only
-compared, a group at a time, with the worst neighbour found so far, and dropped: the time goes into the matrix product,
-or, for few queries, into reading the vectors. The product is NumPy's, whose OpenBLAS is faster than PyTorch's MKL on
-processors of AMD ([docs/search.md](../docs/search.md)).
+Vectors are read in blocks, so that they may be a memory map larger than memory. Scores of a block are compared with the
+worst neighbour found so far, which drops nearly all of them: the time goes into the matrix product, or, for few
+queries, into reading the vectors. The product is NumPy's, whose OpenBLAS is faster than PyTorch's MKL on processors of
+AMD ([docs/search.md](../docs/search.md)).
 """
 
 import glob
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from tqdm.auto import tqdm
 
 from cosent.errors import InputError, partial_file, writing
@@ -25,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 QUERIES, ROWS = 1024, 2048  # of a block of scores: 8 MB, which stay in the cache until they have been looked at
 LARGEST = 524288  # rows of a block for few queries
-GROUP = 64  # scores whose highest is compared first; divides ROWS and LARGEST
 
 RESCORED = 4  # times as many neighbours by int8 vectors as are asked for are scored again with the vectors themselves
 LARGE = 1_000_000  # rows above which `auto` takes ivf, which is built in a fraction of the time
@@ -68,57 +66,32 @@ def search_part(
     queries: np.ndarray, vectors: Vectors, rows: np.ndarray, scores: np.ndarray, exclude: np.ndarray | None
 ) -> None:
     """As `nearest`, for at most `QUERIES` queries, into the views `rows` and `scores`."""
-    k, length = rows.shape[1], min(LARGEST, ROWS * QUERIES // len(queries)) // GROUP * GROUP
-    products = np.empty((len(queries), length), np.float32)
+    k, length = rows.shape[1], min(LARGEST, ROWS * QUERIES // len(queries))
+    memory = np.empty((len(queries), length), np.float32)
     for start, block in blocks(vectors, length):
-        highest = multiply(queries, block, products)
+        products = np.matmul(queries, block.T, out=memory[:, : len(block)])
         if exclude is not None:
             mine = exclude - start
             inside = np.flatnonzero((mine >= 0) & (mine < len(block)))
             products[inside, mine[inside]] = -np.inf
         bounds = scores[:, -1]
         if start == 0 and len(block) > k:  # all would be above -inf, but only the best of the block can stay
-            bounds = np.nextafter(np.partition(products, length - k, axis=1)[:, length - k], np.float32(-np.inf))
-        query, row, values = above(products, highest, bounds)
+            finite = np.where(np.isfinite(products), products, -np.inf)
+            bounds = np.nextafter(np.partition(finite, -k, axis=1)[:, -k], np.float32(-np.inf))
+        query, row, values = between(products, bounds[:, None])
         if len(row):
             merge(rows, scores, query, row + start, values)
 
 
-def multiply(queries: np.ndarray, block: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """Fills `products` `(queries, length)` with dot products, and with -inf behind the last row of the block.
+def between(products: np.ndarray, bounds: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Query, row and value of the products `(queries, rows)` above their bound and below inf, sorted by query and row.
 
-    NaN and inf, of a vector that is not finite, become -inf: else they would hide their group, or be found first.
-
-    Returns:
-        The highest product of each group, float32 of shape `(queries, length / GROUP)`.
+    NaN and inf, of vectors that are not finite, are no neighbours.
     """
-    np.matmul(queries, block.T, out=products[:, : len(block)])
-    products[:, len(block) :] = -np.inf
-    highest = highest_of_groups(products)
-    if not (highest < np.inf).all():
-        products[~(products < np.inf)] = -np.inf
-        highest = highest_of_groups(products)
-    return highest
-
-
-def highest_of_groups(products: np.ndarray) -> np.ndarray:
-    groups = torch.from_numpy(products.reshape(-1, GROUP))
-    return groups.amax(1).numpy().reshape(len(products), -1)  # many times faster than NumPy's
-
-
-def above(products: np.ndarray, highest: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The products above the bound of their query: query, row and value, sorted by query and then by row.
-
-    Args:
-        products: contiguous float32 of shape `(queries, rows)`; the number of rows is a multiple of `GROUP`.
-        highest: of each group, float32 of shape `(queries, groups)`, or a number above it.
-        bounds: float32 of shape `(queries,)`.
-    """
-    groups = products.reshape(-1, GROUP)
-    some = np.flatnonzero(highest > bounds[:, None])
-    query, group = np.divmod(some, highest.shape[1])
-    hit, column = np.nonzero(groups[some] > bounds[query, None])
-    return query[hit], group[hit] * GROUP + column, groups[some[hit], column]
+    query, row = np.divmod(np.flatnonzero(products > bounds), products.shape[1])  # faster than nonzero of two axes
+    values = products[query, row]
+    finite = values < np.inf
+    return query[finite], row[finite], values[finite]
 
 
 def merge(
@@ -153,10 +126,10 @@ def pairs_above(vectors: Vectors, threshold: float) -> Iterator[tuple[np.ndarray
     bound = np.nextafter(np.float32(threshold), np.float32(-np.inf))
     for start in range(0, len(vectors), QUERIES):
         queries = np.ascontiguousarray(vectors[start : start + QUERIES])
-        products, bounds = np.empty((len(queries), ROWS), np.float32), np.full(len(queries), bound)
+        memory = np.empty((len(queries), ROWS), np.float32)
         for offset, block in blocks(vectors, ROWS, start):
-            highest = multiply(queries, block, products)
-            first, second, values = above(products, highest, bounds)
+            products = np.matmul(queries, block.T, out=memory[:, : len(block)])
+            first, second, values = between(products, bound)
             later = second + offset > first + start
             if later.any():
                 yield first[later] + start, second[later] + offset, values[later]

@@ -163,11 +163,7 @@ def read_vectors(path: Path, manifest: VectorManifest) -> np.ndarray:
 
 
 def open_vectors(path: str | Path, model_sha256: str | None = None) -> VectorSet:
-    """Opens a `.npy` file that `cosent encode` wrote, or a folder of them.
-
-    Args:
-        model_sha256: `fingerprint` of the model that queries are embedded with; None accepts vectors of any model.
-    """
+    """A `.npy` file that `cosent encode` wrote, or a folder of them; None for `model_sha256` accepts any model's."""
     path = Path(path)
     files = sorted({*path.glob("*.npy"), *(file.with_suffix("") for file in path.glob("*.npy.json"))})
     files = files if path.is_dir() else [path]
@@ -189,11 +185,7 @@ def open_vectors(path: str | Path, model_sha256: str | None = None) -> VectorSet
 
 
 def shards_of(patterns: Sequence[str], output: Path) -> list[tuple[Path, Path]]:
-    """The files that names and patterns with `*` stand for, each with its file of vectors.
-
-    Args:
-        output: the file of vectors itself if it ends in `.npy`, else a folder of files named like the inputs.
-    """
+    """The files of names and patterns with `*`, each with its file of vectors: `output.npy`, or one in that folder."""
     sources: dict[Path, None] = {}
     for pattern in patterns:
         names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))
@@ -290,12 +282,7 @@ def create(path: Path, rows: int, dim: int) -> tuple[Path, int]:
 
 
 def write_chunks(encoded: Iterable[tuple[np.ndarray, int]], path: Path, start: int, source: Path) -> tuple[int, int]:
-    """Writes this process's chunks into their rows of a `.npy` file; returns rows written, and how many were cut.
-
-    Args:
-        encoded: vectors of each chunk, and how many of its sentences were cut.
-        start: bytes in front of the first row.
-    """
+    """Writes this process's chunks into a `.npy` file, behind `start` bytes; returns rows, and how many were cut."""
     rows = truncated = 0
     for number, (vectors, cut) in zip(count(rank(), world_size()), encoded, strict=False):
         first = number * CHUNK_ROWS

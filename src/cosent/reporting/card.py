@@ -38,20 +38,12 @@ LEFT_OUT = ["checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_
 
 
 def write_card(folder: str | Path, record: RunRecord, name: str | None = None) -> None:
-    """Writes the card of a finished run into its folder.
-
-    Args:
-        name: that the folder will have; default: the one it has.
-    """
+    """Writes the card of a finished run into its folder, which will have this name."""
     write_atomically(Path(folder, CARD_NAME), card_text(Path(folder), record, name))
 
 
 def card_of(folder: Path, record: RunRecord | None) -> str:
-    """The card of a folder: the one it has, or a new one.
-
-    Raises:
-        InputError: the folder has neither a card nor the record of a run.
-    """
+    """The card of a folder: the one it has, or a new one."""
     if (folder / CARD_NAME).is_file():
         return (folder / CARD_NAME).read_text(encoding="utf-8")
     if record is None:
@@ -174,11 +166,7 @@ def upload(folder: str | Path, repository: str, private: bool, message: str, tok
         token: default: the one of `hf auth login` or HF_TOKEN.
 
     Returns:
-        Address of the commit.
-
-    Raises:
-        InputError: the folder holds an unfinished run, or the Hub refuses.
-    """
+        Address of the commit."""
     if Path(folder, UNFINISHED).exists():
         raise InputError(
             f"{folder} holds an unfinished run. Finish it with --resume_from_checkpoint auto, then publish."

@@ -57,11 +57,7 @@ def by_seed(study: Study, corpus: str, kept: str = "scores") -> Runs:
 
 
 def compare(runs: Runs, corpus: str) -> Compared:
-    """Differences in Spearman of all pairs of methods that share a seed, and the number of seeds they share.
-
-    Raises:
-        InputError: runs were tested on other rows.
-    """
+    """Differences in Spearman of all pairs of methods that share a seed, and the number of seeds they share."""
     if len(runs) < 2:
         return {}
     scores, labels, groups = shared_scores([run for seeds in runs.values() for run in seeds.values()], corpus)
@@ -70,11 +66,7 @@ def compare(runs: Runs, corpus: str) -> Compared:
 
 
 def compare_queries(runs: Runs, corpus: str, metric: str) -> Compared:
-    """As `compare`, of a retrieval metric whose values by query were kept.
-
-    Raises:
-        InputError: runs had other queries, or searched other sentences.
-    """
+    """As `compare`, of a retrieval metric whose values by query were kept."""
     if len(runs) < 2:
         return {}
     values = shared_queries([run for seeds in runs.values() for run in seeds.values()], corpus, metric)
@@ -82,11 +74,7 @@ def compare_queries(runs: Runs, corpus: str, metric: str) -> Compared:
 
 
 def shared_scores(runs: list[Result], corpus: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores of several runs on the test rows that they share, `(runs, rows)`, their labels and groups, `(rows,)`.
-
-    Raises:
-        InputError: runs were tested on other rows.
-    """
+    """Scores of several runs on the test rows that they share, `(runs, rows)`, their labels and groups, `(rows,)`."""
     refuse_others(runs, corpus, lambda run: run.scores[corpus]["labels"].tobytes(), "rows")
     rows = runs[0].scores[corpus]
     groups = next((run.scores[corpus]["groups"] for run in runs if "groups" in run.scores[corpus]), None)
@@ -95,11 +83,7 @@ def shared_scores(runs: list[Result], corpus: str) -> tuple[np.ndarray, np.ndarr
 
 
 def shared_queries(runs: list[Result], corpus: str, metric: str) -> np.ndarray:
-    """A retrieval metric of several runs on the test queries that they share, `(runs, queries)`.
-
-    Raises:
-        InputError: runs had other queries, or searched other sentences.
-    """
+    """A retrieval metric of several runs on the test queries that they share, `(runs, queries)`."""
     refuse_others(runs, corpus, lambda run: run.queries[corpus].task, "queries, or with other --retrieval flags,")
     return np.stack([run.queries[corpus].moments["after"][metric] for run in runs]).astype(np.float64)
 

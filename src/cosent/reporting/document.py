@@ -8,17 +8,6 @@ from html import escape
 from pathlib import Path
 
 Cell = str | int | None  # None is an empty cell
-CSS = """
-body { max-width: 62rem; margin: 0 auto; padding: 1.5rem; color: #1c1f23; background: #fff; color-scheme: light;
-  font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif; }
-h2 { margin-top: 2.5rem; border-top: 1px solid #d8dce1; padding-top: .75rem; }
-p { max-width: 48rem; }
-img { max-width: 100%; height: auto; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #e3e6ea; text-align: left; vertical-align: top; }
-summary { color: #0b5394; cursor: pointer; margin: .6rem 0; }
-"""
 
 
 def measured(values: Iterable[float | None]) -> list[float]:
@@ -84,5 +73,6 @@ def to_html(title: str, text: str) -> str:
     renderer = MarkdownIt("commonmark", {"html": True}).enable("table")
     renderer.validateLink = lambda url: True  # type: ignore[method-assign]  # figures are data: addresses
     body = renderer.render(text).replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    css = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{CSS}</style></head>\n<body>\n{body}</body></html>\n'
+    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{css}</style></head>\n<body>\n{body}</body></html>\n'

@@ -99,11 +99,7 @@ def dots(title: str, rows: list[tuple[str, list[float]]], unit: str) -> str:
 
 @styled
 def intervals(title: str, rows: list[tuple[str, float, float, float]], unit: str) -> str:
-    """A row per difference against a line at 0; the dot is filled where the interval excludes 0.
-
-    Args:
-        rows: label, mean, low and high end of the interval.
-    """
+    """A row (label, mean, low, high) per difference; the dot is filled where the interval excludes 0."""
     axes = canvas(title, unit, 0.8 + 0.35 * len(rows))
     rows_of(axes, [row[0] for row in rows])
     axes.axvline(0, color=FAINT)
@@ -118,11 +114,7 @@ def intervals(title: str, rows: list[tuple[str, float, float, float]], unit: str
 
 @styled
 def curves(title: str, series: list[tuple[str, list[float], list[list[float]]]], x_name: str, y_name: str) -> str:
-    """A line per series through the mean of its runs, on a band from the lowest to the highest run.
-
-    Args:
-        series: label, x of the points, and per point the values of all runs.
-    """
+    """A line of means on a band of all runs, per series: label, x of the points, and the values of all runs by x."""
     axes = canvas(title, x_name, 3)
     axes.set_ylabel(y_name, color=FAINT)
     axes.locator_params(axis="x", integer=True)
