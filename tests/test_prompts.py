@@ -14,13 +14,15 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.prompts import Prompts
 from cosent.run import read_record, read_scores
+from tests.conftest import run_train
 
 PROMPT = "为这个句子生成表示："
 
 
-@pytest.fixture
-def corpus(make_corpus, pairs):
-    return make_corpus({"train": pairs, "validation": pairs[:32], "test": pairs[32:]})
+@pytest.fixture(scope="module")
+def prompted(tiny_model, made_up, tmp_path_factory):
+    """The folder of a bi-encoder that was trained with `PROMPT`."""
+    return run_train(tiny_model, made_up, tmp_path_factory.mktemp("prompted") / "run", "--prompt", PROMPT)
 
 
 @pytest.fixture
@@ -36,10 +38,9 @@ def job(monkeypatch, capsys):
     return call
 
 
-def test_one_folder_for_all_jobs(train, job, corpus, pairs, tmp_path):
+def test_one_folder_for_all_jobs(bi_run, prompted, job, made_up, pairs, tmp_path):
     """Fails if train, evaluate, encode, similarity and sentence-transformers disagree on a folder with a prompt."""
-    folder = train(corpus, "--prompt", PROMPT)
-    bare = train(corpus, output="bare")
+    folder, bare = prompted, bi_run.folder
     served = SentenceTransformer(str(folder), device="cpu")
     assert (served.prompts["default"], served.default_prompt_name) == (PROMPT, "default")
     assert served.max_seq_length == 32 + len(PROMPT), "the prompt takes the place of the sentences"
@@ -52,7 +53,7 @@ def test_one_folder_for_all_jobs(train, job, corpus, pairs, tmp_path):
     assert np.abs(trained - read_scores(bare / "scores.npz")["made_up"]["test"]["after"]).max() > 1e-3
 
     predictions = ("--predictions", tmp_path / "predictions.tsv")
-    result = json.loads(job(evaluate, "--model", folder, "--corpus", corpus, *predictions))
+    result = json.loads(job(evaluate, "--model", folder, "--corpus", made_up, *predictions))
     written = [line.split("\t")[-1] for line in predictions[1].read_text(encoding="utf-8").splitlines()[1:]]
     np.testing.assert_allclose(np.array(written, dtype=float), cosines, atol=2e-6)  # six digits are written
     assert result["prompts"] == [PROMPT, PROMPT]
@@ -63,13 +64,13 @@ def test_one_folder_for_all_jobs(train, job, corpus, pairs, tmp_path):
     assert f"{cosines[0]:.4f}" in job(similarity, "--model", folder, first[0], second[0])
 
 
-def test_another_prompt_than_that_of_training(train, job, corpus, tmp_path, caplog):
+def test_another_prompt_than_that_of_training(prompted, job, made_up, tmp_path, caplog):
     """Fails if --prompt of a serving job changes nothing, or a threshold is used where scores are others."""
-    folder = train(corpus, "--prompt", PROMPT)
+    folder = prompted
     job(similarity, "--model", folder, "怎么还款", "如何还款")
     assert "was trained with" not in caplog.text
     ours = SentenceEncoder.from_pretrained(str(folder))
-    other = json.loads(job(evaluate, "--model", folder, "--corpus", corpus, "--prompt", ""))
+    other = json.loads(job(evaluate, "--model", folder, "--corpus", made_up, "--prompt", ""))
     assert other["prompts"] == ["", ""] and other["threshold"] is None
     assert f"trained with the prompt '{PROMPT}'" in other["threshold_from"]
     assert f"{folder} was trained with the prompt '{PROMPT}', and reads no prompt here." in caplog.text
@@ -87,26 +88,26 @@ def test_another_prompt_than_that_of_training(train, job, corpus, tmp_path, capl
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), ours.encode(["怎么还款"], prompt="一"), atol=1e-6)
 
 
-def test_two_prompts(train, corpus):
+def test_two_prompts(train, made_up):
     """Fails if a search model cannot be served by its two prompts, or one run trains with two of them."""
-    folder = train(corpus, "--prompt", "查询：", "文档：")
+    folder = train(made_up, "--prompt", "查询：", "文档：")
     assert SentenceEncoder.from_pretrained(str(folder)).prompts == Prompts({"query": "查询：", "document": "文档："})
     assert read_record(folder).prompts == ("查询：", "文档：")
     served, ours = SentenceTransformer(str(folder), device="cpu"), SentenceEncoder.from_pretrained(str(folder))
     np.testing.assert_allclose(served.encode_query(["好"]), ours.encode(["好"], prompt_name="query"), atol=1e-6)
     np.testing.assert_allclose(served.encode_document(["好"]), ours.encode(["好"], prompt_name="document"), atol=1e-6)
     with pytest.raises(InputError, match="查询：.*别的："):
-        train(corpus, "--prompt", "别的：", "--resume_from_checkpoint", str(folder / "checkpoint-4"))
+        train(made_up, "--prompt", "别的：", "--resume_from_checkpoint", str(folder / "checkpoint-4"))
 
 
-def test_a_cross_encoder_is_served_as_it_was_trained(train, corpus, pairs):
+def test_a_cross_encoder_is_served_as_it_was_trained(train, made_up, pairs):
     """Fails if the instruction of a reranker is lost between training and serving."""
-    folder = train(corpus, "--tower", "cross_encoder", "--prompt", "判断是否相似：")
+    folder = train(made_up, "--tower", "cross_encoder", "--prompt", "判断是否相似：")
     theirs = TheirCrossEncoder(str(folder), device="cpu").predict([pair[:2] for pair in pairs[32:]])
     np.testing.assert_allclose(read_scores(folder / "scores.npz")["made_up"]["test"]["after"], theirs, atol=1e-5)
 
 
-def test_prompts_that_cannot_be_meant(train, corpus):
+def test_prompts_that_cannot_be_meant(train, made_up):
     """Fails if a run of hours is trained with a prompt that the user did not mean."""
     for flags, message in (
         (["--prompt_name", "query"], "'query'"),
@@ -117,15 +118,15 @@ def test_prompts_that_cannot_be_meant(train, corpus):
         (["--tower", "cross_encoder", "--prompt", "一", "二"], "one prompt"),
     ):
         with pytest.raises(InputError, match=message):
-            train(corpus, *flags)
+            train(made_up, *flags)
 
 
-def test_students_and_teachers(tiny_student, tiny_model, corpus, tmp_path, monkeypatch):
+def test_students_and_teachers(tiny_student, tiny_model, made_up, tmp_path, monkeypatch):
     """Fails if a teacher is asked without its prompt, or a student is served without its own or writes it."""
     monkeypatch.setattr(distill, "DEFAULT_CACHE", tmp_path / "cache")
 
     def train_student(*flags, output="student"):
-        words = ["--model_name_or_path", tiny_student, "--corpus", corpus, "--output_dir", tmp_path / output, *flags]
+        words = ["--model_name_or_path", tiny_student, "--corpus", made_up, "--output_dir", tmp_path / output, *flags]
         words += ["--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "8"]
         words += ["--num_train_epochs", "1"]
         distill.main(*parse(list(map(str, words)), *distill.ARGUMENTS))

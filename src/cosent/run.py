@@ -261,7 +261,9 @@ def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
 def choose_rule(rules: dict[str, DecisionRule], corpus: str | None, model: str) -> DecisionRule | None:
     """The rule of a corpus; without one, that of all corpora together, or the only one, or None."""
     if corpus is not None and corpus not in rules:
-        raise InputError(f"--corpus {corpus}: {model} has a threshold for {' '.join(rules) or 'no corpus'}.")
+        raise InputError(
+            f"--corpus {corpus}: {model} has a threshold for {' '.join(rules) or 'no corpus'}. Name another."
+        )
     return rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
 
 

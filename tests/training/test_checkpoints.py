@@ -80,22 +80,22 @@ def test_what_changes_the_training_is_compared(tmp_path):
     assert not free & set(settings)
 
 
-def test_a_checkpoint_by_path_is_compared_too(train, tmp_path):
-    """Fails if a run resumed from a named checkpoint, here into another folder, mixes two schedules in silence."""
-    resume = ("--resume_from_checkpoint", str(train("--save_total_limit", "2") / "checkpoint-4"))
+def test_a_checkpoint_of_another_folder(train, make_corpus, pairs, tmp_path):
+    """Fails if a run resumed into another folder mixes two schedules or other data of the same name, ends with other
+    weights, or is refused for a flag that changes nothing."""
+    first = train("--save_total_limit", "2")
+    resume = ("--resume_from_checkpoint", str(first / "checkpoint-4"))
     for flag, value in {"warmup_steps": "0.5", "max_grad_norm": "0.01", "num_train_epochs": "3"}.items():
         with pytest.raises(InputError, match=f"started with other settings: {flag}"):
             train(*resume, f"--{flag}", value, output="other")
     assert not list((tmp_path / "other").glob("*"))
-
-
-def test_logging_and_places_may_differ(train, tmp_path):
-    """Fails if a resumed run is refused for a flag that changes nothing, or ends with other weights in a new folder."""
-    first = train("--save_total_limit", "2")
-    other = train("--resume_from_checkpoint", str(first / "checkpoint-4"), "--logging_steps", "1", output="other")
+    other = train(*resume, "--logging_steps", "1", output="other")
     assert (other / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
     with pytest.raises(InputError, match="already holds a model"):
-        train("--resume_from_checkpoint", str(first / "checkpoint-4"), output="other")
+        train(*resume, output="other")
+    make_corpus({"train": [*pairs[1:], pairs[0]], "validation": pairs[:32]})
+    with pytest.raises(InputError, match=r"started with other settings: data of made_up \w{12}, not \w{12}"):
+        train(*resume, output="third")
 
 
 def test_a_torn_checkpoint_is_skipped_with_a_warning(tmp_path, caplog):
@@ -148,14 +148,6 @@ def test_training_that_was_over_is_not_continued(tmp_path):
     assert checkpoints.had_ended(state(4, 8, True), 8)  # early stopping
     assert checkpoints.had_ended(state(8, 8, True), 8)
     assert not checkpoints.had_ended(state(8, 8, True), 16)  # the user asks for more epochs now
-
-
-def test_data_prepared_anew_is_other_data(train, make_corpus, pairs):
-    """Fails if a run goes on in silence with other pairs than it began with, because their corpus has the same name."""
-    checkpoint = train("--save_total_limit", "2") / "checkpoint-4"
-    make_corpus({"train": [*pairs[1:], pairs[0]], "validation": pairs[:32]})
-    with pytest.raises(InputError, match=r"started with other settings: data of made_up \w{12}, not \w{12}"):
-        train("--resume_from_checkpoint", str(checkpoint), output="other")
 
 
 @pytest.fixture

@@ -54,7 +54,9 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
             raise InputError(f"{folder}: the manifest names {file}, which is missing. Prepare it again.")
         rows, expected = read_parquet(file, split), manifest.splits[split]["rows"]
         if tuple(rows.column_names) != COLUMNS or len(rows) != expected:
-            raise InputError(f"{file} has {len(rows)} rows and its manifest says {expected}. Prepare it again.")
+            raise InputError(
+                f"{file} has {len(rows)} rows and its manifest says {expected}, or other columns. Prepare it again."
+            )
         splits[split] = rows
     return Corpus(folder, manifest, splits)
 

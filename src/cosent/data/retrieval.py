@@ -109,7 +109,9 @@ def pool_and_relevance(
     places = np.array(list(columns)).T
     to_find = similar(labels, least) & (places[:, 0] != places[:, 1])
     if not to_find.any():
-        raise InputError(f"{corpus.folder} {split} has no two different sentences with a label of at least {least:g}.")
+        raise InputError(
+            f"{corpus.folder} {split} has no two different sentences with a label of at least {least:g}. Name another."
+        )
     (first, second), gains = places[to_find].T, labels[to_find].astype(np.float64)
     return list(place), relevance(np.r_[first, second], np.r_[second, first], np.r_[gains, gains]), places
 

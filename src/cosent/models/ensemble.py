@@ -68,7 +68,9 @@ class VectorEnsemble(Embedder):
     def prefix(self, prompt: str) -> str:
         if prompt and not self.same_prompts:
             own = ", ".join(repr(member.prompts.text()) for member in self.members)
-            raise InputError(f"The members of this ensemble read behind prompts of their own ({own}), got {prompt!r}.")
+            raise InputError(
+                f"The members of this ensemble have prompts of their own ({own}), got {prompt!r}. Leave it out."
+            )
         for member in self.members:
             member.prefix(prompt)
         return prompt

@@ -108,7 +108,8 @@ def two_sides(prompt: str | Sequence[str] | None) -> Sequence[str | None]:
     values = [prompt] if prompt is None or isinstance(prompt, str) else prompt
     if len(values) not in (1, 2):
         raise InputError(
-            f"--prompt and --prompt_name take one value or two, got {len(values)}: {', '.join(map(repr, values))}."
+            f"--prompt and --prompt_name take one value or two, got {len(values)}: {', '.join(map(repr, values))}. Put "
+            "sentences before it."
         )
     return [values[0], values[-1]]
 

@@ -29,7 +29,9 @@ class CachedParts(TrainerCallback):
         self.batch, self.pairs = sizes(args)  # per device
         self.auto = args.cached_part_size is not None
         if self.auto and launched_with() is not None:
-            raise InputError(f"--cached_part_size auto is not for {launched_with()}: --per_device_train_batch_size N.")
+            raise InputError(
+                f"--cached_part_size auto does not work under {launched_with()}. Lower --per_device_train_batch_size."
+            )
 
     def on_train_begin(self, args, state, control, **kwargs):
         earlier = [entry[LOGGED] for entry in state.log_history if LOGGED in entry]

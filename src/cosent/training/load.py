@@ -171,7 +171,9 @@ def compared_rows(rows, within: str, name: str):
     """The rows that are compared with another one of their group, and their groups; says how many there are."""
     kept, groups = comparison_groups(rows, within)
     if not len(kept):
-        raise InputError(f"--compare_within {within}: no group of pairs of {name} train has two different labels.")
+        raise InputError(
+            f"--compare_within {within}: no group of pairs of {name} train has two different labels. Omit it."
+        )
     logger.info("%s train: %d of %d pairs have another label in their group and are read.", name, len(kept), len(rows))
     return rows.select(kept), groups
 
