@@ -17,6 +17,7 @@ import re
 import sys
 from pathlib import Path
 
+from benchmarks.abstention import abstention_table
 from benchmarks.claims_table import claims_table
 from benchmarks.exactness import exactness_table
 from benchmarks.figures import fill_figures, passages
@@ -49,6 +50,7 @@ VIEWS = {  # of a study
     "teaching": teaching_table,
 }
 TABLES = {  # of results/NAME.json
+    "abstention": abstention_table,
     "claims": claims_table,
     "exactness": exactness_table,
     "generation": generation_table,
