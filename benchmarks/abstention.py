@@ -47,10 +47,14 @@ def abstention_table(result: dict) -> str:
     for row in result["rows"]:
         if "bound" in row:
             rows.append([row["corpus"], f"{row['promised']:.0%}", *(f"{row[name]:.0%}" for name in SHARES)])
-    refused = [f"{row['promised']:.0%} on {row['corpus']}" for row in result["rows"] if "bound" not in row]
+    refused: dict[str, float] = {}
+    for row in result["rows"]:
+        if "bound" not in row:
+            refused.setdefault(row["corpus"], row["promised"])
+    levels = ", ".join(f"{level:.0%} on {corpus}" for corpus, level in refused.items())
     return (
-        f"{markdown_table(header, rows)}\n\nNo rule reaches {', '.join(refused)}: the command refuses these. "
-        f"`{result['model']}`; commit {shortened(result['commit'])}."
+        f"{markdown_table(header, rows)}\n\n`{result['model']}`; no rule reaches {levels} or more, which the command "
+        f"refuses; commit {shortened(result['commit'])}."
     )
 
 
