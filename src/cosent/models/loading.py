@@ -81,6 +81,8 @@ def missing_models(model_name_or_path: str):
             message = (
                 f"The tokenizer of {model_name_or_path} needs its own code, which is never run. Add a tokenizer.json."
             )
+        elif Path(model_name_or_path, "bundle.json").exists():
+            message = f"{model_name_or_path} is an exported bundle: `cosent serve` and its own run.py read it."
         else:
             message = f"{model_name_or_path} holds no model ({str(error).splitlines()[0]}). Check folder or Hub id."
         raise InputError(message) from error
