@@ -1,4 +1,4 @@
-"""Losses on scores, sentence embeddings or logits: pure functions that return a scalar mean or batch loss.
+"""The CoSENT loss, and what all losses of this folder share: pure functions that return a scalar mean or batch loss.
 
 `scores` (`torch.Tensor` of shape `(batch,)`) are similarities, any floating dtype; `labels` (same shape) are the gold
 labels, any dtype. Half precision is computed in float32, float64 stays float64, and the result has that dtype. A NaN

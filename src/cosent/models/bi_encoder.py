@@ -81,7 +81,9 @@ class TextModel(nn.Module):
         """The prompt itself, if it leaves room for a sentence."""
         tokens = len(run_tokenizer(self.tokenizer, prompt, verbose=False)["input_ids"]) if prompt else 0
         if tokens >= self.max_length:
-            raise InputError(f"The prompt {prompt!r} has {tokens} tokens, with a sentence {self.max_length} at most.")
+            raise InputError(
+                f"The prompt {prompt!r} has {tokens} tokens, the model reads {self.max_length}. Shorten it."
+            )
         return prompt
 
     def prefixes(

@@ -59,7 +59,7 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
 
 
 def name_classes(config) -> None:
-    """Names the classes of a classifier in the order of the labels, of NLI or `BINARY_CLASSES`; of other numbers none.
+    """Names the classes of a classifier in the order of the labels: of NLI, or `BINARY_CLASSES`, no other counts.
 
     transformers would save no names of two, and Text Embeddings Inference refuses a classifier without.
     """
@@ -145,7 +145,7 @@ class CrossEncoder(TextModel):
             config = load_config(path)
             changes |= dropout_changes(path, dropout, head=True)
         if config.model_type == "xlnet":
-            raise InputError(f"{path}: the classifier of XLNet reads padding. Take another cross-encoder.")
+            raise InputError(f"{path}: XLNet's classifier depends on padding. Use another cross-encoder.")
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
         has_head = is_cross_encoder(path) and num_labels in (None, config.num_labels)

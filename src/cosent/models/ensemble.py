@@ -58,7 +58,7 @@ class VectorEnsemble(Embedder):
 
     @property
     def max_length(self) -> int:
-        """That of the member that reads least."""
+        """The smallest maximum length of the members, in tokens."""
         return min(member.max_length for member in self.members)
 
     @property
@@ -123,7 +123,7 @@ def average(
         what = next((what for what, value in first.items() if other[what] != value), None)
         if what is not None:
             raise InputError(
-                f"{names[0]} and {name} differ in their {what}: their weights have no mean. Merge them --by vectors."
+                f"{names[0]} and {name} differ in their {what}: no mean of weights. Merge them --by vectors."
             )
     parts = shares(weights, len(models))
     states = [model.state_dict() for model in models]

@@ -105,7 +105,7 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
 
 
 def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """Loads an encoder in float32 without its pooler, which DistributedDataParallel would wait for in vain.
+    """Loads an encoder in float32 without its pooler, which DistributedDataParallel would wait for forever.
 
     Returns:
         The encoder, and the weights of the pooler by their names in it, if the checkpoint has them.
@@ -117,7 +117,7 @@ def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, di
 
 
 def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> tuple[nn.Module, set[str]]:
-    """Loads a model in float32, and the names of missing weights, which start from `seed`, aloud unless of a head."""
+    """Loads a model in float32, and the names of missing weights, which start from `seed`; logs those of no head."""
     config = load_config(path)
     if getattr(config, "is_decoder", False):  # RoFormer-Sim: attention would be causal
         config_changes["is_decoder"] = False
@@ -165,7 +165,7 @@ def load_tokenizer(path: str, **options):
 
 
 def freeze_sines(model: nn.Module) -> None:
-    """Freezes a RoFormer's table of sines, whose gradient DistributedDataParallel would wait for in vain."""
+    """Freezes a RoFormer's table of sines, whose gradient DistributedDataParallel would wait for forever."""
     for name, parameter in model.named_parameters():
         if "embed_positions." in name:
             parameter.requires_grad_(False)

@@ -238,7 +238,7 @@ class PairTrainingArguments(RunArguments):
             raise InputError(f"--num_train_epochs must be greater than 0, got {self.num_train_epochs:g}.")
         if self.cached_part_size is not None and self.gradient_accumulation_steps > 1:
             raise InputError(
-                f"--cached_part_size auto does not go with --gradient_accumulation_steps "
+                f"--cached_part_size auto cannot be combined with --gradient_accumulation_steps "
                 f"{self.gradient_accumulation_steps}. Raise --cached_batch_size instead."
             )
         for flag in ("bf16_full_eval", "fp16_full_eval"):
