@@ -4,7 +4,7 @@
         --output results/runtimes.json
 
 Sides take turns, each in its own process on the same cores, with its own default batch size. No row is read twice.
-`--theirs_python` is an interpreter with sentence-transformers, optimum-onnx, optimum-intel and nncf, which need an
+`--theirs_python` is an interpreter with sentence-transformers, optimum-onnx, optimum-intel, nncf and datasets, which need an
 older transformers. Without it, their torch backend alone is measured.
 """
 

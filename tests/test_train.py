@@ -7,7 +7,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import NO_PREFIXES
+from cosent.data.pairs import NO_PREFIXES, PairDataset
 from cosent.errors import InputError
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
@@ -307,3 +307,17 @@ def test_every_held_out_pair_is_scored(train, make_corpus, pairs, tower):
     flags = ("--dataloader_drop_last", "true", "--per_device_eval_batch_size", "24", "--tower", tower)
     scores = read_scores(train(corpus, *flags, "--num_train_epochs", "1") / "scores.npz")["made_up"]
     assert {split: len(of["after"]) for split, of in scores.items()} == {"validation": 60, "test": 10}
+
+
+def test_random_negatives_reach_the_training_pairs(made_up, tiny_model):
+    """Fails if the flag is accepted and trains on the same pairs, or draws anew what is no negative."""
+    encoder, corpus = SentenceEncoder.from_pretrained(str(tiny_model)), [load_corpus(str(made_up))]
+    own, easy = (
+        training_set(corpus, PairDataset, encoder, NO_PREFIXES, "cosent", DataArguments(random_negatives=flag))
+        for flag in (False, True)
+    )
+    kept, moved = set(), set()
+    for (first, second, label), (same, drawn, _) in zip(own, easy, strict=True):
+        assert first.tolist() == same.tolist()
+        (kept if second.tolist() == drawn.tolist() else moved).add(label)
+    assert moved == {0.0} and 1.0 in kept

@@ -172,9 +172,11 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
     protected: dict[str, Any] = {"dependencies": [Depends(authorised)]}
     app.add_middleware(LimitedBody)
 
-    def refusal(status: int, message: str, field: str | None = None):
+    def refusal(status: int, message: str, field: str | None = None, headers=None):
         """An error in OpenAI's shape, whose clients show the message."""
-        return JSONResponse({"error": {"message": message, "param": field, "code": status}}, status)
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        error = {"message": message, "type": kind, "param": field, "code": status}
+        return JSONResponse({"error": error}, status, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request, error):  # without the input, which may not even be UTF-8
@@ -182,7 +184,9 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         field = ".".join(map(str, problem["loc"])).removeprefix("body.")
         return refusal(422, f"{field}: {problem['msg']}", field)
 
-    app.exception_handler(HTTPException)(lambda request, error: refusal(error.status_code, error.detail))
+    app.exception_handler(HTTPException)(
+        lambda request, error: refusal(error.status_code, error.detail, headers=error.headers)
+    )
     app.exception_handler(InputError)(lambda request, error: refusal(400, str(error)))
     app.exception_handler(Exception)(lambda request, error: refusal(500, "the model failed: see the server's output"))
     app.exception_handler(asyncio.QueueFull)(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cosent.data.samplers import CorpusSampler, turns
+from cosent.errors import InputError
 
 
 def test_every_block_comes_from_one_corpus_and_every_row_of_the_longest_is_visited():
@@ -26,6 +27,15 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     second = list(sampler)
     assert second != first
     assert second != list(CorpusSampler([50, 50], 5, seed=2)), "the seeds of a study would share orders"
+
+
+def test_weights_far_apart_are_refused():
+    """Fails if --corpus_weights 1 1e9 lists the blocks of an epoch that would never end."""
+    assert len(turns([100, 100], [1.0, 199.0])) > 99 * 200
+    with pytest.raises(InputError, match=r"--corpus_weights 1 201: .* 20,200 .* 200 "):
+        turns([100, 100], [1.0, 201.0])
+    with pytest.raises(InputError, match="--corpus_weights"):
+        turns([100, 100], [1e-9, 1.0])
 
 
 def test_weights_are_shares_of_the_batches():

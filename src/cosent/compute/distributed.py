@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cosent.compute.onednn import modes
+from cosent.compute.onednn import modes, survive_forks
 from cosent.errors import InputError
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ _evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threa
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Runs a block in evaluation mode; the last of several threads inside restores the mode of every module."""
+    survive_forks()
     with modes:
         threads, trained = _evaluated.get(model) or (0, [module for module in model.modules() if module.training])
         _evaluated[model] = threads + 1, trained

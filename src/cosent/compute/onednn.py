@@ -1,4 +1,4 @@
-"""Linear layers through oneDNN, up to twice as fast as the BLAS behind PyTorch; locks and devices of inference.
+"""Linear layers through oneDNN, up to twice as fast as the BLAS behind PyTorch; locks, forks and devices of inference.
 
 PyTorch sends a float32 `nn.Linear` to MKL, which keeps to AVX2 on AMD processors. oneDNN, part of the same wheel, uses
 AVX-512 there: 490 rather than 215 GFLOP/s on two cores of a Zen 5, for the shapes of 4 x 256 and 12 x 768 encoders.
@@ -6,6 +6,7 @@ AVX-512 there: 490 rather than 215 GFLOP/s on two cores of a Zen 5, for the shap
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -167,6 +168,18 @@ def run_tokenizer(tokenizer, *texts: str | list[str], **options):
     """Calls a tokenizer, one thread at a time: each call stores its truncation in it, which others would apply too."""
     with _tokenizers:
         return tokenizer(*texts, **options)
+
+
+@cache
+def survive_forks() -> None:
+    """Makes processes forked from now on able to compute, on one thread: those of OpenMP are not copied.
+
+    A fork waits for the locks: the thread that holds one is not copied either, and would never release it.
+    """
+    if sys.platform != "win32":
+        for lock in (modes, _tokenizers):
+            os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def choose_device(device: str | None, int8: bool = False) -> str:

@@ -9,6 +9,7 @@ from torch.utils.data import ConcatDataset, Dataset, Sampler
 from cosent.errors import InputError
 
 LOOK_AHEAD = 100  # groups among which one is looked for that fits into the rest of a block
+LONGEST_EPOCH = 100  # times the steps that read every corpus once
 
 
 def choose_sampler(
@@ -105,6 +106,13 @@ def turns(blocks: list[int], weights: list[float]) -> list[int]:
     The next block goes to the corpus that is furthest behind its share: weights 2, 1 result in 0, 1, 0, 0, 1, 0, ...
     """
     shares = np.array(weights) / sum(weights)
+    total = float((blocks / shares).max())
+    if total > LONGEST_EPOCH * sum(blocks):
+        raise InputError(
+            f"--corpus_weights {' '.join(f'{weight:g}' for weight in weights)}: reading every corpus once takes "
+            f"{total:,.0f} steps in these shares, and {sum(blocks):,} without. Give weights closer together, or leave "
+            "corpora of small weights out."
+        )
     given = np.zeros(len(blocks), dtype=int)
     order: list[int] = []
     while (given < blocks).any():

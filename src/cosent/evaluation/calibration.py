@@ -76,6 +76,10 @@ class Calibration:
     scores: list[float] = field(default_factory=list)
     fitted: list[float] = field(default_factory=list)
 
+    def __post_init__(self):
+        if self.method not in FITS:
+            raise ValueError(f"The calibration is {self.method!r}, and none of {', '.join(FITS)}. Fit it again.")
+
     def probabilities(self, scores: Numbers) -> np.ndarray:
         """Probability in float64 that each pair is similar, of the shape of `scores`; higher for higher scores."""
         scores, least = np.asarray(scores, dtype=np.float64), 1 / (self.pairs + 2)
