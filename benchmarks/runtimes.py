@@ -162,6 +162,8 @@ def parts_of(corpus: str, pairs: int, turns: int, folder: Path) -> tuple[list[Pa
     from benchmarks.common import shuffled_rows
 
     rows, _ = shuffled_rows(corpus, "test", pairs * turns, start_over=False)
+    if len(rows) < pairs * turns:
+        raise SystemExit(f"{corpus} has {len(rows)} test pairs, {turns} turns need {pairs * turns}: lower --pairs.")
     paths = []
     for turn in range(turns):
         part = rows[turn * pairs : (turn + 1) * pairs]
