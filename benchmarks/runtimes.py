@@ -4,8 +4,8 @@
         --output results/runtimes.json
 
 Sides take turns, each in its own process on the same cores, with its own default batch size. No row is read twice.
-`--theirs_python` is an interpreter with sentence-transformers, optimum-onnx, optimum-intel, nncf and datasets, which need an
-older transformers. Without it, their torch backend alone is measured.
+`--theirs_python` is an interpreter with sentence-transformers, optimum-onnx, optimum-intel, nncf and datasets, which
+need an older transformers. Without it, their torch backend alone is measured.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from pathlib import Path
 OURS = ("ours", "ours bf16", "ours int8")
 BUNDLES = ("bundle onnx", "bundle onnx int8", "bundle openvino", "bundle openvino bf16", "bundle openvino int8")
 THEIRS = ("theirs onnx", "theirs onnx int8", "theirs openvino f32", "theirs openvino", "theirs openvino int8")
+SHOWN = {"ours": "cosent encode", "bundle": "cosent export", "theirs": "sentence-transformers"}
 CALIBRATION = 300  # sentences, as in `cosent export`
 
 
@@ -181,7 +182,8 @@ def runtimes_table(result: dict) -> str:
     cells = {(row["side"], row["corpus"]): row for row in result["rows"]}
     lines = []
     for side in dict.fromkeys(row["side"] for row in result["rows"]):
-        line = [side.replace("ours", "`encode`").replace("theirs", "sentence-transformers")]
+        kind, *rest = side.split()
+        line = [" ".join([SHOWN[kind], *rest])]
         for corpus in corpora:
             row = cells[side, corpus]
             line += [f"{row['sentences_per_second']:.0f}", f"{100 * row['spearman']:.2f}"]
