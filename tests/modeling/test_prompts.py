@@ -112,7 +112,7 @@ def test_prompts_without_room_for_a_sentence(tiny_model):
     """Fails if every sentence gets the same vector, that of a prompt which is cut itself."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), max_length=8)
     assert encoder.encode(["好", "坏"], prompt="一二三四五").shape == (2, 32)  # [CLS] 5 1 [SEP]
-    with pytest.raises(InputError, match=r"has 8 tokens, .* 8 at most"):
+    with pytest.raises(InputError, match=r"8 tokens.* 8\."):
         encoder.encode(["好"], prompt="一二三四五六")
 
 
