@@ -223,14 +223,19 @@ def name_of(flags: dict[str, Any]) -> str:
     return "-".join(f"{key}={'+'.join(Path(str(part)).name for part in parts)}" for key, parts in values.items())
 
 
-def read_results(folder: str | Path, may_be_empty: bool = False) -> Study:
-    """Reads the results that `cosent study` or `cosent teach` left in a folder."""
-    folder = Path(folder)
+def read_results(folder: str | Path) -> Study:
+    """Reads the results that `cosent study` or `cosent teach` left in a folder; trials alone are none."""
+    study = read_study_folder(Path(folder))
+    if not study.results:
+        raise InputError(f"{folder} holds no results ({STUDY_NAME}). Run `cosent study recipes/studies/NAME.yaml`.")
+    return study
+
+
+def read_study_folder(folder: Path) -> Study:
+    """As `read_results`, also of a folder without results."""
     file, arrays = folder / STUDY_NAME, folder / ARRAYS_NAME
     if not file.is_file():
-        if may_be_empty:
-            return Study(folder.resolve().name, [])
-        raise InputError(f"{folder} holds no results ({STUDY_NAME}). Run `cosent study recipes/studies/NAME.yaml`.")
+        return Study(folder.resolve().name, [])
     with readable_by_this_version(file):
         first, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
         kept: Arrays = {}

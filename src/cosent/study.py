@@ -57,7 +57,7 @@ class StudyArguments:
 
 
 def main(args: StudyArguments) -> int:
-    from cosent.results import name_of, points, read_results
+    from cosent.results import name_of, points, read_study_folder
     from cosent.training.launches import STOPPED, settings_of, study_lock
 
     study, name = read_study(args.study), Path(args.study).stem
@@ -77,7 +77,7 @@ def main(args: StudyArguments) -> int:
         **({"tune": tune} if tune else {}),
     }
     with study_lock(folder):
-        there = read_results(folder, may_be_empty=True)
+        there = read_study_folder(folder)
         session = Session(args, folder, definition, there.results + there.trials)
         try:
             failed = session.train(trials) if trials else set()

@@ -60,7 +60,7 @@ class Step:
 
 def main(args: TeachArguments) -> int:
     from cosent.data.corpus import load_corpus
-    from cosent.results import read_results, save_results
+    from cosent.results import read_study_folder, save_results
     from cosent.run import CorpusRecord
     from cosent.training import launches
 
@@ -89,7 +89,7 @@ def main(args: TeachArguments) -> int:
                 return 1
             if step.run is not None:
                 result = launches.result_of(step.run, step.folder, args.corpus)
-                there = read_results(folder, may_be_empty=True).results
+                there = read_study_folder(folder).results
                 save_results(folder, definition, [*(each for each in there if each.name != result.name), result])
             (step.folder / DONE).touch()
     print(f"tables and figures: cosent report {folder}", file=sys.stderr)

@@ -52,6 +52,14 @@ def test_an_interval_that_includes_0_is_hollow():
     assert figures.COLORS[0] in figures.intervals("t", [("a - b", 0.1, 0.05, 0.7)], "Spearman")
 
 
+def test_a_study_that_has_only_begun_is_refused(make_study):
+    """Fails if the report of a study whose first run is not done ends in a traceback."""
+    file = make_study({"cosent": 0.8}) / "study.jsonl"
+    file.write_text(file.read_text(encoding="utf-8").splitlines()[0] + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match="holds no results"):
+        report.write(file.parent)
+
+
 def test_a_whole_report(make_study):
     """Fails if a figure is not where the report looks for it, a name of the user's runs code or breaks a table, two
     reports of one study differ, or figures of an earlier one stay."""
