@@ -192,8 +192,9 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest, classes: int
             )
     elif len(distinct) < 2:
         raise InputError(
-            f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}. Add pairs of another "
-            "label, or train a bi-encoder on positives alone with --loss infonce."
+            f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}, from which --loss "
+            f"{name} learns nothing. Add pairs of another label"
+            + (", or train a bi-encoder on positives alone with --loss infonce." if any_similar else ".")
         )
     if name == "sbert_joint":
         return labels + 2 if manifest.label_kind == "nli" else equal_parts(labels, manifest, 2)
