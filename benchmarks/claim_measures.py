@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from benchmarks.study_tables import ROOT, limited, run_length
+from benchmarks.study_tables import ROOT, limited, published, run_length
 from benchmarks.test_rows import read_study, read_test_rows
 from cosent.evaluation.significance import (
     Difference,
@@ -225,11 +224,6 @@ def gaps_of_source(claim: Claim, study: Study, first: Result, second: Result) ->
             if ours != theirs:
                 gaps |= {encoder: ours[encoder] - theirs[encoder] for encoder in ours if encoder in theirs}
     return gaps
-
-
-@cache
-def published() -> list[dict[str, Any]]:
-    return yaml.safe_load((ROOT / "results/published.yaml").read_text(encoding="utf-8"))
 
 
 def published_rows(table: dict[str, Any], run: Result) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.study_tables import with_interval
 from cosent.reporting.document import Cell, markdown_table
 
 VERDICTS = ("agrees", "disagrees", "within a point", "unresolved at this size")
@@ -75,8 +76,8 @@ def ours(row: dict[str, Any]) -> str:
     if "shares" in row:
         return ", ".join(f"{share:.0%} of {name}" for name, share in row["shares"].items())
     unit = f" {UNITS[row['quantity']]}" if row.get("quantity") in UNITS else ""
-    interval = f" [{row['low']:+.2f}, {row['high']:+.2f}]" if "low" in row else ""
-    return f"{row['mean']:+.2f}{interval}{unit}"
+    mean = with_interval(row["mean"], row["low"], row["high"]) if "low" in row else f"{row['mean']:+.2f}"
+    return f"{mean}{unit}"
 
 
 def same_setting(row: dict[str, Any]) -> str:

@@ -40,10 +40,8 @@ def study_table(study: Study) -> str:
         means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
         minutes = f"{statistics.mean(run.train_seconds for run in runs) / 60:.1f}"
         chosen = (", ".join(dict.fromkeys(str(setting(run.recipe[key])) for run in runs)) for key in study.tune)
-        counts = sorted({len(study.cell(row, corpus)) for corpus in study.corpora} - {0})
-        seeds = " to ".join(
-            map(str, counts[:1] + counts[1:][-1:])
-        )  # a study that is not complete has more on some corpora
+        counts = [len(cell) for corpus in study.corpora if (cell := study.cell(row, corpus))]
+        seeds = " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))  # unequal while a study is running
         cells: list[Cell] = [row, *means, *chosen, seeds, minutes]
         if adapters:
             footprints = [run.footprint for run in runs if run.footprint is not None]
@@ -69,8 +67,7 @@ def corpora_table(study: Study) -> str:
 
     The sign of the gap to Sentence-BERT in kexue.fm 8847 is that of its BERT models, or level within a point.
     """
-    tables = yaml.safe_load((ROOT / "results/published.yaml").read_text(encoding="utf-8"))
-    bert = {row["method"]: row for row in tables[0]["rows"] if row["encoder"] == "BERT"}
+    bert = {row["method"]: row for row in published()[0]["rows"] if row["encoder"] == "BERT"}
     rows: list[list[Cell]] = []
     for corpus in study.corpora:
         runs = by_seed(study, corpus)
@@ -89,6 +86,12 @@ def corpora_table(study: Study) -> str:
     header += ["Sentence-BERT, regression", "CoSENT", "CoSENT minus two classes [95%]", "CoSENT minus regression [95%]"]
     header += ["seeds", "epochs, pairs", "CoSENT in kexue.fm 8847"]
     return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
+
+
+@cache
+def published() -> list[dict[str, Any]]:
+    """The tables of the sources."""
+    return yaml.safe_load((ROOT / "benchmarks/published.yaml").read_text(encoding="utf-8"))
 
 
 @cache

@@ -166,7 +166,8 @@ def upload(folder: str | Path, repository: str, private: bool, message: str, tok
         token: default: the one of `hf auth login` or HF_TOKEN.
 
     Returns:
-        Address of the commit."""
+        Address of the commit.
+    """
     if Path(folder, UNFINISHED).exists():
         raise InputError(
             f"{folder} holds an unfinished run. Finish it with --resume_from_checkpoint auto, then publish."
