@@ -86,6 +86,8 @@ class ResumableTrainer(Trainer):
         if launched_with() == "deepspeed":
             self.args.deepspeed_plugin.deepspeed_config["bf16"] = {"enabled": False}
         super().create_accelerator_and_postprocess()
+        if self.accelerator.ddp_handler is not None:  # gradients are averaged where they lie, not copied there and back
+            self.accelerator.ddp_handler.gradient_as_bucket_view = True
         self.args.mixed_precision, self.args.bf16 = wanted
         check_strategy(self.accelerator, self.args.mixed_precision)
 
