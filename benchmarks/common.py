@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.corpus import load_corpus
 from cosent.encoders import resolve
 from cosent.models.cross_encoder import CrossEncoder
@@ -52,6 +53,26 @@ def seconds_per_pass(step: Callable[[int], None], passes: int) -> float:
             torch.cuda.synchronize()
         times.append(time.perf_counter())
     return float(np.diff(times)[WARM_UP - 1 :].mean())
+
+
+def peak_flops(dtype: torch.dtype | None = None, clock: Callable[[], float] = time.perf_counter) -> float:
+    """FLOP/s of the fastest of six square matrix products, by PyTorch's own and on a CPU by oneDNN's routine.
+
+    Default: float32, on a GPU bfloat16.
+    """
+    cuda = torch.cuda.is_available()
+    dtype = dtype or (torch.bfloat16 if cuda else torch.float32)
+    size = 4096
+    matrix = torch.randn(size, size, device="cuda" if cuda else "cpu", dtype=dtype)
+    best = float("inf")
+    for routine in [torch.matmul] if cuda or not AVAILABLE else [torch.matmul, linear]:
+        for _ in range(6):
+            start = clock()
+            routine(matrix, matrix)
+            if cuda:
+                torch.cuda.synchronize()
+            best = min(best, clock() - start)
+    return 2 * size**3 / best
 
 
 def encoder_folder(name: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.claim_measures import of_studies, study_of
+from benchmarks.growth import growth_picture
+from benchmarks.roofline import roofline_picture
 from benchmarks.study_tables import ROOT, overlap
 from benchmarks.widths import METRICS, WAYS, values_by_width
 from cosent.errors import write_atomically
@@ -218,7 +220,9 @@ def pictures() -> dict[Path, str]:
     return {images / f"experiment_{name}.svg": experiment(name, study) for name, study in studies.items()} | {
         images / "cosent_against_others.svg": against_others(),
         images / "gap_by_budget.svg": gap_by_budget(),
+        images / "growth.svg": growth_picture(read("growth")),
         images / "learning_rates.svg": by_rate(),
+        images / "roofline.svg": roofline_picture(read("roofline")),
         images / "widths.svg": by_width(),
     }
 

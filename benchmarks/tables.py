@@ -22,8 +22,10 @@ from benchmarks.claims_table import claims_table
 from benchmarks.exactness import exactness_table
 from benchmarks.figures import fill_figures, passages
 from benchmarks.generation import generation_table
+from benchmarks.growth import growth_sentence
 from benchmarks.pictures import picture
 from benchmarks.quickstart import quickstart_table
+from benchmarks.roofline import roofline_sentence
 from benchmarks.runtimes import runtimes_table
 from benchmarks.speed.__main__ import speed_table
 from benchmarks.study_tables import (
@@ -54,7 +56,9 @@ TABLES = {  # of results/NAME.json
     "claims": claims_table,
     "exactness": exactness_table,
     "generation": generation_table,
+    "growth": growth_sentence,
     "quickstart": quickstart_table,
+    "roofline": roofline_sentence,
     "runtimes": runtimes_table,
     "speed": speed_table,
     "widths": widths_table,

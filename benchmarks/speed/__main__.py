@@ -17,10 +17,9 @@ from dataclasses import asdict
 from operator import itemgetter
 from pathlib import Path
 
-import torch
 from tqdm.auto import tqdm
 
-from cosent.compute.onednn import AVAILABLE, linear
+from benchmarks.common import peak_flops
 from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users
 from cosent.reporting.document import Cell, markdown_table
@@ -54,7 +53,7 @@ def main() -> None:
         for job in plan(args.corpus, args.quick)
         if job["task"] in (args.only or [job["task"]]) and job["encoder"] in (args.encoder or [job["encoder"]])
     ]
-    result = {"sgemm_flops": sgemm_flops(), "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": []}
+    result = {"sgemm_flops": peak_flops(), "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": []}
     result |= asdict(environment())
     keep = (args.only or args.encoder) and Path(args.output).is_file()
     kept = json.loads(Path(args.output).read_text(encoding="utf-8"))["rows"] if keep else []
@@ -143,22 +142,6 @@ def summarise(job: dict, side: str, measured: dict[str, list[dict]], sgemm: floa
     if "flops_per_second" in ours[0]:
         row["sgemm_share"] = statistics.median(turn["flops_per_second"] for turn in ours[1:]) / sgemm
     return row
-
-
-def sgemm_flops(size: int = 4096) -> float:
-    """FLOP/s of the fastest of ten square matrix products, by PyTorch's own and on a CPU by oneDNN's routine."""
-    cuda = torch.cuda.is_available()
-    matrix = torch.randn(size, size, device="cuda" if cuda else "cpu", dtype=torch.bfloat16 if cuda else torch.float32)
-    routines = [torch.matmul] if cuda or not AVAILABLE else [torch.matmul, linear]
-    best = float("inf")
-    for routine in routines:
-        for _ in range(6):
-            start = time.perf_counter()
-            routine(matrix, matrix)
-            if cuda:
-                torch.cuda.synchronize()
-            best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
 
 
 def speed_table(result: dict) -> str:

@@ -81,7 +81,7 @@ def in_order(dataset, batch_size, drop_last, **_):
     return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
 
-def train_ours(model, objective, dataset, collator, flags: dict, clock: Clock) -> None:
+def train_ours(model, objective, dataset, collator, flags: dict, clock: TrainerCallback) -> None:
     from cosent.training.arguments import PairTrainingArguments
     from cosent.training.trainer import PairTrainer
 
@@ -93,13 +93,13 @@ def train_ours(model, objective, dataset, collator, flags: dict, clock: Clock) -
     ).train()  # fmt: skip
 
 
-def bi_ours(model: str, rows, max_length: int, flags: dict, clock: Clock):
+def bi_ours(model: str, rows, max_length: int, flags: dict, clock: TrainerCallback, dropout: float | None = 0.0):
     from cosent.data.pairs import PairCollator, PairDataset
     from cosent.losses.cosent import cosent_loss
     from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
     from cosent.training.objective import Objective
 
-    encoder = SentenceEncoder.from_pretrained(model, pooling="mean", max_length=max_length, dropout=0.0)
+    encoder = SentenceEncoder.from_pretrained(model, pooling="mean", max_length=max_length, dropout=dropout)
     dataset, collator = PairDataset(rows, encoder.tokenizer, max_length), PairCollator(encoder.tokenizer.pad_token_id)
     train_ours(
         BiEncoder(encoder), Objective(cosent_loss, "scores", compares_pairs=True), dataset, collator, flags, clock
