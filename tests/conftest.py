@@ -1,5 +1,6 @@
 """Small real things for every test: a tiny encoder, a prepared corpus; nothing from the network."""
 
+import gc
 import json
 import os
 
@@ -42,6 +43,12 @@ def pytest_collection_modifyitems(items):
     """Files with launches and slow tests come first, so that no worker ends long after the others."""
     long = {item.path for item in items if item.get_closest_marker("distributed") or item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish():
+    """Takes what the imports have left out of later garbage collections: one ends every training, 0.4 s of its 0.8."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
