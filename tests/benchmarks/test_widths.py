@@ -13,6 +13,7 @@ def test_the_first_direction_has_the_most_variance():
     assert directions.T @ directions == pytest.approx(np.eye(2), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_by_width(train, make_corpus, pairs):
     """Fails if a projection on all directions changes a cosine, or a run with the option counts as a plain one."""
     corpus = make_corpus({"train": pairs, "validation": pairs[:16], "test": pairs})
