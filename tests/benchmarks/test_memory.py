@@ -33,7 +33,7 @@ def test_recipes_know_the_size_of_their_model():
             assert round(sum(weight.numel() for weight in model.parameters()) / 1e6) == int(said[1]), path
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("path", ANNOUNCED, ids=lambda path: path.stem)
 def test_a_recipe_announces_its_memory(path):
     """Fails if the figures in a header are not those of its settings any more."""

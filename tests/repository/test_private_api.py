@@ -6,14 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = {"_exit"}  # of os, whose documentation says when to call it
-BY_STRING = {
-    "getattr",
-    "setattr",
-    "hasattr",
-    "delattr",
-    "pop",
-    "get",
-}  # getattr(model, "_name"), vars(model).pop("_name")
+# getattr(model, "_name"), vars(model).pop("_name")
+BY_STRING = {"getattr", "setattr", "hasattr", "delattr", "pop", "get"}
 
 
 def names_of(node: ast.AST) -> set[str]:
