@@ -1,7 +1,6 @@
 """Distillation end to end on tiny models."""
 
 import logging
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -139,24 +138,8 @@ def test_half_precision_leaves_weights_in_float32(distill, corpus):
     assert any(not torch.equal(weight, weight.bfloat16().float()) for weight in weights)
 
 
-def test_what_is_refused(distill, make_corpus, corpus, caplog, tmp_path):
-    """Fails if a flag is ignored, or a corpus that cannot teach ends in a stack trace after an epoch."""
-    flags = {
-        ("--metric_for_best_model", "map"): "--metric_for_best_model map",
-        ("--local_comparisons", "true"): "--local_comparisons",
-        ("--text", str(tmp_path / "more.txt")): "--text .*--teacher",
-        ("--teacher_prompt", "一："): "--teacher_prompt .*--teacher",
-    }
-    for given, words in flags.items():
-        with pytest.raises(InputError, match=words):
-            distill(corpus, *given)
-    copy = tmp_path / "elsewhere"
-    shutil.copytree(corpus, copy)
-    with pytest.raises(InputError, match="--eval_corpora names made_up more than once"):
-        distill(corpus, "--eval_corpora", str(copy))
-    rows = [(a, b, 0.0) for a in SENTENCES for b in SENTENCES]
-    with pytest.raises(InputError, match="no synonyms in train"):
-        distill(make_corpus({"train": rows}, name="different"))
+def test_few_synonyms(distill, make_corpus, caplog):
+    """Fails if a corpus of synonyms alone selects an epoch, or a batch larger than it ends in a stack trace."""
     only = make_corpus({"train": [("怎么还款", "如何还款", 1.0)] * 12}, name="only")
     with caplog.at_level(logging.WARNING):
         assert (distill(only, output="only") / "model.safetensors").is_file()

@@ -81,22 +81,6 @@ def test_weights_of_cross_encoders(merge, models):
     assert "CrossEncoder(" in (models / "made/README.md").read_text()
 
 
-def test_what_is_refused(merge, models):
-    """Fails if a mean that is not defined is written."""
-    cases = [
-        ("vectors", ["mean"], (), "--by vectors .*two or more"),
-        ("vectors", ["mean", "cls"], ("--dtype", "float16"), "--dtype"),
-        ("vectors", ["mean", "cross1"], (), "--by vectors .*cross1 .*CrossEncoder"),
-        ("weights", ["mean", "cls"], (), "differ in their pooling"),
-        ("vectors", ["mean", "cls"], ("--weights", "1", "-1"), "--weights .* 2 models, got 1 -1"),
-    ]
-    before = sorted(models.iterdir())
-    for by, names, flags, message in cases:
-        with pytest.raises(InputError, match=message):
-            merge(by, *names, flags=flags)
-        assert sorted(models.iterdir()) == before
-
-
 def test_half_precision_halves_the_folder(merge, models):
     """Fails if a folder of float16 is not half as large, or answers unlike the model that was measured."""
     merge("weights", "mean", flags=("--dtype", "float16"))

@@ -7,7 +7,6 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from cosent.cli import parse
-from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.pretrain import ARGUMENTS, main
@@ -107,18 +106,3 @@ def test_lines_read_together_teach_both_towers(pretrain):
     )
     again = load_file(on / "model.safetensors")
     assert again.keys() == saved.keys() and all(torch.equal(again[name], saved[name]) for name in saved)
-
-
-@pytest.mark.parametrize(
-    "flags, told",
-    [
-        ((), "--max_minutes or --max_steps"),
-        (("--max_steps", "1", "--compare_weight", "1", "--init", "mini-roformer"), "mini-roformer is a roformer model"),
-        (("--max_steps", "1", "--matching_head", "true"), "Set --compare_weight"),
-        (("--max_steps", "1", "--compare_weight", "1", "--architecture", "roformer"), "Leave --architecture out"),
-    ],
-)
-def test_what_does_not_go_together_is_said(pretrain, flags, told):
-    """Fails if a run without an end starts, or one that learns from what is not there."""
-    with pytest.raises(InputError, match=told):
-        pretrain(*flags)

@@ -1,8 +1,6 @@
 """The job that probes a model: its numbers, its page, what it writes to train on, and what it refuses."""
 
 import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -165,35 +163,6 @@ def test_own_sentences_are_probed(probe, bi, own):
     assert {failure["anchor"] for one in found.values() for failure in one["failures"]} <= set(OWN)
 
 
-@pytest.mark.parametrize(("words", "match"), [
-    (["--phenomenon", "negatoin"], "--phenomenon negatoin.*'negation'"),
-    (["--model", "mini", "mini"], "--model"),
-    (["--model", "mini", "similar", "mini-roformer"], "--model"),
-    (["--items", "0"], "--items"),
-    (["--split", "test"], "--split.*--corpus"),
-    (["--fix", "made"], "--fix.*--text"),
-    (["--output", "page.txt"], r"page\.txt.*\.html"),
-    (["--model", "no/such/folder"], "no/such/folder"),
-    (["--text", "EMPTY"], "0 different"),
-    (["--text", "FEW"], "3 different"),
-    (["--text", "PLAIN"], "0 of 12 sentences"),
-    (["--text", "PLAIN", "--fix", "made"], "0 of 12 sentences"),
-])  # fmt: skip
-def test_bad_input(words, match, tmp_path, monkeypatch):
-    """Fails if a mistake costs the loading of a model, or ends in a traceback."""
-    monkeypatch.chdir(tmp_path)
-    texts = {
-        "EMPTY": "\n",
-        "FEW": "怎么还款\n如何还款\n还款\n",
-        "PLAIN": "\n".join(f"红{'的' * n}苹果" for n in range(12)),
-    }
-    for name, text in texts.items():
-        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=match):
-        main(*parse([f"{word}.txt" if word in texts else word for word in words], *ARGUMENTS))
-    assert not (tmp_path / "made").exists()
-
-
 def test_a_model_that_cannot_score(probe, bi, tmp_path):
     """Fails if NaN is reported as an accuracy of 0, or a folder without a model ends in a traceback."""
     model = SentenceEncoder.from_pretrained(str(bi))
@@ -204,10 +173,3 @@ def test_a_model_that_cannot_score(probe, bi, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="empty"):
         probe("--model", tmp_path / "empty", "--phenomenon", "unit")
-
-
-def test_help_needs_no_torch():
-    """Fails if whoever asks for help waits for torch."""
-    source = "import sys, cosent.probe; print('torch' in sys.modules, 'scipy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False False"

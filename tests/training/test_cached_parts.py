@@ -142,5 +142,3 @@ def test_how_the_three_flags_go_together(tmp_path):
     for (rows, batch, part), expected in sized:
         found = sizes(args(per_device_train_batch_size=rows, cached_batch_size=batch, cached_part_size=part))
         assert found == expected
-    with pytest.raises(InputError, match="--cached_part_size auto .*--gradient_accumulation_steps 2"):
-        args(cached_part_size="auto", gradient_accumulation_steps=2)

@@ -1,7 +1,5 @@
 """The main job with the second tower, on NLI, on several corpora, and what it refuses."""
 
-import logging
-
 import numpy as np
 import pytest
 import sentence_transformers
@@ -74,10 +72,3 @@ def test_corpora_with_weights(train, nli, similar):
         train((nli, similar), "--corpus_weights", "1,2", output="other")
     with pytest.raises(InputError, match="sbert_joint .*--corpus_weights"):
         train((nli, similar), "--loss", "sbert_joint", "--corpus_weights", "1", "2", output="other")
-
-
-def test_truncated_pairs_are_counted_as_pairs(train, make_corpus, pairs, caplog):
-    """Fails if the end of pairs is dropped without a word."""
-    with caplog.at_level(logging.WARNING):
-        train(make_corpus({"train": [*pairs, ("好" * 62, "坏", 0.0)]}), *CROSS_ENCODER)
-    assert "made_up train: 1 of 65 pairs are longer than 64 tokens" in caplog.text
