@@ -90,6 +90,7 @@ def taught(tiny_student, corpus, teacher, tmp_path_factory) -> Path:
     return run_distill(tiny_student, corpus, tmp_path_factory.mktemp("taught") / "run", *flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", [(), ("--generation", "false", "--student_layers", "1")])
 def test_a_student_keeps_its_modules(distill, corpus, teacher, tiny_student, tmp_path, alone):
     """Fails if a student, or a retrieval model alone, loses a module of its start, or gives other vectors elsewhere."""
@@ -129,6 +130,7 @@ def test_stage_1(distill, corpus):
     assert Student.from_pretrained(str(folder)).similar_sentences(["怎么还款"], num_samples=4) is not None
 
 
+@pytest.mark.slow
 def test_half_precision_leaves_weights_in_float32(distill, corpus):
     """Fails if training or evaluation under --bf16 crashes in float32 layers, or rounds the weights that are saved."""
     folder = distill(corpus, "--bf16", "true")
@@ -165,6 +167,7 @@ def test_stage_2_learns_the_teachers_cosines(taught, teacher):
     assert len(list((taught.parent / "cache").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model, tmp_path):
     """Fails if scores, which are no cosines, are not learnt by their order, or stand beside the wrong pair."""
     teacher = CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)

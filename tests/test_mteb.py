@@ -17,6 +17,9 @@ from cosent.models.auto import load_model
 from tests.conftest import prepare
 
 
+pytestmark = pytest.mark.slow  # mteb alone takes seconds to import
+
+
 @pytest.fixture(scope="module")
 def corpora(pairs, tmp_path_factory):
     """A folder with ATEC of 0 and 1, and AFQMC, of which mteb reads the validation split."""

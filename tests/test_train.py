@@ -72,6 +72,7 @@ def test_evaluation_draws_no_random_number_of_training(train, made_up):
     assert losses != history(train(made_up, "--dropout", "0.0", "--skip_test", "true", output="other"), "loss")
 
 
+@pytest.mark.slow
 def test_few_labels_are_few_for_selection_too(train, made_up):
     """Fails if a run of 16 labels selects with 32, or all seeds train on the same 16."""
     seen = []
@@ -106,6 +107,7 @@ def test_every_loss_reaches_the_weights(made_up, tiny_model, tower, loss):
     assert encoder.backbone.get_input_embeddings().weight.grad.norm() > 0
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_no_weight(train, made_up):
     """Fails if the flag for small GPUs stops with an error, or trains something else."""
     plain = train(made_up, output="plain") / "model.safetensors"

@@ -34,6 +34,7 @@ def test_a_guard_ends_a_run(train, made_up, monkeypatch):
     assert len(history(train(made_up, "--on_collapse", "stop"), "eval_spearman")) == 1
 
 
+@pytest.mark.slow
 def test_cross_encoders_are_watched_unless_switched_off(train, made_up, monkeypatch):
     """Fails if a reranker collapses to one number, as users of every library report, and nothing says so."""
     seen = []
