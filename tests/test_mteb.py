@@ -16,7 +16,6 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from tests.conftest import prepare
 
-
 pytestmark = pytest.mark.slow  # mteb alone takes seconds to import
 
 
