@@ -25,8 +25,9 @@ from cosent.models.modules import Dense
 from cosent.models.prompts import Prompts
 from cosent.models.student import Student
 from cosent.models.teacher import sentence_vectors
-from cosent.run import Environment, RunRecord, read_record
+from cosent.run import read_record
 from cosent.training import proof
+from tests.conftest import save_record
 from tests.families import LETTERS, save_family
 
 
@@ -214,15 +215,11 @@ def test_models_of_another_kind_have_no_mean(tiny_model, bi, tmp_path):
     prompted.prompts = Prompts({"query": "问："}, "query")
     wider.after_pooling.append(Dense(32, 8))
     other.backbone.config.layer_norm_eps = 0.1
-    cases = {
-        "tower": CrossEncoder.from_pretrained(str(tiny_model), num_labels=1),
-        "architecture": SentenceEncoder.from_pretrained(str(save_family("roberta", tmp_path / "roberta"))),
-        "pooling": SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"),
-        "pooling and modules": wider,
-        "prompts": prompted,
-        "tokenizer": SentenceEncoder.from_pretrained(str(save_family("bert", tmp_path / "letters"))),
-        "config.json": other,
-    }
+    roberta, letters = (save_family(name, tmp_path / name) for name in ("roberta", "bert"))
+    cases = {"tower": CrossEncoder.from_pretrained(str(tiny_model), num_labels=1), "prompts": prompted}
+    cases |= {"architecture": SentenceEncoder.from_pretrained(str(roberta)), "config.json": other}
+    cases |= {"pooling": SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"), "pooling and modules": wider}
+    cases["tokenizer"] = SentenceEncoder.from_pretrained(str(letters))
     for what, model in cases.items():
         with pytest.raises(InputError, match=f"a and b differ in their {what}"):
             average([bi, model], ["a", "b"], [1, 1])
@@ -232,8 +229,7 @@ def test_runs_of_other_starts_are_told(tmp_path, caplog):
     """Fails if the mean of unrelated runs is written without a word, or runs from one start are doubted."""
     for name, start in {"a": "mini", "b": "mini", "c": "other"}.items():
         (tmp_path / name).mkdir()
-        measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
-        RunRecord(recipe={"model_name_or_path": start}, **measured).save(tmp_path / name)
+        save_record(tmp_path / name, {}, recipe={"model_name_or_path": start})
     a, b, c, unknown = (str(tmp_path / name) for name in "abcd")
     with caplog.at_level(logging.WARNING):
         assert common_start([a, b]) == "mini" and not caplog.text
