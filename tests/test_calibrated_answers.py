@@ -35,7 +35,14 @@ def columns(part):
     return list(first), list(second), np.array(labels)
 
 
-@pytest.mark.parametrize("flags", [(), ("--tower", "cross_encoder"), ("--tower", "cross_encoder", "--loss", "ce")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--tower", "cross_encoder", "--loss", "ce"),
+        pytest.param(("--tower", "cross_encoder"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, job, capsys, flags):
     """Fails if probabilities are not those of validation, or `similarity`, `evaluate`, Python and run.json disagree."""
     folder = train(corpus, *flags, "--num_train_epochs", "4")

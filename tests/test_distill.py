@@ -111,6 +111,7 @@ def test_a_student_keeps_its_modules(distill, corpus, teacher, tiny_student, tmp
     np.testing.assert_allclose(served.encode(SENTENCES), vectors, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_stage_1(distill, corpus):
     """Fails if synonyms alone do not teach both to find and to write, or non-synonyms are written."""
     folder = distill(corpus, "--num_train_epochs", "12", "--lr_scheduler_type", "constant", *TO_THE_END)
@@ -199,7 +200,9 @@ def test_resuming_ends_where_the_whole_run_does(distill, corpus, teacher, tmp_pa
         assert (last / name).read_bytes() == (resumed / last.name / name).read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["teacher", "synonyms", "retrieval"])
+@pytest.mark.parametrize(
+    "kind", ["teacher", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("synonyms", "retrieval"))]
+)
 def test_cached_batches_teach_as_large_ones_do(distill, corpus, teacher, kind):
     """Fails if parts of a cached batch are compared apart, or lose what is generated or what the teacher says."""
     flags = {"teacher": ("--teacher", str(teacher)), "synonyms": (), "retrieval": ("--generation", "false")}[kind]

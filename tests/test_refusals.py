@@ -18,6 +18,7 @@ COMMON = {
     "pretrain": "--text {faq} --output_dir {run} --layers 1 --width 64",
     "merge": "--output {new}",
     "generate": "--model {student}",
+    "encode": "--model {bi} --text {faq} --output {run}",
 } | dict.fromkeys(("search", "dedup", "similarity", "evaluate", "demo", "probe"), "--model {bi}")
 CROSS = "--tower cross_encoder"
 TRAIN = [
@@ -28,7 +29,8 @@ TRAIN = [
     ("--bf16_full_eval true", "--bf16_full_eval"),
     ("--lora_r 4", "--lora_r .*--use_peft true"),
     ("--load_in_4bit true", "--use_peft true"),
-    ("--use_peft true --lora_target_modules nothing --dry_run true", "--lora_target_modules nothing"),
+    ("--use_peft true --lora_target_modules query valeu --dry_run true", "--lora_target_modules valeu"),
+    ("--use_peft true --lora_r 0", "--lora_r and --lora_alpha must be positive"),
     ("--max_length 0", "max_length"),
     ("--scale -20", "--scale must be above 0, got -20"),
     ("--loss cosine_squared --scale 5", "--scale .*--loss cosine_squared"),
@@ -96,6 +98,11 @@ OTHERS = [
     ("pretrain", "--max_steps 1 --matching_head true", "Set --compare_weight"),
     ("pretrain", "--max_steps 1 --compare_weight 1 --architecture roformer", "Leave --architecture out"),
     ("pretrain", "--max_steps 1 --gradient_accumulation_steps 0", "--gradient_accumulation_steps .* 0"),
+    *(("encode", f"--shard {shard}", f"--shard {shard}.* I/N") for shard in ("0/3", "4/3", "1", "1/x")),
+    ("encode", "--output {faq} --overwrite", "--output .* --text"),
+    ("encode", "--output {new} --device cuda --int8", "CPU"),
+    ("encode", "--output {new} --int8 --dtype bfloat16", "--int8 .*--dtype bfloat16"),
+    ("encode", "--text nowhere.txt", "--text: .* nowhere.txt"),
     ("merge", "--by vectors --models {bi}", "--by vectors .*two or more"),
     ("merge", "--by vectors --models {bi} {tiny} --dtype float16", "--dtype"),
     ("merge", "--by vectors --models {bi} {cross}", "--by vectors .*cross .*CrossEncoder"),

@@ -134,6 +134,7 @@ def test_a_recipe_may_have_a_name_and_flags_of_its_own(tmp_path):
             read_study(str(file))
 
 
+@pytest.mark.slow
 def test_shipped_studies_are_whole(monkeypatch, tmp_path):
     """Fails if a shipped study names a recipe or flag that is not there, or has no launch line."""
     monkeypatch.chdir(ROOT)

@@ -1,7 +1,6 @@
 """Every claim of the sources has a verdict that its runs bear out, or says why it has none."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,14 +11,11 @@ from scipy import stats
 from benchmarks import claims, pictures
 from benchmarks.claim_measures import (
     UNTRAINED,
-    elsewhere,
     gaps_of_source,
     of_row,
     of_studies,
-    over_seeds,
     published_rows,
     right_rows,
-    setting,
 )
 from benchmarks.claims import benjamini_hochberg, holm, p_within
 from cosent.errors import InputError
@@ -139,44 +135,10 @@ def test_a_share_is_of_the_gain_over_both_baselines():
     assert found["low"] < found["mean"] < found["high"]
 
 
-def test_seeds_alone_on_paper():
-    """Fails if three seeds get the interval of many: of 1, 2 and 3 it is 2 ± 4.303 / sqrt(3), and one has none."""
-    found = over_seeds([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
-    assert found["mean"] == 2 and found["high"] - 2 == pytest.approx(4.302653 / 3**0.5) and found["freedom"] == 2
-    assert over_seeds([2.0], [1.0]) == {"mean": 1.0}
-
-
 @pytest.mark.matrix
 def test_the_pictures_are_those_of_the_results():
     """Fails if a study was run again and a picture has the old intervals: run `python -m benchmarks.pictures`."""
     assert [file for file, svg in pictures.pictures().items() if file.read_text(encoding="utf-8") != svg] == []
-
-
-@pytest.mark.parametrize(("study", "row", "corpus", "metric"), [
-    ("primary", "cosent", None, "spearman"), ("retrieval_stsb", "cosent_mini", "stsb", "recall_at_10"),
-])  # fmt: skip
-def test_the_untrained_model_can_be_a_side(study, row, corpus, metric):
-    """Fails if "before training" compares the trained scores with themselves, or the difference has the wrong sign."""
-    study = read_results(ROOT / "results" / study)
-    corpus = corpus or study.corpora[0]
-    claim = {"compared": [row, f"{row} before training"], "corpus": corpus, "quantity": metric} | NAMED
-    found, runs = both(claim, study), study.cell(row, corpus)
-    gaps = [run.test(corpus, metric) - run.test(corpus, metric, "before") for run in runs]
-    assert found["mean"] == pytest.approx(100 * sum(gaps) / len(gaps), abs=0.01) and found["low"] < found["high"]
-    assert abs(found["mean"]) > 3
-
-
-def test_a_setting_names_corpora_and_pairs():
-    """Fails if a reader takes a transfer for training on the corpus, or BQ of 27,810 pairs is said to have as many as
-    --limit_train; rows that name their corpora need no word more."""
-    runs = read_results(ROOT / "results/mined").results
-    ours = [run for run in runs if run.corpus == "bq_own"]
-    assert ", trained on bq_own, 1 epoch" in setting(ours, elsewhere(ours, "bq"))
-    assert elsewhere(runs, "bq") is None and "trained on" not in setting(runs, None)
-    assert elsewhere([replace(run, corpus="bq") for run in ours], "bq") is None
-    runs = read_results(ROOT / "results/native_mini").results
-    for corpus, pairs in (("bq", "27810"), ("atec", "40000")):
-        assert f"mini, {pairs} pairs, 1 epoch" in setting([run for run in runs if run.corpus == corpus], None)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from transformers import Trainer
 
 from cosent.compute.onednn import choose_device, has_bfloat16
 from cosent.distill import StudentTrainingArguments
@@ -20,6 +21,8 @@ def test_several_gpus_are_never_used_by_accident(kind, tmp_path, monkeypatch, ca
     with caplog.at_level(logging.WARNING):
         args = kind(output_dir=str(tmp_path), max_steps=1)
     assert args.n_gpu == 1 and args.train_batch_size == args.per_device_train_batch_size
+    model = torch.nn.Linear(1, 1)
+    assert Trainer(model=model, args=args, eval_dataset=[0])._wrap_model(model) is model, "DataParallel"
     assert "sees 4 GPUs" in caplog.text and "--launch ddp" in caplog.text
 
 

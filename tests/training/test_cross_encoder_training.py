@@ -41,7 +41,7 @@ def test_training_ends_with_a_classifier_that_others_load(cross_run, pairs):
     assert test["accuracy"] <= test["oracle_accuracy"]
 
 
-@pytest.mark.parametrize("loss, logits", [("ce3", 3), ("cosent", 1)])
+@pytest.mark.parametrize("loss, logits", [("ce3", 3), pytest.param("cosent", 1, marks=pytest.mark.slow)])
 def test_nli_is_scored_in_its_order(train, nli, loss, logits):
     """Fails if a three-class model has no score, or one that does not rise from contradiction to entailment."""
     folder = train(nli, *CROSS_ENCODER, "--loss", loss, "--num_train_epochs", "8")
