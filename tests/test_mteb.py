@@ -112,12 +112,6 @@ def test_the_result_files_are_those_of_mteb(evaluate, tiny_model):
     assert (meta["name"], meta["embed_dim"]) == (f"local/{tiny_model.name}", 32)
 
 
-def test_other_settings_get_a_folder_of_their_own(evaluate):
-    """Fails if figures of int8 or of another prompt replace those of the model as it is."""
-    more = ((), ("--int8",), ("--prompt", "query: "))
-    assert len({evaluate("--mteb", "ATEC", *flags)[0]["results"] for flags in more}) == 3
-
-
 def test_what_cannot_be_run(evaluate, tiny_cross, monkeypatch):
     """Fails if a task that is not there, a missing package or a cross-encoder ends in a trace."""
     for flags, message in (

@@ -129,15 +129,6 @@ def test_the_fix_is_a_corpus_to_train_on(probe, tiny_bi, own, train, tmp_path):
         probe("--model", tiny_bi, "--text", own, "--fix", tmp_path / "own_fix")
 
 
-def test_own_sentences_are_probed(probe, tiny_bi, own):
-    """Fails if items of the grammars are scored in place of the user's."""
-    result = json.loads(probe("--model", tiny_bi, "--text", own, "--json", "--items", 50))
-    assert result["sentences"] == [str(own)]
-    found = result["models"][0]["phenomena"]
-    assert found["number"]["items"] == found["number"]["templates"] == 16
-    assert {failure["anchor"] for one in found.values() for failure in one["failures"]} <= set(OWN)
-
-
 def test_a_model_that_cannot_score(probe, tiny_bi, tmp_path):
     """Fails if NaN is reported as an accuracy of 0, or a folder without a model ends in a traceback."""
     model = SentenceEncoder.from_pretrained(str(tiny_bi))

@@ -1,19 +1,27 @@
-"""The main job end to end on a tiny model, and what a user is told when something is wrong with the input."""
+"""The main job end to end with both towers on a tiny model, and what a user is told when the input is wrong."""
 
 import logging
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sentence_transformers
 from sentence_transformers import SentenceTransformer
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from cosent import train as job
 from cosent.data.corpus import load_corpus
 from cosent.data.pairs import NO_PREFIXES, PairDataset
 from cosent.errors import InputError
+from cosent.evaluation.metrics import find_threshold
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record, read_scores
 from cosent.training.arguments import DataArguments, ModelArguments
+from cosent.training.callbacks import CollapseGuard
 from cosent.training.objective import build_objective
 from cosent.training.setup import TOWERS, build_model, training_set
 from cosent.training.trainer import PairTrainer
@@ -249,3 +257,100 @@ def test_random_negatives_reach_the_training_pairs(made_up, tiny_model):
         assert first.tolist() == same.tolist()
         (kept if second.tolist() == drawn.tolist() else moved).add(label)
     assert moved == {0.0} and 1.0 in kept
+
+
+CROSS_ENCODER = ("--tower", "cross_encoder", "--num_train_epochs", "1")
+
+
+@pytest.fixture
+def similar(make_corpus, pairs):
+    return make_corpus({"train": pairs, "validation": pairs[:32], "test": pairs[32:]}, name="similar")
+
+
+@pytest.fixture
+def nli(make_corpus, pairs):
+    """Labels 0, 1, 2: how many of the two sentences have five characters; the validation split has them all."""
+    rows = [(a, b, float((len(a) == 5) + (len(b) == 5))) for a, b, _ in pairs]
+    return make_corpus({"train": rows, "validation": rows[16:48], "test": rows[32:]}, "nli", 2.0, name="nli")
+
+
+def test_training_ends_with_a_classifier_that_others_load(cross_run, pairs):
+    """Fails if the other tower does not learn, is served otherwise, or the oracle passes for the honest accuracy."""
+    record = cross_run.record
+    before, after = record.before["made_up"], record.after["made_up"]
+    assert after["validation"]["spearman"] > before["validation"]["spearman"] + 0.2
+    assert record.recipe["tower"] == "cross_encoder"
+    first, second, labels = map(list, zip(*pairs[32:], strict=True))
+    scores = CrossEncoder.from_pretrained(str(cross_run.folder)).similarity(first, second)
+    served = sentence_transformers.CrossEncoder(str(cross_run.folder), device="cpu")
+    np.testing.assert_allclose(served.predict(list(zip(first, second, strict=True))), scores, atol=1e-5)
+    test, threshold = after["test"], record.thresholds["made_up"]
+    assert test["oracle_accuracy"] == pytest.approx(find_threshold(scores, labels)[1])
+    assert test["accuracy"] == pytest.approx(np.mean((scores >= threshold) == np.array(labels)))
+    assert test["accuracy"] <= test["oracle_accuracy"]
+
+
+@pytest.mark.parametrize("loss, logits", [("ce3", 3), pytest.param("cosent", 1, marks=pytest.mark.slow)])
+def test_nli_is_scored_in_its_order(train, nli, loss, logits):
+    """Fails if a three-class model has no score, or one that does not rise from contradiction to entailment."""
+    folder = train(nli, *CROSS_ENCODER, "--loss", loss, "--num_train_epochs", "8")
+    assert read_record(folder).after["nli"]["validation"]["spearman"] > 0.3
+    config = CrossEncoder.from_pretrained(str(folder)).model.config
+    assert config.num_labels == logits and (config.label2id.get("entailment") == 2) == (loss == "ce3")
+
+
+def test_transfer_selects_on_other_corpora(train, nli, similar, make_corpus, pairs):
+    """Fails if the best epoch of an NLI run is chosen on NLI, or one of the tested corpora is left out."""
+    graded = make_corpus({"validation": pairs[:32], "test": [(a, b, 5 * y) for a, b, y in pairs]}, "graded", 5.0, "g")
+    record = read_record(train(nli, "--eval_corpora", str(similar), str(graded), "--num_train_epochs", "1"))
+    assert set(record.after) == {"nli", "similar", "g"} and set(record.thresholds) == {"similar"}
+    evaluated = {key for entry in record.history for key in entry if key.endswith("_spearman")}
+    assert evaluated == {"eval_similar_spearman", "eval_g_spearman", "eval_spearman"}
+    with pytest.raises(InputError, match="--eval_corpora names similar more than once"):
+        train(nli, "--eval_corpora", str(similar), str(similar), output="other")
+
+
+def test_corpora_with_weights(train, nli, similar):
+    """Fails if --corpus_weights is ignored: with 3, 1 and 4 batches of each, an epoch has 4 x 3 + 3 of the first."""
+    folder = train((nli, similar), *CROSS_ENCODER, "--corpus_weights", "3", "1")
+    assert len(history(folder, "loss")) == 15
+    for weights, words in ((["1"], r"\[1.0\] for 2"), (["1", "0"], r"\[1.0, 0.0\]"), (["1", "x"], "'x'")):
+        with pytest.raises(InputError, match=f"--corpus_weights.*{words}"):
+            train((nli, similar), "--corpus_weights", *weights, output="other")
+    with pytest.raises(InputError, match="--corpus_weights.*1,2"):
+        train((nli, similar), "--corpus_weights", "1,2", output="other")
+    with pytest.raises(InputError, match="sbert_joint .*--corpus_weights"):
+        train((nli, similar), "--loss", "sbert_joint", "--corpus_weights", "1", "2", output="other")
+
+
+@pytest.mark.parametrize(
+    ("curve", "collapsed"),
+    [((0.5, 0.41), False), ((0.5, 0.39), True), ((0.1, 0.3), False), ((0.5, math.nan), True), ((math.nan,), True)],
+)
+@pytest.mark.parametrize("action", ["warn", "stop"])
+def test_what_is_a_collapse(curve, collapsed, action, caplog):
+    """Fails if a collapse passes unseen, `stop` goes on, `warn` stops, or the guard cries wolf."""
+    args, control = SimpleNamespace(eval_strategy="epoch"), TrainerControl()
+    log = [{"loss": 2.0}, *({"eval_spearman": value} for value in curve)]
+    state = TrainerState(log_history=log, global_step=8)
+    with caplog.at_level(logging.WARNING):
+        CollapseGuard(args, action).on_log(args, state, control, logs=log[-1])
+    assert ("collapse. Validation Spearman is" in caplog.text) == collapsed
+    assert control.should_training_stop == (collapsed and action == "stop")
+
+
+def test_a_guard_ends_a_run(train, made_up, monkeypatch):
+    """Fails if the guard of a run does not see its validation, here with a drop that every epoch has."""
+    monkeypatch.setattr(job, "CollapseGuard", lambda args, action: CollapseGuard(args, action, drop=-9))
+    assert len(history(train(made_up, "--on_collapse", "stop"), "eval_spearman")) == 1
+
+
+@pytest.mark.slow
+def test_cross_encoders_are_watched_unless_switched_off(train, made_up, monkeypatch):
+    """Fails if a reranker collapses to one number, as users of every library report, and nothing says so."""
+    seen = []
+    monkeypatch.setattr(job, "CollapseGuard", lambda args, action: seen.append(action) or TrainerCallback())
+    tower = ("--tower", "cross_encoder")
+    for number, flags in enumerate((tower, (*tower, "--on_collapse", "off"), (), ("--on_collapse", "stop"))):
+        train(made_up, "--max_steps", "1", *flags, output=str(number))
+    assert seen == ["warn", "stop"]

@@ -1,4 +1,4 @@
-"""The report of a study: its tables and figures, from the results of its runs."""
+"""The report of a study: its tables and figures, from the results of its runs, and the page that holds them."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration, calibration_metrics
 from cosent.evaluation.retrieval import METRICS
 from cosent.reporting import comparison, figures, sections
-from cosent.reporting.document import mean_of, times_100
+from cosent.reporting.document import folded, markdown_table, mean_of, plain, section, times_100, to_html
 from cosent.results import read_results, save_results
 from cosent.run import QueryMetrics
 
@@ -236,3 +236,17 @@ def test_learning_curves_on_paper(make_study, curve, row, tmp_path):
     """Fails if learning is not that of the runs, or one that never learnt takes the report of the study with it."""
     study = read_results(make_study({"cosent": 0.8}, validation_curve=curve))
     assert f"| cosent, lcqmc {row}" in sections.learning(study, tmp_path)
+
+
+NAME = '<script>alert("x")</script> | *b* [a](b) `c`'
+
+
+def test_a_page_escapes_foreign_text():
+    """Fails if a name in a table, a title or a summary becomes markup of the page."""
+    table = markdown_table(["name", "n"], [[NAME, 2], ["相似", None]], strong=[(1, 0)])
+    page = to_html(NAME, section(plain(NAME), table, folded(NAME, table)))
+    assert "<script>" not in page and page.count("&lt;script&gt;") == 5
+    assert page.count("<table>") == page.count("</table></div>") == 2 and "<strong>相似</strong>" in page
+    cells = re.findall(r"<td>(.*?)</td>", page)
+    assert cells[1::2] == ["2", "", "2", ""] and "| *b* [a](b) `c`" in cells[0]
+    assert "<a " not in page and "<em>" not in page and "http" not in page
