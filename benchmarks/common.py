@@ -3,9 +3,11 @@
 The encoders are the shipped one, and a 12-layer BERT, hidden size 768, with seeded random weights.
 """
 
+import json
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +17,13 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.groups import pair_groups
 from cosent.encoders import resolve
-from cosent.errors import InputError
+from cosent.errors import InputError, write_atomically
 from cosent.evaluation.minimal_pairs import difference_interval
 from cosent.evaluation.significance import difference, independent, resampled_means, resampled_spearman, spearman
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record
 from cosent.training.launches import Run, launch
+from cosent.training.record import environment
 
 BATCH_SIZE = 32  # pairs
 WARM_UP = 3  # passes before the clock starts
@@ -86,11 +89,17 @@ def cross_encoder_folder(name: str, max_length: int) -> str:
 def trained(run: Run, folder: Path) -> str:
     """Trains a run in a folder below `folder`, unless it has finished, and returns that folder."""
     output = folder / run.name
-    if read_record(output) is None and (
-        error := launch(run.job(output, "data", overwrite_output_dir=True), output, "cpu")
-    ):
+    finished = read_record(output) is not None
+    if error := "" if finished else launch(run.job(output, "data", overwrite_output_dir=True), output, "cpu"):
         raise InputError(f"{output}: {error}")
     return str(output)
+
+
+def save(output: str, kind: str, rows: list[dict]) -> dict:
+    """Writes a result with its environment, and returns it."""
+    result = {"kind": kind, "rows": rows, **asdict(environment())}
+    write_atomically(Path(output), json.dumps(result, indent=1) + "\n")
+    return result
 
 
 def gap(first: list[np.ndarray], second: list[np.ndarray], templates: list[str]) -> list[float]:

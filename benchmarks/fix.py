@@ -8,17 +8,16 @@ epochs. Probed with the templates, of which nothing was trained on. Finished run
 """
 
 import argparse
-import json
 import random
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import gap, ranking_gap, trained
+from benchmarks.common import gap, ranking_gap, save, trained
+from benchmarks.study_tables import with_interval
 from cosent.data.corpus import load_corpus, random_subset
-from cosent.errors import messages_for_users, write_atomically
+from cosent.errors import messages_for_users
 from cosent.evaluation.minimal_pairs import CHANGES, PHENOMENA, items
 from cosent.evaluation.significance import spearman
 from cosent.inference.exchange import changed
@@ -27,7 +26,6 @@ from cosent.probe import ProbeArguments, scores_of, write_fix
 from cosent.reporting.document import Cell, markdown_table, times_100
 from cosent.run import shortened
 from cosent.training.launches import Run
-from cosent.training.record import environment
 
 FOLDER = Path("runs/fix")
 PAIRS, SENTENCES, EACH = 5000, 4500, 180
@@ -97,9 +95,7 @@ def main(args: argparse.Namespace) -> None:
         gaps = {arm: ranking_gap(by_arm[CONTROL], every, tests[name]) for arm, every in by_arm.items() if ARMS[arm][0]}
         values = {arm: [spearman(each, labels) for each in every] for arm, every in by_arm.items()}
         rows.append({"measure": f"Spearman, {TESTS[name]}", "values": values, "gaps": gaps, "sentences": {}})
-    result = {"kind": "fix", "seeds": args.seeds, "rows": rows, **asdict(environment())}
-    write_atomically(Path(args.output), json.dumps(result, indent=1) + "\n")
-    print(fix_table(result))
+    print(fix_table(save(args.output, "fix", rows)))
 
 
 def fix_table(result: dict) -> str:
@@ -111,9 +107,9 @@ def fix_table(result: dict) -> str:
     rows: list[list[Cell]] = []
     for row in result["rows"]:
         rows.append([row["measure"], *map(times_100, row["values"].values())])
-        for arm, (mean, low, high) in row["gaps"].items():
-            rows[-1] += [f"{100 * mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]", row["sentences"].get(arm)]
-    seeds = len(result["seeds"])
+        for arm, ends in row["gaps"].items():
+            rows[-1] += [with_interval(*(100 * value for value in ends)), row["sentences"].get(arm)]
+    seeds = len(first["values"][CONTROL])
     return (
         f"{markdown_table(header, rows)}\n\nMean ± std of {seeds} seeds; intervals over templates or test rows, and "
         f"over seeds, not adjusted; {result['device']}, commit {shortened(result['commit'])}."
