@@ -24,7 +24,7 @@ from cosent.inference.neighbours import found_by_vectors, unit
 from cosent.models.auto import load_bi_encoder
 from cosent.reporting.document import Cell, markdown_table, times_100
 from cosent.run import read_record, shortened
-from cosent.training.record import environment
+from cosent.training.job import environment
 
 WIDTHS = (16, 32, 64, 128, 256)
 WAYS = {

@@ -14,8 +14,8 @@ from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record, read_scores
 from cosent.training.arguments import DataArguments, ModelArguments
-from cosent.training.load import TOWERS, build_model, training_set
 from cosent.training.objective import build_objective
+from cosent.training.setup import TOWERS, build_model, training_set
 from cosent.training.trainer import PairTrainer
 from tests.launching import history
 

@@ -39,8 +39,8 @@ def main(args: MergeArguments) -> None:
     from cosent.models.ensemble import common_start, shares
     from cosent.reporting.card import write_card
     from cosent.run import CorpusRecord, RunRecord
+    from cosent.training.job import environment, footprint
     from cosent.training.proof import SAME_WEIGHTS, FolderProof
-    from cosent.training.record import environment, footprint
 
     start, output = time.time(), Path(args.output)
     if output.exists():

@@ -10,7 +10,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record
 from cosent.study import read_study
 from cosent.training.arguments import DataArguments
-from cosent.training.load import TOWERS, training_set
+from cosent.training.setup import TOWERS, training_set
 from cosent.training.trainer import PairTrainer
 from tests.launching import apart, history
 

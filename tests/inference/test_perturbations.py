@@ -8,7 +8,7 @@ import pytest
 
 from cosent.evaluation.minimal_pairs import PHENOMENA
 from cosent.inference.differences import difference
-from cosent.inference.exchange import LABELS, changed, items_of, other_digits, reworded, training_pairs
+from cosent.inference.perturbations import LABELS, changed, items_of, other_digits, reworded, training_pairs
 
 OWN = [
     "怎么修改绑定的手机号", "我可以提前还款吗", "还款日是5月12日吗", "满200元可以减30元吗",
