@@ -22,8 +22,8 @@ from cosent.evaluation.minimal_pairs import difference_interval
 from cosent.evaluation.significance import difference, independent, resampled_means, resampled_spearman, spearman
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record
+from cosent.training.job import environment
 from cosent.training.launches import Run, launch
-from cosent.training.record import environment
 
 BATCH_SIZE = 32  # pairs
 WARM_UP = 3  # passes before the clock starts

@@ -20,7 +20,7 @@ from cosent.data.corpus import load_corpus, random_subset
 from cosent.errors import messages_for_users
 from cosent.evaluation.minimal_pairs import CHANGES, PHENOMENA, items
 from cosent.evaluation.significance import spearman
-from cosent.inference.exchange import changed
+from cosent.inference.perturbations import changed
 from cosent.models.auto import load_bi_encoder
 from cosent.probe import ProbeArguments, scores_of, write_fix
 from cosent.reporting.document import Cell, markdown_table, times_100
