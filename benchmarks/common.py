@@ -14,16 +14,19 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from cosent import train
+from cosent.cli import parse
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.groups import pair_groups
 from cosent.encoders import resolve
-from cosent.errors import InputError, write_atomically
+from cosent.errors import write_atomically
 from cosent.evaluation.minimal_pairs import difference_interval
 from cosent.evaluation.significance import difference, independent, resampled_means, resampled_spearman, spearman
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record
+from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.job import environment
-from cosent.training.launches import Run, launch
+from cosent.training.launches import Run
 
 BATCH_SIZE = 32  # pairs
 WARM_UP = 3  # passes before the clock starts
@@ -87,11 +90,10 @@ def cross_encoder_folder(name: str, max_length: int) -> str:
 
 
 def trained(run: Run, folder: Path) -> str:
-    """Trains a run in a folder below `folder`, unless it has finished, and returns that folder."""
+    """Trains a run in this process and in a folder below `folder`, unless it has finished; returns that folder."""
     output = folder / run.name
-    finished = read_record(output) is not None
-    if error := "" if finished else launch(run.job(output, "data", overwrite_output_dir=True), output, "cpu"):
-        raise InputError(f"{output}: {error}")
+    if read_record(output) is None:
+        train.main(*parse(run.job(output, "data", overwrite_output_dir=True)[1:], *TRAIN_ARGUMENTS))
     return str(output)
 
 
