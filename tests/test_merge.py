@@ -89,12 +89,34 @@ def test_what_is_refused(merge, models):
         ("vectors", ["mean", "cross1"], (), "--by vectors .*cross1 .*CrossEncoder"),
         ("weights", ["mean", "cls"], (), "differ in their pooling"),
         ("vectors", ["mean", "cls"], ("--weights", "1", "-1"), "--weights .* 2 models, got 1 -1"),
+        ("weights", ["cross1"], ("--truncate_dim", "8"), "CrossEncoder"),
+        ("weights", ["mean"], ("--pca_dim", "8"), "--corpus"),
+        ("vectors", ["mean", "cls"], ("--pca_dim", "8"), "--pca_dim"),
     ]
     before = sorted(models.iterdir())
     for by, names, flags, message in cases:
         with pytest.raises(InputError, match=message):
             merge(by, *names, flags=flags)
         assert sorted(models.iterdir()) == before
+
+
+def test_principal_directions(merge, models, make_corpus, pairs):
+    """Fails if --pca_dim keeps other directions than those of the greatest variance, or all of them change a cosine."""
+    corpus = make_corpus({"train": pairs, "validation": pairs, "test": pairs})
+    texts = sorted({text for pair in pairs for text in pair[:2]})
+    vectors = load_model(str(models / "mean")).encode(texts, normalize=True)
+    values, columns = np.linalg.eigh(np.cov(vectors.T.astype(np.float64)))
+    for width in (vectors.shape[1], 4):
+        merge("weights", "mean", flags=("--pca_dim", width, "--corpus", corpus), output=f"made{width}")
+        made = load_model(str(models / f"made{width}"))
+        kept = columns[:, np.argsort(-values)[:width]]
+        expected = vectors @ kept
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        units = made.encode(texts, normalize=True)
+        np.testing.assert_allclose(units @ units.T, expected @ expected.T, atol=1e-4)
+        assert units.shape == (len(texts), width)
+    full = load_model(str(models / f"made{vectors.shape[1]}")).encode(texts, normalize=True)
+    np.testing.assert_allclose(full @ full.T, vectors @ vectors.T, atol=1e-5)
 
 
 def test_half_precision_halves_the_folder(merge, models):
