@@ -23,10 +23,10 @@ def test_a_page_escapes_foreign_text():
 
 
 def test_a_page_holds_its_figures():
-    """Fails if a figure is lost on its way into the page, is no XML, or a strip leaves out a side."""
+    """Fails if a figure is lost on its way into the page, is no XML, or a strip has no second side or its own axis."""
     rows = [(f"<row {i}> $x$", np.linspace(0, 1, 200) + i, np.linspace(-1, 0, 3)) for i in range(2)]
-    svg = figures.strips("_title", rows, ("reworded", "changed"), "cosine")
+    svg = figures.strips("_title", rows, ("reworded", "changed"), "cosine", (-80.0, 80.0))
     texts = "".join(ElementTree.fromstring(svg).itertext())
-    assert all(word in texts for word in ("title", "<row 1> $x$", "reworded", "changed", "cosine"))
+    assert all(word in texts for word in ("title", "<row 1> $x$", "reworded", "changed", "cosine", "-60"))
     page = to_html("t", inline_image("A *figure*", svg))
     assert re.search(r'<img src="data:image/svg\+xml;base64,[\w+/=]+" alt="A \*figure\*"', page)
