@@ -35,7 +35,14 @@ def columns(part):
     return list(first), list(second), np.array(labels)
 
 
-@pytest.mark.parametrize("flags", [(), ("--tower", "cross_encoder"), ("--tower", "cross_encoder", "--loss", "ce")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--tower", "cross_encoder", "--loss", "ce"),
+        pytest.param(("--tower", "cross_encoder"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, job, capsys, flags):
     """Fails if probabilities are not those of validation, or `similarity`, `evaluate`, Python and run.json disagree."""
     folder = train(corpus, *flags, "--num_train_epochs", "4")
@@ -122,13 +129,3 @@ def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, job)
     expected = probability_metrics(calibration.probabilities(model.similarity(first, second)), labels)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert found["threshold_from"] == "made_up validation"
-
-
-def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, job):
-    """Fails if training on a corpus that validates nothing stops at the end, after hours."""
-    same = [(a, b, 1.0) for a, b, _ in pairs[:8]]
-    corpus = make_corpus({"train": pairs, "validation": same, "test": pairs[32:]})
-    folder = train(corpus)
-    assert read_record(folder).calibrations == {} and decision_rules(folder) == {}
-    out, _ = job("cosent.evaluate", "--model", folder, "--corpus", corpus, "--find_threshold")
-    assert json.loads(out)["calibration"] is None

@@ -16,6 +16,7 @@ from cosent.models.prompts import Prompts
 
 for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
     pytest.importorskip(package)
+pytestmark = pytest.mark.slow  # compiling, and imports of two runtimes
 SENTENCES = ["怎么还款", "如何还款", "好" * 90, "OPPO R11 多少钱?"]
 OTHERS = ["如何还款", "今天天气很好", "好", "三星 S8"]
 

@@ -25,8 +25,9 @@ from cosent.models.modules import Dense
 from cosent.models.prompts import Prompts
 from cosent.models.student import Student
 from cosent.models.teacher import sentence_vectors
-from cosent.run import Environment, RunRecord, read_record
+from cosent.run import read_record
 from cosent.training import proof
+from tests.conftest import save_record
 from tests.families import LETTERS, save_family
 
 
@@ -79,25 +80,6 @@ def test_weights_of_cross_encoders(merge, models):
     assert np.abs(heads[1] - heads[2]).max() > 1e-3
     assert decision_rules(models / "made") == {} == read_record(models / "made").thresholds
     assert "CrossEncoder(" in (models / "made/README.md").read_text()
-
-
-def test_what_is_refused(merge, models):
-    """Fails if a mean that is not defined is written."""
-    cases = [
-        ("vectors", ["mean"], (), "--by vectors .*two or more"),
-        ("vectors", ["mean", "cls"], ("--dtype", "float16"), "--dtype"),
-        ("vectors", ["mean", "cross1"], (), "--by vectors .*cross1 .*CrossEncoder"),
-        ("weights", ["mean", "cls"], (), "differ in their pooling"),
-        ("vectors", ["mean", "cls"], ("--weights", "1", "-1"), "--weights .* 2 models, got 1 -1"),
-        ("weights", ["cross1"], ("--truncate_dim", "8"), "CrossEncoder"),
-        ("weights", ["mean"], ("--pca_dim", "8"), "--corpus"),
-        ("vectors", ["mean", "cls"], ("--pca_dim", "8"), "--pca_dim"),
-    ]
-    before = sorted(models.iterdir())
-    for by, names, flags, message in cases:
-        with pytest.raises(InputError, match=message):
-            merge(by, *names, flags=flags)
-        assert sorted(models.iterdir()) == before
 
 
 def test_principal_directions(merge, models, make_corpus, pairs):
@@ -252,15 +234,11 @@ def test_models_of_another_kind_have_no_mean(tiny_model, bi, tmp_path):
     prompted.prompts = Prompts({"query": "问："}, "query")
     wider.after_pooling.append(Dense(32, 8))
     other.backbone.config.layer_norm_eps = 0.1
-    cases = {
-        "tower": CrossEncoder.from_pretrained(str(tiny_model), num_labels=1),
-        "architecture": SentenceEncoder.from_pretrained(str(save_family("roberta", tmp_path / "roberta"))),
-        "pooling": SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"),
-        "pooling and modules": wider,
-        "prompts": prompted,
-        "tokenizer": SentenceEncoder.from_pretrained(str(save_family("bert", tmp_path / "letters"))),
-        "config.json": other,
-    }
+    roberta, letters = (save_family(name, tmp_path / name) for name in ("roberta", "bert"))
+    cases = {"tower": CrossEncoder.from_pretrained(str(tiny_model), num_labels=1), "prompts": prompted}
+    cases |= {"architecture": SentenceEncoder.from_pretrained(str(roberta)), "config.json": other}
+    cases |= {"pooling": SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"), "pooling and modules": wider}
+    cases["tokenizer"] = SentenceEncoder.from_pretrained(str(letters))
     for what, model in cases.items():
         with pytest.raises(InputError, match=f"a and b differ in their {what}"):
             average([bi, model], ["a", "b"], [1, 1])
@@ -270,8 +248,7 @@ def test_runs_of_other_starts_are_told(tmp_path, caplog):
     """Fails if the mean of unrelated runs is written without a word, or runs from one start are doubted."""
     for name, start in {"a": "mini", "b": "mini", "c": "other"}.items():
         (tmp_path / name).mkdir()
-        measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
-        RunRecord(recipe={"model_name_or_path": start}, **measured).save(tmp_path / name)
+        save_record(tmp_path / name, {}, recipe={"model_name_or_path": start})
     a, b, c, unknown = (str(tmp_path / name) for name in "abcd")
     with caplog.at_level(logging.WARNING):
         assert common_start([a, b]) == "mini" and not caplog.text

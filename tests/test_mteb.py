@@ -16,6 +16,8 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from tests.conftest import prepare
 
+pytestmark = pytest.mark.slow  # mteb alone takes seconds to import
+
 
 @pytest.fixture(scope="module")
 def corpora(pairs, tmp_path_factory):

@@ -74,6 +74,7 @@ def test_what_is_packed_on_paper():
         pack(np.array([0.1, np.nan]))
 
 
+@pytest.mark.slow
 def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):
     """Fails if a result of this repository is not read any more, or running its study would move it aside."""
     monkeypatch.chdir(ROOT)

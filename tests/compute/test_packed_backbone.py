@@ -127,16 +127,6 @@ def test_every_token_stands_once_and_no_row_overflows(seed):
         assert torch.equal(back * mask, tokens)
 
 
-def test_the_example_of_the_module_docstring():
-    """Fails if what the documentation shows is not what is computed."""
-    ids = torch.tensor([[7, 8, 9], [5, 6, 0], [3, 4, 0]])
-    packed = pack({"input_ids": ids, "position_ids": torch.arange(3).expand(3, 3)}, plan_rows(np.array([3, 2, 2]), 4))
-    assert packed.tensors["input_ids"].tolist() == [[7, 8, 9, 0], [5, 6, 3, 4]]
-    assert packed.tensors["position_ids"].tolist() == [[0, 1, 2, 0], [0, 1, 0, 1]]
-    assert packed.segments.tolist() == [[1, 1, 1, 0], [2, 2, 3, 3]]
-    assert packed.slots.tolist() == [[0, 1, 2], [4, 5, 5], [6, 7, 7]]
-
-
 def test_rows_are_wider_where_that_leaves_less_empty():
     """Fails if sentences a little over half a row each leave the other half empty."""
     plan = cheapest_plan(np.full(12, 34), hidden_size=768, max_width=512)

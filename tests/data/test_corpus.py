@@ -7,7 +7,7 @@ import pytest
 
 from cosent.data.corpus import load_corpus, random_subset
 from cosent.data.groups import pair_groups, sentence_groups
-from cosent.data.pairs import PairDataset, simcse_pairs
+from cosent.data.pairs import PairDataset
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
 
@@ -32,12 +32,6 @@ def test_a_missing_corpus_says_how_to_prepare_it(tmp_path, name, message):
     (tmp_path / "raw.tsv").write_text("好\t坏\t0\n", encoding="utf-8")
     with pytest.raises(InputError, match=message):
         load_corpus(name if name == "lcqmc" else str(tmp_path / name), str(tmp_path))
-
-
-def test_a_split_that_is_not_there(make_corpus, pairs):
-    """Fails if a missing split is not named together with those that exist."""
-    with pytest.raises(InputError, match="has no test split, only train"):
-        load_corpus(make_corpus({"train": pairs})).split("test")
 
 
 def test_a_file_that_was_changed_after_it_was_prepared(make_corpus):
@@ -70,12 +64,6 @@ def test_pairs_that_share_a_sentence_are_one_group(make_corpus):
     """Fails if an interval takes pairs of one question for independent: a, b and c are one group."""
     rows = [("a", "b", 1.0), ("d", "e", 0.0), ("b", "c", 0.0), ("f", "f", 0.0), ("e", "g", 1.0)]
     assert pair_groups(load_corpus(make_corpus({"test": rows})).split("test")).tolist() == [0, 1, 0, 2, 1]
-
-
-def test_simcse_pairs_are_distinct_sentences():
-    rows = simcse_pairs(["b", "a", "b"], label=5.0)
-    assert rows.to_dict() == {"sentence1": ["b", "a"], "sentence2": ["b", "a"], "label": [5.0, 5.0]}
-    assert sentence_groups(rows, 4.0).tolist() == [[0, 0], [1, 1]]
 
 
 ROWS = [("甲", "乙", 1.0), ("乙", "丙", 1.0), ("乙", "甲", 1.0), ("甲", "丁", 0.0), ("戊", "戊", 1.0)]

@@ -41,15 +41,6 @@ def test_rows_come_back_in_the_order_given(encoder):
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3, "all vectors are alike: nothing was compared"
 
 
-def test_sentence_transformers_agrees_on_many_lengths(encoder, tmp_path):
-    """Fails if moving to or from sentence-transformers changes vectors, e.g. of sentences that are too long."""
-    from sentence_transformers import SentenceTransformer
-
-    encoder.save_pretrained(tmp_path)
-    expected = SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES, normalize_embeddings=True)
-    np.testing.assert_allclose(encoder.encode(SENTENCES, normalize=True), expected, atol=1e-5)
-
-
 def test_cut_sentences_are_counted_once_per_row(encoder, cross, caplog):
     """Fails if a user does not learn that the ends of long sentences or pairs were never read."""
     with caplog.at_level(logging.WARNING):

@@ -43,6 +43,7 @@ def run_without_network(*command: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 def test_serving_a_shipped_encoder_asks_no_host():
     """Fails if a user behind a firewall waits for time-outs, or what they use leaves the machine."""
     done = run_without_network("cosent.similarity", "--model", "mini", "我喜欢北京", "我不喜欢北京")

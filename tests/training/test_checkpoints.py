@@ -156,6 +156,7 @@ def opposed(pairs):
     return {"train": pairs, "validation": [(a, b, 1 - label) for a, b, label in pairs]}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_moved_keeps_its_best_epoch(train, make_corpus, opposed, tmp_path):
     """Fails if a run resumed in a moved folder ends with its last weights, since the best had an absolute path."""
     make_corpus(opposed)

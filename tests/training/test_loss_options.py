@@ -139,6 +139,7 @@ def test_a_corpus_without_comparisons_within_a_query(train, make_corpus):
         train(lonely, *WITHIN)
 
 
+@pytest.mark.slow
 def test_a_guide_a_mask_and_widths_reach_the_loss(train, queries, tiny_model, monkeypatch):
     """Fails if a flag of in-batch losses trains as if it were absent, alone or in parts of a cached batch."""
     flags = ("--loss", "cosent_in_batch", "--negative_weight", "5", *SGD)
@@ -152,6 +153,7 @@ def test_a_guide_a_mask_and_widths_reach_the_loss(train, queries, tiny_model, mo
         assert apart(runs[name], parts, tiny_model) < 1e-4
 
 
+@pytest.mark.slow
 def test_every_variant_of_the_studies_trains(train, queries):
     """Fails if a variant of a study cannot be trained and evaluated, or trains what plain CoSENT does."""
     names = ("options", "groups", "options_lcqmc")
