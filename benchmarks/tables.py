@@ -21,7 +21,10 @@ from benchmarks.abstention import abstention_table
 from benchmarks.claims_table import claims_table
 from benchmarks.exactness import exactness_table
 from benchmarks.figures import fill_figures, passages
+from benchmarks.filtering import filtering_table
+from benchmarks.fix import fix_table
 from benchmarks.generation import generation_table
+from benchmarks.phenomena import phenomena_table
 from benchmarks.pictures import picture
 from benchmarks.quickstart import quickstart_table
 from benchmarks.runtimes import runtimes_table
@@ -53,7 +56,10 @@ TABLES = {  # of results/NAME.json
     "abstention": abstention_table,
     "claims": claims_table,
     "exactness": exactness_table,
+    "filtering": filtering_table,
+    "fix": fix_table,
     "generation": generation_table,
+    "phenomena": phenomena_table,
     "quickstart": quickstart_table,
     "runtimes": runtimes_table,
     "speed": speed_table,

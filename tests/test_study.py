@@ -153,12 +153,18 @@ def test_shipped_studies_are_whole(monkeypatch, tmp_path):
     [
         ("recipes: []\ncorpus: [a]\nseeds: [1]\n", ["corpus", "corpora"]),
         ("[1, 2]", ["recipes, corpora, seeds"]),
+        ("recipes:\ncorpora: [a]\nseeds: [1]\n", ["recipes", "None"]),
+        ("recipes: [cosent]\ncorpora: a\nseeds: [1]\n", ["corpora", "'a'"]),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nvariants: [x]\n", ["variants", "['x']"]),
         ("recipes: [nowhere.yaml]\ncorpora: [a]\nseeds: [1]\n", ["nowhere.yaml"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [x]\n", ["seeds"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\nflags: {learning_rat: 1}\n", ["'learning_rat'", "'learning_rate'"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x: {seed: 1}}\n", ["x: seed"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\nvariants: {x/y: {}}\n", ["'x/y'"]),
-        ("recipes: []\ncorpora: [a]\nseeds: [1]\ntune: {scale: [5]}\n", ["tune", "'5'"]),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [x]\n", ["seeds"]),
+        (
+            "recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nflags: {learning_rat: 1}\n",
+            ["'learning_rat'", "'learning_rate'"],
+        ),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nvariants: {x: {seed: 1}}\n", ["x: seed"]),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nvariants: {x/y: {}}\n", ["'x/y'"]),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [1]\ntune: {scale: [5]}\n", ["tune", "'5'"]),
     ],
 )
 def test_a_study_that_is_wrong(tmp_path, text, named):
