@@ -67,6 +67,7 @@ TRAIN = [
     ("--matryoshka_dims 0", "--matryoshka_dims .* 0"),
     ("--compare_within query --balanced_batches true", "--balanced_batches .*--compare_within"),
     ("--on_collapse warn --eval_strategy no", "--on_collapse warn .*--eval_strategy"),
+    (f"--metric_for_best_model map {CROSS}", "--metric_for_best_model map"),
     ("--prompt_name query", "'query'"),
     ("--prompt 一 --prompt_name query", "'一' .*'query'"),
     ("--prompt 一 二 三", "--prompt .* got 3"),

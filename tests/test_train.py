@@ -62,19 +62,15 @@ def test_what_a_report_needs_is_kept(bi_run, cross_run, pairs):
     assert scores["test"].keys() == {"labels", "groups", "before", "after"}, "a cross-encoder has no vectors"
 
 
-def test_settings_are_chosen_on_a_part_of_validation_alone(train, made_up):
-    """Fails if a run that only chooses settings reads the test split, or all of a large validation split."""
-    folder = train(made_up, "--limit_validation", "20", "--skip_test", "true")
-    record, scores = read_record(folder), read_scores(folder / "scores.npz")["made_up"]
-    assert record.before["made_up"].keys() == record.after["made_up"].keys() == {"validation"}
-    assert scores.keys() == {"validation"} and len(scores["validation"]["labels"]) == 20
-
-
 def test_evaluation_draws_no_random_number_of_training(train, made_up):
-    """Fails if what else a run measures changes its dropout, and with it the model."""
+    """Fails if what else a run measures changes its dropout, and with it the model; or if a run that only chooses
+    settings reads the test split, or all of a large validation split."""
     part = train(made_up, "--limit_validation", "20", "--skip_test", "true", "--retrieval", "false", output="part")
     whole = train(made_up, "--eval_strategy", "steps", "--eval_steps", "1", "--save_strategy", "no",
                   "--load_best_model_at_end", "false", output="whole")  # fmt: skip
+    record, scores = read_record(part), read_scores(part / "scores.npz")["made_up"]
+    assert record.before["made_up"].keys() == record.after["made_up"].keys() == {"validation"}
+    assert scores.keys() == {"validation"} and len(scores["validation"]["labels"]) == 20
     losses = history(part, "loss")
     assert len(losses) == 8 and losses == history(whole, "loss")
     assert losses != history(train(made_up, "--dropout", "0.0", "--skip_test", "true", output="other"), "loss")
