@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-import yaml
 from torch import nn
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from transformers import Trainer
@@ -16,8 +15,7 @@ from cosent.distill import StudentTrainingArguments
 from cosent.errors import InputError
 from cosent.pretrain import PretrainingArguments
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.sharding import FSDP_CONFIG, check_strategy, layer_classes
-from tests.launching import ROOT
+from cosent.training.sharding import check_strategy, layer_classes
 
 
 @pytest.mark.parametrize("kind", [PairTrainingArguments, StudentTrainingArguments, PretrainingArguments])
@@ -118,12 +116,6 @@ def test_other_settings_of_fsdp_are_refused(launched_by, change, words):
     check_strategy(fsdp(), "bf16")
     with pytest.raises(InputError, match=words):
         check_strategy(fsdp(**change), "bf16")
-
-
-def test_the_recipe_has_the_settings_that_are_checked():
-    """Fails if the shipped configuration is refused."""
-    recipe = yaml.safe_load((ROOT / "recipes/accelerate/fsdp.yaml").read_text(encoding="utf-8"))["fsdp_config"]
-    assert {key: recipe[key] for key in FSDP_CONFIG} == FSDP_CONFIG
 
 
 @pytest.mark.parametrize(
