@@ -55,16 +55,13 @@ def test_accuracy_of_a_scorer_by_hand():
     assert gaps["number"]["difference"] == 0.5 and gaps["negation"]["difference"] == 1.0
 
 
-def test_worst_pairs_are_those_of_other_ranks():
-    """Fails if a pair whose score has the rank of its label is shown before one that has not."""
+def test_figures_by_hand():
+    """Fails if a pair whose score has the rank of its label is shown before one that has not, one vector that is near
+    all others is no hub, or equal directions have a wide spectrum."""
     scores, labels = np.array([0.1, 0.9, 0.5, 0.4]), np.array([1.0, 0.0, 1.0, 0.0])
     found = worst_pairs(list("abcd"), list("efgh"), labels, scores)
     assert [pair["sentence1"] for pair in found] == ["a", "b", "c", "d"]
     assert [pair["gap"] for pair in found] == [-0.625, 0.625, -0.125, 0.125]
-
-
-def test_geometry_by_hand():
-    """Fails if one vector that is near all others is no hub, or equal directions have a wide spectrum."""
     circle = np.array([[np.cos(a), np.sin(a)] for a in np.linspace(0, 2 * np.pi, 12, endpoint=False)])
     assert hubness(circle, k=2) == 0
     star = np.vstack([np.ones((1, 24)) / 24**0.5, np.eye(24)])

@@ -28,17 +28,16 @@ NAMED = {"claim": "a claim", "source": "kexue.fm 8847"}
 
 
 def test_probabilities_on_paper():
-    """Fails if p is that of a normal tail, or "within a margin" follows from noise: with 2 degrees of freedom t = 3.46
-    has 0.074; 0.2 from 1 in steps of 0.1 is 8 errors, from an error of 1 nothing is known, and 3 is not within 1."""
+    """Fails if p is that of a normal tail, "within a margin" follows from noise, or 0.02 decides among three by Holm.
+
+    With 2 degrees of freedom t = 3.46 has 0.074; 0.2 from 1 in steps of 0.1 is 8 errors, from an error of 1 nothing is
+    known, and 3 is not within 1. Holm asks for 0.05 / 3, then 0.05 / 2, and stops at the first above; Benjamini and
+    Hochberg ask for 0.05 / 3, 0.05 * 2 / 3 and 0.05, and take all up to the last that passes.
+    """
     assert Difference(2.0, 1 / 3**0.5, 2).p_value() == pytest.approx(0.0742, abs=1e-4)
     assert p_within(Difference(0.2, 0.1, 1000), 1) < 1e-9
     assert p_within(Difference(0.0, 1.0, 1000), 1) == pytest.approx(stats.t.sf(1, 1000))
     assert p_within(Difference(3.0, 0.1, 1000), 1) == 1
-
-
-def test_many_claims_need_more_evidence():
-    """Fails if 0.02 decides among three by Holm: it asks for 0.05 / 3, then 0.05 / 2, and stops at the first above;
-    Benjamini and Hochberg ask for 0.05 / 3, 0.05 * 2 / 3 and 0.05, and take all up to the last that passes."""
     assert holm([0.03, 0.01, 0.04], 0.05) == [False, True, False]
     assert holm([0.02, 0.01, 0.04], 0.05) == [True, True, True]
     assert holm([0.02, 0.03, 0.04], 0.05) == [False] * 3 and benjamini_hochberg([0.02, 0.03, 0.04], 0.05) == [True] * 3

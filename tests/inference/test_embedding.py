@@ -105,7 +105,8 @@ def test_a_sentence_without_a_token_has_zeros(encoder, sentences, normalize):
 
 
 def test_what_is_not_a_sentence_or_a_pair_is_named(encoder, cross):
-    """Fails if NaN from a table is encoded as the word nan, a string by characters, or a set in any order."""
+    """Fails if NaN from a table is encoded as the word nan, a string by characters, or a set in any order; or arrays
+    and columns of tables, which are no lists, are refused."""
     for sentences, message in (
         ("我喜欢北京", "got str"), (["好", None], "None .* position 1"), (3, "int"), ({"好", "坏"}, "set"),
     ):  # fmt: skip
@@ -119,10 +120,6 @@ def test_what_is_not_a_sentence_or_a_pair_is_named(encoder, cross):
                 model.similarity(first, second)
     with pytest.raises(InputError, match="batch_size .* 0"):
         encoder.encode(["好"], batch_size=0)
-
-
-def test_any_column_of_text_is_taken(encoder, cross):
-    """Fails if arrays and columns of tables, which are no lists, are refused."""
     expected = encoder.encode(["好", "坏"])
     for column in (("好", "坏"), np.array(["好", "坏"]), {1: "好", 2: "坏"}.values()):
         np.testing.assert_array_equal(encoder.encode(column), expected)

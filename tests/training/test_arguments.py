@@ -32,16 +32,13 @@ def test_several_gpus_are_never_used_by_accident(kind, tmp_path, monkeypatch, ca
 
 
 def test_the_default_learning_rate_is_that_of_the_encoder(tmp_path, caplog):
-    """Fails if a small encoder is trained at the rate of BERT-base where no recipe names one."""
+    """Fails if a small encoder is trained at the rate of BERT-base where no recipe names one, or --max_steps needs
+    epochs."""
     caplog.set_level("INFO")
     for width, lora, rate in ((32, False, 5e-4), (32, True, 2e-3), (768, False, 2e-5), (768, True, 2e-4)):
         args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
         args.choose_learning_rate(width, lora)
         assert args.learning_rate == rate and f"--learning_rate {rate:g}" in caplog.text
-
-
-def test_steps_alone_set_a_length(tmp_path):
-    """Fails if --max_steps needs a number of epochs, too."""
     PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0, max_steps=1)
 
 
