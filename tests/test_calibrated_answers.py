@@ -71,6 +71,7 @@ def test_a_trained_model_answers_with_probabilities(kind, request, train, made_u
             similarity("--base_rate", value)
 
 
+@pytest.mark.slow
 def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, splits, job):
     """Fails if a corpus is answered with the map of another, or STS-B gets a probability."""
     turned = {split: [(a, b, 1 - y) for a, b, y in part] for split, part in splits.items()}

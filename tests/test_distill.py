@@ -186,6 +186,7 @@ def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model,
     assert after > before + 0.2
 
 
+@pytest.mark.slow
 def test_resuming_ends_where_the_whole_run_does(distill, corpus, teacher, tmp_path):
     """Fails if noise, dropout, data or lines without labels start over after an interruption, or are left out."""
     text = tmp_path / "more.txt"

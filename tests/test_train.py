@@ -119,7 +119,13 @@ def test_gradient_checkpointing_changes_no_weight(train, made_up):
     assert plain.read_bytes() == checkpointed.read_bytes()
 
 
-@pytest.mark.parametrize("chosen", [("--tower", "cross_encoder"), ("--loss", "angle"), ("--loss", "infonce")])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ("--tower", "cross_encoder"),
+        *(pytest.param(("--loss", name), marks=pytest.mark.slow) for name in ("angle", "infonce")),
+    ],
+)
 def test_cached_batches_train_as_large_ones_do(train, made_up, chosen):
     """Fails if --cached_batch_size compares within its parts, counts rows twice, or scales the gradient.
 
@@ -144,6 +150,7 @@ def test_balanced_batches_leave_no_batch_of_one_label(train, make_corpus, pairs,
     assert "batches held pairs of one label only" in caplog.text
 
 
+@pytest.mark.slow
 def test_seeds_decide_the_weights(train, made_up):
     """Fails if a run cannot be repeated, or a seed (that of the order alone, too) is ignored by a sampler."""
     chosen = {"a": ("--seed", "1"), "b": ("--seed", "1"), "c": ("--seed", "2")}
@@ -155,7 +162,9 @@ def test_seeds_decide_the_weights(train, made_up):
     assert one != two
 
 
-@pytest.mark.parametrize(("tower", "loss"), [("bi_encoder", "sbert"), ("cross_encoder", "ce")])
+@pytest.mark.parametrize(
+    ("tower", "loss"), [("bi_encoder", "sbert"), pytest.param("cross_encoder", "ce", marks=pytest.mark.slow)]
+)
 def test_resuming_continues_where_it_stopped(train, made_up, tower, loss):
     """Fails if a resumed run, head included, ends elsewhere than one that was never interrupted, or mixes recipes."""
     flags = ("--loss", loss, "--tower", tower)
