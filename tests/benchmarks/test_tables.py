@@ -30,8 +30,11 @@ def run(root, *argv) -> None:
     tables.main(tables.parser().parse_args([str(argument) for argument in argv]), root)
 
 
-# `+1.2 [0.3, 2.1]`, with its brackets escaped or not, `(+0.1 to +0.5)`, and the bold type of what is significant.
-INTERVAL = re.compile(r"\\?\[[-+]?[\d.]+, [-+]?[\d.]+\\?\]|\([-+][\d.]+ to [-+][\d.]+\)|\*\*")
+# `+1.2 [0.3, 2.1]`, with its brackets escaped or not, `(+0.1 to +0.5)`, bold type of what is significant, verdicts.
+INTERVAL = re.compile(
+    r"\\?\[[-+]?[\d.]+, [-+]?[\d.]+\\?\]|\([-+][\d.]+ to [-+][\d.]+\)|\*\*"
+    r"|(, )?(better|worse)( in (Spearman|Recall@10))?|not significant"
+)
 
 
 @pytest.mark.slow
