@@ -21,7 +21,7 @@ from cosent.errors import InputError
 
 
 def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
-    """Fails if tokens of one pair meet the label of another."""
+    """Fails if tokens of one pair meet the label of another, or text is lost without a count."""
     corpus = load_corpus(make_corpus({"train": pairs}))
     data = PairDataset(corpus.split("train"), tokenizer, 32)
     assert len(data) == len(pairs)
@@ -30,6 +30,10 @@ def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
         assert tokenizer.decode(first, skip_special_tokens=True).replace(" ", "") == pairs[index][0]
         assert tokenizer.decode(second, skip_special_tokens=True).replace(" ", "") == pairs[index][1]
         assert label == pairs[index][2]
+    corpus = load_corpus(make_corpus({"train": [("好" * 50, "好", 1.0), ("好" * 8, "好" * 9, 0.0)]}))
+    data = PairDataset(corpus.split("train"), tokenizer, 10)
+    assert data.truncated == 2  # 52 and 11 tokens; 10 tokens just fit
+    assert len(data[0][0]) == 10 and data[0][0][-1] == tokenizer.sep_token_id
 
 
 def test_joined_pairs_are_what_the_tokenizer_gives(make_corpus, pairs, tokenizer):
@@ -56,14 +60,6 @@ def test_segments_that_are_not_zeros_before_ones(make_corpus, pairs, tiny_model)
     tokenizer.backend_tokenizer.post_processor = template
     with pytest.raises(InputError, match="expected zeros before ones"):
         JoinedPairDataset(load_corpus(make_corpus({"train": pairs})).split("train"), tokenizer, 24)
-
-
-def test_too_long_sentences_are_cut_and_counted(make_corpus, tokenizer):
-    """Fails if text is lost without a count."""
-    corpus = load_corpus(make_corpus({"train": [("好" * 50, "好", 1.0), ("好" * 8, "好" * 9, 0.0)]}))
-    data = PairDataset(corpus.split("train"), tokenizer, 10)
-    assert data.truncated == 2  # 52 and 11 tokens; 10 tokens just fit
-    assert len(data[0][0]) == 10 and data[0][0][-1] == tokenizer.sep_token_id
 
 
 def test_edited_rows_are_tokenised_again(make_corpus, tokenizer):

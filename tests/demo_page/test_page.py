@@ -63,8 +63,9 @@ def test_a_search_shows_rows_in_order_or_says_that_nothing_is_similar():
     assert re.findall("<td>(.{,7})</td>", reranked)[:5] == ["1", "甲", "2.0000", "0.5000", "7"]
 
 
-def test_pieces():
-    """Fails if a word falls apart, a Chinese word is one piece, or a long sentence costs many scores."""
+def test_pieces_and_their_contributions():
+    """Fails if a word falls apart, a Chinese word is one piece, a long sentence costs many scores, or a piece is
+    blamed for another one's score: here the score counts marked characters."""
     for sentence, expected in (
         ("我爱北京", ["我", "爱", "北", "京"]),
         ("iPhone 13怎么样？", ["iPhone", "13", "怎", "么", "样", "？"]),
@@ -74,9 +75,6 @@ def test_pieces():
     spans = answers.pieces("北" * 1000)
     assert len(spans) <= MOST_PIECES and [start for start, _ in spans[1:]] == [stop for _, stop in spans[:-1]]
 
-
-def test_contributions_are_what_is_lost():
-    """Fails if a piece is blamed for another one's score: here the score counts marked characters."""
     calls = []
 
     def score(first, second):
