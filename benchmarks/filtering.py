@@ -77,7 +77,7 @@ def filtering_table(result: dict) -> str:
         cells = [gap and with_interval(*(100 * value for value in gap)) for gap in gaps]
         rows.append([row["training"], mean_of(row["wrong"] or (), ".0%"), times_100(row["values"]), *cells])
     header = ["stsb", "wrong among the dropped", "Spearman", *(f"minus {base} [95%]" for base in (NOISY, CLEAN))]
-    note = f"Test x100, mean ± std of {len(result['rows'][0]['values'])} seeds; intervals over rows and seeds."
+    note = f"Seeds: {len(result['rows'][0]['values'])}; test x100, mean ± std; intervals over rows and seeds."
     device = f"{result['device']}, commit {shortened(result['commit'])}"
     return f"{markdown_table(header, rows)}\n\n{note} CoSENT, `mini`, 1 epoch; {device}."
 

@@ -89,12 +89,12 @@ def main(args: argparse.Namespace) -> None:
         gaps = {arm: gap(by_arm[CONTROL], values, templates) for arm, values in by_arm.items() if ARMS[arm][0]}
         values = {arm: [float(np.mean(each)) for each in every] for arm, every in by_arm.items()}
         sentences = {arm: counts[ARMS[arm][0][0]].get(name) for arm in gaps}
-        rows.append({"measure": name, "values": values, "gaps": gaps, "sentences": sentences})
+        rows.append({"name": name, "values": values, "gaps": gaps, "sentences": sentences})
     for name, by_arm in scores.items():
         labels = tests[name].labels("test")
         gaps = {arm: ranking_gap(by_arm[CONTROL], every, tests[name]) for arm, every in by_arm.items() if ARMS[arm][0]}
         values = {arm: [spearman(each, labels) for each in every] for arm, every in by_arm.items()}
-        rows.append({"measure": f"Spearman, {TESTS[name]}", "values": values, "gaps": gaps, "sentences": {}})
+        rows.append({"name": f"Spearman, {TESTS[name]}", "values": values, "gaps": gaps, "sentences": {}})
     print(fix_table(save(args.output, "fix", rows)))
 
 
@@ -106,12 +106,12 @@ def fix_table(result: dict) -> str:
         header += [f"{arm} minus {CONTROL} [95%]", f"sentences, {arm}"]
     rows: list[list[Cell]] = []
     for row in result["rows"]:
-        rows.append([row["measure"], *map(times_100, row["values"].values())])
+        rows.append([row["name"], *map(times_100, row["values"].values())])
         for arm, ends in row["gaps"].items():
             rows[-1] += [with_interval(*(100 * value for value in ends)), row["sentences"].get(arm)]
     seeds = len(first["values"][CONTROL])
     return (
-        f"{markdown_table(header, rows)}\n\nMean ± std of {seeds} seeds; intervals over templates or test rows, and "
+        f"{markdown_table(header, rows)}\n\nSeeds: {seeds}; mean ± std; intervals over templates or test rows, and "
         f"over seeds, not adjusted; {result['device']}, commit {shortened(result['commit'])}."
     )
 
