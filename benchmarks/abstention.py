@@ -14,7 +14,7 @@ from cosent.inference.abstention import fit_rule, simulate
 from cosent.models.auto import load_bi_encoder
 from cosent.reporting.document import Cell, markdown_table
 from cosent.run import shortened
-from cosent.training.record import environment
+from cosent.training.job import environment
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SHARES = ("bound", "answered", "test_precision", "test_answered", "test_answered_wrongly")

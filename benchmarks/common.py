@@ -3,19 +3,31 @@
 The encoders are the shipped one, and a 12-layer BERT, hidden size 768, with seeded random weights.
 """
 
+import json
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from cosent import train
+from cosent.cli import parse
 from cosent.compute.onednn import AVAILABLE, linear
-from cosent.data.corpus import load_corpus
+from cosent.data.corpus import Corpus, load_corpus
+from cosent.data.groups import pair_groups
 from cosent.encoders import resolve
+from cosent.errors import write_atomically
+from cosent.evaluation.minimal_pairs import difference_interval
+from cosent.evaluation.significance import difference, independent, resampled_means, resampled_spearman, spearman
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.run import read_record
+from cosent.training.arguments import TRAIN_ARGUMENTS
+from cosent.training.job import environment
+from cosent.training.launches import Run
 
 BATCH_SIZE = 32  # pairs
 WARM_UP = 3  # passes before the clock starts
@@ -96,3 +108,38 @@ def cross_encoder_folder(name: str, max_length: int) -> str:
         encoder_folder(name), num_labels=1, max_length=max_length, dropout=0.0, seed=1
     ).save_pretrained(folder)
     return str(folder)
+
+
+def trained(run: Run, folder: Path) -> str:
+    """Trains a run in this process and in a folder below `folder`, unless it has finished; returns that folder."""
+    output = folder / run.name
+    if read_record(output) is None:
+        train.main(*parse(run.job(output, "data", overwrite_output_dir=True)[1:], *TRAIN_ARGUMENTS))
+    return str(output)
+
+
+def save(output: str, kind: str, rows: list[dict]) -> dict:
+    """Writes a result with its environment, and returns it."""
+    result = {"kind": kind, "rows": rows, **asdict(environment())}
+    write_atomically(Path(output), json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def gap(first: list[np.ndarray], second: list[np.ndarray], templates: list[str]) -> list[float]:
+    """Share of hits of `second` less that of `first`, each (seeds, items), and its 95% interval over both."""
+    differences = np.subtract(second, first, dtype=np.float64)
+    groups = np.unique(templates, return_inverse=True)[1]
+    found = difference(differences.mean(axis=1), resampled_means(differences, groups=groups), independent(groups))
+    if found.error == 0:  # all agree
+        return [0.0, *difference_interval(first[0], second[0], groups)]
+    return [found.mean, max(-1.0, found.low), min(1.0, found.high)]
+
+
+def ranking_gap(first: list[np.ndarray], second: list[np.ndarray], corpus: Corpus) -> list[float]:
+    """Test Spearman of the scores `second` less that of `first`, each (seeds, rows), and its 95% interval."""
+    rows, labels = corpus.split("test"), corpus.labels("test")
+    groups = pair_groups(rows)
+    resampled = [resampled_spearman(np.stack(scores), labels, groups=groups) for scores in (first, second)]
+    gaps = np.array([spearman(b, labels) - spearman(a, labels) for a, b in zip(first, second, strict=True)])
+    found = difference(gaps, resampled[1] - resampled[0], independent(groups))
+    return [found.mean, found.low, found.high]

@@ -26,9 +26,9 @@ from cosent.errors import InputError
 from cosent.reporting.document import markdown_table
 from cosent.run import shortened
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
-from cosent.training.load import TOWERS, adapter, build_model
+from cosent.training.job import environment, footprint
 from cosent.training.objective import build_objective, loss_targets
-from cosent.training.record import environment, footprint
+from cosent.training.setup import TOWERS, adapter, build_model
 from cosent.training.trainer import PairTrainer
 
 PAIRS = 32

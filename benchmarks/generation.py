@@ -23,7 +23,7 @@ from cosent.models.decoding import Sampling, sample_tokens, unilm_mask, unwritab
 from cosent.models.student import Student
 from cosent.reporting.document import Cell, markdown_table
 from cosent.run import shortened
-from cosent.training.record import environment
+from cosent.training.job import environment
 
 
 @torch.inference_mode()

@@ -82,7 +82,7 @@ def measure(command: str, folder: str) -> dict[str, float]:
 
 
 def facts() -> dict:
-    from cosent.training.record import environment
+    from cosent.training.job import environment
 
     return asdict(environment()) | {"when": time.strftime("%Y-%m-%d")}
 

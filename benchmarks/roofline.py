@@ -26,7 +26,7 @@ from benchmarks.common import BATCH_SIZE, WARM_UP, encoder_folder, peak_flops, s
 from benchmarks.speed.training import bi_ours, flags, flops_per_pair
 from cosent.reporting.figures import COLORS, FAINT, canvas, rows_of, saved, styled
 from cosent.run import shortened
-from cosent.training.record import environment
+from cosent.training.job import environment
 
 PYTHON = "Python and data"
 GROUPS = {  # by a part of the name of an operator, or else of the innermost operator around it that has one

@@ -113,7 +113,7 @@ def compare(args, folder: Path) -> dict:
     from benchmarks.common import shuffled_rows
     from cosent.encoders import resolve
     from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.training.record import environment
+    from cosent.training.job import environment
 
     SentenceEncoder.from_pretrained(resolve(args.model)).save_pretrained(folder / "theirs")  # float32, their layout
     folders = {"model": str(folder / "theirs"), "theirs": str(folder / "theirs")}

@@ -21,8 +21,11 @@ from benchmarks.abstention import abstention_table
 from benchmarks.claims_table import claims_table
 from benchmarks.exactness import exactness_table
 from benchmarks.figures import fill_figures, passages
+from benchmarks.filtering import filtering_table
+from benchmarks.fix import fix_table
 from benchmarks.generation import generation_table
 from benchmarks.growth import growth_sentence
+from benchmarks.phenomena import phenomena_table
 from benchmarks.pictures import picture
 from benchmarks.quickstart import quickstart_table
 from benchmarks.roofline import roofline_sentence
@@ -55,8 +58,11 @@ TABLES = {  # of results/NAME.json
     "abstention": abstention_table,
     "claims": claims_table,
     "exactness": exactness_table,
+    "filtering": filtering_table,
+    "fix": fix_table,
     "generation": generation_table,
     "growth": growth_sentence,
+    "phenomena": phenomena_table,
     "quickstart": quickstart_table,
     "roofline": roofline_sentence,
     "runtimes": runtimes_table,

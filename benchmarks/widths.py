@@ -20,11 +20,12 @@ from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.significance import spearman
+from cosent.evaluation.similarity import principal_directions
 from cosent.inference.neighbours import found_by_vectors, unit
 from cosent.models.auto import load_bi_encoder
 from cosent.reporting.document import Cell, markdown_table, times_100
 from cosent.run import read_record, shortened
-from cosent.training.record import environment
+from cosent.training.job import environment
 
 WIDTHS = (16, 32, 64, 128, 256)
 WAYS = {
@@ -34,11 +35,6 @@ WAYS = {
     "matryoshka": "Matryoshka, cut",
 }
 METRICS = {"spearman": "Spearman", "recall_at_10": "Recall@10"}
-
-
-def principal_directions(vectors: np.ndarray) -> np.ndarray:
-    """Columns `(width, width)`, the greatest variance of the vectors `(sentences, width)` first."""
-    return np.linalg.svd(np.cov(vectors.T))[0]
 
 
 def measure(run: str, corpus_name: str, widths: Sequence[int] = WIDTHS) -> list[dict]:

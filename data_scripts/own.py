@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cosent.cli import refuse_changed
 from cosent.data.files import PAIR, SCORE_NAMES, first_fields, known_format, label_values, open_table
+from cosent.data.formats import FORMATS, RowError, ending_of, format_of
 from cosent.data.manifest import SPLITS
-from cosent.data.records import FORMATS, RowError, ending_of, format_of
 from cosent.errors import InputError
 from data_scripts.corpora import Corpus, unknown_name
 from data_scripts.pairs import LARGEST, SIDES, PairRows, QueryRows, RawFile, prompt_of, query_columns

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cosent.data.files import LABEL_NAMES, TableRecord, value_of
+from cosent.data.formats import RowError, as_text, place
 from cosent.data.manifest import COLUMNS, NLI_CLASSES
-from cosent.data.records import RowError, as_text, place
 from cosent.errors import InputError
 
 NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority

@@ -25,21 +25,20 @@ def splits(pairs):
     return {"train": pairs, "validation": pairs[:32], "test": pairs[32:]}
 
 
-@pytest.fixture
-def corpus(make_corpus, splits):
-    return make_corpus(splits)
-
-
 def columns(part):
     first, second, labels = zip(*part, strict=True)
     return list(first), list(second), np.array(labels)
 
 
-@pytest.mark.parametrize("flags", [(), ("--tower", "cross_encoder"), ("--tower", "cross_encoder", "--loss", "ce")])
-def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, job, capsys, flags):
+@pytest.mark.parametrize("kind", ["bi_run", "cross_run", pytest.param("ce", marks=pytest.mark.slow)])
+def test_a_trained_model_answers_with_probabilities(kind, request, train, made_up, pairs, job, capsys):
     """Fails if probabilities are not those of validation, or `similarity`, `evaluate`, Python and run.json disagree."""
-    folder = train(corpus, *flags, "--num_train_epochs", "4")
-    printed = capsys.readouterr().out
+    if kind == "ce":
+        folder = train(made_up, "--tower", "cross_encoder", "--loss", "ce", "--num_train_epochs", "4")
+        printed = capsys.readouterr().out
+    else:
+        run = request.getfixturevalue(kind)
+        folder, printed = run.folder, run.printed
     model, rule = load_model(str(folder)), decision_rules(folder)["made_up"]
     first, second, labels = columns(pairs[:32])
     expected = fit_calibration(model.similarity(first, second), labels)
@@ -49,9 +48,9 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, job, c
     scores = model.similarity(first, second)
     probabilities = rule.probabilities(scores)
     assert 0 < probabilities.min() < probabilities.max() < 1
-    result = json.loads(job("cosent.evaluate", "--model", folder, "--corpus", corpus)[0])
+    result = json.loads(job("cosent.evaluate", "--model", folder, "--corpus", made_up)[0])
     wanted = probability_metrics(probabilities, labels)
-    raw = probability_metrics(sigmoid(scores) if flags else np.clip(scores, 0, 1), labels)
+    raw = probability_metrics(sigmoid(scores) if kind != "bi_run" else np.clip(scores, 0, 1), labels)
     stored = read_record(folder).after["made_up"]["test"]
     for name, value in {**wanted, **{f"uncalibrated_{name}": value for name, value in raw.items()}}.items():
         assert result[name] == pytest.approx(value, abs=1e-4) == stored[name]
@@ -72,6 +71,7 @@ def test_a_trained_model_answers_with_probabilities(train, corpus, pairs, job, c
             similarity("--base_rate", value)
 
 
+@pytest.mark.slow
 def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, splits, job):
     """Fails if a corpus is answered with the map of another, or STS-B gets a probability."""
     turned = {split: [(a, b, 1 - y) for a, b, y in part] for split, part in splits.items()}
@@ -107,9 +107,9 @@ def test_verdicts_agree_with_the_threshold():
     assert line(pairs[0] | answers(scores[:1], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
 
 
-def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, job):
+def test_probabilities_of_a_model_from_elsewhere(made_up, pairs, tiny_model, job):
     """Fails if --find_threshold fits on the scored split, or says nothing about a model that has no map."""
-    evaluate = partial(job, "cosent.evaluate", "--model", tiny_model, "--corpus", corpus)
+    evaluate = partial(job, "cosent.evaluate", "--model", tiny_model, "--corpus", made_up)
     out, err = evaluate()
     without = json.loads(out)
     assert without["calibration"] is None and "--find_threshold" in without["threshold_from"]
@@ -122,13 +122,3 @@ def test_probabilities_of_a_model_from_elsewhere(corpus, pairs, tiny_model, job)
     expected = probability_metrics(calibration.probabilities(model.similarity(first, second)), labels)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert found["threshold_from"] == "made_up validation"
-
-
-def test_a_validation_split_of_one_label_has_no_map(train, make_corpus, pairs, job):
-    """Fails if training on a corpus that validates nothing stops at the end, after hours."""
-    same = [(a, b, 1.0) for a, b, _ in pairs[:8]]
-    corpus = make_corpus({"train": pairs, "validation": same, "test": pairs[32:]})
-    folder = train(corpus)
-    assert read_record(folder).calibrations == {} and decision_rules(folder) == {}
-    out, _ = job("cosent.evaluate", "--model", folder, "--corpus", corpus, "--find_threshold")
-    assert json.loads(out)["calibration"] is None

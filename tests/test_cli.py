@@ -257,7 +257,8 @@ from cosent import cli
 from importlib import import_module
 for job in {*cli.JOBS} - {"train", "distill", "pretrain"}:
     cli.Parser(*import_module(f"{cli.PACKAGES.get(job, 'cosent')}.{job}").ARGUMENTS).format_help()
-print(*sorted({"torch", "transformers", "datasets", "pandas", "scipy", "accelerate", "peft"} & set(sys.modules)))
+slow = "torch transformers datasets pandas scipy accelerate peft matplotlib jinja2"
+print(*sorted({*slow.split()} & set(sys.modules)))
 cosent.load_model
 heavy = ("datasets", "peft", "pandas", "transformers.trainer", "cosent.training", "accelerate")
 print([name for name in heavy if name in sys.modules], cosent.load_model.__name__)

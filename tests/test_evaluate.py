@@ -119,13 +119,3 @@ def test_a_file_counts_as_the_corpus_it_would_be(evaluate, labelled, make_corpus
     assert {k: v for k, v in found.items() if k not in own} == {k: v for k, v in prepared.items() if k not in own}
     assert found["file"] == str(path) and f"on {path} (64 pairs)" in table
     assert {"accuracy", "spearman", "map"} <= found.keys()
-
-
-def test_three_columns_without_a_header(evaluate, tmp_path, pairs):
-    """Fails if the first pair of a file without names is taken for them, or columns are mixed up."""
-    (tmp_path / "a.txt").write_text("".join(f"{a}\t{b}\t{y:g}\n" for a, b, y in pairs), encoding="utf-8")
-    (tmp_path / "b.tsv").write_text("".join(f"{y:g}\t{b}\t{a}\n" for a, b, y in pairs), encoding="utf-8")
-    first, _ = evaluate("--pairs", tmp_path / "a.txt")
-    second, _ = evaluate("--pairs", tmp_path / "b.tsv", "--text_columns", "2", "1", "--label_column", "0")
-    assert first["pairs"] == 64 and first["spearman"] == pytest.approx(second["spearman"], abs=1e-9)
-    assert "average_precision" in first, "0 and 1 are binary labels"

@@ -1,6 +1,7 @@
 """`cosent export`: the bundle answers like the model, on a machine that has three packages."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from cosent.models.prompts import Prompts
 
 for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
     pytest.importorskip(package)
+pytestmark = pytest.mark.slow  # compiling, and imports of two runtimes
 SENTENCES = ["怎么还款", "如何还款", "好" * 90, "OPPO R11 多少钱?"]
 OTHERS = ["如何还款", "今天天气很好", "好", "三星 S8"]
 
@@ -93,13 +95,19 @@ def test_bfloat16(export, bi_run, made_up):
 
 
 def test_a_damaged_bundle(export, tiny_model):
-    """Fails if a bundle of another version, or without one of its files, is read."""
+    """Fails if a bundle of another version, or with a file that is missing or damaged, is read or ends in a trace."""
     folder = export(tiny_model)
     settings = json.loads((folder / "bundle.json").read_text())
     (folder / "bundle.json").write_text(json.dumps(settings | {"form": 0}))
     with pytest.raises(ValueError, match="form 0"):
         Bundle(folder)
     (folder / "bundle.json").write_text(json.dumps(settings))
+    for name in ("tokenizer.json", "model.onnx"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ValueError, match=re.escape(str(folder))):
+            Bundle(folder)
+        (folder / name).write_bytes(whole)
     (folder / "model.onnx").unlink()
     with pytest.raises(ValueError, match="model.onnx is missing"):
         Bundle(folder)

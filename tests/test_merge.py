@@ -25,8 +25,9 @@ from cosent.models.modules import Dense
 from cosent.models.prompts import Prompts
 from cosent.models.student import Student
 from cosent.models.teacher import sentence_vectors
-from cosent.run import Environment, RunRecord, read_record
+from cosent.run import read_record
 from cosent.training import proof
+from tests.conftest import save_record
 from tests.families import LETTERS, save_family
 
 
@@ -81,20 +82,23 @@ def test_weights_of_cross_encoders(merge, models):
     assert "CrossEncoder(" in (models / "made/README.md").read_text()
 
 
-def test_what_is_refused(merge, models):
-    """Fails if a mean that is not defined is written."""
-    cases = [
-        ("vectors", ["mean"], (), "--by vectors .*two or more"),
-        ("vectors", ["mean", "cls"], ("--dtype", "float16"), "--dtype"),
-        ("vectors", ["mean", "cross1"], (), "--by vectors .*cross1 .*CrossEncoder"),
-        ("weights", ["mean", "cls"], (), "differ in their pooling"),
-        ("vectors", ["mean", "cls"], ("--weights", "1", "-1"), "--weights .* 2 models, got 1 -1"),
-    ]
-    before = sorted(models.iterdir())
-    for by, names, flags, message in cases:
-        with pytest.raises(InputError, match=message):
-            merge(by, *names, flags=flags)
-        assert sorted(models.iterdir()) == before
+def test_principal_directions(merge, models, make_corpus, pairs):
+    """Fails if --pca_dim keeps other directions than those of the greatest variance, or all of them change a cosine."""
+    corpus = make_corpus({"train": pairs, "validation": pairs, "test": pairs})
+    texts = sorted({text for pair in pairs for text in pair[:2]})
+    vectors = load_model(str(models / "mean")).encode(texts, normalize=True)
+    values, columns = np.linalg.eigh(np.cov(vectors.T.astype(np.float64)))
+    for width in (vectors.shape[1], 4):
+        merge("weights", "mean", flags=("--pca_dim", width, "--corpus", corpus), output=f"made{width}")
+        made = load_model(str(models / f"made{width}"))
+        kept = columns[:, np.argsort(-values)[:width]]
+        expected = vectors @ kept
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        units = made.encode(texts, normalize=True)
+        np.testing.assert_allclose(units @ units.T, expected @ expected.T, atol=1e-4)
+        assert units.shape == (len(texts), width)
+    full = load_model(str(models / f"made{vectors.shape[1]}")).encode(texts, normalize=True)
+    np.testing.assert_allclose(full @ full.T, vectors @ vectors.T, atol=1e-5)
 
 
 def test_half_precision_halves_the_folder(merge, models):
@@ -230,15 +234,11 @@ def test_models_of_another_kind_have_no_mean(tiny_model, bi, tmp_path):
     prompted.prompts = Prompts({"query": "问："}, "query")
     wider.after_pooling.append(Dense(32, 8))
     other.backbone.config.layer_norm_eps = 0.1
-    cases = {
-        "tower": CrossEncoder.from_pretrained(str(tiny_model), num_labels=1),
-        "architecture": SentenceEncoder.from_pretrained(str(save_family("roberta", tmp_path / "roberta"))),
-        "pooling": SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"),
-        "pooling and modules": wider,
-        "prompts": prompted,
-        "tokenizer": SentenceEncoder.from_pretrained(str(save_family("bert", tmp_path / "letters"))),
-        "config.json": other,
-    }
+    roberta, letters = (save_family(name, tmp_path / name) for name in ("roberta", "bert"))
+    cases = {"tower": CrossEncoder.from_pretrained(str(tiny_model), num_labels=1), "prompts": prompted}
+    cases |= {"architecture": SentenceEncoder.from_pretrained(str(roberta)), "config.json": other}
+    cases |= {"pooling": SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"), "pooling and modules": wider}
+    cases["tokenizer"] = SentenceEncoder.from_pretrained(str(letters))
     for what, model in cases.items():
         with pytest.raises(InputError, match=f"a and b differ in their {what}"):
             average([bi, model], ["a", "b"], [1, 1])
@@ -248,8 +248,7 @@ def test_runs_of_other_starts_are_told(tmp_path, caplog):
     """Fails if the mean of unrelated runs is written without a word, or runs from one start are doubted."""
     for name, start in {"a": "mini", "b": "mini", "c": "other"}.items():
         (tmp_path / name).mkdir()
-        measured = {"environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0, "history": []}
-        RunRecord(recipe={"model_name_or_path": start}, **measured).save(tmp_path / name)
+        save_record(tmp_path / name, {}, recipe={"model_name_or_path": start})
     a, b, c, unknown = (str(tmp_path / name) for name in "abcd")
     with caplog.at_level(logging.WARNING):
         assert common_start([a, b]) == "mini" and not caplog.text

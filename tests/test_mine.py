@@ -94,10 +94,8 @@ def test_several_teachers(mine, tiny_bi, tiny_cross, tiny_model, tmp_path):
     made, _ = mine("--teacher", tiny_bi, tiny_cross, output="mixed")
     found = np.array(list(rows_of(made).values()))
     assert found.min() >= 0 and found.max() <= 1 and abs(found.mean() - 0.5) < 1e-6
-    assert [teacher["model"] for teacher in made.manifest.splits["train"]["mined"]["teachers"]] == [
-        str(tiny_bi),
-        str(tiny_cross),
-    ]
+    teachers = made.manifest.splits["train"]["mined"]["teachers"]
+    assert [teacher["model"] for teacher in teachers] == [str(tiny_bi), str(tiny_cross)]
 
 
 def rules_of(**thresholds):
@@ -178,20 +176,11 @@ def test_two_processes_make_the_corpus_of_one(mine, corpus, tiny_bi, tiny_cross,
     """Fails if processes that were launched together make other pairs, or one stops at the folder of the other."""
     flags = ["--random", "5", "--teacher", str(tiny_cross)]
     alone, _ = mine(*flags)
-    words = [
-        "--corpus",
-        corpus,
-        "--output",
-        tmp_path / "two",
-        "--model",
-        tiny_bi,
-        "--teacher_cache",
-        tmp_path / "other",
-    ]
+    words = ["--corpus", corpus, "--output", tmp_path / "two", "--model", tiny_bi]
+    words += ["--teacher_cache", tmp_path / "other"]
     words += ["--range_min", 1, "--range_max", 5, "--validation_pairs", 4, *flags]
     (said,) = launch("ddp", ["-m", "cosent.mine", *map(str, words)], ACCELERATE_USE_CPU="true")
     assert said.count('"pairs"') == 1, "both processes wrote it"
     made = load_corpus(str(tmp_path / "two"))
-    assert {name: rows[:] for name, rows in made.splits.items()} == {
-        name: rows[:] for name, rows in alone.splits.items()
-    }
+    both = [{name: rows[:] for name, rows in one.splits.items()} for one in (made, alone)]
+    assert both[0] == both[1]

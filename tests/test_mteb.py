@@ -16,6 +16,8 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from tests.conftest import prepare
 
+pytestmark = pytest.mark.slow  # mteb alone takes seconds to import
+
 
 @pytest.fixture(scope="module")
 def corpora(pairs, tmp_path_factory):
@@ -108,12 +110,6 @@ def test_the_result_files_are_those_of_mteb(evaluate, tiny_model):
     assert written.dataset_revision.startswith("prepared-")
     meta = json.loads((folder / "model_meta.json").read_text(encoding="utf-8"))
     assert (meta["name"], meta["embed_dim"]) == (f"local/{tiny_model.name}", 32)
-
-
-def test_other_settings_get_a_folder_of_their_own(evaluate):
-    """Fails if figures of int8 or of another prompt replace those of the model as it is."""
-    more = ((), ("--int8",), ("--prompt", "query: "))
-    assert len({evaluate("--mteb", "ATEC", *flags)[0]["results"] for flags in more}) == 3
 
 
 def test_what_cannot_be_run(evaluate, tiny_cross, monkeypatch):

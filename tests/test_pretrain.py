@@ -7,7 +7,6 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from cosent.cli import parse
-from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.pretrain import ARGUMENTS, main
@@ -38,7 +37,7 @@ def pretrain(text, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roformer"])
+@pytest.mark.parametrize("architecture", ["bert", pytest.param("roformer", marks=pytest.mark.slow)])
 def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     """Fails if the job learns nothing, keeps no record, or leaves a folder that gives other vectors elsewhere."""
     folder = pretrain("--architecture", architecture, "--max_steps", "30")
@@ -60,6 +59,7 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     assert (again / "tokenizer.json").read_text() == (folder / "tokenizer.json").read_text()
 
 
+@pytest.mark.slow
 def test_minutes_end_a_run(pretrain):
     """Fails if the budget does not stop the run, or the learning rate has not come down by then."""
     record = read_record(pretrain("--max_minutes", "0.02"))
@@ -67,6 +67,7 @@ def test_minutes_end_a_run(pretrain):
     assert record.pretraining.minutes >= 0.02 and rates[-1] < 5e-4, "half of the asked rate"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joined", [(), ("--compare_weight", "1", "--matching_head", "true")])
 def test_an_interrupted_run_ends_as_an_undisturbed_one(pretrain, tmp_path, joined):
     """Fails if resuming repeats or skips text, initialises a head again, or loses the optimizer or count of tokens."""
@@ -90,6 +91,7 @@ def test_held_out_sentences_are_left_out(pretrain, make_corpus):
     assert record.pretraining.excluded_lines_per_pass == 40 and record.pretraining.excluded_sentences == 4
 
 
+@pytest.mark.slow
 def test_lines_read_together_teach_both_towers(pretrain):
     """Fails if comparing is not learnt, or what has learnt it does not reach a cross-encoder or goes on elsewhere."""
     flags = ("--compare_weight", "1", "--matching_head", "true", "--gradient_accumulation_steps", "2", "--width", "128")
@@ -107,18 +109,3 @@ def test_lines_read_together_teach_both_towers(pretrain):
     )
     again = load_file(on / "model.safetensors")
     assert again.keys() == saved.keys() and all(torch.equal(again[name], saved[name]) for name in saved)
-
-
-@pytest.mark.parametrize(
-    "flags, told",
-    [
-        ((), "--max_minutes or --max_steps"),
-        (("--max_steps", "1", "--compare_weight", "1", "--init", "mini-roformer"), "mini-roformer is a roformer model"),
-        (("--max_steps", "1", "--matching_head", "true"), "Set --compare_weight"),
-        (("--max_steps", "1", "--compare_weight", "1", "--architecture", "roformer"), "Leave --architecture out"),
-    ],
-)
-def test_what_does_not_go_together_is_said(pretrain, flags, told):
-    """Fails if a run without an end starts, or one that learns from what is not there."""
-    with pytest.raises(InputError, match=told):
-        pretrain(*flags)

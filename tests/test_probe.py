@@ -1,21 +1,17 @@
 """The job that probes a model: its numbers, its page, what it writes to train on, and what it refuses."""
 
 import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
 from cosent.evaluation.minimal_pairs import PHENOMENA, Item
 from cosent.evaluation.similarity import character_overlap, hubness, spectrum
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cross_encoder import CrossEncoder
-from cosent.probe import ARGUMENTS, ProbeArguments, describe, differences, main, overlap, scores_of, worst_pairs
+from cosent.probe import ProbeArguments, describe, differences, overlap, scores_of, worst_pairs
 
 OWN = [f"{city}的快递{days}天能到吗" for city in ("北京", "上海", "广州", "成都") for days in (2, 3, 5, 7)] + [
     "我可以提前还款吗", "今天能退款吗", "如何打开自动更新", "所有商品都包邮吗", "我最喜欢红色的外套",
@@ -29,12 +25,6 @@ ITEMS = [
 
 
 @pytest.fixture
-def bi(tiny_model, tmp_path):
-    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "bi")
-    return tmp_path / "bi"
-
-
-@pytest.fixture
 def own(tmp_path):
     file = tmp_path / "own.txt"
     file.write_text("\n".join(OWN) + "\n", encoding="utf-8")
@@ -42,14 +32,9 @@ def own(tmp_path):
 
 
 @pytest.fixture
-def probe(capsys):
+def probe(job):
     """A function that runs the job and returns its stdout."""
-
-    def run(*words):
-        main(*parse([str(word) for word in (*words, "--device", "cpu")], *ARGUMENTS))
-        return capsys.readouterr().out
-
-    return run
+    return lambda *words: job("cosent.probe", *words, "--device", "cpu")[0]
 
 
 def test_accuracy_of_a_scorer_by_hand():
@@ -70,16 +55,13 @@ def test_accuracy_of_a_scorer_by_hand():
     assert gaps["number"]["difference"] == 0.5 and gaps["negation"]["difference"] == 1.0
 
 
-def test_worst_pairs_are_those_of_other_ranks():
-    """Fails if a pair whose score has the rank of its label is shown before one that has not."""
+def test_figures_by_hand():
+    """Fails if a pair whose score has the rank of its label is shown before one that has not, one vector that is near
+    all others is no hub, or equal directions have a wide spectrum."""
     scores, labels = np.array([0.1, 0.9, 0.5, 0.4]), np.array([1.0, 0.0, 1.0, 0.0])
     found = worst_pairs(list("abcd"), list("efgh"), labels, scores)
     assert [pair["sentence1"] for pair in found] == ["a", "b", "c", "d"]
     assert [pair["gap"] for pair in found] == [-0.625, 0.625, -0.125, 0.125]
-
-
-def test_geometry_by_hand():
-    """Fails if one vector that is near all others is no hub, or equal directions have a wide spectrum."""
     circle = np.array([[np.cos(a), np.sin(a)] for a in np.linspace(0, 2 * np.pi, 12, endpoint=False)])
     assert hubness(circle, k=2) == 0
     star = np.vstack([np.ones((1, 24)) / 24**0.5, np.eye(24)])
@@ -88,22 +70,10 @@ def test_geometry_by_hand():
     assert spectrum(np.array([[1.0, 0], [1, 0], [0, 1]])) == pytest.approx([2 / 3, 1])
 
 
-def test_json_of_two_models(probe, bi, tiny_model, tmp_path, made_up):
+def test_json_of_two_models(probe, tiny_bi, tiny_cross, made_up):
     """Fails if a program cannot read all that the tables show, or a cross-encoder cannot be probed."""
-    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "cross")
-    words = [
-        "--items",
-        12,
-        "--model",
-        bi,
-        tmp_path / "cross",
-        "--json",
-        "--corpus",
-        made_up,
-        "--phenomenon",
-        "typo",
-        "negation",
-    ]
+    words = ["--items", 12, "--model", tiny_bi, tiny_cross, "--json", "--corpus", made_up]
+    words += ["--phenomenon", "typo", "negation"]
     result = json.loads(probe(*words))
     assert list(result) == ["sentences", "corpus", "seed", "models", "overlap", "differences"]
     assert list(result["overlap"]) == list(result["differences"]) == ["negation", "typo"]
@@ -124,10 +94,10 @@ def test_json_of_two_models(probe, bi, tiny_model, tmp_path, made_up):
         assert gap["difference"] == pytest.approx(accuracies[1] - accuracies[0])
 
 
-def test_text_and_page(probe, bi, tmp_path):
+def test_text_and_page(probe, tiny_bi, tmp_path):
     """Fails if the table lacks a phenomenon, or the page a section, a figure or the sentences that failed."""
     page = tmp_path / "probe.html"
-    text = probe("--items", 12, "--model", bi, "--output", page).splitlines()
+    text = probe("--items", 12, "--model", tiny_bi, "--output", page).splitlines()
     assert [line.split()[0] for line in text[2 : 2 + len(PHENOMENA)]] == list(PHENOMENA)
     assert any(line.startswith("hubness") for line in text)
     html = page.read_text(encoding="utf-8")
@@ -135,13 +105,13 @@ def test_text_and_page(probe, bi, tmp_path):
         assert f">{title}</h2>" in html
     assert html.count("data:image/svg+xml") == 2 and "<script" not in html and "nan" not in html
     with pytest.raises(InputError, match=r"probe\.html exists.*--overwrite"):
-        probe("--model", bi, "--output", page)
-    probe("--model", bi, "--output", page, "--overwrite", "--phenomenon", "unit")
+        probe("--model", tiny_bi, "--output", page)
+    probe("--model", tiny_bi, "--output", page, "--overwrite", "--phenomenon", "unit")
 
 
-def test_the_fix_is_a_corpus_to_train_on(probe, bi, own, train, tmp_path):
+def test_the_fix_is_a_corpus_to_train_on(probe, tiny_bi, own, train, tmp_path):
     """Fails if what --fix writes has wrong labels, a sentence in both splits, or cannot be trained on."""
-    probe("--model", bi, "--text", own, "--fix", tmp_path / "own_fix", "--phenomenon", "number")
+    probe("--model", tiny_bi, "--text", own, "--fix", tmp_path / "own_fix", "--phenomenon", "number")
     corpus = load_corpus(str(tmp_path / "own_fix"))
     manifest = corpus.manifest
     assert (manifest.label_kind, manifest.label_min, manifest.label_max) == ("graded", 0, 2)
@@ -153,50 +123,12 @@ def test_the_fix_is_a_corpus_to_train_on(probe, bi, own, train, tmp_path):
     run = train(tmp_path / "own_fix", "--max_steps", "1")
     assert SentenceEncoder.from_pretrained(str(run)).similarity("怎么还款", "如何还款") <= 1
     with pytest.raises(InputError, match=r"--fix .*own_fix exists"):
-        probe("--model", bi, "--text", own, "--fix", tmp_path / "own_fix")
+        probe("--model", tiny_bi, "--text", own, "--fix", tmp_path / "own_fix")
 
 
-def test_own_sentences_are_probed(probe, bi, own):
-    """Fails if items of the grammars are scored in place of the user's."""
-    result = json.loads(probe("--model", bi, "--text", own, "--json", "--items", 50))
-    assert result["sentences"] == [str(own)]
-    found = result["models"][0]["phenomena"]
-    assert found["number"]["items"] == found["number"]["templates"] == 16
-    assert {failure["anchor"] for one in found.values() for failure in one["failures"]} <= set(OWN)
-
-
-@pytest.mark.parametrize(("words", "match"), [
-    (["--phenomenon", "negatoin"], "--phenomenon negatoin.*'negation'"),
-    (["--model", "mini", "mini"], "--model"),
-    (["--model", "mini", "similar", "mini-roformer"], "--model"),
-    (["--items", "0"], "--items"),
-    (["--split", "test"], "--split.*--corpus"),
-    (["--fix", "made"], "--fix.*--text"),
-    (["--output", "page.txt"], r"page\.txt.*\.html"),
-    (["--model", "no/such/folder"], "no/such/folder"),
-    (["--text", "EMPTY"], "0 different"),
-    (["--text", "FEW"], "3 different"),
-    (["--text", "PLAIN"], "0 of 12 sentences"),
-    (["--text", "PLAIN", "--fix", "made"], "0 of 12 sentences"),
-])  # fmt: skip
-def test_bad_input(words, match, tmp_path, monkeypatch):
-    """Fails if a mistake costs the loading of a model, or ends in a traceback."""
-    monkeypatch.chdir(tmp_path)
-    texts = {
-        "EMPTY": "\n",
-        "FEW": "怎么还款\n如何还款\n还款\n",
-        "PLAIN": "\n".join(f"红{'的' * n}苹果" for n in range(12)),
-    }
-    for name, text in texts.items():
-        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=match):
-        main(*parse([f"{word}.txt" if word in texts else word for word in words], *ARGUMENTS))
-    assert not (tmp_path / "made").exists()
-
-
-def test_a_model_that_cannot_score(probe, bi, tmp_path):
+def test_a_model_that_cannot_score(probe, tiny_bi, tmp_path):
     """Fails if NaN is reported as an accuracy of 0, or a folder without a model ends in a traceback."""
-    model = SentenceEncoder.from_pretrained(str(bi))
+    model = SentenceEncoder.from_pretrained(str(tiny_bi))
     next(model.parameters()).data.fill_(float("nan"))
     model.save_pretrained(tmp_path / "broken")
     with pytest.raises(InputError, match="nan"):
@@ -204,10 +136,3 @@ def test_a_model_that_cannot_score(probe, bi, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="empty"):
         probe("--model", tmp_path / "empty", "--phenomenon", "unit")
-
-
-def test_help_needs_no_torch():
-    """Fails if whoever asks for help waits for torch."""
-    source = "import sys, cosent.probe; print('torch' in sys.modules, 'scipy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False False"

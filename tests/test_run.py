@@ -1,8 +1,6 @@
 """What a run leaves is read back as it was written, and scores rank the pairs exactly as they did."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +29,7 @@ from cosent.run import (
 
 def test_a_record_reads_back_as_it_was(tmp_path):
     """Fails if a field of a record is lost, or comes back as another type than it went."""
+    isotonic = Calibration(method="isotonic", pairs=9, log_loss={"platt": 0.5}, scores=[0.1, 0.2], fitted=[0.25, 0.5])
     record = RunRecord(
         recipe={"loss": "cosent", "lora_target_modules": ["query"], "pooling": None},
         environment=Environment({"cosent": "0.1.0"}, None, "CPU", 2),
@@ -42,12 +41,7 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         before={"stsb": {"test": {"spearman": 0.25}}},
         after={"stsb": {"test": {"spearman": 0.5}}},
         thresholds={"stsb": 0.5},
-        calibrations={"stsb": Calibration(method="platt", pairs=9, slope=1.5, intercept=-1.0)}
-        | {
-            "lcqmc": Calibration(
-                method="isotonic", pairs=9, log_loss={"platt": 0.5}, scores=[0.1, 0.2], fitted=[0.25, 0.5]
-            )
-        },
+        calibrations={"stsb": Calibration(method="platt", pairs=9, slope=1.5, intercept=-1.0), "lcqmc": isotonic},
         prompts=("query: ", ""),
         intervals={"stsb": {"test": {"map": (0.25, 0.5)}}},
         seconds=20.0,
@@ -61,13 +55,6 @@ def test_a_record_reads_back_as_it_was(tmp_path):
     record.save(tmp_path)
     assert read_record(tmp_path) == record
     assert [file.name for file in tmp_path.iterdir()] == [RECORD_NAME], "the run still counts as unfinished"
-
-
-def test_the_records_of_the_shipped_encoders():
-    """Fails if a record of pretraining is not read."""
-    for name in ("mini", "mini-roformer"):
-        record = read_record(name)
-        assert record.pretraining.tokens > 1e6 and record.footprint.parameters > 4e6 and record.history
 
 
 def test_the_shipped_model_answers_with_a_probability():
@@ -87,15 +74,6 @@ def test_what_cannot_be_read_says_so(tmp_path, text):
     (tmp_path / RECORD_NAME).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=RECORD_NAME):
         read_record(tmp_path)
-
-
-def test_records_and_reports_are_read_without_torch():
-    """Fails if a report first waits for torch, or `report --help` for matplotlib."""
-    code = (
-        "import sys, cosent.report, cosent.results, cosent.reporting.sections\n"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'matplotlib', 'jinja2')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_scores_are_read_back(tmp_path):

@@ -73,18 +73,15 @@ def test_the_most_similar_sentences_first(search, encoder):
     assert "2 queries in 7 sentences: " in said
 
 
-def test_text_alone_is_enough(search, folder, tmp_path):
-    """Fails if searching one's own file takes more than one command, or finds something else than its index does."""
+def test_ways_to_ask(search, folder, tmp_path, monkeypatch):
+    """Fails if searching one's own file takes more than one command or finds something else than its index does, or a
+    session cannot ask several queries of a model that is loaded once."""
     expected, _ = search("--query", "还款", "--top", "3")
     (tmp_path / "queries.txt").write_text("还款\n", encoding="utf-8")
     for query in (("--query", "还款"), ("--queries", tmp_path / "queries.txt")):
         assert search("--text", folder / "faq.txt", *query, "--top", "3", index=None)[0] == expected
     assert expected[1] == "还款" and len(expected) == 5 and expected[2].split()[0] == "1"
     assert len(list((tmp_path / "cache").glob("*.npy"))) == 1, "the vectors are not cached"
-
-
-def test_queries_one_a_line(search, monkeypatch):
-    """Fails if a session cannot ask several queries of a model that is loaded once."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("还款\n\n苹果\n"))
     (head, *lines), said = search("--top", "1")
     assert head.split() == ["rank", "cosine", "row", "sentence"]

@@ -72,12 +72,14 @@ def test_what_is_refused(client, models):
     for path, body, status, word in (
         ("/v1/embeddings", {"input": []}, 422, "input"),
         ("/v1/embeddings", {"input": ""}, 422, "input"),
+        ("/v1/embeddings", {"input": ["好", " \u3000\n"]}, 422, "input.1"),
         ("/v1/embeddings", {"input": 3}, 422, "input"),
         ("/v1/embeddings", {"input": ["好"] * (MOST_TEXTS + 1)}, 422, "input"),
         ("/v1/embeddings", {"input": "好", "dimensions": 7}, 422, "dimensions"),
         ("/rerank", {"query": "好"}, 422, "texts"),
         ("/rerank", {"query": "好", "texts": ["好"], "documents": ["好"]}, 422, "documents"),
         ("/similarity", {"pairs": [["好"]]}, 422, "pairs"),
+        ("/similarity", {"pairs": [["好", " "]]}, 422, "pairs"),
     ):
         answer = client.post(path, json=body)
         assert answer.status_code == status and word in answer.json()["error"]["message"], (path, body)

@@ -52,6 +52,7 @@ def job(*words) -> int:
     return teach.main(*parse(later_wins(map(str, words)), *teach.ARGUMENTS))
 
 
+@pytest.mark.slow
 def test_a_round_of_real_jobs(flags, here, tmp_path):
     """Fails if a step does not take what the one before it made, is repeated, or is missing in the results."""
     assert job(*flags) == 0

@@ -1,25 +1,31 @@
-"""The main job end to end on a tiny model, and what a user is told when something is wrong with the input."""
+"""The main job end to end with both towers on a tiny model, and what a user is told when the input is wrong."""
 
 import logging
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sentence_transformers
 from sentence_transformers import SentenceTransformer
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from cosent import train as job
 from cosent.data.corpus import load_corpus
 from cosent.data.pairs import NO_PREFIXES, PairDataset
 from cosent.errors import InputError
+from cosent.evaluation.metrics import find_threshold
 from cosent.evaluation.significance import spearman
 from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record, read_scores
 from cosent.training.arguments import DataArguments, ModelArguments
-from cosent.training.load import TOWERS, build_model, training_set
+from cosent.training.callbacks import CollapseGuard
 from cosent.training.objective import build_objective
+from cosent.training.setup import TOWERS, build_model, training_set
 from cosent.training.trainer import PairTrainer
 from tests.launching import history
-
-CROSS = ("--tower", "cross_encoder")
 
 
 def test_training_ends_with_a_model_that_others_load(bi_run):
@@ -56,24 +62,21 @@ def test_what_a_report_needs_is_kept(bi_run, cross_run, pairs):
     assert scores["test"].keys() == {"labels", "groups", "before", "after"}, "a cross-encoder has no vectors"
 
 
-def test_settings_are_chosen_on_a_part_of_validation_alone(train, made_up):
-    """Fails if a run that only chooses settings reads the test split, or all of a large validation split."""
-    folder = train(made_up, "--limit_validation", "20", "--skip_test", "true")
-    record, scores = read_record(folder), read_scores(folder / "scores.npz")["made_up"]
-    assert record.before["made_up"].keys() == record.after["made_up"].keys() == {"validation"}
-    assert scores.keys() == {"validation"} and len(scores["validation"]["labels"]) == 20
-
-
 def test_evaluation_draws_no_random_number_of_training(train, made_up):
-    """Fails if what else a run measures changes its dropout, and with it the model."""
+    """Fails if what else a run measures changes its dropout, and with it the model; or if a run that only chooses
+    settings reads the test split, or all of a large validation split."""
     part = train(made_up, "--limit_validation", "20", "--skip_test", "true", "--retrieval", "false", output="part")
     whole = train(made_up, "--eval_strategy", "steps", "--eval_steps", "1", "--save_strategy", "no",
                   "--load_best_model_at_end", "false", output="whole")  # fmt: skip
+    record, scores = read_record(part), read_scores(part / "scores.npz")["made_up"]
+    assert record.before["made_up"].keys() == record.after["made_up"].keys() == {"validation"}
+    assert scores.keys() == {"validation"} and len(scores["validation"]["labels"]) == 20
     losses = history(part, "loss")
     assert len(losses) == 8 and losses == history(whole, "loss")
     assert losses != history(train(made_up, "--dropout", "0.0", "--skip_test", "true", output="other"), "loss")
 
 
+@pytest.mark.slow
 def test_few_labels_are_few_for_selection_too(train, made_up):
     """Fails if a run of 16 labels selects with 32, or all seeds train on the same 16."""
     seen = []
@@ -108,6 +111,7 @@ def test_every_loss_reaches_the_weights(made_up, tiny_model, tower, loss):
     assert encoder.backbone.get_input_embeddings().weight.grad.norm() > 0
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_no_weight(train, made_up):
     """Fails if the flag for small GPUs stops with an error, or trains something else."""
     plain = train(made_up, output="plain") / "model.safetensors"
@@ -115,7 +119,13 @@ def test_gradient_checkpointing_changes_no_weight(train, made_up):
     assert plain.read_bytes() == checkpointed.read_bytes()
 
 
-@pytest.mark.parametrize("chosen", [("--tower", "cross_encoder"), ("--loss", "angle"), ("--loss", "infonce")])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ("--tower", "cross_encoder"),
+        *(pytest.param(("--loss", name), marks=pytest.mark.slow) for name in ("angle", "infonce")),
+    ],
+)
 def test_cached_batches_train_as_large_ones_do(train, made_up, chosen):
     """Fails if --cached_batch_size compares within its parts, counts rows twice, or scales the gradient.
 
@@ -140,6 +150,7 @@ def test_balanced_batches_leave_no_batch_of_one_label(train, make_corpus, pairs,
     assert "batches held pairs of one label only" in caplog.text
 
 
+@pytest.mark.slow
 def test_seeds_decide_the_weights(train, made_up):
     """Fails if a run cannot be repeated, or a seed (that of the order alone, too) is ignored by a sampler."""
     chosen = {"a": ("--seed", "1"), "b": ("--seed", "1"), "c": ("--seed", "2")}
@@ -151,7 +162,9 @@ def test_seeds_decide_the_weights(train, made_up):
     assert one != two
 
 
-@pytest.mark.parametrize(("tower", "loss"), [("bi_encoder", "sbert"), ("cross_encoder", "ce")])
+@pytest.mark.parametrize(
+    ("tower", "loss"), [("bi_encoder", "sbert"), pytest.param("cross_encoder", "ce", marks=pytest.mark.slow)]
+)
 def test_resuming_continues_where_it_stopped(train, made_up, tower, loss):
     """Fails if a resumed run, head included, ends elsewhere than one that was never interrupted, or mixes recipes."""
     flags = ("--loss", loss, "--tower", tower)
@@ -195,72 +208,8 @@ def test_validation_that_selects_nothing(train, make_corpus, pairs, caplog):
         with caplog.at_level(logging.WARNING):
             folder = train(make_corpus(rows, name=f"c{number}"), output=f"run{number}")
         assert "no validation split with two different labels" in caplog.text
-        assert read_record(folder).thresholds == {} and (folder / "model.safetensors").is_file()
-
-
-def test_flags_that_make_no_sense(train, made_up):
-    """Fails if a wrong value is ignored, or ends in a stack trace."""
-    cases = {
-        ("--limit_train", "-70"): "--limit_train .*-70",
-        ("--limit_validation", "0"): "--limit_validation .*0",
-        ("--loss", "sbert", "--features", "u", "w"): "--features .* u w",
-        ("--features", "u"): "--features .*--loss sbert",
-        ("--bf16_full_eval", "true"): "--bf16_full_eval",
-        ("--lora_r", "4"): "--lora_r .*--use_peft true",
-        ("--max_length", "0"): "max_length",
-        ("--scale", "-20"): "--scale must be above 0, got -20",
-        ("--loss", "cosine_squared", "--scale", "5"): "--scale .*--loss cosine_squared",
-        ("--cached_batch_size", "40"): "--cached_batch_size .*16.*got 40",
-        ("--torch_compile", "true"): "--torch_compile .*--packing false",
-        ("--loss", "ce"): "--loss ce .*cross_encoder",
-        ("--segment_ids", "zero"): "--segment_ids .*--tower bi_encoder",
-        ("--loss", "angle", *CROSS): "--loss angle .*bi_encoder",
-        ("--loss", "ce3", *CROSS): "--loss ce3 .*made_up has binary.*ce, bce or cosent",
-        ("--pooling", "mean", *CROSS): "--pooling .*--tower cross_encoder",
-        ("--features", "u", *CROSS): "--features .*--tower cross_encoder",
-        ("--corpus_weights", "1"): "--corpus_weights",
-        ("--dropout", "1.5"): "--dropout",
-        ("--label_smoothing_factor", "0.1"): "--label_smoothing_factor",
-        ("--train_sampling_strategy", "group_by_length"): "group_by_length",
-        ("--negative_weight", "0", "--loss", "cosent_in_batch"): "--negative_weight must be above 0, got 0",
-        ("--negative_weight", "1", "--loss", "infonce"): "--negative_weight .*--loss infonce, which has scale",
-        ("--focal_gamma", "1", *CROSS): "--focal_gamma .*--tower cross_encoder --loss cosent",
-        ("--curriculum", "0.3", *CROSS): "--curriculum .*--tower cross_encoder",
-        ("--compare_within", "query", "--loss", "sbert"): "--compare_within .*--loss sbert",
-        ("--compare_within", "query", "--loss", "infonce"): "--compare_within .*--loss infonce",
-        ("--loss", "hinge", "--scale", "2"): "--scale .*--loss hinge",
-        ("--loss", "hinge", "--scale_end", "2"): "--scale_end .*--loss hinge",
-        ("--loss", "sbert_joint", "--label_smoothing_factor", "0.1"): "--label_smoothing_factor .*sbert_joint",
-        ("--cosent_weight", "1", "--loss", "sbert"): "--cosent_weight .*--loss sbert",
-        ("--loss", "listnet", "--margin", "1"): "--margin .*--loss listnet",
-        ("--top_k", "0"): "--top_k .* 0",
-        ("--curriculum", "1"): "--curriculum .* 1",
-        ("--margin=-0.1",): "--margin .*-0.1",
-        ("--guide", "mini"): "--guide .*--loss cosent",
-        ("--mask_margin", "0.1"): "--mask_margin .*--loss cosent",
-        ("--loss", "sbert", "--matryoshka_dims", "4"): "--matryoshka_dims .*--loss sbert",
-        ("--matryoshka_dims", "4", "4096"): "--matryoshka_dims 4096",
-        ("--matryoshka_dims", "0"): "--matryoshka_dims .* 0",
-        ("--compare_within", "query", "--balanced_batches", "true"): "--balanced_batches .*--compare_within",
-    }
-    for flags, words in cases.items():
-        with pytest.raises(InputError, match=words):
-            train(made_up, *flags)
-
-
-def test_corpora_that_cannot_teach(train, make_corpus, made_up, pairs):
-    """Fails if results of one name overwrite each other, or a corpus trains for hours towards nothing."""
-    cases = {
-        "made_up more than once": (made_up, made_up),
-        "have the label 1": make_corpus({"train": [(a, b, 1.0) for a, b, _ in pairs]}, name="one"),
-        "has no train split, only test": make_corpus({"test": pairs}, name="test"),
-    }
-    for words, corpora in cases.items():
-        with pytest.raises(InputError, match=words):
-            train(corpora)
-    graded = make_corpus({"train": [(a, b, 2.5 * y) for a, b, y in pairs]}, "graded", 5.0, name="grades")
-    with pytest.raises(InputError, match="one of 2 classes .*--sbert_classes 3"):
-        train(graded, "--loss", "sbert")
+        record = read_record(folder)
+        assert record.thresholds == record.calibrations == {} and (folder / "model.safetensors").is_file()
 
 
 def test_batches_without_order_and_truncation_are_reported(train, make_corpus, pairs, caplog):
@@ -268,8 +217,12 @@ def test_batches_without_order_and_truncation_are_reported(train, make_corpus, p
     with caplog.at_level(logging.WARNING):
         rows = [*pairs[:5], ("好" * 60, "坏", 0.0)]
         train(make_corpus({"train": rows}), "--per_device_train_batch_size", "1", "--num_train_epochs", "1")
-    assert "epoch 1: 6 of 6 batches" in caplog.text
+        few = make_corpus({"train": [(f"句{n}", f"话{n}", float(n == 0)) for n in range(12)]}, name="few")
+        flags = ("--per_device_train_batch_size", "2", "--num_train_epochs", "1", "--loss", "infonce")
+        train(few, *flags, output="infonce")
     assert "made_up train: 1 of 12 sentences are longer than 32 tokens" in caplog.text
+    assert "epoch 1: 6 of 6 batches" in caplog.text
+    assert "epoch 1: 5 of 6 batches" in caplog.text, "batches without a similar pair"
 
 
 def test_two_corpora_train_one_head(train, make_corpus, pairs):
@@ -286,18 +239,6 @@ def test_two_corpora_train_one_head(train, make_corpus, pairs):
         train(similar, "--loss", "sbert_joint", output="other")
     with pytest.raises(InputError, match="--loss sbert .*sbert_joint"):
         train((similar, nli), "--loss", "sbert", output="other")
-
-
-def test_two_corpora_select_by_their_mean(train, make_corpus, pairs):
-    """Fails if another measure than Spearman has no mean over corpora, or it is not the mean."""
-    first = make_corpus({"train": pairs, "validation": pairs[:32]}, name="first")
-    second = make_corpus({"train": pairs, "validation": pairs[20:60]}, name="second")
-    folder = train((first, second), "--metric_for_best_model", "pearson", "--max_steps", "2", "--eval_steps", "1",
-                   "--eval_strategy", "steps", "--save_strategy", "steps", "--save_steps", "1")  # fmt: skip
-    means = history(folder, "eval_pearson")
-    apart = [history(folder, key) for key in ("eval_first_pearson", "eval_second_pearson")]
-    assert len(means) == 2 and apart[0] != apart[1]
-    assert means == pytest.approx(np.mean(apart, axis=0).tolist())
 
 
 @pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
@@ -321,3 +262,100 @@ def test_random_negatives_reach_the_training_pairs(made_up, tiny_model):
         assert first.tolist() == same.tolist()
         (kept if second.tolist() == drawn.tolist() else moved).add(label)
     assert moved == {0.0} and 1.0 in kept
+
+
+CROSS_ENCODER = ("--tower", "cross_encoder", "--num_train_epochs", "1")
+
+
+@pytest.fixture
+def similar(make_corpus, pairs):
+    return make_corpus({"train": pairs, "validation": pairs[:32], "test": pairs[32:]}, name="similar")
+
+
+@pytest.fixture
+def nli(make_corpus, pairs):
+    """Labels 0, 1, 2: how many of the two sentences have five characters; the validation split has them all."""
+    rows = [(a, b, float((len(a) == 5) + (len(b) == 5))) for a, b, _ in pairs]
+    return make_corpus({"train": rows, "validation": rows[16:48], "test": rows[32:]}, "nli", 2.0, name="nli")
+
+
+def test_training_ends_with_a_classifier_that_others_load(cross_run, pairs):
+    """Fails if the other tower does not learn, is served otherwise, or the oracle passes for the honest accuracy."""
+    record = cross_run.record
+    before, after = record.before["made_up"], record.after["made_up"]
+    assert after["validation"]["spearman"] > before["validation"]["spearman"] + 0.2
+    assert record.recipe["tower"] == "cross_encoder"
+    first, second, labels = map(list, zip(*pairs[32:], strict=True))
+    scores = CrossEncoder.from_pretrained(str(cross_run.folder)).similarity(first, second)
+    served = sentence_transformers.CrossEncoder(str(cross_run.folder), device="cpu")
+    np.testing.assert_allclose(served.predict(list(zip(first, second, strict=True))), scores, atol=1e-5)
+    test, threshold = after["test"], record.thresholds["made_up"]
+    assert test["oracle_accuracy"] == pytest.approx(find_threshold(scores, labels)[1])
+    assert test["accuracy"] == pytest.approx(np.mean((scores >= threshold) == np.array(labels)))
+    assert test["accuracy"] <= test["oracle_accuracy"]
+
+
+@pytest.mark.parametrize("loss, logits", [("ce3", 3), pytest.param("cosent", 1, marks=pytest.mark.slow)])
+def test_nli_is_scored_in_its_order(train, nli, loss, logits):
+    """Fails if a three-class model has no score, or one that does not rise from contradiction to entailment."""
+    folder = train(nli, *CROSS_ENCODER, "--loss", loss, "--num_train_epochs", "8")
+    assert read_record(folder).after["nli"]["validation"]["spearman"] > 0.3
+    config = CrossEncoder.from_pretrained(str(folder)).model.config
+    assert config.num_labels == logits and (config.label2id.get("entailment") == 2) == (loss == "ce3")
+
+
+def test_transfer_selects_on_other_corpora(train, nli, similar, make_corpus, pairs):
+    """Fails if the best epoch of an NLI run is chosen on NLI, or one of the tested corpora is left out."""
+    graded = make_corpus({"validation": pairs[:32], "test": [(a, b, 5 * y) for a, b, y in pairs]}, "graded", 5.0, "g")
+    record = read_record(train(nli, "--eval_corpora", str(similar), str(graded), "--num_train_epochs", "1"))
+    assert set(record.after) == {"nli", "similar", "g"} and set(record.thresholds) == {"similar"}
+    evaluated = {key for entry in record.history for key in entry if key.endswith("_spearman")}
+    assert evaluated == {"eval_similar_spearman", "eval_g_spearman", "eval_spearman"}
+    with pytest.raises(InputError, match="--eval_corpora names similar more than once"):
+        train(nli, "--eval_corpora", str(similar), str(similar), output="other")
+
+
+def test_corpora_with_weights(train, nli, similar):
+    """Fails if --corpus_weights is ignored: with 3, 1 and 4 batches of each, an epoch has 4 x 3 + 3 of the first."""
+    folder = train((nli, similar), *CROSS_ENCODER, "--corpus_weights", "3", "1")
+    assert len(history(folder, "loss")) == 15
+    for weights, words in ((["1"], r"\[1.0\] for 2"), (["1", "0"], r"\[1.0, 0.0\]"), (["1", "x"], "'x'")):
+        with pytest.raises(InputError, match=f"--corpus_weights.*{words}"):
+            train((nli, similar), "--corpus_weights", *weights, output="other")
+    with pytest.raises(InputError, match="--corpus_weights.*1,2"):
+        train((nli, similar), "--corpus_weights", "1,2", output="other")
+    with pytest.raises(InputError, match="sbert_joint .*--corpus_weights"):
+        train((nli, similar), "--loss", "sbert_joint", "--corpus_weights", "1", "2", output="other")
+
+
+@pytest.mark.parametrize(
+    ("curve", "collapsed"),
+    [((0.5, 0.41), False), ((0.5, 0.39), True), ((0.1, 0.3), False), ((0.5, math.nan), True), ((math.nan,), True)],
+)
+@pytest.mark.parametrize("action", ["warn", "stop"])
+def test_what_is_a_collapse(curve, collapsed, action, caplog):
+    """Fails if a collapse passes unseen, `stop` goes on, `warn` stops, or the guard cries wolf."""
+    args, control = SimpleNamespace(eval_strategy="epoch"), TrainerControl()
+    log = [{"loss": 2.0}, *({"eval_spearman": value} for value in curve)]
+    state = TrainerState(log_history=log, global_step=8)
+    with caplog.at_level(logging.WARNING):
+        CollapseGuard(args, action).on_log(args, state, control, logs=log[-1])
+    assert ("collapse. Validation Spearman is" in caplog.text) == collapsed
+    assert control.should_training_stop == (collapsed and action == "stop")
+
+
+def test_a_guard_ends_a_run(train, made_up, monkeypatch):
+    """Fails if the guard of a run does not see its validation, here with a drop that every epoch has."""
+    monkeypatch.setattr(job, "CollapseGuard", lambda args, action: CollapseGuard(args, action, drop=-9))
+    assert len(history(train(made_up, "--on_collapse", "stop"), "eval_spearman")) == 1
+
+
+@pytest.mark.slow
+def test_cross_encoders_are_watched_unless_switched_off(train, made_up, monkeypatch):
+    """Fails if a reranker collapses to one number, as users of every library report, and nothing says so."""
+    seen = []
+    monkeypatch.setattr(job, "CollapseGuard", lambda args, action: seen.append(action) or TrainerCallback())
+    tower = ("--tower", "cross_encoder")
+    for number, flags in enumerate((tower, (*tower, "--on_collapse", "off"), (), ("--on_collapse", "stop"))):
+        train(made_up, "--max_steps", "1", *flags, output=str(number))
+    assert seen == ["warn", "stop"]

@@ -24,7 +24,7 @@ from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users
 from cosent.reporting.document import Cell, markdown_table
 from cosent.run import shortened
-from cosent.training.record import environment
+from cosent.training.job import environment
 
 # task, encoder, split, what is counted, how many: once for comparing every loss, then for each timed turn
 ROWS = (

@@ -24,8 +24,8 @@ from cosent.models.student import Student
 from cosent.models.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.training.arguments import CorpusArguments, EncoderArguments, PairTrainingArguments
 from cosent.training.evaluation import evaluate_splits, set_selection
-from cosent.training.load import load_corpora, tokenised, use_prompts
-from cosent.training.record import begin, output_folder, run_training
+from cosent.training.job import begin, output_folder, run_training
+from cosent.training.setup import load_corpora, tokenised, use_prompts
 from cosent.training.student import Corruption, StudentCollator, StudentDataset, StudentTrainer, held_out_synonyms
 
 

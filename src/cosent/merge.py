@@ -29,6 +29,9 @@ class MergeArguments:
     )
     dtype: str = option("float32", "Type of the saved weights; float16 halves the folder.", ("float32", "float16"))
     truncate_dim: int | None = option(None, "weights: keep the first numbers of every vector only.")
+    pca_dim: int | None = option(
+        None, "weights: project vectors on so many principal directions of the training sentences of --corpus."
+    )
     data_dir: str = option("data", "Folder of the prepared corpora.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
@@ -39,19 +42,25 @@ def main(args: MergeArguments) -> None:
     from cosent.models.ensemble import common_start, shares
     from cosent.reporting.card import write_card
     from cosent.run import CorpusRecord, RunRecord
+    from cosent.training.job import environment, footprint
     from cosent.training.proof import SAME_WEIGHTS, FolderProof
-    from cosent.training.record import environment, footprint
 
     start, output = time.time(), Path(args.output)
     if output.exists():
         raise InputError(f"--output {output} exists. Name another folder, or remove it.")
     weights = shares(args.weights, len(args.models))
-    if args.by == "vectors" and (len(args.models) == 1 or args.dtype == "float16" or args.truncate_dim is not None):
+    shorter = [name for name in ("truncate_dim", "pca_dim") if getattr(args, name) is not None]
+    if args.by == "vectors" and (len(args.models) == 1 or args.dtype == "float16" or shorter):
         raise InputError(
-            "--by vectors keeps two or more models as they are, without --dtype and --truncate_dim. Use --by weights."
+            "--by vectors keeps two or more models as they are, without --dtype, --truncate_dim and --pca_dim. Use "
+            "--by weights."
         )
+    if len(shorter) > 1 or ("pca_dim" in shorter and not args.corpus):
+        raise InputError("--pca_dim needs the sentences of --corpus NAME, and takes the place of --truncate_dim.")
     corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
     model = merged(args).to(choose_device(args.device))
+    if shorter:
+        shorten(model, args, corpora)
     saved = {}
     if args.dtype == "float16":
         saved["state_dict"] = model.half().state_dict()
@@ -98,10 +107,23 @@ def merged(args: MergeArguments):
             )
     if args.by == "vectors":
         return VectorEnsemble(models, args.weights)
-    model = average(models, args.models, args.weights)
-    if args.truncate_dim is not None:
+    return average(models, args.models, args.weights)
+
+
+def shorten(model, args: MergeArguments, corpora: list) -> None:
+    """Applies --truncate_dim or --pca_dim."""
+    from cosent.models.bi_encoder import SentenceEncoder
+
+    if not isinstance(model, SentenceEncoder):
+        raise InputError(f"--truncate_dim and --pca_dim shorten a bi-encoder, and this is a {type(model).__name__}.")
+    sentences: dict[str, None] = {}
+    for corpus in corpora:
+        rows = corpus.split("train")
+        sentences |= dict.fromkeys([*rows["sentence1"][:], *rows["sentence2"][:]])
+    if args.pca_dim is None:
         model.truncate(args.truncate_dim)
-    return model
+    else:
+        model.truncate(args.pca_dim, list(sentences))
 
 
 def evaluate(model, corpora):

@@ -22,6 +22,7 @@ from cosent.models.modules import Pooling
 from cosent.run import PretrainingRecord, RunRecord
 from cosent.training.arguments import RunArguments
 from cosent.training.checkpoints import claim_output_folder, run_settings
+from cosent.training.job import begin, finish, footprint, recipe
 from cosent.training.pretraining import (
     CONFIGS,
     Pretraining,
@@ -32,7 +33,6 @@ from cosent.training.pretraining import (
 )
 from cosent.training.pretraining_batches import ComparedBatches, NeighbourBatches, Texts, learn_tokenizer
 from cosent.training.proof import COMPARED, HALF, FolderProof
-from cosent.training.record import begin, finish, footprint, recipe
 
 logger = logging.getLogger("cosent.pretrain")
 

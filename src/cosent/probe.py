@@ -138,7 +138,7 @@ def items_to_score(args: ProbeArguments, phenomena: tuple[str, ...], sentences: 
 
     if args.text is None:
         return [item for name in phenomena for item in items(name, args.items, args.seed)]
-    from cosent.inference.exchange import items_of
+    from cosent.inference.perturbations import items_of
 
     found = items_of(sentences, phenomena, args.items, args.seed)
     usable = len({item.anchor for item in found})
@@ -287,8 +287,8 @@ def worst_pairs(first: list[str], second: list[str], labels: np.ndarray, scores:
 def write_fix(args: ProbeArguments, sentences: list[str]) -> dict[str, Any]:
     """Writes the prepared corpus of `--fix`; no sentence of its validation split is one of its train split."""
     from cosent.data.manifest import Manifest
-    from cosent.inference.exchange import LABELS, training_pairs
     from cosent.inference.mining import write_corpus
+    from cosent.inference.perturbations import LABELS, training_pairs
 
     folder, order = Path(args.fix or ""), np.random.default_rng(args.seed).permutation(len(sentences))
     held_out = set(order[: max(LEAST // 5, len(sentences) // 10)].tolist())

@@ -116,6 +116,13 @@ def scores_by(model) -> Callable[[list], list]:
     return lambda pairs: model.similarity(*map(list, zip(*pairs, strict=True))).tolist()
 
 
+def not_blank(text: str) -> str:
+    """The text; `ValueError` if it is blank, since its vector would mean nothing."""
+    if not text.strip():
+        raise ValueError("the text is blank")
+    return text
+
+
 def build(name: str, model, reranker, rule=None, key: str | None = None):
     """The FastAPI application.
 
@@ -128,10 +135,10 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
     from fastapi import Depends, FastAPI, Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
-    from pydantic import BaseModel, BeforeValidator, Field
+    from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
     from starlette.exceptions import HTTPException
 
-    Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
+    Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(not_blank)]
     Texts = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
 
     class Embeddings(BaseModel):

@@ -225,10 +225,15 @@ def read_study(path: str) -> dict[str, Any]:
             f"{path}: a study has the keys {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}; unknown: "
             f"{', '.join(wrong) or 'none'}; missing: {', '.join(missing) or 'none'}."
         )
+    for key in NEEDED:
+        if not isinstance(study[key], list) or not study[key]:
+            raise InputError(f"{path}, {key}: expected a list with one entry or more, got {study[key]!r}.")
     entries = [entry_of(recipe, path) for recipe in study["recipes"]]
     for recipe, _, _ in entries:
         recipe_file(recipe)
     variants, tune = study.get("variants", {}), study.get("tune", {})
+    if not isinstance(variants, dict):
+        raise InputError(f"{path}, variants: expected a mapping of names to flags, got {variants!r}.")
     for name in (*variants, *(name for _, name, _ in entries)):
         if not re.fullmatch(r"[\w.,+-]+", name):
             raise InputError(f"{path}: {name!r} becomes part of a file name. Use only letters, digits and _ . , + -")

@@ -20,9 +20,9 @@ from cosent.training.arguments import (
 )
 from cosent.training.callbacks import CollapseGuard
 from cosent.training.evaluation import add_retrieval, evaluate_splits, set_selection
-from cosent.training.load import TOWERS, adapter, build_model, corpora_of_run, training_set, use_prompts
+from cosent.training.job import begin, output_folder, run_training
 from cosent.training.objective import build_objective
-from cosent.training.record import begin, output_folder, run_training
+from cosent.training.setup import TOWERS, adapter, build_model, corpora_of_run, training_set, use_prompts
 from cosent.training.trainer import PairTrainer
 
 

@@ -127,40 +127,23 @@ def test_every_token_stands_once_and_no_row_overflows(seed):
         assert torch.equal(back * mask, tokens)
 
 
-def test_the_example_of_the_module_docstring():
-    """Fails if what the documentation shows is not what is computed."""
-    ids = torch.tensor([[7, 8, 9], [5, 6, 0], [3, 4, 0]])
-    packed = pack({"input_ids": ids, "position_ids": torch.arange(3).expand(3, 3)}, plan_rows(np.array([3, 2, 2]), 4))
-    assert packed.tensors["input_ids"].tolist() == [[7, 8, 9, 0], [5, 6, 3, 4]]
-    assert packed.tensors["position_ids"].tolist() == [[0, 1, 2, 0], [0, 1, 0, 1]]
-    assert packed.segments.tolist() == [[1, 1, 1, 0], [2, 2, 3, 3]]
-    assert packed.slots.tolist() == [[0, 1, 2], [4, 5, 5], [6, 7, 7]]
-
-
-def test_rows_are_wider_where_that_leaves_less_empty():
-    """Fails if sentences a little over half a row each leave the other half empty."""
+def test_widths_of_rows():
+    """Fails if sentences a little over half a row leave the other half empty, one of 8,000 tokens asks for a mask of
+    16,000 x 16,000, or left padding, an empty sentence or one longer than a row gives wrong numbers in silence."""
     plan = cheapest_plan(np.full(12, 34), hidden_size=768, max_width=512)
     assert plan.width in (40, 72) and plan.rows * plan.width <= 1.1 * 12 * 34
     assert cheapest_plan(np.array([60, 10]), hidden_size=768, max_width=62).width <= 62
     assert worthwhile_plan(np.array([10, 10, 10, 9]), 10, 768, 512) is None
-
-
-def test_bad_batches_are_refused():
-    """Fails if left padding, an empty sentence or one longer than a row gives wrong numbers in silence."""
+    lengths = np.array([8000, 30, 20, 700, 5])
+    assert cheapest_plan(lengths, 256, 8192).width == 8000
+    assert cheapest_plan(np.array([700, 690, 30, 20]), 256, 8192).width <= WIDEST
+    assert cheapest_plan(np.array([500, 490, 30, 20]), 256, 8192).width <= WIDEST
     with pytest.raises(InputError, match="padding_side"):
         token_counts(torch.tensor([[0, 1, 1]]))
     with pytest.raises(InputError, match="0 to 3"):
         plan_rows(np.array([3, 0]), 64)
     with pytest.raises(InputError, match="1 to 8 .*3 to 9"):
         plan_rows(np.array([3, 9]), 8)
-
-
-def test_long_sentences_make_no_wider_rows_than_they_need():
-    """Fails if one sentence of 8,000 tokens asks for a mask of 16,000 x 16,000, or for a thousand plans."""
-    lengths = np.array([8000, 30, 20, 700, 5])
-    assert cheapest_plan(lengths, 256, 8192).width == 8000
-    assert cheapest_plan(np.array([700, 690, 30, 20]), 256, 8192).width <= WIDEST
-    assert cheapest_plan(np.array([500, 490, 30, 20]), 256, 8192).width <= WIDEST
 
 
 def test_masks_of_packed_rows_and_of_other_models():

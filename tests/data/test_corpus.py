@@ -7,7 +7,7 @@ import pytest
 
 from cosent.data.corpus import load_corpus, random_subset
 from cosent.data.groups import pair_groups, sentence_groups
-from cosent.data.pairs import PairDataset, simcse_pairs
+from cosent.data.pairs import PairDataset
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
 
@@ -34,12 +34,6 @@ def test_a_missing_corpus_says_how_to_prepare_it(tmp_path, name, message):
         load_corpus(name if name == "lcqmc" else str(tmp_path / name), str(tmp_path))
 
 
-def test_a_split_that_is_not_there(make_corpus, pairs):
-    """Fails if a missing split is not named together with those that exist."""
-    with pytest.raises(InputError, match="has no test split, only train"):
-        load_corpus(make_corpus({"train": pairs})).split("test")
-
-
 def test_a_file_that_was_changed_after_it_was_prepared(make_corpus):
     """Fails if rows come in or go out behind the manifest, which run.json names as what was trained on."""
     folder = make_corpus({"train": [("好", "坏", 0.0)] * 4})
@@ -58,24 +52,15 @@ def test_groups_are_equal_or_connected_sentences(make_corpus):
 
 
 def test_groups_of_chosen_rows(make_corpus):
-    """Fails if a subset of the rows has the groups of others, which `select` keeps in memory only."""
+    """Fails if a subset of the rows has the groups of others, which `select` keeps in memory only, or an interval takes
+    pairs of one question for independent."""
     rows = [(f"x{i}", f"x{i + 1}", float(i % 2)) for i in range(50)]
     chosen = load_corpus(make_corpus({"train": rows})).split("train").select([1, 7, 2, 3])
     groups = sentence_groups(chosen, 1.0)
     assert (groups[:, 0] == groups[:, 1]).tolist() == [True, True, False, True]
     assert groups[0, 1] == groups[2, 0] and groups[2, 1] == groups[3, 0] and groups[1, 0] != groups[0, 0]
-
-
-def test_pairs_that_share_a_sentence_are_one_group(make_corpus):
-    """Fails if an interval takes pairs of one question for independent: a, b and c are one group."""
     rows = [("a", "b", 1.0), ("d", "e", 0.0), ("b", "c", 0.0), ("f", "f", 0.0), ("e", "g", 1.0)]
     assert pair_groups(load_corpus(make_corpus({"test": rows})).split("test")).tolist() == [0, 1, 0, 2, 1]
-
-
-def test_simcse_pairs_are_distinct_sentences():
-    rows = simcse_pairs(["b", "a", "b"], label=5.0)
-    assert rows.to_dict() == {"sentence1": ["b", "a"], "sentence2": ["b", "a"], "label": [5.0, 5.0]}
-    assert sentence_groups(rows, 4.0).tolist() == [[0, 0], [1, 1]]
 
 
 ROWS = [("甲", "乙", 1.0), ("乙", "丙", 1.0), ("乙", "甲", 1.0), ("甲", "丁", 0.0), ("戊", "戊", 1.0)]
@@ -98,15 +83,12 @@ def test_both_sentences_of_a_similar_pair_are_queries(make_corpus):
 
 
 def test_grades_are_gains(make_corpus):
-    """Fails if a weak grade counts as similar, or the greatest of two grades of a pair is not kept."""
+    """Fails if a weak grade counts as similar, the greatest of two grades is not kept, or a corpus without queries
+    gives a mean over none."""
     rows = [("甲", "乙", 4.0), ("乙", "甲", 5.0), ("甲", "丙", 3.0), ("甲", "丁", 4.0)]
     corpus = load_corpus(str(make_corpus({"test": rows}, "graded", 5.0)))
     assert described(*pool_and_relevance(corpus, "test")[:2])["甲"] == {"乙": 5, "丁": 4}
     assert described(*pool_and_relevance(corpus, "test", from_label=3.0)[:2])["甲"] == {"乙": 5, "丙": 3, "丁": 4}
-
-
-def test_nothing_similar(make_corpus):
-    """Fails if a corpus without queries gives a mean over none."""
     corpus = load_corpus(str(make_corpus({"test": [("甲", "乙", 0.0), ("甲", "甲", 1.0)]})))
     with pytest.raises(InputError, match="no two different sentences with a label of at least 0.8"):
         pool_and_relevance(corpus, "test")

@@ -141,20 +141,16 @@ def test_a_longer_file_takes_no_more_memory(tmp_path):
         assert peaks[8_000] < 1.5 * peaks[2_000], (ending, peaks)
 
 
-def test_xlsx_without_its_library_names_the_command(tmp_path, monkeypatch):
-    """Fails if a missing extra ends in a stack trace."""
-    (tmp_path / "a.xlsx").write_bytes(b"PK")
-    monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
-    with pytest.raises(InputError, match=r"\[xlsx\]"):
-        pairs(tmp_path / "a.xlsx")
-
-
-def test_only_the_columns_asked_for_are_decoded(tmp_path):
-    """Fails if a wide Parquet file is read in full for one column."""
+def test_what_is_not_needed_is_not_read(tmp_path, monkeypatch):
+    """Fails if a wide Parquet file is read in full for one column, or a missing extra ends in a stack trace."""
     pyarrow.parquet.write_table(pa.table({"text": ["甲"], "blob": [b"x"]}), tmp_path / "a.parquet")
     table = open_table(tmp_path / "a.parquet", None, SENTENCE, "--text_column")
     assert list(table.rows(table.sentences)) == [{"text": "甲"}]
     assert list(table.rows()) == [{"text": "甲", "blob": b"x"}]
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
+    with pytest.raises(InputError, match=r"\[xlsx\]"):
+        pairs(tmp_path / "a.xlsx")
 
 
 def test_empty_rows_may_be_kept(tmp_path):

@@ -21,7 +21,7 @@ from cosent.errors import InputError
 
 
 def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
-    """Fails if tokens of one pair meet the label of another."""
+    """Fails if tokens of one pair meet the label of another, or text is lost without a count."""
     corpus = load_corpus(make_corpus({"train": pairs}))
     data = PairDataset(corpus.split("train"), tokenizer, 32)
     assert len(data) == len(pairs)
@@ -30,6 +30,10 @@ def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
         assert tokenizer.decode(first, skip_special_tokens=True).replace(" ", "") == pairs[index][0]
         assert tokenizer.decode(second, skip_special_tokens=True).replace(" ", "") == pairs[index][1]
         assert label == pairs[index][2]
+    corpus = load_corpus(make_corpus({"train": [("好" * 50, "好", 1.0), ("好" * 8, "好" * 9, 0.0)]}))
+    data = PairDataset(corpus.split("train"), tokenizer, 10)
+    assert data.truncated == 2  # 52 and 11 tokens; 10 tokens just fit
+    assert len(data[0][0]) == 10 and data[0][0][-1] == tokenizer.sep_token_id
 
 
 def test_joined_pairs_are_what_the_tokenizer_gives(make_corpus, pairs, tokenizer):
@@ -58,14 +62,6 @@ def test_segments_that_are_not_zeros_before_ones(make_corpus, pairs, tiny_model)
         JoinedPairDataset(load_corpus(make_corpus({"train": pairs})).split("train"), tokenizer, 24)
 
 
-def test_too_long_sentences_are_cut_and_counted(make_corpus, tokenizer):
-    """Fails if text is lost without a count."""
-    corpus = load_corpus(make_corpus({"train": [("好" * 50, "好", 1.0), ("好" * 8, "好" * 9, 0.0)]}))
-    data = PairDataset(corpus.split("train"), tokenizer, 10)
-    assert data.truncated == 2  # 52 and 11 tokens; 10 tokens just fit
-    assert len(data[0][0]) == 10 and data[0][0][-1] == tokenizer.sep_token_id
-
-
 def test_edited_rows_are_tokenised_again(make_corpus, tokenizer):
     """Fails if the token cache returns old rows after a corpus was prepared anew, or those of another length."""
     folder = make_corpus({"train": [("红", "绿", 1.0)]})
@@ -78,16 +74,13 @@ def test_edited_rows_are_tokenised_again(make_corpus, tokenizer):
     assert [len(PairDataset(rows, tokenizer, length)[0][0]) for length in (8, 16)] == [8, 16]
 
 
-def test_pair_collator_gives_the_tensors_of_its_docstring():
-    """Fails if padding, mask or pair order are not what the collator says."""
+def test_collators_give_the_tensors_of_their_docstrings():
+    """Fails if padding, mask, pair order or segments are not what the collators say."""
     batch = PairCollator(0)([([2, 3], [2, 7, 3], 1.0)])
     assert batch["input_ids"].tolist() == [[[2, 3, 0], [2, 7, 3]]]
     assert batch["attention_mask"].tolist() == [[[1, 1, 0], [1, 1, 1]]]
     assert batch["labels"].tolist() == [1.0]
 
-
-def test_joined_collator_gives_the_tensors_of_its_docstring():
-    """Fails if segments do not begin where the second sentence does, or padding is numbered as a segment."""
     pairs = [([2, 3, 7, 3], 2, 1.0), ([2, 3, 3], 2, 0.0)]
     batch = JoinedPairCollator(0, True)(pairs)
     assert batch["input_ids"].tolist() == [[2, 3, 7, 3], [2, 3, 3, 0]]
@@ -98,7 +91,8 @@ def test_joined_collator_gives_the_tensors_of_its_docstring():
 
 
 def test_random_negatives(make_corpus):
-    """Fails if an easy negative is hard, similar or the first sentence again, or if positives, labels or rows move."""
+    """Fails if an easy negative is hard, similar or the first sentence again, positives, labels or rows move, pairs are
+    replaced whose label says nothing about being negative, or the search for a sentence hangs."""
     first = [f"问题{i}" for i in range(40)]
     rows = [(a, f"{a}相同", 1.0) for a in first] + [(a, f"{a}不同", 0.0) for a in first]
     corpus = load_corpus(str(make_corpus({"train": rows})))
@@ -112,10 +106,6 @@ def test_random_negatives(make_corpus):
     again = random_negatives(corpus.split("train"), corpus.manifest)
     assert again["sentence2"][:] == easy["sentence2"][:] and again._fingerprint == easy._fingerprint
     assert random_negatives(corpus.split("train"), corpus.manifest, seed=1)["sentence2"][40:] != drawn
-
-
-def test_random_negatives_need_binary_labels_and_sentences(make_corpus):
-    """Fails if pairs are replaced whose label says nothing about being negative, or the search for a sentence hangs."""
     for label, kind, message in ((0.0, "graded", "graded ones"), (1.0, "binary", "2 different")):
         corpus = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", label)]}, kind)))
         with pytest.raises(InputError, match=message):

@@ -29,22 +29,19 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     assert second != list(CorpusSampler([50, 50], 5, seed=2)), "the seeds of a study would share orders"
 
 
-def test_weights_far_apart_are_refused():
-    """Fails if --corpus_weights 1 1e9 lists the blocks of an epoch that would never end."""
-    assert len(turns([100, 100], [1.0, 199.0])) > 99 * 200
-    with pytest.raises(InputError, match=r"--corpus_weights 1 201: .* 20,200 .* 200 "):
-        turns([100, 100], [1.0, 201.0])
-    with pytest.raises(InputError, match="--corpus_weights"):
-        turns([100, 100], [1e-9, 1.0])
-
-
 def test_weights_are_shares_of_the_batches():
-    """Fails if --corpus_weights 2 1 gives other shares, or an epoch ends before a corpus was read once."""
+    """Fails if --corpus_weights 2 1 gives other shares, an epoch ends before a corpus was read once, or would never
+    end."""
     assert turns([4, 2], [2.0, 1.0]) == [0, 1, 0, 0, 1, 0]
     assert turns([1, 3], [2.0, 1.0]).count(1) == 3 and turns([1, 3], [2.0, 1.0]).count(0) in (5, 6)
     order = list(CorpusSampler([12, 12], block=4, seed=1, weights=[3, 1]))
     assert sum(row < 12 for row in order) == 3 * sum(row >= 12 for row in order) - 4  # it ends with the second corpus
     assert set(order) == set(range(24))
+    assert len(turns([100, 100], [1.0, 199.0])) > 99 * 200
+    with pytest.raises(InputError, match=r"--corpus_weights 1 201: .* 20,200 .* 200 "):
+        turns([100, 100], [1.0, 201.0])
+    with pytest.raises(InputError, match="--corpus_weights"):
+        turns([100, 100], [1e-9, 1.0])
 
 
 def balanced(labels: np.ndarray, block: int, seed: int) -> CorpusSampler:
@@ -103,7 +100,8 @@ def test_corpora_are_balanced_one_by_one():
 
 
 def test_groups_stay_together_where_they_fit():
-    """Fails if the pairs of a query lie in different batches though there is room, or a row is lost."""
+    """Fails if the pairs of a query lie in different batches though there is room, a row is lost, or a group larger
+    than a batch hangs the sampler: 10 rows of one group, 3 single ones, blocks of 4."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 9, 200)
     groups = rng.permutation(np.repeat(np.arange(200), sizes)) * 10**12
@@ -115,10 +113,6 @@ def test_groups_stay_together_where_they_fit():
     assert max(parts) == 1
     sampler.set_epoch(1)
     assert list(sampler) != order.tolist()
-
-
-def test_a_group_larger_than_a_batch_fills_several():
-    """Fails if such a group hangs the sampler, or leaves gaps: 10 rows of one group, 3 single ones, blocks of 4."""
     groups = np.array([7] * 10 + [1, 2, 3])
     order = np.array(list(CorpusSampler([13], 4, seed=3, groups=groups)))
     assert sorted(order) == list(range(13))

@@ -56,7 +56,3 @@ def test_the_demo_corpus(bench):
     means = train.assign(overlap=overlaps).groupby("label")["overlap"].mean()
     assert min(means[1.0], means[2.0]) > means[4.0] + 0.1, "one word outweighs wording"
     assert abs(audit.overlap_spearman(splits["test"])) < 25
-
-
-def test_the_demo_reads_no_source(bench):
-    bench.stops("demo .*--source", "demo", "--source", bench.folder)

@@ -61,6 +61,7 @@ def test_a_wrong_name_or_source_is_named(bench):
     nowhere = bench.folder / "nowhere"
     bench.stops("stsb needs --source.*`hub`", "stsb")
     bench.stops("demo_mine needs --source", "demo_mine", *BINARY)
+    bench.stops("demo .*--source", "demo", "--source", bench.folder)
     bench.stops("--source .*nowhere", "stsb", "--source", nowhere)
     bench.refuses("--source .*nowhere", nowhere)
     bench.stops("STS-B.train.data.*holds nothing", "stsb", "--source", bench.folder)

@@ -31,6 +31,7 @@ FLOORS = {"atec": 25.69, "bq": 40.27, "lcqmc": 49.10, "pawsx": 8.80, "stsb": 58.
 CASES = [(folder, name) for folder, corpora in ROWS.items() for name in corpora]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("folder", "name"), CASES)
 def test_rows_and_floors_of_the_real_corpora(bench, folder, name):
     manifest = bench.prepare(name, "--source", RAW / folder)

@@ -155,17 +155,14 @@ def test_uncalibrated_scores_are_read_as_serving_tools_show_them():
         assert sigmoid([-1e4, 0, 1e4]).tolist() == [0, 0.5, 1]
 
 
-def test_another_base_rate_on_paper():
+def test_another_base_rate():
     """A probability of 0.5 among pairs of which half are similar is an odds ratio of 1: at a base rate of 0.1 it is 1
     in 10. Twice the odds, 2 / 3, become 2 * (1 / 9) = 2 / 9, a probability of 2 / 11. Fails if the odds are corrected
-    the wrong way round, or a base rate that is the same changes anything."""
+    the wrong way round, or EM settles at the rate of the corpus."""
     probabilities = np.array([0.5, 2 / 3])
     np.testing.assert_allclose(at_base_rate(probabilities, 0.5, 0.1), [0.1, 2 / 11])
     np.testing.assert_allclose(at_base_rate(probabilities, 0.3, 0.3), probabilities)
 
-
-def test_the_base_rate_of_unlabelled_pairs():
-    """Fails if EM settles at the rate of the corpus, or far from the share that the pairs were drawn with."""
     rng = np.random.default_rng(0)
 
     def draw(count, share):

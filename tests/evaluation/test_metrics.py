@@ -102,15 +102,10 @@ def test_threshold_equals_brute_force():
 def test_threshold_on_paper():
     """Positives 0.9, 0.8 and negatives 0.2, 0.1 are told apart by anything in (0.2, 0.8]: the middle is 0.5. Scores
     0.9, 0.8, 0.3, 0.25 with labels 1, 0, 1, 0 reach 3/4 in the gaps 0.9-0.8 and 0.3-0.25: the wider one wins; of equal
-    gaps the lowest. If this fails, thresholds are not reproducible."""
+    gaps the lowest. If this fails, thresholds are not reproducible, or a split of one label crashes."""
     assert find_threshold([0.9, 0.8, 0.2, 0.1], [1, 1, 0, 0]) == (pytest.approx(0.5), 1.0)
     assert find_threshold([0.9, 0.8, 0.3, 0.25], [1, 0, 1, 0]) == (pytest.approx(0.85), 0.75)
     assert find_threshold([4.0, 3.0, 2.0, 1.0], [1, 0, 1, 0]) == (1.5, 0.75)
-
-
-def test_threshold_beyond_both_ends():
-    """All positive, all negative, and labels that run against the scores. If this fails, such a split crashes or gets
-    a threshold that contradicts its accuracy."""
     assert find_threshold([0.1, 0.2], [1, 1]) == (pytest.approx(-0.9), 1.0)
     assert find_threshold([0.1, 0.2], [0, 0]) == (pytest.approx(1.2), 1.0)
     assert find_threshold([0.1, 0.2, 0.3], [0, 1, 0])[1] == pytest.approx(2 / 3)

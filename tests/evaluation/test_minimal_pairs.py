@@ -63,12 +63,6 @@ def test_items_are_many_and_different(written, name):
         assert not re.search(r"[{}\[\]|=]", item.anchor + item.same + item.different)
 
 
-def test_the_same_seed_writes_the_same_items(written):
-    """Fails if two runs of a probe cannot be compared."""
-    assert items("unit", 120, 7) == written["unit"] and items("typo", 120, 7) == written["typo"]
-    assert items("unit", 120, 8) != written["unit"]
-
-
 CODE = re.compile(r"[A-Za-z0-9.]+版?")
 
 
@@ -85,15 +79,6 @@ def test_the_changed_sentence_differs_in_its_slot_only(written):
     for item in written["roles"] + written["direction"]:
         sides = set(item.anchor) ^ set(item.different)
         assert Counter(item.anchor) == Counter(item.different) or sides in ({*"左右"}, {*"东西"}), item
-
-
-def test_the_rewording_says_the_same_numbers_and_places(written):
-    """Fails if a rewording loses the number or the place that the anchor has, so that it means something else."""
-    cities = re.compile("|".join(lexicon()["slots"]["city"] + lexicon()["slots"]["country"]))
-    for item in written["number"]:
-        assert sorted(CODE.findall(item.anchor)) == sorted(CODE.findall(item.same)), item
-    for item in written["place"] + written["direction"]:
-        assert cities.findall(item.anchor) == cities.findall(item.same), item
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -127,14 +112,11 @@ def test_variants_by_hand():
 
 
 def test_guards_keep_words_whole():
-    """Fails if a word is found inside another one, as 会 in 会议."""
+    """Fails if a word is found inside another one, as 会 in 会议, or an insertion, a deletion or a repeated character
+    is placed wrong."""
     for word, text in (("会", "会议"), ("能", "功能"), ("以上", "可以上火车"), ("年", "2008年"), ("最", "最近")):
         assert not word_pattern([word]).search(text)
     assert word_pattern(["会"]).search("明天会下雨") and word_pattern(["年"]).search("存3年")
-
-
-def test_changed_part():
-    """Fails if an insertion, a deletion or a repeated character is placed wrong."""
     assert changed_part("我喜欢", "我不喜欢") == (1, 1) and changed_part("我不喜欢", "我喜欢") == (1, 2)
     assert changed_part("满100元", "满200元") == (1, 2) and changed_part("天天", "天天天") == (2, 2)
 

@@ -9,7 +9,8 @@ from cosent.evaluation.retrieval import METRICS, Relevance, mean_intervals, retr
 
 
 def test_by_hand():
-    """Fails if a metric is not the one of its formula: two queries, one with graded gains, one that finds nothing."""
+    """Fails if a metric is not the one of its formula: two queries, one with graded gains, one that finds nothing; or
+    if row -1 of a query counts as the last item of the query before."""
     relevance = Relevance(np.array([0, 1]), np.array([0, 3, 4]), np.array([5, 7, 9, 5]), np.array([1.0, 3.0, 2.0, 1.0]))
     rows = np.array([[8, 7, 5, 6, 4, 3], [9, 7, 8, 6, 4, 3]])
     metrics = retrieval_metrics(rows, relevance)
@@ -21,10 +22,6 @@ def test_by_hand():
     best = 3 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)
     assert metrics["ndcg_at_10"] == pytest.approx([gained / best, 0])
     assert metrics["map"] == pytest.approx([(1 / 2 + 2 / 3) / 3, 0])
-
-
-def test_rows_that_were_not_found():
-    """Fails if row -1 of a query counts as the last item of the query before, and a metric is above 1."""
     relevance = Relevance(np.array([0, 1]), np.array([0, 1, 2]), np.array([4, 0]), np.array([1.0, 1.0]))
     metrics = retrieval_metrics(np.array([[2, 3, 1], [-1, -1, -1]]), relevance)
     assert {name: values.tolist() for name, values in metrics.items()} == dict.fromkeys(METRICS, [0, 0])

@@ -33,16 +33,13 @@ def test_resampled_spearman_is_scipys(rng, graded):
     assert spearman(scores[0], labels) == pytest.approx(stats.spearmanr(scores[0], labels).statistic, abs=1e-12)
 
 
-def test_what_has_no_order_has_no_correlation(rng):
-    """Fails if a model whose scores are not numbers, or all equal, looks measured."""
+def test_what_has_no_order_has_no_correlation(rng, monkeypatch):
+    """Fails if a model whose scores are not numbers, or all equal, looks measured, or the blocks in which resamples are
+    computed change what is drawn."""
     labels, scores = rng.integers(0, 2, 10).astype(float), rng.normal(size=10)
     for bad in (np.where(np.arange(10) == 3, np.nan, scores), np.ones(10)):
         assert np.isnan(spearman(bad, labels)) and np.isnan(spearman(labels, bad))
     assert np.isnan(resampled_spearman(np.stack([np.ones(10), scores]), labels, resamples=5)[:, 0]).all()
-
-
-def test_many_rows_are_drawn_as_few(rng, monkeypatch):
-    """Fails if the blocks in which resamples are computed, or the other runs of a call, change what is drawn."""
     labels, scores = rng.integers(0, 2, 3000), rng.normal(size=(2, 3000))
     both = resampled_spearman(scores, labels, resamples=400)
     monkeypatch.setattr(significance, "BLOCK", 7 * 3000)
@@ -84,7 +81,9 @@ def test_an_error_on_paper():
 
 
 @pytest.mark.parametrize(
-    "seeds, of_seeds, grouped", [(1, 0.0, False), (3, 0.3, False), (3, 0.05, True), (10, 0.3, True)]
+    "seeds, of_seeds, grouped",
+    [(1, 0.0, False), (3, 0.3, False)]
+    + [pytest.param(*case, marks=pytest.mark.slow) for case in ((3, 0.05, True), (10, 0.3, True))],
 )
 def test_intervals_cover_what_they_should(seeds, of_seeds, grouped):
     """Fails if a 95% interval is too narrow or far too wide: 150 studies of two methods whose runs are equally good.

@@ -6,18 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cosent.cli import parse
-from cosent.encode import EncodeArguments
-from cosent.encode import main as encode
 from cosent.errors import InputError
 from cosent.inference.embedding import windows
 from cosent.inference.index import Index
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.teacher import growing_vectors
-from cosent.search import ARGUMENTS as SEARCH
-from cosent.search import main as search
 
 LENGTH = 12  # tokens, of which two are special
 LONG = "我们昨天在公园里看到一只很大的红色气球飞过天空然后慢慢落到湖边的草地上孩子们都跑去看它"
@@ -41,7 +35,7 @@ def test_windows_cover_a_text_and_overlap_by_half(folder):
     assert max(map(encoder.count_tokens, texts)) <= LENGTH - 2
 
 
-def test_the_mean_is_that_of_the_windows(folder, tmp_path):
+def test_the_mean_is_that_of_the_windows(folder, job, tmp_path):
     """Fails if the end of a long text does not count, or a short one has another vector than before."""
     plain, mean = load_bi_encoder(str(folder)), load_bi_encoder(str(folder), "mean")
     texts, owner = windows(plain, TEXTS)
@@ -52,15 +46,15 @@ def test_the_mean_is_that_of_the_windows(folder, tmp_path):
     assert np.abs(encoded[1] - cut[1]).max() > 1e-3
 
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    words = ["--model", folder, "--text", tmp_path / "texts.txt", "--output", tmp_path / "v.npy", "--normalize"]
-    encode(*parse([*map(str, words), "--long_texts", "mean"], EncodeArguments))
+    words = ["--text", tmp_path / "texts.txt", "--output", tmp_path / "v.npy", "--normalize", "--long_texts", "mean"]
+    job("cosent.encode", "--model", folder, *words)
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), encoded, atol=1e-5)
     Index.open(tmp_path / "v.npy", mean)
     with pytest.raises(InputError, match=r"v\.npy"):
         Index.open(tmp_path / "v.npy", plain)
 
 
-def test_the_best_window_decides(folder, tmp_path, capsys, monkeypatch):
+def test_the_best_window_decides(folder, job, tmp_path, monkeypatch):
     """Fails if a sentence inside a long text is not found, or a text is found twice."""
     best = load_bi_encoder(str(folder), "best")
     inside = LONG[10:20]
@@ -68,17 +62,15 @@ def test_the_best_window_decides(folder, tmp_path, capsys, monkeypatch):
     cached = partial(growing_vectors, cache=tmp_path / "cache")
     monkeypatch.setattr("cosent.models.teacher.growing_vectors", cached)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    words = ["--model", folder, "--text", tmp_path / "texts.txt", "--query", inside, "--top", "3", "--json"]
-    search(*parse([*map(str, words), "--long_texts", "best"], *SEARCH))
-    hits = json.loads(capsys.readouterr().out)["hits"]
+    words = ("--text", tmp_path / "texts.txt", "--query", inside, "--top", "3", "--json", "--long_texts", "best")
+    hits = json.loads(job("cosent.search", "--model", folder, *words)[0])["hits"]
     assert hits[0]["row"] == 1 and sorted(hit["row"] for hit in hits) == [0, 1, 2]
     assert hits[0]["cosine"] == pytest.approx(1, abs=1e-5)
 
 
-def test_what_has_no_windows(tiny_model, tmp_path):
+def test_what_has_no_windows(tiny_cross, job):
     """Fails if a cross-encoder is asked for windows in silence, or for several vectors of a text in one file."""
-    CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "cross")
     with pytest.raises(InputError, match="cross-encoder"):
-        load_bi_encoder(str(tmp_path / "cross"), "mean")
+        load_bi_encoder(str(tiny_cross), "mean")
     with pytest.raises(InputError, match="--long_texts"):
-        parse(["--index", "v.npy", "--long_texts", "best"], *SEARCH)
+        job("cosent.search", "--index", "v.npy", "--long_texts", "best")

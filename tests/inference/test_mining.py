@@ -24,12 +24,6 @@ def pool(make_corpus):
     return read_pool(load_corpus(str(make_corpus({"train": ROWS}))), [])
 
 
-@pytest.fixture
-def saved(tiny_model, tmp_path):
-    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "bi")
-    return str(tmp_path / "bi")
-
-
 def by_sentence_transformers(folder: str, pool, ranks: Ranks) -> set[frozenset]:
     """Unordered pairs of `mine_hard_negatives`, with every sentence as anchor.
 
@@ -39,47 +33,33 @@ def by_sentence_transformers(folder: str, pool, ranks: Ranks) -> set[frozenset]:
     pairs = [(texts[a], texts[b]) for a, b in both] + [(text, text) for text in texts]
     dataset = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [b for _, b in pairs]})
     options = {"absolute_margin": ranks.margin, "max_score": ranks.max_score, "num_negatives": ranks.per_sentence}
-    options |= {"relative_margin": ranks.relative_margin, "min_score": ranks.min_score}
-    mined = mine_hard_negatives(
-        dataset,
-        SentenceTransformer(folder, device="cpu"),
-        corpus=texts,
-        range_min=ranks.range_min,
-        range_max=ranks.range_max,
-        output_format="labeled-pair",
-        verbose=False,
-        **options,
-    )
+    options |= {"relative_margin": ranks.relative_margin, "min_score": ranks.min_score, "corpus": texts}
+    options |= {"range_min": ranks.range_min, "range_max": ranks.range_max, "output_format": "labeled-pair"}
+    mined = mine_hard_negatives(dataset, SentenceTransformer(folder, device="cpu"), verbose=False, **options)
     return {frozenset((row["anchor"], row["positive"])) for row in mined if not row["label"]}
 
 
-def test_the_same_neighbours_as_sentence_transformers(pool, saved, monkeypatch):
+def test_the_same_neighbours_as_sentence_transformers(pool, tiny_bi, monkeypatch):
     """Fails if a rank, a margin or a highest score means something else than in `mine_hard_negatives`."""
     monkeypatch.setattr(mining, "QUERIES", 7)  # several blocks
-    vectors = SentenceEncoder.from_pretrained(saved).encode(pool.texts, normalize=True)
-    for ranks in (
-        Ranks(0, 5, 2),
-        Ranks(3, 12, 4),
-        Ranks(0, 10, 3, max_score=0.97),
-        Ranks(2, 10, 3, margin=0.001),
-        Ranks(1, 20, 5, margin=-0.01, max_score=0.95),
-        Ranks(0, 10, 3, relative_margin=0.001),
-        Ranks(0, 10, 5, min_score=0.9),
-    ):
+    vectors = SentenceEncoder.from_pretrained(str(tiny_bi)).encode(pool.texts, normalize=True)
+    every = [Ranks(0, 5, 2), Ranks(3, 12, 4), Ranks(0, 10, 3, max_score=0.97), Ranks(2, 10, 3, margin=0.001)]
+    every += [Ranks(1, 20, 5, margin=-0.01, max_score=0.95), Ranks(0, 10, 3, relative_margin=0.001)]
+    for ranks in (*every, Ranks(0, 10, 5, min_score=0.9)):
         left_out = Counter()
         first, second = neighbour_pairs(pool, vectors, ranks, pool.labels == 1, left_out)
         ours = {frozenset((pool.texts[a], pool.texts[b])) for a, b in zip(first, second, strict=True)}
         assert len(ours) == len(first) > 5
-        assert ours == by_sentence_transformers(saved, pool, ranks), ranks
+        assert ours == by_sentence_transformers(str(tiny_bi), pool, ranks), ranks
         margin = ranks.relative_margin if ranks.margin is None else ranks.margin
         for value, reason in ((margin, "within the margin"), (ranks.max_score, "above the highest cosine"),
                               (ranks.min_score, "below the lowest cosine")):  # fmt: skip
             assert (left_out[f"neighbour {reason}"] > 0) == (value is not None)
 
 
-def test_neighbours_drawn_at_random(pool, saved):
+def test_neighbours_drawn_at_random(pool, tiny_bi):
     """Fails if a draw takes the nearest ones, leaves the range, or differs from run to run."""
-    vectors = SentenceEncoder.from_pretrained(saved).encode(pool.texts, normalize=True)
+    vectors = SentenceEncoder.from_pretrained(str(tiny_bi)).encode(pool.texts, normalize=True)
 
     def pairs(seed, per_sentence):
         found = neighbour_pairs(pool, vectors, Ranks(2, 12, per_sentence, seed=seed), pool.labels == 1, Counter())
@@ -93,12 +73,8 @@ def test_neighbours_drawn_at_random(pool, saved):
 
 def test_nothing_known_is_made(make_corpus):
     """Fails if a labelled pair, in either order, or a sentence with other punctuation becomes a negative."""
-    rows = [
-        ("怎么还款", "如何还款", 1.0),
-        ("怎么还款", "怎么借款", 0.0),
-        ("如何还款", "怎么还款", 1.0),
-        ("好", "好", 1.0),
-    ]
+    rows = [("怎么还款", "如何还款", 1.0), ("怎么还款", "怎么借款", 0.0), ("如何还款", "怎么还款", 1.0)]
+    rows.append(("好", "好", 1.0))
     pool = read_pool(load_corpus(str(make_corpus({"train": rows}))), ["怎么还款？", "怎么还款", "天气"])
     assert pool.texts == ["怎么还款", "如何还款", "怎么借款", "好", "怎么还款？", "天气"] and pool.size == 6
     assert list(zip(pool.first, pool.second, pool.labels, strict=True)) == [(0, 1, 1.0), (0, 2, 0.0)]

@@ -140,7 +140,8 @@ def test_vectors_and_sentences_come_back(encoded, tiny_model, tmp_path, monkeypa
 
 
 def test_other_vectors_are_refused(encoded):
-    """Fails if truncated vectors, torn ones, or those of another run are taken for those of the sentences."""
+    """Fails if truncated vectors, torn ones, those of another run, or rows of zeros that a crash leaves, are taken for
+    those of the sentences."""
     whole, vectors = encoded.read_bytes(), np.load(encoded)
     for damaged in (whole[:-1], whole[:50], b"", whole[:-4] + b"\0\0\0\0"):
         encoded.write_bytes(damaged)
@@ -152,10 +153,6 @@ def test_other_vectors_are_refused(encoded):
             open_vectors(encoded)
     encoded.write_bytes(whole)
     assert len(open_vectors(encoded)) == 3
-
-
-def test_a_chunk_that_was_never_written_is_noticed():
-    """Fails if rows of zeros, which a crash leaves where a block never reached the disk, pass for vectors."""
     vectors = np.ones((4 * SAMPLE, 4), np.float32)
     before = sample_hash(vectors)
     vectors[1000:1032] = 0  # 512 bytes, a sector

@@ -91,8 +91,9 @@ def test_joint_cross_entropy_keeps_the_tasks_apart():
     torch.testing.assert_close(gradient, expected)
 
 
-def test_synonym_loss_by_hand():
-    """Fails if a sentence competes with itself, its synonym is looked for elsewhere, or the scale is another."""
+def test_losses_of_a_student_by_hand():
+    """Fails if a sentence competes with itself, its synonym is looked for elsewhere, the mean is over pairs instead of
+    the matrix, lengths count, widths have to agree, or pairs are read across one another."""
     embeddings = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 2.0], [0.0, 1.0]])
     # cosines: 1 with the synonym, 0 with both others
     assert synonym_loss(embeddings, 1.0).item() == pytest.approx(math.log(math.e + 2) - 1, rel=1e-6)
@@ -102,9 +103,6 @@ def test_synonym_loss_by_hand():
     with pytest.raises(ValueError, match="pairs of synonyms side by side, got 3"):
         synonym_loss(embeddings[:3])
 
-
-def test_similarity_matrix_loss_by_hand():
-    """Fails if the mean is over pairs instead of the matrix, lengths count, or the widths have to agree."""
     student = torch.tensor([[2.0, 0.0], [0.0, 5.0]], requires_grad=True)  # cosine 0
     teacher = torch.tensor([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0]])  # cosine 0.6
     loss = similarity_matrix_loss(student, teacher)
@@ -114,10 +112,6 @@ def test_similarity_matrix_loss_by_hand():
     assert student.grad[0].tolist() == pytest.approx([0.0, -60.0 / 2], abs=1e-4)
     with pytest.raises(ValueError, match="compares the same sentences, got 2"):
         similarity_matrix_loss(student, teacher[:1])
-
-
-def test_pair_ranking_loss_is_cosent_on_cosines():
-    """Fails if pairs are read across one another, or a teacher's logits have to be cosines."""
     embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])  # cosines 1 and 0
     scores = torch.tensor([-3.0, 40.0])
     expected = math.log1p(math.exp(20 * (1 - 0)))
@@ -125,7 +119,8 @@ def test_pair_ranking_loss_is_cosent_on_cosines():
 
 
 def test_it_is_the_mean_over_widths():
-    """Fails if a width is read from another end, unnormalised, or weighs more than another."""
+    """Fails if a width is read from another end, unnormalised, weighs more than another, or one that does not exist
+    trains the full one a second time, in silence."""
     embeddings = torch.randn(6, 2, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
     labels, groups = torch.tensor([0.0, 1, 1, 0, 0.5, 1]), torch.arange(12).view(6, 2)
     cosines = [F.cosine_similarity(embeddings[:, 0, :dim], embeddings[:, 1, :dim]) for dim in (2, 8)]
@@ -138,10 +133,6 @@ def test_it_is_the_mean_over_widths():
     contrastive = partial(infonce_loss, labels=labels, groups=groups)
     value = matryoshka_loss(embeddings, infonce_loss, "embeddings", [4], labels=labels, groups=groups)
     torch.testing.assert_close(value, contrastive(embeddings[..., :4]))
-
-
-def test_a_width_above_that_of_the_embeddings():
-    """Fails if a width that does not exist trains the full one a second time, in silence."""
     with pytest.raises(ValueError, match="8.*16"):
         matryoshka_loss(torch.ones(2, 2, 8), cosent_loss, "scores", [16], labels=torch.tensor([0.0, 1]))
 

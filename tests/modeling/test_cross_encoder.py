@@ -156,8 +156,8 @@ def test_a_fresh_head_depends_on_the_seed_alone(tiny_model):
 
 
 def test_a_head_that_is_missing_or_of_another_size_is_new_aloud(encoder, tiny_model, tmp_path, caplog):
-    """Fails if a folder without a head gives random scores in silence, or a three-class model cannot be trained further
-    with one logit, or loses its head without a word."""
+    """Fails if a folder without a head gives random scores in silence, a model of three classes cannot be trained
+    further with one logit or loses its head without a word, or two empty sentences end in a ZeroDivisionError."""
     encoder.save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
         CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
@@ -166,10 +166,6 @@ def test_a_head_that_is_missing_or_of_another_size_is_new_aloud(encoder, tiny_mo
         wider = CrossEncoder.from_pretrained(str(tmp_path), num_labels=3)
     assert f"{tiny_model} holds no cross-encoder" in caplog.text and "has no head of 3 logit(s)" in caplog.text
     assert wider.model.classifier.out_features == 3
-
-
-def test_a_pair_without_a_token_is_named(encoder):
-    """If this fails, two empty sentences end in a ZeroDivisionError, or in a NaN among the scores."""
     bare = copy.deepcopy(encoder)
     bare.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
     for pairs, position in (([""], 0), (["好", ""], 1)):

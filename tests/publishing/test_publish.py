@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,8 +80,9 @@ def test_the_card_of_a_pretrained_encoder():
 
 
 @pytest.fixture
-def run_folder(train, made_up):
-    return train(made_up, "--pooling", "mean", "--save_strategy", "epoch")
+def run_folder(bi_run, tmp_path):
+    """A copy of a finished run, with its checkpoints."""
+    return shutil.copytree(bi_run.folder, tmp_path / "copy")
 
 
 def test_publishing(run_folder, hub, tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""The report of a study: its tables and figures, from the results of its runs."""
+"""The report of a study: its tables and figures, from the results of its runs, and the page that holds them."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration, calibration_metrics
 from cosent.evaluation.retrieval import METRICS
 from cosent.reporting import comparison, figures, sections
-from cosent.reporting.document import mean_of, times_100
+from cosent.reporting.document import folded, inline_image, markdown_table, mean_of, plain, section, times_100, to_html
 from cosent.results import read_results, save_results
 from cosent.run import QueryMetrics
 
@@ -25,12 +25,6 @@ DRAWN = {
     "curves": lambda: figures.curves("数据: t", [(name, [1.0, 2.0], [[3.0, 5.0], [6.0, 8.0]]) for name in NAMES],
                                      "epoch", "Spearman"),
 }  # fmt: skip
-
-
-def test_numbers_on_paper():
-    """Fails if a table shows another mean or deviation than that of its runs: 0.6 and 0.7 give 65.00 ± 7.07."""
-    assert times_100([0.6, None, 0.7]) == "65.00 ± 7.07" and times_100([0.6]) == "60.00"
-    assert times_100([None]) is None and mean_of([], ".1f") is None and mean_of([1.0, 2.0, None], ".1f") == "1.5"
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -46,18 +40,27 @@ def test_a_figure_shows_its_labels(name, monkeypatch):
     assert DRAWN[name]() == svg
 
 
-def test_an_interval_that_includes_0_is_hollow():
-    """Fails if a difference that is not significant looks like one that is."""
+def test_what_is_shown_of_a_number():
+    """Fails if a difference that is not significant looks like one that is, or a table shows another mean or deviation
+    than that of its runs: 0.6 and 0.7 give 65.00 ± 7.07."""
     assert figures.COLORS[0] not in figures.intervals("t", [("a - b", 0.1, -0.5, 0.7)], "Spearman")
     assert figures.COLORS[0] in figures.intervals("t", [("a - b", 0.1, 0.05, 0.7)], "Spearman")
+    assert times_100([0.6, None, 0.7]) == "65.00 ± 7.07" and times_100([0.6]) == "60.00"
+    assert times_100([None]) is None and mean_of([], ".1f") is None and mean_of([1.0, 2.0, None], ".1f") == "1.5"
 
 
-def test_a_study_that_has_only_begun_is_refused(make_study):
-    """Fails if the report of a study whose first run is not done ends in a traceback."""
+def test_a_report_that_cannot_be_written(make_study, monkeypatch):
+    """Fails if the report of a study whose first run is not done, or without its extra, ends in a traceback or half a
+    report after minutes of resampling."""
     file = make_study({"cosent": 0.8}) / "study.jsonl"
     file.write_text(file.read_text(encoding="utf-8").splitlines()[0] + "\n", encoding="utf-8")
     with pytest.raises(InputError, match="holds no results"):
         report.write(file.parent)
+    folder = make_study({"cosent": 1.0})
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"matplotlib.*\[report\]"):
+        report.write(folder)
+    assert not list(folder.glob("report*"))
 
 
 def test_a_whole_report(make_study):
@@ -72,15 +75,6 @@ def test_a_whole_report(make_study):
     (folder / "report/old.svg").touch()
     report.write(folder)
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.suffix in (".md", ".svg")} == before
-
-
-def test_a_missing_library_is_named_before_work_begins(make_study, monkeypatch):
-    """Fails if a user without the extra gets a traceback, or half a report after minutes of resampling."""
-    folder = make_study({"cosent": 1.0})
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"matplotlib.*\[report\]"):
-        report.write(folder)
-    assert not list(folder.glob("report*"))
 
 
 def test_tables_say_what_was_measured(make_study, tmp_path):
@@ -99,12 +93,18 @@ def test_tables_say_what_was_measured(make_study, tmp_path):
     assert "| cosent, lcqmc | 1.5 | 200 | 500 |" in time
 
 
-def test_a_cross_of_corpora_keeps_them_apart(make_study, tmp_path):
-    """Fails if runs that were trained on different corpora and tested on the same one are averaged."""
+def test_runs_are_not_mixed_up(make_study, tmp_path, change_study):
+    """Fails if runs trained on different corpora are averaged, or a report of half a study looks like one of a whole
+    study, or settings that differ are not shown."""
     after = {corpus: {"test": {"spearman": 0.1}} for corpus in ("atec", "stsb")}
     study = read_results(make_study({"cosent": 1.0}, corpora=("atec", "stsb"), seeds=(1,), after=after))
     assert list(study.rows) == ["cosent, trained on atec", "cosent, trained on stsb"] and len(study.corpora) == 2
     assert all(f"| {row} | " in sections.quality(study, tmp_path) for row in study.rows)
+    folder = make_study({"cosent": 1.0, "sbert": 1.0})
+    change_study(folder, lambda run: None if (run.method, run.seed) == ("sbert", 2) else run)
+    text = sections.overview(read_results(folder), tmp_path)
+    assert "Not finished, 1 runs: sbert on lcqmc, seed 2." in text
+    assert "| method | loss |" in text and "| sbert | sbert |" in text and "learning\\_rate" not in text
 
 
 def test_each_tower_has_its_own_score_before_training(make_study, change_study, tmp_path):
@@ -119,15 +119,6 @@ def test_each_tower_has_its_own_score_before_training(make_study, change_study, 
     text = sections.quality(read_results(folder), tmp_path)
     assert re.search(r"before training: mini.* mean \| 50.00 \|", text)
     assert re.search(r"before training: mini.*cross_encoder.* \| 0.00 \|", text)
-
-
-def test_what_is_missing_is_named(make_study, change_study, tmp_path):
-    """Fails if a report of half a study looks like one of a whole study, or settings that differ are not shown."""
-    folder = make_study({"cosent": 1.0, "sbert": 1.0})
-    change_study(folder, lambda run: None if (run.method, run.seed) == ("sbert", 2) else run)
-    text = sections.overview(read_results(folder), tmp_path)
-    assert "Not finished, 1 runs: sbert on lcqmc, seed 2." in text
-    assert "| method | loss |" in text and "| sbert | sbert |" in text and "learning\\_rate" not in text
 
 
 def test_the_grid_is_shown(make_study, change_study, tmp_path):
@@ -236,3 +227,27 @@ def test_learning_curves_on_paper(make_study, curve, row, tmp_path):
     """Fails if learning is not that of the runs, or one that never learnt takes the report of the study with it."""
     study = read_results(make_study({"cosent": 0.8}, validation_curve=curve))
     assert f"| cosent, lcqmc {row}" in sections.learning(study, tmp_path)
+
+
+NAME = '<script>alert("x")</script> | *b* [a](b) `c`'
+
+
+def test_a_page_escapes_foreign_text():
+    """Fails if a name in a table, a title or a summary becomes markup of the page."""
+    table = markdown_table(["name", "n"], [[NAME, 2], ["相似", None]], strong=[(1, 0)])
+    page = to_html(NAME, section(plain(NAME), table, folded(NAME, table)))
+    assert "<script>" not in page and page.count("&lt;script&gt;") == 5
+    assert page.count("<table>") == page.count("</table></div>") == 2 and "<strong>相似</strong>" in page
+    cells = re.findall(r"<td>(.*?)</td>", page)
+    assert cells[1::2] == ["2", "", "2", ""] and "| *b* [a](b) `c`" in cells[0]
+    assert "<a " not in page and "<em>" not in page and "http" not in page
+
+
+def test_a_page_holds_its_figures():
+    """Fails if a figure is lost on its way into the page, is no XML, or a strip has no second side or its own axis."""
+    rows = [(f"<row {i}> $x$", np.linspace(0, 1, 200) + i, np.linspace(-1, 0, 3)) for i in range(2)]
+    svg = figures.strips("_title", rows, ("reworded", "changed"), "cosine", (-80.0, 80.0))
+    texts = "".join(ElementTree.fromstring(svg).itertext())
+    assert all(word in texts for word in ("title", "<row 1> $x$", "reworded", "changed", "cosine", "-60"))
+    page = to_html("t", inline_image("A *figure*", svg))
+    assert re.search(r'<img src="data:image/svg\+xml;base64,[\w+/=]+" alt="A \*figure\*"', page)

@@ -179,6 +179,7 @@ def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student):
     Student.from_pretrained(str(tiny_student)).save_pretrained(tmp_path / "runs/student")
 
 
+@pytest.mark.slow
 def test_every_python_example_runs(trained_models):
     """Fails if a user who copies an example gets an error, or a score where the page shows vectors."""
     examples = [(page, block) for page in PAGES for block in code_blocks(page, "python")]

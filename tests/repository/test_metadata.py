@@ -1,11 +1,14 @@
-"""What the repository says of itself: versions, ranges, pinned tools and files that its guides name."""
+"""What the repository says of itself: versions, ranges, pinned tools, files that its guides name, and its notebook."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
+from nbclient import NotebookClient
 from packaging.requirements import Requirement
 
 import cosent
@@ -30,7 +33,8 @@ def test_every_file_names_the_same_version():
 
 
 def test_what_is_pinned_is_in_range():
-    """Fails if `pip install cosent` and `make install` could never agree, or a dependency has no tried version."""
+    """Fails if `pip install cosent` and `make install` could never agree, a dependency has no tried version, or a
+    commit passes hooks of other versions and then fails `make lint`."""
     exact = pins("requirements.txt")
     extras, installed = PROJECT["optional-dependencies"], ("demo", "report", "serve", "xlsx")
     wanted = [Requirement(line) for line in PROJECT["dependencies"] + sum((extras[name] for name in installed), [])]
@@ -44,10 +48,6 @@ def test_what_is_pinned_is_in_range():
     for requirement in [*wanted, *tools]:
         version = (exact | exact_tools | {"cosent": cosent.__version__})[requirement.name]
         assert requirement.specifier.contains(version), requirement
-
-
-def test_hooks_run_the_tools_that_make_runs():
-    """Fails if a commit passes the hooks and then fails `make lint`, because another version judged it."""
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
     tools = dict(pin.split("==") for hook in hooks for pin in hook["additional_dependencies"])
     assert set(tools) == {"ruff", "typos"}
@@ -61,3 +61,49 @@ def test_guides_name_files_that_exist(guide):
     paths = [path for path in PATH_IN_BACKTICKS.findall(text) if "NAME" not in path]
     assert paths or guide != "CONTRIBUTING.md"
     assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+NOTEBOOK = ROOT / "docs/quickstart.ipynb"
+
+
+@pytest.fixture
+def notebook():
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def printed(cell) -> str:
+    """All text that a cell shows."""
+    shown = [output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+    return "".join(shown)
+
+
+def test_what_is_stored(notebook):
+    """Fails if outputs of some machine are committed, a cell speaks one language only, or a link leads nowhere."""
+    nbformat.validate(notebook)
+    assert set(notebook.metadata) == {"kernelspec", "language_info"} and len(notebook.cells) > 10
+    for cell in notebook.cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+        text = re.sub(r"\[[^]]*\]\([^)]*\)", "", cell.source)  # the text of links aside
+        comments = re.findall(r"# .*", text) if cell.cell_type == "code" else [text]
+        assert any(re.search(r"[一-鿿]", comment) for comment in comments), cell.source
+        assert any(re.search(r"[A-Za-z]{3,}", comment) for comment in comments), cell.source
+    links = re.findall(r"\]\((?!http)([^)#]+)", json.dumps([cell.source for cell in notebook.cells]))
+    assert len(links) > 4 and not [link for link in links if not (NOTEBOOK.parent / link).is_file()]
+
+
+@pytest.mark.matrix
+def test_it_runs(notebook, tmp_path, monkeypatch):
+    """Fails if the first thing that somebody in Colab runs ends in an error: all cells, on fewer pairs."""
+    monkeypatch.setenv("COSENT_QUICKSTART_FOLDER", str(tmp_path))
+    monkeypatch.setenv("COSENT_QUICKSTART_PAIRS", "128")
+    NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
+    uses = ("cosent.train", "dots(", "index.search", "cosent.evaluate", "pairs_8541")
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    by_use = {name: cell for cell in cells for name in uses if name in cell.source}
+    assert re.search(r"^demo test +0\.\d{4} +0\.\d{4} +0\.1972", printed(by_use["cosent.train"]), re.MULTILINE)
+    assert (tmp_path / "model/run.json").is_file()
+    assert re.search(r"^Spearman: -?0\.\d{4}$", printed(by_use["pairs_8541"]), re.MULTILINE)
+    assert "今天天气不错" in printed(by_use["pairs_8541"])
+    assert "<svg" in by_use["dots("].outputs[0]["data"]["text/html"]
+    assert "(7, 256)" in printed(by_use["index.search"])
+    assert '"spearman"' in printed(by_use["cosent.evaluate"])

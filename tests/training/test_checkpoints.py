@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from cosent.errors import InputError
+from cosent.run import read_record
 from cosent.training import checkpoints
 
 
@@ -91,6 +92,7 @@ def test_a_checkpoint_of_another_folder(train, make_corpus, pairs, tmp_path):
     assert not list((tmp_path / "other").glob("*"))
     other = train(*resume, "--logging_steps", "1", output="other")
     assert (other / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
+    assert read_record(other).proof == read_record(first).proof, "the way from the checkpoint was measured"
     with pytest.raises(InputError, match="already holds a model"):
         train(*resume, output="other")
     make_corpus({"train": [*pairs[1:], pairs[0]], "validation": pairs[:32]})
@@ -156,6 +158,7 @@ def opposed(pairs):
     return {"train": pairs, "validation": [(a, b, 1 - label) for a, b, label in pairs]}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_moved_keeps_its_best_epoch(train, make_corpus, opposed, tmp_path):
     """Fails if a run resumed in a moved folder ends with its last weights, since the best had an absolute path."""
     make_corpus(opposed)

@@ -14,7 +14,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record
 from cosent.train import main
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
-from cosent.training.load import corpora_of_run, training_set
+from cosent.training.setup import corpora_of_run, training_set
 from tests.conftest import SENTENCES
 from tests.launching import history
 

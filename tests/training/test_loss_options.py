@@ -10,7 +10,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record
 from cosent.study import read_study
 from cosent.training.arguments import DataArguments
-from cosent.training.load import TOWERS, training_set
+from cosent.training.setup import TOWERS, training_set
 from cosent.training.trainer import PairTrainer
 from tests.launching import apart, history
 
@@ -59,7 +59,9 @@ def test_pairs_that_share_a_sentence_are_compared(make_corpus, tiny_model):
     assert labels("query").tolist() == [1, 0] and labels("sentence").tolist() == [1, 0, 0]
 
 
-@pytest.mark.parametrize(("tower", "loss"), [("bi_encoder", "cosent"), ("cross_encoder", "lambda_rank")])
+@pytest.mark.parametrize(
+    ("tower", "loss"), [("bi_encoder", "cosent"), pytest.param("cross_encoder", "lambda_rank", marks=pytest.mark.slow)]
+)
 def test_caching_changes_nothing_within_groups(train, queries, tiny_model, tower, loss):
     """Fails if parts of a batch forget which query their pairs belong to."""
     rate = {"bi_encoder": "0.01", "cross_encoder": "20"}[tower]  # a fresh head has small gradients
@@ -87,7 +89,9 @@ def test_batches_hold_whole_groups(train, queries, monkeypatch):
     assert len({tuple(sorted(set(groups))) for groups in seen}) > 4, "each epoch puts other groups together"
 
 
-@pytest.mark.parametrize("option", [("--scale_end", "40"), ("--curriculum", "0.3")])
+@pytest.mark.parametrize(
+    "option", [("--scale_end", "40"), pytest.param(("--curriculum", "0.3"), marks=pytest.mark.slow)]
+)
 def test_schedules_continue_where_they_stopped(train, queries, monkeypatch, option):
     """Fails if a resumed run starts its schedule anew, or the schedule does not reach the loss."""
     whole = train(queries, *option, output="whole")
@@ -113,6 +117,7 @@ def test_values_of_a_schedule():
     assert logits.scheduled(0.5) == {"scale": 2} and build_objective("cosent", {}, manifests).scheduled(0.5) == {}
 
 
+@pytest.mark.slow
 def test_sentence_bert_reads_cosines_too(train, queries, tiny_model):
     """Fails if the term of CoSENT has no gradient, or parts of a cached batch lose it."""
     sbert, term = ("--loss", "sbert", *SGD), ("--loss", "sbert_cosent", "--cosent_weight", "0.5", *SGD)
@@ -122,7 +127,9 @@ def test_sentence_bert_reads_cosines_too(train, queries, tiny_model):
     assert apart(plain, both, tiny_model) > 0.1 and apart(both, parts, tiny_model) < 1e-4
 
 
-@pytest.mark.parametrize(("tower", "loss"), [("bi_encoder", "sbert"), ("cross_encoder", "ce")])
+@pytest.mark.parametrize(
+    ("tower", "loss"), [("bi_encoder", "sbert"), pytest.param("cross_encoder", "ce", marks=pytest.mark.slow)]
+)
 def test_labels_are_smoothed(train, queries, tower, loss):
     """Fails if the flag of transformers is read and does nothing, or its own smoother meets a model without config."""
     flags = ("--tower", tower, "--loss", loss, "--max_steps", "2")
@@ -139,6 +146,7 @@ def test_a_corpus_without_comparisons_within_a_query(train, make_corpus):
         train(lonely, *WITHIN)
 
 
+@pytest.mark.slow
 def test_a_guide_a_mask_and_widths_reach_the_loss(train, queries, tiny_model, monkeypatch):
     """Fails if a flag of in-batch losses trains as if it were absent, alone or in parts of a cached batch."""
     flags = ("--loss", "cosent_in_batch", "--negative_weight", "5", *SGD)
@@ -152,6 +160,7 @@ def test_a_guide_a_mask_and_widths_reach_the_loss(train, queries, tiny_model, mo
         assert apart(runs[name], parts, tiny_model) < 1e-4
 
 
+@pytest.mark.slow
 def test_every_variant_of_the_studies_trains(train, queries):
     """Fails if a variant of a study cannot be trained and evaluated, or trains what plain CoSENT does."""
     names = ("options", "groups", "options_lcqmc")

@@ -90,17 +90,9 @@ def test_classes_of_labels():
             build_objective(name, {}, manifests, sbert_classes=number)
 
 
-def test_grades_are_no_two_classes():
-    """Fails if a graded corpus is cut into classes for `ce` without a word, or losses that can use grades refuse it."""
-    graded = [Manifest("stsb", "graded", 0.0, 5.0, {}, {})]
-    with pytest.raises(InputError, match="--loss ce .*stsb has graded .*--loss cosent, bce or mse"):
-        build_objective("ce", {}, graded, "cross_encoder")
-    for loss in ("cosent", "bce", "mse"):
-        assert build_objective(loss, {}, graded, "cross_encoder").classes == 1
-
-
 def test_every_loss_says_how_many_logits_it_needs():
-    """Fails if a head of another size than the loss reads is built: scale is 1 on logits and 20 on cosines."""
+    """Fails if a head of another size than the loss reads is built (scale is 1 on logits and 20 on cosines), or a
+    graded corpus is cut into classes for `ce` without a word."""
     binary = [Manifest("lcqmc", "binary", 0.0, 1.0, {}, {})]
     fitting = {name for name, loss in LOSSES.items() if "cross_encoder" in loss.towers} - {"ce3"}
     classes = {name: build_objective(name, {}, binary, "cross_encoder").classes for name in fitting}
@@ -109,6 +101,11 @@ def test_every_loss_says_how_many_logits_it_needs():
     assert build_objective("cosent", {}, binary, "cross_encoder").loss.keywords == {"scale": 1.0}
     assert build_objective("cosent", {}, binary).loss.keywords == {}
     assert build_objective("cosent", {"scale": 5.0}, binary, "cross_encoder").loss.keywords == {"scale": 5.0}
+    graded = [Manifest("stsb", "graded", 0.0, 5.0, {}, {})]
+    with pytest.raises(InputError, match="--loss ce .*stsb has graded .*--loss cosent, bce or mse"):
+        build_objective("ce", {}, graded, "cross_encoder")
+    for loss in ("cosent", "bce", "mse"):
+        assert build_objective(loss, {}, graded, "cross_encoder").classes == 1
 
 
 @pytest.mark.parametrize("features", [("u", "v", "|u-v|"), ("|u-v|",), ("u*v", "u")])
@@ -124,8 +121,8 @@ def test_head_concatenates_the_features_it_names(features):
 
 
 def test_weights_come_from_the_seed_alone_and_stay_float32():
-    """Fails if two runs of one seed differ, a head shifts the dropout of the run, or bf16 training rounds two close
-    logits to the same number."""
+    """Fails if two runs of one seed differ, a head shifts the dropout of the run, bf16 training rounds two close
+    logits to the same number, or a mistake trains something else without a word."""
     torch.manual_seed(0)
     before = torch.get_rng_state()
     heads = [SentenceBertHead(8, 2, seed=seed) for seed in (3, 3, 4)]
@@ -137,10 +134,6 @@ def test_weights_come_from_the_seed_alone_and_stay_float32():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(heads[0](embeddings), heads[0](embeddings.float()))
         assert heads[0](embeddings.bfloat16()).dtype == torch.float32
-
-
-def test_bad_features_and_embeddings_are_refused():
-    """Fails if a mistake in a recipe or in code trains something else without a word."""
     for features in (("u", "w"), (), ("u", "u")):
         with pytest.raises(ValueError, match="features"):
             SentenceBertHead(4, 2, features)

@@ -360,12 +360,3 @@ def test_jobs_for_one_process_stop_too(words, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert "2 processes were launched, but this job sees 1" in capsys.readouterr().err
-
-
-def test_gathering_alone_changes_nothing():
-    """Fails if one process pays for, or loses gradients in, what only several need."""
-    from cosent.compute.distributed import decided_by_main, gather, gather_object
-
-    values = torch.ones(3, requires_grad=True)
-    assert gather(values) is values
-    assert gather_object(5) == [5] and decided_by_main(lambda: 7) == 7

@@ -15,16 +15,14 @@ from cosent.training.student import Corruption, StudentCollator, StudentDataset,
 from cosent.training.trainer import pair_metrics
 
 
-def test_the_example_of_the_docstring():
-    """Fails if a direction is lost, a target keeps its [CLS], or segments do not fit the tokens."""
+def test_batches_by_hand():
+    """Fails if a direction is lost, a target keeps its [CLS], segments do not fit the tokens, a model learns to write
+    the opposite, a retrieval model gets targets, or what a teacher says ends up beside other sentences or pairs."""
     batch = StudentCollator(0)([([2, 7, 3], [2, 8, 9, 3], 1.0, True, None)])
     assert batch["input_ids"].tolist() == [[2, 7, 3, 8, 9, 3], [2, 8, 9, 3, 7, 3]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]]
     assert batch["attention_mask"].tolist() == [[1] * 6, [1] * 6] and "teacher" not in batch
 
-
-def test_pairs_that_are_no_synonyms_have_no_target():
-    """Fails if a model learns to write the opposite, or teacher rows end up beside other sentences."""
     pairs = [
         (np.array([2, 7, 3]), np.array([2, 8, 3]), 0.0, False, np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)),
         (np.array([2, 5, 3]), np.array([2, 6, 3]), 1.0, True, np.array([[5.0, 6.0], [7.0, 8.0]], np.float32)),
@@ -34,10 +32,6 @@ def test_pairs_that_are_no_synonyms_have_no_target():
     assert batch["token_type_ids"].sum(dim=1).tolist() == [0, 0, 2, 2]
     assert batch["attention_mask"].sum(dim=1).tolist() == [3, 3, 5, 5]
     assert batch["teacher"].tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
-
-
-def test_without_generation_and_with_scores():
-    """Fails if a retrieval model gets targets, or a cross-encoder's score is given to sentences instead of pairs."""
     pairs = [([2, 7, 3], [2, 8, 9, 3], 1.0, True, np.float32(0.5)), ([2, 3], [2, 3], 0.0, False, np.float32(-1))]
     batch = StudentCollator(0, generation=False)(pairs)
     assert batch["input_ids"].tolist() == [[[2, 7, 3, 0], [2, 8, 9, 3]], [[2, 3, 0, 0], [2, 3, 0, 0]]]
@@ -72,17 +66,14 @@ def test_pieces_of_a_word_go_together():
 
 
 def test_a_teacher_is_looked_up_by_row(tokenizer, pairs, make_corpus):
-    """Fails if a pair gets the vectors of another."""
+    """Fails if a pair gets the vectors of another, pairs below the boundary are to be written, or the perplexity takes
+    longer than the training."""
     rows = load_corpus(str(make_corpus({"train": pairs[:2]}))).split("train")
     data = StudentDataset(rows, tokenizer, 32)
     data.synonyms = np.array([True, False])
     assert data[0][4] is None
     data.targets = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([[0, 2], [2, 1]])
     assert data[1][3] is False and data[1][4].tolist() == [[4, 5], [2, 3]] and len(data) == 2
-
-
-def test_held_out_synonyms():
-    """Fails if pairs below the boundary are to be written, or the perplexity takes longer than the training."""
     assert held_out_synonyms(np.array([0.0, 4.0, 5.0, 3.9]), 4.0).tolist() == [False, True, True, False]
     assert held_out_synonyms(np.ones(2000), 1.0).sum() == 500
     for kind, highest, least in (("binary", 1.0, 0.8), ("graded", 5.0, 4.0), ("nli", 2.0, 1.6)):

@@ -85,6 +85,7 @@ def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
     assert [float(word) for word in line.split()[2:5]] == pytest.approx(shown, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_that_finds_less_says_so(train, make_corpus, capsys):
     """Fails if the Recall@10 that training destroyed is neither in the terminal, nor in run.json, nor on the card."""
     topics = [first + second for first in "还款天气苹果红车北京喜欢推荐" for second in "今怎如我不很色"]

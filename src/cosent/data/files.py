@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosent.cli import option
-from cosent.data.records import (
+from cosent.data.formats import (
     AS_USUAL,
     ENCODINGS,
     FORMATS,

@@ -87,3 +87,8 @@ def spectrum(units: np.ndarray) -> np.ndarray:
     """Share of the squared length of unit vectors `(sentences, hidden)` in the first 1, 2, ... principal directions."""
     energy = np.linalg.svd(np.asarray(units, np.float64), compute_uv=False) ** 2
     return np.cumsum(energy) / energy.sum()
+
+
+def principal_directions(units: np.ndarray) -> np.ndarray:
+    """Orthonormal columns `(width, width)`, that of the greatest variance of vectors `(sentences, width)` first."""
+    return np.linalg.svd(np.cov(units.T))[0]

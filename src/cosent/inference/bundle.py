@@ -31,10 +31,15 @@ class Bundle:
         for name in self.settings["files"]:
             if not (folder / name).is_file():
                 raise ValueError(f"{folder / name} is missing. Copy the whole folder, or export the model again.")
-        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        try:
+            self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self.compute = compiled(folder / self.settings["files"][0], self.settings["precision"])
+        except ImportError:
+            raise
+        except Exception as error:  # tokenizers and onnxruntime have no narrower class for a damaged file
+            raise ValueError(f"{folder} cannot be read: {error}. Copy it again, or export the model again.") from error
         self.tokenizer.enable_truncation(self.settings["max_length"])
         self.tokenizer.enable_padding(pad_id=self.settings["pad_id"], pad_token=self.settings["pad_token"])
-        self.compute = compiled(folder / self.settings["files"][0], self.settings["precision"])
 
     @property
     def embedding_dimension(self):

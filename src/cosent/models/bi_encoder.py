@@ -17,7 +17,7 @@ from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_for
 from cosent.data.pairs import Prefixes, tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.evaluation.similarity import pair_cosines
+from cosent.evaluation.similarity import pair_cosines, principal_directions
 from cosent.inference.embedding import best_of_windows, check_pairs, check_sentences, embed
 from cosent.models.folder import add_server_keys, is_cross_encoder, save_modules, submodule_state
 from cosent.models.loading import (
@@ -28,7 +28,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import Dense, KeptSettings, Normalize, Pooling, load_modules, truncation, warn_of_similarity
+from cosent.models.modules import Dense, KeptSettings, Normalize, Pooling, load_modules, projection, warn_of_similarity
 from cosent.models.prompts import Prompts
 
 
@@ -265,18 +265,25 @@ class SentenceEncoder(Embedder):
         encoder.keep_settings(path, max_length, unused)
         return encoder.to(device=device)
 
-    def truncate(self, dim: int) -> None:
-        """Shortens vectors to their first `dim` numbers, as `--matryoshka_dims` trains them; saved with the model.
+    def truncate(self, dim: int, sentences: Sequence[str] | None = None) -> None:
+        """Shortens vectors to `dim` numbers, saved with the model; a `Normalize` at the end comes after it.
 
-        A `Normalize` at the end comes after it. Then, as in sentence-transformers' `truncate_dim` with
-        `normalize_embeddings`, vectors have length 1.
+        Then, as in sentence-transformers' `truncate_dim` with `normalize_embeddings`, vectors have length 1.
+
+        Args:
+            sentences: keep the principal directions of their unit vectors, which are not centred, so that all
+                directions together keep every cosine; default: the first numbers, as `--matryoshka_dims` trains them.
         """
         width = self.embedding_dimension
         if not 1 <= dim <= width:
             raise InputError(f"Vectors of this model have {width} numbers: truncate to 1 to {width}, got {dim}.")
+        directions = np.eye(width, dtype=np.float32)
+        if sentences is not None:
+            directions = principal_directions(self.encode(list(sentences), normalize=True)).T
         modules = list(self.after_pooling)
         end = len(modules) - (bool(modules) and isinstance(modules[-1], Normalize))
-        modules.insert(end, truncation(width, dim).to(self.device))
+        weight = torch.from_numpy(np.ascontiguousarray(directions[:dim], np.float32))
+        modules.insert(end, projection(weight).to(self.device))
         self.after_pooling = nn.Sequential(*modules)
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:

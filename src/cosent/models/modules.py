@@ -95,10 +95,10 @@ class Dense(nn.Module):
         return widths | {"bias": linear.bias is not None, "activation_function": self.named}
 
 
-def truncation(width: int, dim: int) -> Dense:
-    """A `Dense` that keeps the first `dim` numbers of vectors, exactly: every tool that reads folders applies it."""
-    dense = Dense(width, dim, bias=False, activation_function=IDENTITY)
-    dense.linear.weight.data = torch.eye(dim, width)
+def projection(weight: torch.Tensor) -> Dense:
+    """A `Dense` that multiplies vectors by `weight`, `(dim, width)`: every tool that reads folders applies it."""
+    dense = Dense(weight.shape[1], weight.shape[0], bias=False, activation_function=IDENTITY)
+    dense.linear.weight.data = weight
     return dense
 
 

@@ -143,14 +143,23 @@ def curves(
 
 
 @styled
-def strips(title: str, rows: list[tuple[str, np.ndarray, np.ndarray]], names: tuple[str, str], x_name: str) -> str:
+def strips(
+    title: str,
+    rows: list[tuple[str, np.ndarray, np.ndarray]],
+    names: tuple[str, str],
+    x_name: str,
+    ends: tuple[float, float],
+) -> str:
     """Two strips of dots per row, the first above the second, with a bar at each median.
 
     Args:
         rows: label, and the values of both strips, of which at most `DOTS` evenly spaced quantiles are drawn.
         names: what the two strips are.
+        ends: the lowest and the highest value of all figures that the reader compares.
     """
     axes = canvas(title, x_name, 0.9 + 0.34 * len(rows))
+    margin = 0.04 * (ends[1] - ends[0]) or 0.5
+    axes.set_xlim(ends[0] - margin, ends[1] + margin)
     rows_of(axes, [label for label, _, _ in rows])
     for side, (name, marker) in enumerate(zip(names, "o^", strict=True)):
         color, height = COLORS[side], 0.34 * side - 0.17

@@ -61,9 +61,14 @@ def order(result: dict[str, Any]) -> str:
 def scores(result: dict[str, Any], scored: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> str:
     """Strips of the scores, their means, and the share of verdicts."""
     plots, rows = [], []
+    alike = len({model["score"] for model in result["models"]}) == 1  # cosines and logits share no axis
     for model, values in zip(result["models"], scored, strict=True):
         drawn = [(name, *values[name]) for name in values]
-        strips = figures.strips(model["name"], drawn, ("reworded", "changed"), model["score"])
+        shown = np.concatenate(
+            [side for one in (scored if alike else [values]) for both in one.values() for side in both]
+        )
+        ends = (float(shown.min()), float(shown.max()))
+        strips = figures.strips(model["name"], drawn, ("reworded", "changed"), model["score"], ends)
         plots.append(inline_image(model["name"], strips))
         for name, found in model["phenomena"].items():
             means = [f"{found[side]:.3f}" for side in ("same", "different")]

@@ -36,7 +36,7 @@ from cosent.run import (
     save_scores,
 )
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.load import EvaluationSets, RunCorpora
+from cosent.training.setup import EvaluationSets, RunCorpora
 from cosent.training.trainer import PairTrainer, pair_metrics
 
 logger = logging.getLogger(__name__)

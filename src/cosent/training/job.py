@@ -32,8 +32,8 @@ from cosent.run import CorpusRecord, Environment, Footprint, RunRecord, manifest
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.checkpoints import check_settings, claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.evaluation import Evaluation, final_table, floors, save_evaluations, shortfalls
-from cosent.training.load import RunCorpora
 from cosent.training.proof import FolderProof, sample_pairs
+from cosent.training.setup import RunCorpora
 from cosent.training.trainer import PairTrainer, ResumableTrainer
 
 
