@@ -1,9 +1,10 @@
-"""Sentences per second of CPU time of every way to encode: ours, exported bundles, and sentence-transformers.
+"""Sentences per second of every way to encode: ours, exported bundles, and sentence-transformers.
 
     python -m benchmarks.runtimes --corpus data/lcqmc data/pawsx --theirs_python other/bin/python \\
         --output results/runtimes.json
 
-Sides take turns, each in its own process on the same cores, with its own default batch size. No row is read twice.
+Sides take turns, each in its own process on the same cores, with its own default batch size. No row is read twice. On
+one core processor seconds are counted, on several the seconds of a machine that must be quiet.
 `--theirs_python` is an interpreter with sentence-transformers, optimum-onnx, optimum-intel, nncf and datasets, which
 need an older transformers. Without it, their torch backend alone is measured.
 """
@@ -76,11 +77,13 @@ def side_main(side: str, folders: dict[str, str]) -> None:
     """Measures once for every line on stdin, the path of a JSON list of sentences; answers with one line of JSON."""
     stdout, sys.stdout = sys.stdout, sys.stderr
     encode = encoder_of(side, folders)
+    alone = os.environ["OMP_NUM_THREADS"] == "1"  # leaves out what others do on a shared machine
+    clock = time.process_time if alone else time.perf_counter
     for line in sys.stdin:
         sentences = json.loads(Path(line.strip()).read_text(encoding="utf-8"))
-        start = time.process_time()  # the machine may be shared
+        start = clock()
         vectors = encode(sentences)
-        seconds = time.process_time() - start
+        seconds = clock() - start
         half = len(sentences) // 2
         units = vectors / (vectors**2).sum(1, keepdims=True) ** 0.5
         cosines = (units[:half] * units[half:]).sum(1)
@@ -101,7 +104,13 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": str(len(args.cpus)), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder:
         result = compare(args, Path(folder))
-    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    output = Path(args.output)
+    if output.is_file():  # rows of other models, corpora and numbers of cores stay
+        new = {(row["model"], row["cpus"], row["corpus"]) for row in result["rows"]}
+        kept = json.loads(output.read_text(encoding="utf-8"))["rows"]
+        others = [row for row in kept if (row["model"], row["cpus"], row["corpus"]) not in new]
+        result["rows"] = others + result["rows"]
+    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def compare(args, folder: Path) -> dict:
@@ -128,8 +137,7 @@ def compare(args, folder: Path) -> dict:
     folders["calibration"] = str(folder / "calibration.json")
     Path(folders["calibration"]).write_text(json.dumps(rows["sentence1"][:]), encoding="utf-8")
     sides = [*OURS, *BUNDLES, "theirs", *(THEIRS if args.theirs_python else ())]
-    result = {"kind": "runtimes", "model": args.model, **asdict(environment()), "cpus": len(args.cpus)}
-    result |= {"when": time.strftime("%Y-%m-%d"), "rows": []}
+    result = {"kind": "runtimes", **asdict(environment()), "when": time.strftime("%Y-%m-%d"), "rows": []}
     with ExitStack() as stack:
         processes = {}
         for side in sides:
@@ -150,7 +158,8 @@ def compare(args, folder: Path) -> dict:
             for side, found in measured.items():
                 speeds = [2 * args.pairs / one["seconds"] for one in found[1:]]  # the first turn warms up
                 spearman = spearmanr([cosine for one in found for cosine in one["cosines"]], labels).statistic
-                row = {"corpus": corpus, "side": side, "sentences_per_second": statistics.median(speeds)}
+                row = {"model": args.model, "cpus": len(args.cpus), "corpus": corpus, "side": side}
+                row["sentences_per_second"] = statistics.median(speeds)
                 result["rows"].append(row | {"all": speeds, "spearman": spearman})
                 print(f"{corpus:<12}{side:<24}{row['sentences_per_second']:8.0f}{100 * spearman:8.2f}", file=sys.stderr)
         for process in processes.values():
@@ -174,26 +183,29 @@ def parts_of(corpus: str, pairs: int, turns: int, folder: Path) -> tuple[list[Pa
 
 
 def runtimes_table(result: dict) -> str:
-    """Sentences per second of CPU time and Spearman, a row per side, a column per corpus."""
+    """Sentences per second of time and Spearman, a row per side, a column per corpus and number of cores."""
     from cosent.reporting.document import markdown_table
     from cosent.run import shortened
 
-    corpora = list(dict.fromkeys(row["corpus"] for row in result["rows"]))
-    cells = {(row["side"], row["corpus"]): row for row in result["rows"]}
+    columns = list(dict.fromkeys((row["corpus"], row["cpus"]) for row in result["rows"]))
+    cells = {(row["side"], row["corpus"], row["cpus"]): row for row in result["rows"]}
     lines = []
     for side in dict.fromkeys(row["side"] for row in result["rows"]):
         kind, *rest = side.split()
         line = [" ".join([SHOWN[kind], *rest])]
-        for corpus in corpora:
-            row = cells[side, corpus]
-            line += [f"{row['sentences_per_second']:.0f}", f"{100 * row['spearman']:.2f}"]
+        for corpus, cpus in columns:
+            row = cells.get((side, corpus, cpus))
+            line.append("" if row is None else f"{row['sentences_per_second']:.0f}")
+            line += ["" if row is None else f"{100 * row['spearman']:.2f}"] if cpus == 1 else []
         lines.append(line)
-    units = ("sentences/s", "Spearman x100")
-    header = [f"{Path(corpus).name}, {unit}" for corpus in corpora for unit in units]
+    header = []
+    for corpus, cpus in columns:
+        header.append(f"{Path(corpus).name}, sentences/s, {cpus} core{'s' * (cpus > 1)}")
+        header += [f"{Path(corpus).name}, Spearman x100"] if cpus == 1 else []
+    models = " and ".join(dict.fromkeys(f"`{row['model']}`" for row in result["rows"]))
     return (
-        f"{markdown_table(['', *header], lines)}\n\n"
-        f"`{result['model']}`, {result['cpus']} core, seconds of its time, medians of turns; {result['device']}, "
-        f"{result['when']}, commit {shortened(result['commit'])}."
+        f"{markdown_table(['', *header], lines)}\n\n{models}; seconds of one core's time, or of two cores; medians of "
+        f"turns; {result['device']}, {result['when']}, commit {shortened(result['commit'])}."
     )
 
 
