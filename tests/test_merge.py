@@ -101,6 +101,13 @@ def test_principal_directions(merge, models, make_corpus, pairs):
     np.testing.assert_allclose(full @ full.T, vectors @ vectors.T, atol=1e-5)
 
 
+def test_cutting_reads_no_training_sentences(merge, models, make_corpus, pairs):
+    """Fails if --truncate_dim needs the train split, whose sentences only --pca_dim reads."""
+    corpus = make_corpus({"validation": pairs})
+    merge("weights", "mean", flags=("--truncate_dim", 8, "--corpus", corpus))
+    assert load_model(str(models / "made")).embedding_dimension == 8
+
+
 def test_half_precision_halves_the_folder(merge, models):
     """Fails if a folder of float16 is not half as large, or answers unlike the model that was measured."""
     merge("weights", "mean", flags=("--dtype", "float16"))

@@ -116,14 +116,11 @@ def shorten(model, args: MergeArguments, corpora: list) -> None:
 
     if not isinstance(model, SentenceEncoder):
         raise InputError(f"--truncate_dim and --pca_dim shorten a bi-encoder, and this is a {type(model).__name__}.")
-    sentences: dict[str, None] = {}
-    for corpus in corpora:
-        rows = corpus.split("train")
-        sentences |= dict.fromkeys([*rows["sentence1"][:], *rows["sentence2"][:]])
     if args.pca_dim is None:
-        model.truncate(args.truncate_dim)
-    else:
-        model.truncate(args.pca_dim, list(sentences))
+        return model.truncate(args.truncate_dim)
+    splits = [corpus.split("train") for corpus in corpora]
+    texts = (text for rows in splits for name in ("sentence1", "sentence2") for text in rows[name][:])
+    model.truncate(args.pca_dim, list(dict.fromkeys(texts)))
 
 
 def evaluate(model, corpora):
