@@ -105,10 +105,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         result = compare(args, Path(folder))
     output = Path(args.output)
-    if output.is_file():  # rows of other models, corpora and numbers of cores stay
-        new = {(row["model"], row["cpus"], row["corpus"]) for row in result["rows"]}
-        kept = json.loads(output.read_text(encoding="utf-8"))["rows"]
-        others = [row for row in kept if (row["model"], row["cpus"], row["corpus"]) not in new]
+    before = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else {}
+    if before.get("model") == args.model:  # rows of other corpora and numbers of cores stay
+        new = {(row["cpus"], row["corpus"]) for row in result["rows"]}
+        others = [row for row in before["rows"] if (row["cpus"], row["corpus"]) not in new]
         result["rows"] = others + result["rows"]
     output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
@@ -137,7 +137,8 @@ def compare(args, folder: Path) -> dict:
     folders["calibration"] = str(folder / "calibration.json")
     Path(folders["calibration"]).write_text(json.dumps(rows["sentence1"][:]), encoding="utf-8")
     sides = [*OURS, *BUNDLES, "theirs", *(THEIRS if args.theirs_python else ())]
-    result = {"kind": "runtimes", **asdict(environment()), "when": time.strftime("%Y-%m-%d"), "rows": []}
+    result = {"kind": "runtimes", "model": args.model, **asdict(environment())}
+    result |= {"when": time.strftime("%Y-%m-%d"), "rows": []}
     with ExitStack() as stack:
         processes = {}
         for side in sides:
@@ -158,7 +159,7 @@ def compare(args, folder: Path) -> dict:
             for side, found in measured.items():
                 speeds = [2 * args.pairs / one["seconds"] for one in found[1:]]  # the first turn warms up
                 spearman = spearmanr([cosine for one in found for cosine in one["cosines"]], labels).statistic
-                row = {"model": args.model, "cpus": len(args.cpus), "corpus": corpus, "side": side}
+                row = {"cpus": len(args.cpus), "corpus": corpus, "side": side}
                 row["sentences_per_second"] = statistics.median(speeds)
                 result["rows"].append(row | {"all": speeds, "spearman": spearman})
                 print(f"{corpus:<12}{side:<24}{row['sentences_per_second']:8.0f}{100 * spearman:8.2f}", file=sys.stderr)
@@ -202,10 +203,9 @@ def runtimes_table(result: dict) -> str:
     for corpus, cpus in columns:
         header.append(f"{Path(corpus).name}, sentences/s, {cpus} core{'s' * (cpus > 1)}")
         header += [f"{Path(corpus).name}, Spearman x100"] if cpus == 1 else []
-    models = " and ".join(dict.fromkeys(f"`{row['model']}`" for row in result["rows"]))
     return (
-        f"{markdown_table(['', *header], lines)}\n\n{models}; seconds of one core's time, or of two cores; medians of "
-        f"turns; {result['device']}, {result['when']}, commit {shortened(result['commit'])}."
+        f"{markdown_table(['', *header], lines)}\n\n`{result['model']}`; seconds of one core's time, or of two cores; "
+        f"medians of turns; {result['device']}, {result['when']}, commit {shortened(result['commit'])}."
     )
 
 
