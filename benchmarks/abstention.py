@@ -4,17 +4,14 @@ python -m benchmarks.abstention --corpora lcqmc bq stsb --output results/abstent
 """
 
 import argparse
-import json
-from dataclasses import asdict
-from pathlib import Path
 
+from benchmarks.common import save
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
 from cosent.inference.abstention import fit_rule, simulate
 from cosent.models.auto import load_bi_encoder
 from cosent.reporting.document import Cell, markdown_table
 from cosent.run import shortened
-from cosent.training.job import environment
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SHARES = ("bound", "answered", "test_precision", "test_answered", "test_answered_wrongly")
@@ -66,9 +63,7 @@ def main() -> None:
     args = parser.parse_args()
     encoder = load_bi_encoder(args.model)
     rows = [row for name in args.corpora for row in measure(encoder, name)]
-    result = {"kind": "abstention", "model": args.model, "rows": rows, **asdict(environment())}
-    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(abstention_table(result))
+    print(abstention_table(save(args.output, "abstention", rows, model=args.model)))
 
 
 if __name__ == "__main__":

@@ -118,9 +118,9 @@ def trained(run: Run, folder: Path) -> str:
     return str(output)
 
 
-def save(output: str, kind: str, rows: list[dict]) -> dict:
-    """Writes a result with its environment, and returns it."""
-    result = {"kind": kind, "rows": rows, **asdict(environment())}
+def save(output: str, kind: str, rows: list[dict], **facts) -> dict:
+    """Writes a result with its environment and further facts, and returns it."""
+    result = {"kind": kind, **facts, "rows": rows, **asdict(environment())}
     write_atomically(Path(output), json.dumps(result, indent=1) + "\n")
     return result
 

@@ -9,13 +9,11 @@ vectors as they are, so that all directions keep every cosine, or "centred", les
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.common import save
 from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError, messages_for_users
@@ -25,7 +23,6 @@ from cosent.inference.neighbours import found_by_vectors, unit
 from cosent.models.auto import load_bi_encoder
 from cosent.reporting.document import Cell, markdown_table, times_100
 from cosent.run import read_record, shortened
-from cosent.training.job import environment
 
 WIDTHS = (16, 32, 64, 128, 256)
 WAYS = {
@@ -93,9 +90,7 @@ def widths_table(result: dict) -> str:
 
 def main(args: argparse.Namespace) -> None:
     rows = [row for run in args.runs for row in measure(run, args.corpus)]
-    result = {"kind": "widths", "corpus": args.corpus, "widths": WIDTHS, "rows": rows, **asdict(environment())}
-    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(widths_table(result))
+    print(widths_table(save(args.output, "widths", rows, corpus=args.corpus, widths=WIDTHS)))
 
 
 if __name__ == "__main__":
