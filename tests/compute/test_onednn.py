@@ -93,6 +93,16 @@ def test_a_frozen_embedding_below_and_a_layer_used_twice(calls):
     assert len(calls) == 2
 
 
+def test_caches_are_bounded_before_the_first_routine(monkeypatch):
+    done, linear = [], nn.Linear(2, 2)
+    monkeypatch.setattr(onednn, "AVAILABLE", True)
+    monkeypatch.setattr(onednn, "bound_caches", lambda: done.append("bound"))
+    reorder = lambda weight, batch: done.append("reorder") or weight  # noqa: E731
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", reorder, raising=False)
+    with onednn_linears(linear, reorder=True):
+        assert done[:2] == ["bound", "reorder"]
+
+
 def test_others_keep_their_own_products(calls):
     """Fails if autocast trains in float32, a float64 model in float32, or a subclass loses what it adds."""
 
