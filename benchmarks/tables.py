@@ -66,6 +66,7 @@ TABLES = {  # of results/NAME.json
     "quickstart": quickstart_table,
     "roofline": roofline_sentence,
     "runtimes": runtimes_table,
+    "runtimes_base": runtimes_table,
     "speed": speed_table,
     "widths": widths_table,
 }
