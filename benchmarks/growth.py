@@ -51,16 +51,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", required=True, help="JSON file to write")
     parser.add_argument("--powers", type=int, nargs="+", default=[3, 4, 5, 6, 7], help="sizes, as powers of ten")
+    parser.add_argument(
+        "--jobs",
+        nargs="+",
+        choices=JOBS,
+        default=list(JOBS),
+        help="which ones to measure (again); search reads what encode wrote",
+    )
     args = parser.parse_args()
     output = Path(args.output).absolute()
     spawned = ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1)  # a job's peak starts at its parent's
     result = {"kind": "growth", **spawned.submit(facts).result(), "rows": []}
+    if output.is_file():  # rows that are not measured again stay
+        rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
+        result["rows"] = [row for row in rows if row["job"] not in args.jobs]
     for power in args.powers:
         with TemporaryDirectory() as folder:
             spawned.submit(write_inputs, Path(folder), 10**power).result()
             for job, (unit, command, largest) in JOBS.items():
-                if power <= largest:
-                    result["rows"].append({"job": job, "unit": unit, "size": 10**power, **measure(command, folder)})
+                if job in args.jobs and power <= largest:
+                    row = {"job": job, "unit": unit, "size": 10**power, "commit": result["commit"]}
+                    result["rows"].append(row | measure(command, folder))
                     print(result["rows"][-1], flush=True)
                     output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
@@ -138,10 +149,11 @@ def growth_picture(result: dict) -> str:
 
 def growth_sentence(result: dict) -> str:
     """How the picture was measured."""
+    commits = dict.fromkeys(shortened(row["commit"]) for row in result["rows"])
     return (
         "![Time and memory by size of the input](images/growth.svg)\n\n"
         f"A random model of one layer, 32 wide, one thread, each command in its own process; {result['device']}, "
-        f"{result['when']}, commit {shortened(result['commit'])}."
+        f"{result['when']}, commit {', '.join(commits)}."
     )
 
 
