@@ -29,7 +29,10 @@ BUDGETS = {
         ("stsb", 15693, "encoders", "cosent_mini mini", "sbert mini"),
         ("stsb", 20924, "convergence", "cosent", "sbert"),
     ],
-    "STS-B, two classes": [("stsb", 5231, "primary", "cosent", "sbert")],
+    "STS-B, two classes": [
+        ("stsb", 5231, "primary", "cosent", "sbert"),
+        ("stsb", 41848, "gap", "cosent", "sbert_two"),
+    ],
     "ATEC": [
         ("atec", 10000, "retrieval_atec", "cosent_mini", "sbert"),
         ("atec", 20000, "primary", "cosent", "sbert"),
@@ -40,8 +43,7 @@ BUDGETS = {
         ("bq", 27810, "native_mini", "cosent", "sbert"),
     ],
     "LCQMC": [
-        ("lcqmc", 20000, "retrieval", "cosent_mini", "sbert"),
-        ("lcqmc", 40000, "native_mini", "cosent", "sbert"),
+        ("lcqmc", pairs, "gap_labels", f"cosent {pairs}", f"sbert {pairs}") for pairs in (1000, 4000, 16000, 64000)
     ],
 }
 NAMES = {
@@ -102,7 +104,7 @@ def best_of(study: Study) -> Points:
 EXPERIMENTS = {  # by study: title, x axis, values
     "gap": ("STS-B by epoch, validation", "epoch", over_epochs),
     "gap_labels": ("LCQMC by labels", "training pairs", by(lambda run: run.train_pairs or 0)),
-    "collapse": ("STS-B after one epoch, 20 seeds", "learning rate", by(lambda run: run.recipe["learning_rate"])),
+    "collapse": ("STS-B after one epoch", "learning rate", by(lambda run: run.recipe["learning_rate"])),
     "budget": ("STS-B, the best of k tuning runs, validation", "k", best_of),
     "losses_stsb": ("STS-B, the best of k of five learning rates, validation", "learning rates tried", best_of),
     "noise": ("STS-B by wrong labels", "wrong labels, %",
@@ -153,6 +155,9 @@ def gap_by_budget() -> str:
     """CoSENT minus Sentence-BERT by corpus and pairs read, of studies with two seeds or more."""
     axes = canvas("CoSENT minus Sentence-BERT, from mini", "thousands of training pairs read, those of every epoch", 3)
     axes.set_ylabel("test Spearman x100", color=FAINT)
+    axes.set_xscale("log")
+    axes.set_xticks(ticks := [1, 4, 16, 64], ticks)
+    axes.minorticks_off()
     axes.axhline(0, color=FAINT, linewidth=1.2)
     for place, (label, points) in enumerate(BUDGETS.items()):
         drawn = []
@@ -163,7 +168,7 @@ def gap_by_budget() -> str:
             if found and found["seeds"] > 1:
                 drawn.append((pairs, found["mean"], found["mean"] - found["low"], found["high"] - found["mean"]))
         pairs, gaps, *spans = zip(*drawn, strict=True)
-        shifted = [each / 1000 + 0.25 * place for each in pairs]  # so that intervals do not cover each other
+        shifted = [each / 1000 * 1.015**place for each in pairs]  # so that intervals do not cover each other
         style = {"color": COLORS[place], "linestyle": DASHES[place % len(DASHES)]}
         axes.errorbar(shifted, gaps, yerr=spans, marker="o", markersize=4, capsize=3, label=label, **style)
     return saved(axes)
