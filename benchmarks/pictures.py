@@ -125,8 +125,8 @@ def experiment(name: str, study: Study) -> str:
 def against_others() -> str:
     """CoSENT minus the losses that it is compared with, by corpus, with 95% intervals.
 
-    Of models from `mini`, tested on the corpus that they were trained on; where several claims measured one, the first of
-    claims.yaml: cross entropy at CoSENT's learning rate before the one that a grid of few pairs misled.
+    Of models from `mini`, tested on the corpus that they were trained on; where several claims measured one, the first
+    of claims.yaml: cross entropy at CoSENT's learning rate before the one that a grid of few pairs misled.
     """
     rows: dict[str, tuple[float, float, float]] = {}
     for claim in read("claims")["rows"]:
