@@ -13,7 +13,8 @@ from cosent.results import Result
 
 Fact = tuple[str, str]  # figure, verdict
 NAMES = {"sbert": "Sentence-BERT", "cosent": "CoSENT"}
-PRIMARY = ("primary", "primary_cross", "primary_cross_stsb")  # counted apart, since more seeds are still to come
+OPEN = "unresolved at this size"
+HEAD = ["u", "v", "|u-v|"]
 
 
 def plain_below_untrained() -> Fact:
@@ -68,18 +69,18 @@ def collapses() -> Fact:
 def endings(loss: str) -> Iterator[tuple[str, float, float]]:
     """Name, validation Spearman at the end and that of the untrained encoder, of all distinct runs of a loss.
 
-    Runs of a grid have no record of their start, which is that of other runs with the same validation rows.
+    Older runs of a grid have no record of their start, which is that of a run with the same seed and validation rows.
     """
     seen = set()
     folders = [file.parent.name for file in sorted((ROOT / "results").glob("*/study.jsonl"))]
-    studies = [study for name in folders if name not in PRIMARY and (study := study_of(name))]
+    studies = [study for name in folders if (study := study_of(name))]
     starts = {key_of(run): start_of(run) for study in studies for run in study.results}
     for study in studies:
         for run in [*study.results, *study.trials]:
             flags = run.recipe or run.settings
-            plain = flags.get("features", ["u", "v", "|u-v|"]) == ["u", "v", "|u-v|"] and flags.get("pooling") == "mean"
+            plain = (flags.get("features") or HEAD) == HEAD and flags.get("pooling") == "mean"
             usual = run.tower == "bi_encoder" and plain and float(flags["learning_rate"]) <= 1e-3
-            start = starts.get(key_of(run))
+            start = start_of(run) or starts.get(key_of(run))
             end = run.after.get(run.corpus, {}).get("validation", {}).get("spearman")
             if end is None and run.point and run.validation_curve and not flags.get("eval_corpora"):
                 end = run.validation_curve[-1][1]
@@ -92,7 +93,8 @@ def endings(loss: str) -> Iterator[tuple[str, float, float]]:
 
 def key_of(run: Result) -> tuple:
     flags = run.recipe or run.settings
-    return run.corpus, flags.get("limit_validation"), run.tower, flags.get("pooling"), flags["model_name_or_path"]
+    rows = run.corpus, flags.get("limit_validation"), run.seed
+    return *rows, run.tower, flags.get("pooling"), flags["model_name_or_path"]
 
 
 def start_of(run: Result) -> float | None:
@@ -112,12 +114,15 @@ def keeps_rising() -> Fact:
 
 
 def spread_over_seeds() -> Fact:
-    deviations = {}
-    for name, epochs in (("losses_stsb", 1), ("convergence", 4)):
-        study = study_of(name)
-        assert study is not None
-        deviations[epochs] = np.std([100 * run.test("stsb") for run in study.rows["sbert"]], ddof=1)
-    return f"{deviations[1]:.1f} points over seeds after 1 epoch, {deviations[4]:.1f} after 4", "agrees"
+    found = {}
+    for run in results_of("primary"):
+        if run.method == "sbert":
+            found.setdefault(run.corpus, []).append(100 * (run.test(run.corpus) or 0.0))
+    deviations = {corpus: np.std(values, ddof=1) for corpus, values in found.items()}
+    text = ", ".join(f"{deviation:.1f} {corpus}" for corpus, deviation in deviations.items())
+    every = {deviation >= 5 for deviation in deviations.values()}
+    verdict = OPEN if len(every) > 1 else "agrees" if every.pop() else "disagrees"
+    return f"{text}, over ten seeds", verdict
 
 
 def colours() -> Fact:
@@ -132,14 +137,15 @@ def colours() -> Fact:
 
 def student_against_sbert() -> Fact:
     rows = json.loads((ROOT / "results/student_stsb_equal.json").read_text(encoding="utf-8"))["rows"]
-    study = study_of("losses_stsb")
+    study = study_of("encoders")
     assert study is not None
-    direct = np.mean([100 * run.test("stsb") for run in study.rows["sbert"]])
-    names = ("then stage 2 (distilled from cosent)", "student of")
-    student, stage_1 = (
+    direct = np.mean([100 * run.test("stsb") for run in study.rows["sbert mini"]])
+    names = ("then stage 2 (distilled from sbert", "then stage 2 (distilled from cosent", "student of")
+    student, of_cosent, stage_1 = (
         100 * np.mean(next(row["values"] for row in rows if row["name"].startswith(name))) for name in names
     )
-    text = f"student {student:.1f}, Sentence-BERT {direct:.1f}; the student before distillation {stage_1:.1f}"
+    text = f"student of Sentence-BERT {student:.1f}, Sentence-BERT {direct:.1f}"
+    text += f"; student of CoSENT {of_cosent:.1f}, student before distillation {stage_1:.1f}"
     return text, "agrees" if student > direct else "disagrees"
 
 

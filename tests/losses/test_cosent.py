@@ -157,6 +157,16 @@ def test_angle_on_paper():
     assert every.item() == pytest.approx(both.item() + 3 * term)
 
 
+def test_the_angle_has_a_scale_of_its_own():
+    """Fails if the settings of the published Chinese models, 1 for angles and 20 for cosines, cannot be had.
+
+    u = (1, 0), v = (0.6, 0.8): cos 0.6, sin -0.8, angle score 0.2; the similar pair has 1 in both.
+    """
+    embeddings = torch.tensor([[[1.0, 0.0], [0.6, 0.8]], [[1.0, 1.0], [1.0, 1.0]]], dtype=torch.float64)
+    loss = TWO_TERMS(embeddings, torch.tensor([0.0, 1.0]), groups(2), scale=20.0, angle_scale=1.0)
+    assert loss.item() == pytest.approx(math.log1p(math.exp(0.2 - 1)) + math.log1p(math.exp(20 * (0.6 - 1))))
+
+
 def test_in_batch_term_is_that_of_the_paper():
     """Fails if a sentence is compared with itself or with a known synonym, or a dissimilar pair counts as a positive.
 

@@ -14,6 +14,7 @@ from cosent import distill
 from cosent.cli import parse
 from cosent.data.manifest import Manifest
 from cosent.losses import LOSSES
+from cosent.study import expand, read_study
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.objective import build_objective
 from data_scripts.corpora import CORPORA
@@ -69,7 +70,8 @@ def test_recipes(tmp_path):
 
 
 # Settings typed from the scripts of the published rows, https://github.com/bojone/CoSENT. Their encoder is BERT-base or
-# RoBERTa-wwm with dropout 0.1; they do not clip gradients, and those for accuracy choose the epoch by it.
+# RoBERTa-wwm with dropout 0.1. Those for accuracy choose the epoch by it. They do not clip gradients: the studies that
+# repeat their tables do not either, the recipes alone clip as any Trainer does.
 OF_SCRIPTS = {
     "bi_encoder/cosent": ("cosent.py", {"pooling": "cls", "epochs": 5, "batch": 32, "scale": 20}),
     "bi_encoder/sbert": (
@@ -78,10 +80,15 @@ OF_SCRIPTS = {
     ),
     "bi_encoder/nli": (
         "cosent_nli.py",
-        {"pooling": "cls", "steps": 50_000, "evaluated": 5_000, "batch": 64, "scale": 20},
+        {"pooling": "cls", "steps": 50_000, "evaluated": 5_000, "batch": 64, "scale": 20, "tokens": 64},
     ),
     "cross_encoder/cosent": ("accuracy/interact_cosent.py", {"segments": "zero", "epochs": 5, "batch": 64, "scale": 1}),
     "cross_encoder/ce": ("accuracy/interact.py", {"segments": "zero", "epochs": 5, "batch": 32, "classes": 2}),
+}
+OF_ANGLE = {  # https://github.com/SeanLee97/AnglE, examples/Angle-LCQMC.ipynb
+    **{"pooling": "cls", "max_length": 128, "per_device_train_batch_size": 64, "num_train_epochs": 5},
+    **{"learning_rate": 3e-5, "lr_scheduler_type": "linear", "warmup_steps": 0, "max_grad_norm": 1.0},
+    **{"scale": 20, "angle_scale": 1, "cosine_weight": 1, "in_batch_weight": 2},
 }
 TOKENS = {"bi_encoder": {"pawsx": 128, "": 64}, "cross_encoder": {"pawsx": 256, "": 128}}
 
@@ -96,7 +103,12 @@ def test_recipes_of_published_rows_have_the_settings_of_their_scripts(tmp_path):
         manifests = [Manifest("lcqmc", "binary", 0.0, 1.0, {}, {})] if loss.loss == "ce" else graded
         objective = build_objective(loss.loss, loss.parameters(), manifests, model.tower)
         ours = {"pooling": model.pooling, "segments": model.segment_ids, "scale": loss.scale}
-        ours |= {"epochs": args.num_train_epochs, "steps": args.max_steps, "evaluated": args.eval_steps}
+        ours |= {
+            "tokens": model.max_length,
+            "epochs": args.num_train_epochs,
+            "steps": args.max_steps,
+            "evaluated": args.eval_steps,
+        }
         ours |= {"batch": args.per_device_train_batch_size, "classes": objective.classes}
         ours["features"] = " ".join(loss.features or [])
         assert {key: ours[key] for key in settings} == settings, script
@@ -107,6 +119,31 @@ def test_recipes_of_published_rows_have_the_settings_of_their_scripts(tmp_path):
         for corpus in ("atec", "bq", "lcqmc", "pawsx", "stsb"):
             length = CORPORA[corpus].max_length[tower == "cross_encoder"]
             assert length == tokens.get(corpus, tokens[""]), (tower, corpus)
+
+
+def test_the_recipe_of_angle_has_the_settings_of_its_notebook(tmp_path):
+    """Fails if AnglE is trained as neither its authors nor their published row did."""
+    words = [
+        "--config",
+        str(ROOT / "recipes/bi_encoder/angle.yaml"),
+        "--corpus",
+        "lcqmc",
+        "--output_dir",
+        str(tmp_path),
+    ]
+    parsed = parse([*words, "--use_cpu", "true"], *TRAIN_ARGUMENTS)
+    ours = {key: value for each in parsed for key, value in vars(each).items()}
+    assert {key: ours[key] for key in OF_ANGLE} == OF_ANGLE
+
+
+@pytest.mark.parametrize(("name", "clipped"), [("native", {"angle"}), ("nli_transfer", set()), ("interactive", set())])
+def test_studies_of_published_tables_clip_only_where_the_scripts_do(name, clipped):
+    """Fails if a published table is repeated with clipped gradients, or that of NLI with longer sentences."""
+    runs = expand(read_study(str(ROOT / f"recipes/studies/{name}.yaml")), {})
+    methods = {run.method.split()[0]: run.flags for run in runs}
+    assert {method for method, flags in methods.items() if flags.get("max_grad_norm") != 0} == clipped
+    if name == "nli_transfer":
+        assert {(flags["max_length"], flags["max_steps"]) for flags in methods.values()} == {(64, 50_000)}
 
 
 def test_every_loss_has_a_recipe():

@@ -14,6 +14,7 @@ def angle_loss(
     labels: Tensor,
     groups: Tensor,
     scale: float = COSINE_SCALE,
+    angle_scale: float = COSINE_SCALE,
     cosine_weight: float = 1.0,
     in_batch_weight: float = 1.0,
 ) -> Tensor:
@@ -27,11 +28,13 @@ def angle_loss(
         embeddings: sentence embeddings of shape `(batch, 2, hidden)`, hidden even.
         labels: shape `(batch,)`, 0..1, rising with similarity.
         groups: int64 of shape `(batch, 2)`, see `losses.in_batch`.
-        scale: inverse temperature of all terms.
+        scale: inverse temperature of the terms on cosines.
+        angle_scale: that of the term on angles.
         cosine_weight, in_batch_weight: 0 leaves a term out.
 
     Source: https://arxiv.org/abs/2309.12871, section 3; https://github.com/SeanLee97/AnglE, `angle_emb/loss.py`, with
-    the defaults of its `train_cli.py`: every weight 1, every temperature 1 / 20.
+    the defaults of its `train_cli.py` today: every weight 1, every temperature 1 / 20. The published Chinese models had
+    an angle scale of 1 and an in-batch weight of 5, 2, 2 and 0 for ATEC, BQ, LCQMC and PAWSX (`examples/*.ipynb`).
     """
     check_embeddings(embeddings)
     if embeddings.shape[-1] % 2:
@@ -43,7 +46,7 @@ def angle_loss(
     (u_re, u_im), (v_re, v_im) = u.chunk(2, dim=-1), v.chunk(2, dim=-1)  # 4 x (batch, hidden / 2)
     cosines = (u * v).sum(-1)  # (batch,)
     sines = (u_im * v_re - u_re * v_im).sum(-1)
-    loss = cosent_loss((cosines + sines).abs(), labels, scale)
+    loss = cosent_loss((cosines + sines).abs(), labels, angle_scale)
     if cosine_weight:
         loss = loss + cosine_weight * cosent_loss(cosines, labels, scale)
     if in_batch_weight:

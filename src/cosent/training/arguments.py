@@ -119,6 +119,9 @@ class LossArguments:
     floor: float | None = option(None, "cosine_floor: cosine below which the loss of a negative pair is constant.")
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair has no loss.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
+    angle_scale: float | None = option(
+        None, f"angle: inverse temperature of its term on angles; default {COSINE_SCALE:g}."
+    )
     cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines next to it.")
     in_batch_weight: float | None = option(None, "angle: weight of the term on in-batch negatives next to it.")
     contrastive_weight: float | None = option(None, "cosent_infonce: weight of InfoNCE next to CoSENT.")
