@@ -9,7 +9,7 @@ from cosent.reporting.document import Cell, markdown_table
 
 VERDICTS = ("agrees", "disagrees", "within a point", "unresolved at this size")
 NOT_MEASURED = {
-    "answered": "Answered by the code, not by runs",
+    "answered": "Answered by the code or by another page",
     "needs": "Needs a GPU, data or runs",
     "absent": "No such feature",
 }
@@ -49,7 +49,9 @@ def error_rates() -> str:
     primary = ", ".join(f"{100 * rate:.1f}% {name}" for name, rate in rates["primary"].items())
     return (
         f"Simulated {rates['repetitions']:,} times without any difference, with the variances measured here, the "
-        f"probability of any wrong verdict in this family, by Holm's procedure at 4%, is {primary}. Of "
+        f"probability of any wrong verdict in this family, by Holm's procedure at 4%, is {primary}. "
+        f"{rates['measured_in_primary']} of its claims have variances over rows; the one on validation has those of "
+        "another claim, and is not in the last figure. Of "
         f"{rates['others']} other claims, judged with the seeds that they have, {rates['others_wrong']:.2f} are "
         "decided wrongly on average."
     )
