@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator
 
 import numpy as np
+from scipy.stats import binomtest, fisher_exact
 
 from benchmarks.claim_measures import study_of
 from benchmarks.study_tables import ROOT
 from benchmarks.test_rows import CORPORA, read_test_rows
-from cosent.evaluation.significance import ranks
+from cosent.evaluation.significance import LEVEL, ranks
 from cosent.results import Result
 
 Fact = tuple[str, str]  # figure, verdict
@@ -101,6 +102,29 @@ def start_of(run: Result) -> float | None:
     return run.before.get(run.corpus, {}).get("validation", {}).get("spearman")
 
 
+def below_start(method: str) -> tuple[int, int]:
+    """Of the runs of a method in the study of collapses: those that end below their start on validation, and all."""
+    runs = [run for run in results_of("collapse") if run.method.split()[0] == method]
+    ends = [run.after[run.corpus]["validation"]["spearman"] for run in runs]
+    return sum(end < (start_of(run) or 0.0) for run, end in zip(runs, ends, strict=True)), len(runs)
+
+
+def collapse_share() -> Fact:
+    count, runs = below_start("sbert")
+    low, high = binomtest(count, runs).proportion_ci()
+    verdict = "agrees" if low >= 0.15 and high <= 0.25 else "disagrees" if high < 0.15 or low > 0.25 else OPEN
+    return f"{count} of {runs} runs: {count / runs:.0%} [{low:.0%}, {high:.0%}]", verdict
+
+
+def term_prevents() -> Fact:
+    with_term, without = below_start("sbert_cosent"), below_start("sbert")
+    p = fisher_exact([[count, runs - count] for count, runs in (with_term, without)]).pvalue
+    text = f"with the term {with_term[0]} of {with_term[1]}, without {without[0]} of {without[1]} (p {p:.2g})"
+    if p > LEVEL:
+        return text, OPEN
+    return text, "agrees" if with_term[0] / with_term[1] < without[0] / without[1] else "disagrees"
+
+
 def keeps_rising() -> Fact:
     study = study_of("convergence")
     assert study is not None
@@ -154,6 +178,8 @@ FACTS = {
     "hard_to_tune": hard_to_tune,
     "closer_before_training": closer_before_training,
     "collapses": collapses,
+    "collapse_share": collapse_share,
+    "term_prevents": term_prevents,
     "keeps_rising": keeps_rising,
     "spread_over_seeds": spread_over_seeds,
     "colours": colours,

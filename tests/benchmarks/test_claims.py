@@ -8,7 +8,7 @@ import pytest
 import yaml
 from scipy import stats
 
-from benchmarks import claims, pictures
+from benchmarks import claim_facts, claims, pictures
 from benchmarks.claim_measures import (
     UNTRAINED,
     gaps_of_source,
@@ -42,6 +42,37 @@ def test_probabilities_on_paper():
     assert holm([0.02, 0.01, 0.04], 0.05) == [True, True, True]
     assert holm([0.02, 0.03, 0.04], 0.05) == [False] * 3 and benjamini_hochberg([0.02, 0.03, 0.04], 0.05) == [True] * 3
     assert benjamini_hochberg([0.02, 0.04, 0.06], 0.05) == [False] * 3
+
+
+def ended(method, seed, start, end, loss="sbert"):
+    """A run of the study of collapses, with its validation scores before and after."""
+    before, after = ({"stsb": {"validation": {"spearman": value}}} for value in (start, end))
+    recipe = {"loss": loss, "features": None, "pooling": "mean", "learning_rate": 5e-4, "model_name_or_path": "mini"}
+    about = {"name": f"{method}-{seed}", "method": method, "seed": seed, "tower": "bi_encoder", "corpus": "stsb"}
+    return SimpleNamespace(**about, before=before, after=after, recipe=recipe, point=None, validation_curve=[])
+
+
+def test_a_collapse_is_an_end_below_the_start_of_the_same_run(monkeypatch, tmp_path):
+    """Fails if runs are dropped because a recipe leaves out the features, or are held against the start of others.
+
+    1 of 2 is between 1.3 and 98.7%, by Clopper and Pearson, which decides nothing; 0 of 1 against 1 of 2 has p = 1.
+    """
+    runs = [
+        ended("sbert 5e-4", 1, 0.40, 0.39),
+        ended("sbert 5e-4", 2, 0.30, 0.35),
+        ended("sbert_cosent 5e-4", 1, 0.4, 0.6),
+    ]
+    monkeypatch.setattr(claim_facts, "results_of", lambda name: runs)
+    assert claim_facts.below_start("sbert") == (1, 2)
+    assert claim_facts.collapse_share() == ("1 of 2 runs: 50% [1%, 99%]", "unresolved at this size")
+    assert claim_facts.term_prevents() == ("with the term 0 of 1, without 1 of 2 (p 1)", "unresolved at this size")
+
+    (tmp_path / "results/collapse").mkdir(parents=True)
+    (tmp_path / "results/collapse/study.jsonl").touch()
+    monkeypatch.setattr(claim_facts, "ROOT", tmp_path)
+    runs = [*runs[:2], ended("cosent 5e-4", 1, 0.40, 0.39, "cosent")]
+    monkeypatch.setattr(claim_facts, "study_of", lambda name: SimpleNamespace(name=name, results=runs, trials=[]))
+    assert claim_facts.collapses()[0] == "Sentence-BERT 1 of 2, CoSENT 1 of 1 runs end below their start"
 
 
 def both(claim, study):
