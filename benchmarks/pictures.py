@@ -34,9 +34,13 @@ BUDGETS = {
         ("stsb", 41848, "gap", "cosent", "sbert_two"),
     ],
     "ATEC": [
+        ("atec", 1000, "gap_labels_atec", "cosent 1000", "sbert 1000"),
+        ("atec", 4000, "gap_labels_atec", "cosent 4000", "sbert 4000"),
         ("atec", 10000, "retrieval_atec", "cosent_mini", "sbert"),
+        ("atec", 16000, "gap_labels_atec", "cosent 16000", "sbert 16000"),
         ("atec", 20000, "primary", "cosent", "sbert"),
         ("atec", 40000, "native_mini", "cosent", "sbert"),
+        ("atec", 62477, "gap_labels_atec", "cosent all", "sbert all"),
     ],
     "BQ": [
         ("bq", 20000, "primary", "cosent", "sbert"),
@@ -104,6 +108,7 @@ def best_of(study: Study) -> Points:
 EXPERIMENTS = {  # by study: title, x axis, values
     "gap": ("STS-B by epoch, validation", "epoch", over_epochs),
     "gap_labels": ("LCQMC by labels", "training pairs", by(lambda run: run.train_pairs or 0)),
+    "gap_labels_atec": ("ATEC by labels", "training pairs", by(lambda run: run.train_pairs or 0)),
     "collapse": ("STS-B after one epoch", "learning rate", by(lambda run: run.recipe["learning_rate"])),
     "budget": ("STS-B, the best of k tuning runs, validation", "k", best_of),
     "losses_stsb": ("STS-B, the best of k of five learning rates, validation", "learning rates tried", best_of),
@@ -112,7 +117,7 @@ EXPERIMENTS = {  # by study: title, x axis, values
     "batch": ("LCQMC, 20,000 pairs, by batch size", "pairs of a batch",
               by(lambda run: run.recipe["per_device_train_batch_size"])),
 }  # fmt: skip
-LOGARITHMIC = ("gap_labels", "collapse", "batch")
+LOGARITHMIC = ("gap_labels", "gap_labels_atec", "collapse", "batch")
 
 
 def experiment(name: str, study: Study) -> str:
