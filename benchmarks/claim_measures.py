@@ -273,7 +273,8 @@ def departures(claim: Claim, runs: list[Result]) -> list[str]:
     own = "review" not in claim["source"]
     of_8847, of_9341 = (own and number in claim["source"] for number in ("8847", "9341"))
     found = ["encoder"]
-    if any(run.recipe.get("limit_train") for run in runs) or claim["corpus"] in PARTS:
+    fewer = any(run.recipe.get("limit_train") for run in runs) and "all pairs" not in claim["claim"]
+    if fewer or claim["corpus"] in PARTS:
         found.append("pairs")
     if (of_8847 or of_9341) and any(run.recipe.get("num_train_epochs") != 5 for run in runs):
         found.append("epochs")
