@@ -105,8 +105,8 @@ def start_of(run: Result) -> float | None:
 def below_start(method: str) -> tuple[int, int]:
     """Of the runs of a method in the study of collapses: those that end below their start on validation, and all."""
     runs = [run for run in results_of("collapse") if run.method.split()[0] == method]
-    ends = [run.after[run.corpus]["validation"]["spearman"] for run in runs]
-    return sum(end < (start_of(run) or 0.0) for run, end in zip(runs, ends, strict=True)), len(runs)
+    values = [[when[run.corpus]["validation"]["spearman"] for when in (run.before, run.after)] for run in runs]
+    return sum(end < start for start, end in values), len(runs)
 
 
 def collapse_share() -> Fact:

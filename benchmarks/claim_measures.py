@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.study_tables import ROOT, limited, published, run_length
+from benchmarks.study_tables import ROOT, audited, limited, published, run_length
 from benchmarks.test_rows import read_study, read_test_rows
 from cosent.evaluation.significance import (
     Difference,
@@ -273,8 +273,8 @@ def departures(claim: Claim, runs: list[Result]) -> list[str]:
     own = "review" not in claim["source"]
     of_8847, of_9341 = (own and number in claim["source"] for number in ("8847", "9341"))
     found = ["encoder"]
-    fewer = any(run.recipe.get("limit_train") for run in runs) and "all pairs" not in claim["claim"]
-    if fewer or claim["corpus"] in PARTS:
+    limits = [(run.recipe.get("limit_train"), audited(run.corpus, "train", "rows")) for run in runs]
+    if any(limit and (whole is None or limit < whole) for limit, whole in limits) or claim["corpus"] in PARTS:
         found.append("pairs")
     if (of_8847 or of_9341) and any(run.recipe.get("num_train_epochs") != 5 for run in runs):
         found.append("epochs")

@@ -105,10 +105,11 @@ def best_of(study: Study) -> Points:
     return found
 
 
+by_labels = by(lambda run: run.train_pairs or 0)
 EXPERIMENTS = {  # by study: title, x axis, values
     "gap": ("STS-B by epoch, validation", "epoch", over_epochs),
-    "gap_labels": ("LCQMC by labels", "training pairs", by(lambda run: run.train_pairs or 0)),
-    "gap_labels_atec": ("ATEC by labels", "training pairs", by(lambda run: run.train_pairs or 0)),
+    "gap_labels": ("LCQMC by labels", "training pairs", by_labels),
+    "gap_labels_atec": ("ATEC by labels", "training pairs", by_labels),
     "collapse": ("STS-B after one epoch", "learning rate", by(lambda run: run.recipe["learning_rate"])),
     "budget": ("STS-B, the best of k tuning runs, validation", "k", best_of),
     "losses_stsb": ("STS-B, the best of k of five learning rates, validation", "learning rates tried", best_of),

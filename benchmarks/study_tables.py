@@ -52,10 +52,15 @@ def study_table(study: Study) -> str:
     return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
 
 
+def audited(corpus: str, split: str, entry: str) -> Any:
+    """An entry of a split in the audits; None for a corpus without an audit."""
+    audits = json.loads((ROOT / "results/audit.json").read_text(encoding="utf-8"))
+    return audits[corpus]["splits"][split][entry] if corpus in audits else None
+
+
 def overlap(corpus: str) -> float | None:
     """Spearman x100 of the character overlap of the test pairs; None for a corpus without an audit."""
-    audits = json.loads((ROOT / "results/audit.json").read_text(encoding="utf-8"))
-    return audits[corpus]["splits"]["test"]["overlap_spearman"] if corpus in audits else None
+    return audited(corpus, "test", "overlap_spearman")
 
 
 def overlap_cell(corpus: str) -> str | None:

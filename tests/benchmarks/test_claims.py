@@ -11,6 +11,7 @@ from scipy import stats
 from benchmarks import claim_facts, claims, pictures
 from benchmarks.claim_measures import (
     UNTRAINED,
+    departures,
     gaps_of_source,
     of_row,
     of_studies,
@@ -73,6 +74,13 @@ def test_a_collapse_is_an_end_below_the_start_of_the_same_run(monkeypatch, tmp_p
     runs = [*runs[:2], ended("cosent 5e-4", 1, 0.40, 0.39, "cosent")]
     monkeypatch.setattr(claim_facts, "study_of", lambda name: SimpleNamespace(name=name, results=runs, trials=[]))
     assert claim_facts.collapses()[0] == "Sentence-BERT 1 of 2, CoSENT 1 of 1 runs end below their start"
+
+
+def test_a_limit_departs_from_the_source_where_a_corpus_has_more():
+    """Of 62,477 pairs of ATEC, 62,477 are all and 20,000 are not; 20,000 are more than STS-B has."""
+    for corpus, limit, part in (("atec", 62477, False), ("atec", 20000, True), ("stsb", 20000, False)):
+        run = SimpleNamespace(corpus=corpus, recipe={"limit_train": limit})
+        assert ("pairs" in departures({"source": "a paper", "corpus": corpus}, [run])) == part
 
 
 def both(claim, study):
