@@ -17,7 +17,7 @@ from cosent.data.pairs import NO_PREFIXES, read_texts
 from cosent.errors import InputError
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.models.auto import load_model
-from cosent.models.bi_encoder import BiEncoder, Embedder, SentenceEncoder, TextModel
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.loading import keep_layers
 from cosent.models.prompts import PromptArguments, check_line_breaks
 from cosent.models.student import Student
@@ -102,7 +102,7 @@ def main(
     similarity_loss: Callable = lambda embeddings, teacher: synonym_loss(embeddings)  # noqa: E731
     if distill_args.teacher:
         teacher = load_model(distill_args.teacher).to(args.device)
-        similarity_loss = similarity_matrix_loss if isinstance(teacher, Embedder) else pair_ranking_loss
+        similarity_loss = similarity_matrix_loss if isinstance(teacher, SentenceEncoder) else pair_ranking_loss
         if not args.dry_run:  # it would read all of the text
             pairs.targets = teacher_targets(teacher, rows, distill_args.teacher_prompt)
     for name, splits in sets.items():
@@ -170,7 +170,7 @@ def training_rows(
 def teacher_targets(teacher: TextModel, rows: datasets.Dataset, prompt: list[str] | None) -> tuple:
     """The teacher's `targets` of `StudentDataset`, through the cache on disk."""
     sides = rows["sentence1"][:], rows["sentence2"][:]
-    if isinstance(teacher, Embedder):
+    if isinstance(teacher, SentenceEncoder):
         return teacher_vectors(teacher, *sides, DEFAULT_CACHE, prompt=prompt)
     return teacher_scores(teacher, *sides, DEFAULT_CACHE, prompt=prompt), np.arange(len(rows))
 

@@ -197,9 +197,9 @@ def evaluate_corpus(
     from cosent.evaluation.similarity import pair_cosines
     from cosent.inference.embedding import embed_shared, score
     from cosent.inference.neighbours import found_by_vectors
-    from cosent.models.bi_encoder import Embedder
+    from cosent.models.bi_encoder import SentenceEncoder
 
-    task, embeds = None, isinstance(model, Embedder)
+    task, embeds = None, isinstance(model, SentenceEncoder)
     if retrieval_args.retrieval and embeds:
         task = retrieval_task(corpus, args.split, retrieval_args)
     if task is None:
@@ -273,10 +273,12 @@ def evaluate_judged(model, judged: Judged, args: EvaluateArguments, prompts: tup
     from cosent.inference.embedding import check_finite, embed_shared, score
     from cosent.inference.neighbours import nearest
     from cosent.models.auto import load_model
-    from cosent.models.bi_encoder import Embedder
+    from cosent.models.bi_encoder import SentenceEncoder
 
     retriever = model if args.retriever is None else load_model(args.retriever).to(model.device)
-    if not isinstance(retriever, Embedder) or (isinstance(model, Embedder) and args.retriever is not None):
+    if not isinstance(retriever, SentenceEncoder) or (
+        isinstance(model, SentenceEncoder) and args.retriever is not None
+    ):
         raise InputError(f"{args.model}: if it is a bi-encoder, leave --retriever out; a cross-encoder needs one, "
                          "such as --retriever similar.")  # fmt: skip
     size = {"queries": len(judged.queries), "pool": len(judged.documents)}

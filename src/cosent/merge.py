@@ -1,7 +1,7 @@
-"""Merge several trained models into one folder: one JSON line on stdout.
+"""Average the weights of trained models, or shorten the vectors of one: one JSON line on stdout.
 
-cosent merge --by vectors --models runs/a runs/b --output runs/both        bi-encoders: the mean of their cosines
-cosent merge --by weights --models runs/seed1 runs/seed2 --output runs/soup    runs from one start: mean weights
+cosent merge --models runs/seed1 runs/seed2 --output runs/soup       runs from one start: the mean of their weights
+cosent merge --models runs/faq --pca_dim 64 --corpus faq --output runs/faq64     one model, with shorter vectors
 """
 
 import json
@@ -21,16 +21,15 @@ class MergeArguments:
     """Models to merge, and how."""
 
     models: list[str] = option(REQUIRED, "Folders of trained models, shipped models or Hub ids.")
-    by: str = option(REQUIRED, "What is averaged.", ("vectors", "weights"))
     output: str = option(REQUIRED, "Folder to write.")
     weights: list[float] | None = option(None, "A positive number for each model; default: equal ones.")
     corpus: list[str] | None = option(
         None, "Prepared corpora whose validation splits find threshold and probabilities; default: none are found."
     )
     dtype: str = option("float32", "Type of the saved weights; float16 halves the folder.", ("float32", "float16"))
-    truncate_dim: int | None = option(None, "weights: keep the first numbers of every vector only.")
+    truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
     pca_dim: int | None = option(
-        None, "weights: project vectors on so many principal directions of the training sentences of --corpus."
+        None, "Project vectors on so many principal directions of the training sentences of --corpus."
     )
     data_dir: str = option("data", "Folder of the prepared corpora.")
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
@@ -39,7 +38,7 @@ class MergeArguments:
 def main(args: MergeArguments) -> None:
     from cosent.compute.onednn import choose_device
     from cosent.data.corpus import load_corpus
-    from cosent.models.ensemble import common_start, shares
+    from cosent.models.merging import common_start, shares
     from cosent.reporting.card import write_card
     from cosent.run import CorpusRecord, RunRecord
     from cosent.training.job import environment, footprint
@@ -50,11 +49,6 @@ def main(args: MergeArguments) -> None:
         raise InputError(f"--output {output} exists. Name another folder, or remove it.")
     weights = shares(args.weights, len(args.models))
     shorter = [name for name in ("truncate_dim", "pca_dim") if getattr(args, name) is not None]
-    if args.by == "vectors" and (len(args.models) == 1 or args.dtype == "float16" or shorter):
-        raise InputError(
-            "--by vectors keeps two or more models as they are, without --dtype, --truncate_dim and --pca_dim. Use "
-            "--by weights."
-        )
     if len(shorter) > 1 or ("pca_dim" in shorter and not args.corpus):
         raise InputError("--pca_dim needs the sentences of --corpus NAME, and takes the place of --truncate_dim.")
     corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
@@ -67,7 +61,7 @@ def main(args: MergeArguments) -> None:
         model.float()  # scored as it will be loaded
     evaluation = evaluate(model, corpora)
     record = RunRecord(
-        recipe=asdict(args) | {"model_name_or_path": common_start(args.models) if args.by == "weights" else None},
+        recipe=asdict(args) | {"model_name_or_path": common_start(args.models)},
         environment=environment(),
         train_seconds=0.0,
         seconds=time.time() - start,
@@ -84,29 +78,18 @@ def main(args: MergeArguments) -> None:
         record.proof = FolderProof(model, PAIRS, SAME_WEIGHTS).check(folder)
         write_card(folder, record, output.name)
         record.save(folder)
-    result = {"output": args.output, "by": args.by, "weights": [round(weight, 4) for weight in weights]}
+    result = {"output": args.output, "weights": [round(weight, 4) for weight in weights]}
     print(json.dumps(result | {"validation": evaluation.metrics, "seconds": round(time.time() - start, 1)}))
 
 
 def merged(args: MergeArguments):
     """The merged model."""
     from cosent.models.auto import load_model
-    from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.models.cross_encoder import CrossEncoder
-    from cosent.models.ensemble import VectorEnsemble, average
+    from cosent.models.merging import average
     from cosent.models.student import Student, is_student
 
-    students = args.by == "weights" and all(is_student(resolve(name)) for name in args.models)
+    students = all(is_student(resolve(name)) for name in args.models)
     models = [(Student.from_pretrained if students else load_model)(name) for name in args.models]
-    kinds = {"bi-encoder": SentenceEncoder} | ({"cross-encoder": CrossEncoder} if args.by == "weights" else {})
-    for name, model in zip(args.models, models, strict=True):
-        if not isinstance(model, tuple(kinds.values())):
-            raise InputError(
-                f"--by {args.by} takes folders of a {' or '.join(kinds)}, and {name} holds a {type(model).__name__}. "
-                "Of an ensemble, name the members."
-            )
-    if args.by == "vectors":
-        return VectorEnsemble(models, args.weights)
     return average(models, args.models, args.weights)
 
 

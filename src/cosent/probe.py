@@ -178,7 +178,7 @@ def places(items: list) -> dict[str, np.ndarray]:
 def describe(path: str, args, model, items: list, same: np.ndarray, different: np.ndarray) -> dict[str, Any]:
     """The accuracy of the order by phenomenon, mean scores, verdicts and failures of a model."""
     from cosent.evaluation.minimal_pairs import share_interval
-    from cosent.models.bi_encoder import Embedder
+    from cosent.models.bi_encoder import SentenceEncoder
     from cosent.run import choose_rule, decision_rules
 
     rule, templates = choose_rule(decision_rules(path), None, path), np.array([item.template for item in items])
@@ -201,7 +201,7 @@ def describe(path: str, args, model, items: list, same: np.ndarray, different: n
                 for row in sorted(wrong.values(), key=lambda row: same[row] - different[row])[:KEPT_FAILURES]
             ],
         }
-    kind = "cosine" if isinstance(model, Embedder) else "score"
+    kind = "cosine" if isinstance(model, SentenceEncoder) else "score"
     alone = len({Path(other).name for other in args.model}) == len(args.model)
     return {"model": path, "name": Path(path).name if alone else path, "score": kind, "phenomena": phenomena}
 
@@ -242,9 +242,9 @@ def geometry(model, texts: list[str], similar: np.ndarray, args: ProbeArguments)
         similar: cosines of similar pairs: `alignment` is their mean `|u - v|^2 = 2 - 2 cos`.
     """
     from cosent.evaluation.similarity import hubness, spectrum, spread
-    from cosent.models.bi_encoder import Embedder
+    from cosent.models.bi_encoder import SentenceEncoder
 
-    if not isinstance(model, Embedder):
+    if not isinstance(model, SentenceEncoder):
         return None
     texts = sorted(set(texts))
     drawn = np.sort(np.random.default_rng(args.seed).permutation(len(texts))[:MOST])

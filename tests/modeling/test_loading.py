@@ -15,7 +15,6 @@ from cosent.errors import InputError
 from cosent.models.auto import load_bi_encoder, load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.ensemble import VectorEnsemble
 from cosent.models.student import Student
 from cosent.training.pretraining import initial_model
 from tests.families import save_family
@@ -47,8 +46,7 @@ def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
 def test_every_model_loads_onto_a_device(encoder, tiny_model, tiny_student, tmp_path):
     """Fails if `device=` is unknown to a class, or leaves a part of a model on the CPU."""
     bi_encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls")
-    ensemble = VectorEnsemble([bi_encoder, bi_encoder])
-    for name, model in {"bi": bi_encoder, "cross": encoder, "vectors": ensemble}.items():
+    for name, model in {"bi": bi_encoder, "cross": encoder}.items():
         model.save_pretrained(tmp_path / name)
         loaded = load_model(str(tmp_path / name), device="meta")
         assert {weight.device.type for weight in loaded.parameters()} == {"meta"}
@@ -80,7 +78,7 @@ for name in sys.argv[1:]:
 ANSWERS = {
     "bert-base-chinese": (200, {"X-Repo-Commit": "c" * 40, "ETag": "e"}),
     "org/gated": (403, {"X-Error-Code": "GatedRepo"}),
-    "org/ensemble": (404, {"X-Error-Code": "EntryNotFound"}),
+    "org/pickle": (404, {"X-Error-Code": "EntryNotFound"}),
     "org/none": (404, {"X-Error-Code": "RepoNotFound"}),
 }
 
@@ -112,7 +110,7 @@ def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path):
         (kept / file).write_text(text)
     (tmp_path / "runs/faq").mkdir(parents=True)
     (tmp_path / "runs/faq/config.json").touch()
-    names = ["bert-base-chinese", "org/gated", "org/ensemble", "org/kept", "org/none"]
+    names = ["bert-base-chinese", "org/gated", "org/pickle", "org/kept", "org/none"]
     names += ["mini-roforner", "runs/fqa", "模型"]
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -22,7 +22,7 @@ from cosent.data.files import LABEL_NAMES, PAIR, is_label, open_table, value_of
 from cosent.errors import InputError
 from cosent.evaluation.calibration import DecisionRule
 from cosent.inference.index import Index
-from cosent.models.bi_encoder import Embedder, TextModel
+from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.student import Student
 from cosent.run import choose_rule, decision_rules
 
@@ -78,7 +78,7 @@ class Judge:
 
     @property
     def is_cosine(self) -> bool:
-        return isinstance(self.model, Embedder)
+        return isinstance(self.model, SentenceEncoder)
 
     def scores(self, first: list[str], second: list[str]) -> np.ndarray:
         return np.asarray(self.model.similarity(first, second))

@@ -45,8 +45,7 @@ def ask_hub(name: str) -> str | None:
     from huggingface_hub.utils import HFValidationError
 
     try:
-        # The second is that of an ensemble, which has no config of its own.
-        if any(isinstance(try_to_load_from_cache(name, file), str) for file in ("config.json", "ensemble.json")):
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return None
         get_hf_file_metadata(hf_hub_url(name, "config.json"))
     except HFValidationError:

@@ -1,4 +1,4 @@
-"""Bulk embedding of sentences, for `Embedder.encode`, the encode job and distillation."""
+"""Bulk embedding of sentences, for `SentenceEncoder.encode`, the encode job and distillation."""
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Set
@@ -89,7 +89,7 @@ def embed(
     """Embeds sentences in evaluation mode, each distinct one once, in batches of similar length.
 
     Args:
-        encoder: an `Embedder`; its mode (train or eval) is restored.
+        encoder: an `SentenceEncoder`; its mode (train or eval) is restored.
         batch_size: most sentences per forward pass, which also has at most `BATCH_TOKENS` tokens.
         normalize: scale every vector to length 1.
         progress: called after each batch with the number of completed `sentences`, repeated ones included.
@@ -125,20 +125,16 @@ def embed_each(
     row = np.fromiter((rows.setdefault(sentence, len(rows)) for sentence in sentences), np.int64, len(sentences))
     unique, copies = list(rows), np.bincount(row, minlength=len(rows))
     vectors = np.empty((len(unique), encoder.embedding_dimension), dtype=np.float32)
-    truncated, readers = np.zeros(len(unique), dtype=bool), encoder.readers(prefix)
+    truncated = np.zeros(len(unique), dtype=bool)
     with evaluating(encoder):
         for start in range(0, len(unique), CHUNK_SEQUENCES):
             chunk = slice(start, start + CHUNK_SEQUENCES)
-            parts = []
-            for reader, own in readers:
-                tokenized = tokenize(reader, [own + sentence for sentence in unique[chunk]])
-                truncated[chunk] |= tokenized.truncated
-                done = progress if reader is readers[-1][0] else None
-                parts.append(embed_tokens(reader, tokenized, batch_size, copies[chunk], done))
+            tokenized = tokenize(encoder, [prefix + sentence for sentence in unique[chunk]])
+            truncated[chunk] = tokenized.truncated
+            made = embed_tokens(encoder, tokenized, batch_size, copies[chunk], progress)
             with torch.inference_mode():
-                joined = encoder.join(parts)
-                joined = scale_to_length_1(joined, dim=-1) if normalize else joined
-            vectors[chunk] = joined.cpu().numpy()  # the only synchronisation with the device
+                made = scale_to_length_1(made, dim=-1) if normalize else made
+            vectors[chunk] = made.cpu().numpy()  # the only synchronisation with the device
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
 
 

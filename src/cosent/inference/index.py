@@ -28,7 +28,7 @@ from cosent.inference.neighbours import Vectors, approximate, nearest
 from cosent.inference.vectors import fingerprint, open_vectors
 
 if TYPE_CHECKING:
-    from cosent.models.bi_encoder import Embedder, TextModel
+    from cosent.models.bi_encoder import SentenceEncoder, TextModel
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Index:
         faiss_folder, key, name: where `approximate` stores an index of faiss; no folder keeps it in memory.
     """
 
-    def __init__(self, encoder: "Embedder", vectors: Vectors, sentences: Sequence[str], prompt: str = "",
+    def __init__(self, encoder: "SentenceEncoder", vectors: Vectors, sentences: Sequence[str], prompt: str = "",
                  faiss_folder: Path | None = None, key: str = "", name: str | None = None):  # fmt: skip
         self.encoder, self.vectors, self.sentences, self.prompt = encoder, vectors, sentences, prompt
         self.faiss_folder, self.key, self.name = faiss_folder, key, name
@@ -73,7 +73,7 @@ class Index:
         self.bm25: Any = None
 
     @classmethod
-    def open(cls, path: str | Path, encoder: "Embedder") -> "Index":
+    def open(cls, path: str | Path, encoder: "SentenceEncoder") -> "Index":
         """An index of the vectors that `cosent encode --normalize` wrote: one file, or a folder of shards.
 
         Raises:
@@ -91,7 +91,7 @@ class Index:
                    Path(path).resolve().name)  # fmt: skip
 
     @classmethod
-    def of(cls, sentences: Sequence[str], encoder: "Embedder", embed: Callable | None = None) -> "Index":
+    def of(cls, sentences: Sequence[str], encoder: "SentenceEncoder", embed: Callable | None = None) -> "Index":
         """An index of sentences; `embed`, as `growing_vectors`, caches their vectors."""
         if not sentences:
             raise InputError("There is no sentence to find. Give at least one.")
@@ -202,7 +202,7 @@ def reranked(reranker: "TextModel", queries: Sequence[str], hits: list[list[Hit]
     return [sorted(some, key=attrgetter("rerank"), reverse=True) for some in scored]
 
 
-def open_index(args: IndexArguments, encoder: "Embedder", embed: Callable) -> Index:
+def open_index(args: IndexArguments, encoder: "SentenceEncoder", embed: Callable) -> Index:
     """The index of `--index` or `--text`, whose vectors `embed` caches."""
     if args.index is not None:
         return Index.open(args.index, encoder)

@@ -24,7 +24,7 @@ from cosent.errors import InputError, complete_folder, writing
 from cosent.evaluation.significance import mean_of_ranks
 from cosent.inference.neighbours import nearest
 from cosent.models.auto import load_model
-from cosent.models.bi_encoder import Embedder
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.teacher import fingerprint, sentence_vectors, teacher_scores
 
 QUERIES = 8192  # whose neighbours are in memory at a time
@@ -229,7 +229,7 @@ def judge(path: str, texts: list[str], first: np.ndarray, second: np.ndarray, de
     """Scores of pairs by a model of either tower, from the cache if it has read them before."""
     model = load_model(path).to(device)
     about = {"model": path, "sha256": fingerprint(model, [])}
-    if isinstance(model, Embedder):
+    if isinstance(model, SentenceEncoder):
         places, rows = np.unique(np.r_[first, second], return_inverse=True)
         if 2 * len(places) > len(texts):  # then it has read all of them, or may soon
             vectors, rows = sentence_vectors(model, texts, cache), np.r_[first, second]

@@ -14,7 +14,7 @@ from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
 from cosent.encoders import SHIPPED, resolve
 from cosent.errors import InputError
 from cosent.inference.embedding import score, shared
-from cosent.models.bi_encoder import Embedder
+from cosent.models.bi_encoder import SentenceEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def evaluate_tasks(model, args, prompts: tuple[str, str]) -> dict:
         import mteb
     except ImportError as error:
         raise InputError(f"--mteb needs the package mteb ({error}). Run pip install -e '.[mteb]'.") from error
-    tasks, embeds = chosen_tasks(args.mteb, args.data_dir), isinstance(model, Embedder)
+    tasks, embeds = chosen_tasks(args.mteb, args.data_dir), isinstance(model, SentenceEncoder)
     if not embeds and (pairs := [name for name in tasks if name in PAIRS]):
         raise InputError(f"{args.model} is a cross-encoder, and --mteb {pairs[0]} embeds sentences. Use --corpus NAME.")
     if embeds and prompts[0] != prompts[1]:
@@ -112,7 +112,7 @@ def classes(rows, corpus):
 
 
 class MtebEncoder:
-    """An `Embedder` with the methods of mteb's `EncoderProtocol`; processes share out the sentences."""
+    """An `SentenceEncoder` with the methods of mteb's `EncoderProtocol`; processes share out the sentences."""
 
     def __init__(self, model, prompts: tuple[str, str], meta):
         self.model, self.prompt, self.mteb_model_meta = model, prompts[0], meta
@@ -152,7 +152,7 @@ def model_meta(model, name_or_path: str, experiment: dict):
     folder = Path(resolve(name_or_path))
     weights = [sha256_of_file(file) for file in sorted(folder.glob("*.safetensors"))]  # none of a Hub id
     owner = "cosent" if name_or_path in SHIPPED else "local"
-    embeds = isinstance(model, Embedder)
+    embeds = isinstance(model, SentenceEncoder)
     return ModelMeta.create_empty({
         "name": f"{owner}/{folder.resolve().name}" if weights else name_or_path,
         "revision": "-".join(sha256[:12] for sha256 in weights) or "main",

@@ -209,7 +209,7 @@ def encode_shard(
     Of several processes launched together, each encodes every world_size-th chunk; they need a common file system.
 
     Args:
-        encoder: an `Embedder`.
+        encoder: an `SentenceEncoder`.
         on_start: called with the number of rows before any is encoded.
         progress: called with the number of further sentences that are embedded.
 

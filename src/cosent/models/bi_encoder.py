@@ -142,8 +142,13 @@ class TextModel(nn.Module):
         self.backbone.gradient_checkpointing_enable(**kwargs)
 
 
-class Embedder(TextModel):
-    """Base class of models that embed single sentences, and compare two by the cosine of their vectors.
+HEAD_NAME = "head.safetensors"
+
+
+class SentenceEncoder(TextModel):
+    """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
+
+    It compares two sentences by the cosine of their vectors.
 
     Attributes:
         long_texts: what becomes of texts over `max_length`: `truncate`; `mean`, of the vectors of overlapping windows;
@@ -151,65 +156,6 @@ class Embedder(TextModel):
     """
 
     long_texts = "truncate"
-
-    @property
-    @abstractmethod
-    def embedding_dimension(self) -> int:
-        """Width of a sentence vector."""
-
-    def readers(self, prefix: str) -> "list[tuple[Embedder, str]]":
-        """The encoders that read every sentence, each with its prompt in place of `prefix`: of an ensemble several."""
-        return [(self, prefix)]
-
-    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """The vectors `(sentences, embedding_dimension)` from those of each of the `readers`."""
-        return parts[0]
-
-    def encode(
-        self,
-        sentences: list[str],
-        batch_size: int = 512,
-        normalize: bool = False,
-        show_progress_bar: bool = False,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-    ) -> np.ndarray:
-        """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
-
-        Args:
-            normalize: scale every vector to length 1, so that a dot product is the cosine.
-            The others: as of `similarity`, with one prompt.
-
-        Returns:
-            float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
-        """
-        check_sentences(sentences)
-        prefix = self.prefix(self.prompts.text(prompt, prompt_name))
-        with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
-            vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update, prefix)
-        warn_truncated(truncated, len(sentences), "sentences", self.max_length)
-        return vectors
-
-    def pair_scores(
-        self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
-    ) -> np.ndarray:
-        """The cosine of each pair."""
-        if self.long_texts == "best":
-            return best_of_windows(self, sentences1, sentences2, sides, **options)
-        first, second = sides
-        if first == second:  # a sentence of both sides is read once
-            vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)
-            return pair_cosines(vectors[: len(sentences1)], vectors[len(sentences1) :])
-        one = self.encode(sentences1, normalize=True, prompt=first, **options)
-        return pair_cosines(one, self.encode(sentences2, normalize=True, prompt=second, **options))
-
-
-HEAD_NAME = "head.safetensors"
-
-
-class SentenceEncoder(Embedder):
-    """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it."""
-
     kept_settings = KeptSettings()
 
     def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()):
@@ -219,6 +165,7 @@ class SentenceEncoder(Embedder):
 
     @property
     def embedding_dimension(self) -> int:
+        """Width of a sentence vector."""
         dense = (module.linear.out_features for module in reversed(self.after_pooling) if isinstance(module, Dense))
         return next(dense, self.pooling.hidden_size)
 
@@ -313,6 +260,44 @@ class SentenceEncoder(Embedder):
         self.save_tokenizer(folder)
         save_modules(folder, self.pooling, self.after_pooling, state_dict)
         self.kept_settings.save(folder, self.prompts, self.max_length)
+
+    def encode(
+        self,
+        sentences: list[str],
+        batch_size: int = 512,
+        normalize: bool = False,
+        show_progress_bar: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> np.ndarray:
+        """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
+
+        Args:
+            normalize: scale every vector to length 1, so that a dot product is the cosine.
+            The others: as of `similarity`, with one prompt.
+
+        Returns:
+            float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
+        """
+        check_sentences(sentences)
+        prefix = self.prefix(self.prompts.text(prompt, prompt_name))
+        with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
+            vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update, prefix)
+        warn_truncated(truncated, len(sentences), "sentences", self.max_length)
+        return vectors
+
+    def pair_scores(
+        self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
+    ) -> np.ndarray:
+        """The cosine of each pair."""
+        if self.long_texts == "best":
+            return best_of_windows(self, sentences1, sentences2, sides, **options)
+        first, second = sides
+        if first == second:  # a sentence of both sides is read once
+            vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)
+            return pair_cosines(vectors[: len(sentences1)], vectors[len(sentences1) :])
+        one = self.encode(sentences1, normalize=True, prompt=first, **options)
+        return pair_cosines(one, self.encode(sentences2, normalize=True, prompt=second, **options))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds sentences.

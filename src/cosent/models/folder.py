@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from cosent.models.modules import Pooling
 
 MODULES, WEIGHTS = "modules.json", "model.safetensors"
-ENSEMBLE = "ensemble.json"  # weights of its members
 SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json"
 THEIRS = "sentence_transformers.models."
 # Keys of sentence-transformers' `Pooling` up to 5.3, which all versions read and which TEI and vLLM require.
@@ -77,11 +76,6 @@ def remove_modules(folder: str | Path) -> None:
 def submodule_state(state_dict: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     """Part of a state dict that belongs to a submodule, under the submodule's own names."""
     return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
-
-
-def is_ensemble(path: str) -> bool:
-    """Whether a folder or Hub id holds several bi-encoders that answer as one."""
-    return find_file(path, ENSEMBLE) is not None
 
 
 def is_cross_encoder(path: str) -> bool:

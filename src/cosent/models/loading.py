@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
 from cosent.errors import InputError
-from cosent.models.folder import is_ensemble, read_json
+from cosent.models.folder import read_json
 from cosent.run import UNFINISHED
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 def load_config(path: str):
     """Reads the config of a transformers model, without running or asking to run code that comes with it."""
-    if is_ensemble(path):
-        raise InputError(f"{path} is an ensemble, which cannot be trained. Take a member, or cosent distill --teacher.")
     raw = read_json(path, "config.json") or {}
     code, kind = raw.get("auto_map") or {}, raw.get("model_type")
     if kind is not None and kind not in CONFIG_MAPPING:

@@ -17,7 +17,7 @@ from cosent.errors import partial_file
 from cosent.inference.embedding import check_finite, quantized
 from cosent.inference.vectors import ShardSettings, fingerprint
 from cosent.models.auto import load_bi_encoder
-from cosent.models.bi_encoder import Embedder, SentenceEncoder, TextModel
+from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ PART_TEXTS = 32768  # computed and stored at a time: what a kill can cost
 
 
 def teacher_vectors(
-    teacher: Embedder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE, **prompts
+    teacher: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE, **prompts
 ) -> tuple[np.ndarray, np.ndarray]:
     """A teacher's unit vectors of all distinct sentences, each behind its prompt (`prompts`: see `similarity`).
 
@@ -42,7 +42,7 @@ def teacher_vectors(
 
 
 def sentence_vectors(
-    teacher: Embedder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
+    teacher: SentenceEncoder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
 ) -> np.memmap:
     """A teacher's unit vectors of sentences behind one prompt, memory-mapped, shape `(sentences, hidden)`."""
     text = teacher.prompts.text(prompt)
@@ -50,7 +50,7 @@ def sentence_vectors(
 
 
 def growing_vectors(
-    teacher: Embedder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
+    teacher: SentenceEncoder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
 ) -> np.memmap:
     """As `sentence_vectors`, but sentences of an earlier list are not embedded again: for files that grow.
 
@@ -81,7 +81,7 @@ def growing_vectors(
     return vectors
 
 
-def prompted_vectors(teacher: Embedder, texts: list[tuple[str, str]], cache: Path) -> np.memmap:
+def prompted_vectors(teacher: SentenceEncoder, texts: list[tuple[str, str]], cache: Path) -> np.memmap:
     """Unit vectors of pairs of a prompt and a sentence."""
     prompts = {prompt for prompt, _ in texts}
 

@@ -22,10 +22,6 @@ KINDS: dict[str, tuple[str, str, list[str]]] = {  # first sentence, Hub task, ta
         "A bi-encoder: it embeds sentences, and the cosine of two vectors says how similar the sentences are.",
         *SENTENCES,
     ),
-    "ensemble": (
-        "Several bi-encoders as one: the cosine of two sentences is the weighted mean of the members' cosines.",
-        *SENTENCES,
-    ),
     "student": ("A RoFormer-Sim: it embeds sentences, and it writes sentences of the same meaning.", *SENTENCES),
     "cross-encoder": ("A cross-encoder: it reads two sentences at once and scores how similar they are.", *RERANKERS),
     "encoder": ("A pretrained encoder, to be fine-tuned.", "fill-mask", []),
@@ -54,8 +50,8 @@ def card_of(folder: Path, record: RunRecord | None) -> str:
 def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
     """The card: front matter, then Markdown."""
     name = name or folder.resolve().name
-    kind, recipe = kind_of(folder, record), {"loss": None, "by": None, "model_name_or_path": None, **record.recipe}
-    weights = recipe.get("weights") or [1.0] * len(recipe.get("models") or [])
+    kind, recipe = kind_of(folder, record), {"loss": None, "models": None, "model_name_or_path": None, **record.recipe}
+    weights = recipe.get("weights") or [1.0] * len(recipe["models"] or [])
     corpora = [name for key in ("corpus", "text") for name in as_list(recipe.get(key))]
     start = str(recipe["model_name_or_path"])
     measured = [split for splits in record.after.values() for split in splits.values()]
@@ -88,8 +84,6 @@ def as_list(value: Any) -> list[str]:
 
 def kind_of(folder: Path, record: RunRecord) -> str:
     """One of `KINDS`."""
-    if record.recipe.get("by") == "vectors":
-        return "ensemble"
     if record.pretraining is not None:
         return "encoder"
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

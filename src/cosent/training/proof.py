@@ -14,7 +14,7 @@ from cosent.compute.distributed import decided_by_main, rank
 from cosent.data.corpus import Corpus
 from cosent.errors import InputError
 from cosent.models.auto import load_model
-from cosent.models.bi_encoder import BiEncoder, Embedder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import Proof
 from cosent.training.sharding import launched_with, whole_state
@@ -47,7 +47,7 @@ class FolderProof:
         self.start: np.ndarray | None = None
 
     @property
-    def encoder(self) -> Embedder | CrossEncoder:
+    def encoder(self) -> SentenceEncoder | CrossEncoder:
         model = self.copy or self.model
         return model.encoder if isinstance(model, BiEncoder) else model
 
@@ -85,13 +85,13 @@ class FolderProof:
         return proof
 
 
-def answers(encoder: Embedder | CrossEncoder, pairs: list[tuple[str, str]]) -> np.ndarray:
+def answers(encoder: SentenceEncoder | CrossEncoder, pairs: list[tuple[str, str]]) -> np.ndarray:
     """Vectors `(COMPARED, hidden)` of the sentences of pairs, or a cross-encoder's scores `(COMPARED,)`, in float32."""
     firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
     wrapped = vars(encoder).pop("forward", None)  # accelerate's autocast: a model is compared as it is saved
     try:
         with without_warnings():
-            if isinstance(encoder, Embedder):
+            if isinstance(encoder, SentenceEncoder):
                 return encoder.encode([*firsts, *seconds][:COMPARED])
             return encoder.similarity(firsts, seconds)
     finally:
