@@ -41,13 +41,13 @@ def measure(run: str, corpus_name: str, widths: Sequence[int] = WIDTHS) -> list[
         raise InputError(f"{run} is no finished run: it has no run.json. Train it first.")
     corpus, model = load_corpus(corpus_name), load_bi_encoder(run)
     pool, relevance, places = pool_and_relevance(corpus, "test")
-    units, labels = model.encode(pool, normalize=True), corpus.labels("test")
+    units, labels = model.encode(pool, normalize_embeddings=True), corpus.labels("test")
     kept = {name: record.recipe[name] for name in ("seed", "matryoshka_dims", "learning_rate", "num_train_epochs")}
     if kept["matryoshka_dims"]:
         turned = {"matryoshka": units}
     else:
         rows = corpus.split("train")
-        training = model.encode(sorted({*rows["sentence1"][:], *rows["sentence2"][:]}), normalize=True)
+        training = model.encode(sorted({*rows["sentence1"][:], *rows["sentence2"][:]}), normalize_embeddings=True)
         directions = principal_directions(training)
         centred = (units - training.mean(axis=0)) @ directions
         turned = {"cut": units, "pca": units @ directions, "centred": centred}

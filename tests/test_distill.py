@@ -157,9 +157,9 @@ def test_stage_2_learns_the_teachers_cosines(taught, teacher):
     assert record.train_pairs == 72 and record.synonyms == 18
     matrices = []
     for path in (taught, record.recipe["model_name_or_path"]):
-        vectors = Student.from_pretrained(str(path)).encode(SENTENCES, normalize=True)
+        vectors = Student.from_pretrained(str(path)).encode(SENTENCES, normalize_embeddings=True)
         matrices.append(vectors @ vectors.T)
-    vectors = SentenceEncoder.from_pretrained(str(teacher)).encode(SENTENCES, normalize=True)
+    vectors = SentenceEncoder.from_pretrained(str(teacher)).encode(SENTENCES, normalize_embeddings=True)
     after, before = (np.square(matrix - vectors @ vectors.T).mean() for matrix in matrices)
     assert after < before / 3
     assert history(taught, "similarity_loss")[0] == pytest.approx(100 * before, rel=0.6)  # of one batch, with noise

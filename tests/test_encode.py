@@ -38,7 +38,7 @@ def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, 
     run(main, EncodeArguments)
     result = json.loads(capsys.readouterr().out)
     vectors = np.load(result["output"], mmap_mode="r")
-    expected = SentenceEncoder.from_pretrained(str(tiny_model)).encode(LINES, normalize=True)
+    expected = SentenceEncoder.from_pretrained(str(tiny_model)).encode(LINES, normalize_embeddings=True)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert (result["rows"], result["dim"], result["truncated"]) == (23, 32, 0)
     assert result["sentences_per_second"] > 0

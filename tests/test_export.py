@@ -62,8 +62,8 @@ def test_a_student_and_prompts(export, tiny_student, tmp_path):
     encoder.prompts = Prompts({"query": "查询："}, "query")
     encoder.save_pretrained(tmp_path / "prompted")
     vectors = Bundle(export(tmp_path / "prompted")).encode(SENTENCES)
-    np.testing.assert_allclose(vectors, encoder.encode(SENTENCES, normalize=True), atol=1e-5)
-    assert np.abs(vectors - encoder.encode(SENTENCES, normalize=True, prompt="")).max() > 1e-3
+    np.testing.assert_allclose(vectors, encoder.encode(SENTENCES, normalize_embeddings=True), atol=1e-5)
+    assert np.abs(vectors - encoder.encode(SENTENCES, normalize_embeddings=True, prompt="")).max() > 1e-3
 
 
 def test_int8_is_refused_where_it_costs_too_much(export, bi_run, made_up, monkeypatch, tmp_path):

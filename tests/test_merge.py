@@ -90,7 +90,7 @@ def test_principal_directions(merge, models, make_corpus, pairs):
     """Fails if --pca_dim keeps other directions than those of the greatest variance, or all of them change a cosine."""
     corpus = make_corpus({"train": pairs, "validation": pairs, "test": pairs})
     texts = sorted({text for pair in pairs for text in pair[:2]})
-    vectors = load_model(str(models / "mean")).encode(texts, normalize=True)
+    vectors = load_model(str(models / "mean")).encode(texts, normalize_embeddings=True)
     values, columns = np.linalg.eigh(np.cov(vectors.T.astype(np.float64)))
     for width in (vectors.shape[1], 4):
         merge("mean", flags=("--pca_dim", width, "--corpus", corpus), output=f"made{width}")
@@ -98,10 +98,10 @@ def test_principal_directions(merge, models, make_corpus, pairs):
         kept = columns[:, np.argsort(-values)[:width]]
         expected = vectors @ kept
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-        units = made.encode(texts, normalize=True)
+        units = made.encode(texts, normalize_embeddings=True)
         np.testing.assert_allclose(units @ units.T, expected @ expected.T, atol=1e-4)
         assert units.shape == (len(texts), width)
-    full = load_model(str(models / f"made{vectors.shape[1]}")).encode(texts, normalize=True)
+    full = load_model(str(models / f"made{vectors.shape[1]}")).encode(texts, normalize_embeddings=True)
     np.testing.assert_allclose(full @ full.T, vectors @ vectors.T, atol=1e-5)
 
 

@@ -110,7 +110,9 @@ def test_students_and_teachers(tiny_student, tiny_model, made_up, tmp_path, monk
     teacher = ("--teacher", str(tiny_model), "--teacher_prompt", "一：", "二：")
     folder = train_student(*teacher, "--generation", "false", "--prompt", PROMPT)
     (cached,) = (tmp_path / "cache").glob("*.npy")
-    read = SentenceEncoder.from_pretrained(str(tiny_model)).encode(["我喜欢北京"], normalize=True, prompt="二：")
+    read = SentenceEncoder.from_pretrained(str(tiny_model)).encode(
+        ["我喜欢北京"], normalize_embeddings=True, prompt="二："
+    )
     assert np.abs(np.load(cached) - read).sum(axis=1).min() < 1e-5
     served = SentenceTransformer(str(folder), device="cpu")
     assert served.prompts["default"] == PROMPT

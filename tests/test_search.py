@@ -119,8 +119,12 @@ def test_prompts_of_queries_and_sentences(folder, tiny_bi, tmp_path, caplog):
     encoder.save_pretrained(tmp_path / "bi")
     encoded(folder / "faq.txt", tmp_path / "vectors.npy", tmp_path / "bi", prompt_name="passage")
     index = Index.open(tmp_path / "vectors.npy", encoder)
-    np.testing.assert_allclose(index.embed(["还款"]), encoder.encode(["问：还款"], normalize=True), atol=1e-6)
-    np.testing.assert_allclose(index.embed(["还款"], ""), encoder.encode(["还款"], normalize=True), atol=1e-6)
+    np.testing.assert_allclose(
+        index.embed(["还款"]), encoder.encode(["问：还款"], normalize_embeddings=True), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        index.embed(["还款"], ""), encoder.encode(["还款"], normalize_embeddings=True), atol=1e-6
+    )
     for embed in (None, partial(growing_vectors, cache=tmp_path / "cache")):
         own = Index.of(LINES, encoder, embed)
         np.testing.assert_allclose(own.vectors, index.vectors[: len(LINES)], atol=1e-6)

@@ -38,7 +38,7 @@ def test_openai_embeddings(client, models):
     """Fails if a vector is another one than `encode` gives, in either format, or its place is lost."""
     answer = client.post("/v1/embeddings", json={"input": TEXTS, "model": "any"}).json()
     vectors = np.array([one["embedding"] for one in answer["data"]])
-    np.testing.assert_allclose(vectors, models[0].encode(TEXTS, normalize=True), atol=1e-6)
+    np.testing.assert_allclose(vectors, models[0].encode(TEXTS, normalize_embeddings=True), atol=1e-6)
     assert [one["index"] for one in answer["data"]] == [0, 1, 2] and answer["usage"]["total_tokens"] > 6
     openai = pytest.importorskip("openai")
     own = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)

@@ -207,7 +207,8 @@ def prove(model, bundle, rounded: str | None, corpus) -> dict:
     expected, scores = model.similarity(first, second), bundle.similarity(first, second)
     measured = {"pairs": len(first), "largest_change": float(np.abs(scores - expected).max())}
     if bundle.settings["tower"] == "bi_encoder":
-        vectors = model.encode(first, normalize=True, prompt=bundle.settings["prompts"][0]), bundle.encode(first)
+        prompt = bundle.settings["prompts"][0]
+        vectors = model.encode(first, normalize_embeddings=True, prompt=prompt), bundle.encode(first)
         measured["least_cosine"] = float((vectors[0] * vectors[1]).sum(axis=1).min())
     wrong = not np.isfinite(scores).all()
     if not rounded:

@@ -248,7 +248,7 @@ def geometry(model, texts: list[str], similar: np.ndarray, args: ProbeArguments)
         return None
     texts = sorted(set(texts))
     drawn = np.sort(np.random.default_rng(args.seed).permutation(len(texts))[:MOST])
-    units = model.encode([texts[place] for place in drawn], args.batch_size, normalize=True)
+    units = model.encode([texts[place] for place in drawn], args.batch_size, normalize_embeddings=True)
     shares = spectrum(units)
     return {
         "sentences": len(units),

@@ -157,7 +157,7 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         pairs: Annotated[list[tuple[Text, Text]], Field(min_length=1, max_length=MOST_TEXTS)]
 
     width = getattr(model, "embedding_dimension", None)
-    embeddings = Batches(lambda texts: model.encode(texts, normalize=True)) if width else None
+    embeddings = Batches(lambda texts: model.encode(texts, normalize_embeddings=True)) if width else None
     similarities = Batches(scores_by(model))
     reranking = similarities if reranker is model else Batches(scores_by(reranker))
 

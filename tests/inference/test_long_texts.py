@@ -39,8 +39,8 @@ def test_the_mean_is_that_of_the_windows(folder, job, tmp_path):
     """Fails if the end of a long text does not count, or a short one has another vector than before."""
     plain, mean = load_bi_encoder(str(folder)), load_bi_encoder(str(folder), "mean")
     texts, owner = windows(plain, TEXTS)
-    expected = plain.encode(texts, normalize=True)[owner == 1].mean(axis=0)
-    encoded, cut = mean.encode(TEXTS, normalize=True), plain.encode(TEXTS, normalize=True)
+    expected = plain.encode(texts, normalize_embeddings=True)[owner == 1].mean(axis=0)
+    encoded, cut = mean.encode(TEXTS, normalize_embeddings=True), plain.encode(TEXTS, normalize_embeddings=True)
     np.testing.assert_allclose(encoded[1], expected / np.linalg.norm(expected), atol=1e-5)
     np.testing.assert_allclose(encoded[[0, 2]], cut[[0, 2]], atol=1e-5)
     assert np.abs(encoded[1] - cut[1]).max() > 1e-3

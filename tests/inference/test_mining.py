@@ -42,7 +42,7 @@ def by_sentence_transformers(folder: str, pool, ranks: Ranks) -> set[frozenset]:
 def test_the_same_neighbours_as_sentence_transformers(pool, tiny_bi, monkeypatch):
     """Fails if a rank, a margin or a highest score means something else than in `mine_hard_negatives`."""
     monkeypatch.setattr(mining, "QUERIES", 7)  # several blocks
-    vectors = SentenceEncoder.from_pretrained(str(tiny_bi)).encode(pool.texts, normalize=True)
+    vectors = SentenceEncoder.from_pretrained(str(tiny_bi)).encode(pool.texts, normalize_embeddings=True)
     every = [Ranks(0, 5, 2), Ranks(3, 12, 4), Ranks(0, 10, 3, max_score=0.97), Ranks(2, 10, 3, margin=0.001)]
     every += [Ranks(1, 20, 5, margin=-0.01, max_score=0.95), Ranks(0, 10, 3, relative_margin=0.001)]
     for ranks in (*every, Ranks(0, 10, 5, min_score=0.9)):
@@ -59,7 +59,7 @@ def test_the_same_neighbours_as_sentence_transformers(pool, tiny_bi, monkeypatch
 
 def test_neighbours_drawn_at_random(pool, tiny_bi):
     """Fails if a draw takes the nearest ones, leaves the range, or differs from run to run."""
-    vectors = SentenceEncoder.from_pretrained(str(tiny_bi)).encode(pool.texts, normalize=True)
+    vectors = SentenceEncoder.from_pretrained(str(tiny_bi)).encode(pool.texts, normalize_embeddings=True)
 
     def pairs(seed, per_sentence):
         found = neighbour_pairs(pool, vectors, Ranks(2, 12, per_sentence, seed=seed), pool.labels == 1, Counter())

@@ -34,7 +34,7 @@ def test_vectors_are_those_of_sentence_transformers(folder, max_length):
     theirs.max_seq_length = max_length
     for packing in (True, False):
         ours.packing = packing
-        np.testing.assert_allclose(ours.encode(TEXTS, normalize=True), theirs.encode(TEXTS), atol=1e-6)
+        np.testing.assert_allclose(ours.encode(TEXTS, normalize_embeddings=True), theirs.encode(TEXTS), atol=1e-6)
 
 
 @torch.no_grad()

@@ -236,7 +236,7 @@ def test_ranking_by_hand():
     vectors = {"a": [1, 0], "b": [0, 1], "p": [0.6, 0.8], "q": [0.8, 0.6], "r": [1, 0]}
 
     class Encoder:
-        def encode(self, sentences, normalize):
+        def encode(self, sentences, normalize_embeddings):
             return np.array([vectors[sentence] for sentence in sentences], dtype=np.float32)
 
     ranked = rank_candidates(Encoder(), ["a", "b"], [["p", "q", "r", "q"], ["q", "p"]], 2, [])

@@ -23,7 +23,7 @@ def test_vectors_are_the_teachers_own(teacher, tmp_path):
     """Fails if sentences get the vector of another, are read twice, or are not of length 1."""
     vectors, rows = teacher_vectors(teacher, FIRST, SECOND, tmp_path)
     assert vectors.shape == (4, 32) and rows.tolist() == [[0, 1], [1, 2], [0, 3]]
-    expected = teacher.encode(["好", "绿"], normalize=True)
+    expected = teacher.encode(["好", "绿"], normalize_embeddings=True)
     np.testing.assert_allclose(vectors[rows[2]], expected, atol=1e-6)
 
 
@@ -59,7 +59,7 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
 def test_a_teacher_that_is_killed_or_overtaken_by_another_job(teacher, tmp_path, monkeypatch, killed):
     """Fails if hours of a teacher are lost, parts come in another order, stay behind, or are removed too early."""
     sentences = ["好", "坏", "红", "绿", "白"]
-    whole = teacher.encode(sentences, normalize=True)
+    whole = teacher.encode(sentences, normalize_embeddings=True)
     monkeypatch.setattr(cached, "PART_TEXTS", 2)
     encode, read = teacher.encode, []
 

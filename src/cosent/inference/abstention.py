@@ -67,10 +67,10 @@ def simulate(encoder, corpus: Corpus, split: str, prompts: tuple[str, str], seed
     first = np.repeat(known.queries, np.diff(known.starts))
     group = components(first, known.items, len(pool))
     chosen = np.random.default_rng(seed).permutation(known.queries)[:MOST_QUERIES]
-    documents = encoder.encode(pool, normalize=True, prompt=prompts[1])
+    documents = encoder.encode(pool, normalize_embeddings=True, prompt=prompts[1])
     vectors = documents[chosen]
     if prompts[0] != prompts[1]:
-        vectors = encoder.encode([pool[row] for row in chosen], normalize=True, prompt=prompts[0])
+        vectors = encoder.encode([pool[row] for row in chosen], normalize_embeddings=True, prompt=prompts[0])
     itself = np.arange(len(pool))
     with_answer = two_best(vectors, documents, chosen, itself)
     without = two_best(vectors, documents, group[chosen], group)

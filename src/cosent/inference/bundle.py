@@ -64,11 +64,11 @@ class Bundle:
         outputs[rows] = outputs.copy()
         return outputs
 
-    def encode(self, sentences, normalize=True, prompt=None):
-        """Vectors `(sentences, width)` of a bi-encoder, of length 1 unless `normalize` is False."""
+    def encode(self, sentences, normalize_embeddings=True, prompt=None):
+        """Vectors `(sentences, width)` of a bi-encoder, of length 1 unless `normalize_embeddings` is False."""
         prompt = self.settings["prompts"][0] if prompt is None else prompt
         vectors = self.outputs([prompt + sentence for sentence in sentences])
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize else vectors
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize_embeddings else vectors
 
     def similarity(self, first, second):
         """Scores `(pairs,)`: cosines of a bi-encoder, logits of a cross-encoder."""

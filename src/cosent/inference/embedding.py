@@ -167,7 +167,7 @@ def best_of_windows(encoder, first: list[str], second: list[str], sides: tuple[s
     parts = []
     for column, prompt in zip((first, second), sides, strict=True):
         texts, owner = windows(encoder, column, encoder.prefix(prompt))
-        vectors = encoder.encode(texts, normalize=True, prompt=prompt, **options)
+        vectors = encoder.encode(texts, normalize_embeddings=True, prompt=prompt, **options)
         parts.append(np.split(vectors, np.flatnonzero(np.diff(owner)) + 1))
     return np.array([(one @ other.T).max() for one, other in zip(*parts, strict=True)], dtype=np.float32)
 
@@ -288,7 +288,7 @@ def score(model, rows, prompts: tuple[str, str]) -> np.ndarray:
 
 def embed_shared(model, texts: list[str], prompt: str) -> np.ndarray:
     """Vectors of length 1 of sentences behind a prompt, float32 of shape `(texts, width)`; processes share them out."""
-    options = {"normalize": True, "show_progress_bar": rank() == 0, "prompt": prompt}
+    options = {"normalize_embeddings": True, "show_progress_bar": rank() == 0, "prompt": prompt}
     vectors = shared(lambda part: model.encode(texts[part], **options), len(texts))
     check_finite(vectors, 0, "search")
     return vectors

@@ -100,7 +100,7 @@ class Index:
         if encoder.long_texts == "best":
             texts, owner = windows(encoder, texts, encoder.prefix(prompt))
         if embed is None:
-            index = cls(encoder, encoder.encode(texts, normalize=True, prompt=prompt), sentences, prompt)
+            index = cls(encoder, encoder.encode(texts, normalize_embeddings=True, prompt=prompt), sentences, prompt)
         else:
             vectors = embed(encoder, texts, prompt=prompt)
             file = Path(vectors.filename)
@@ -127,7 +127,7 @@ class Index:
                     "The sentences were embedded with the prompt %r, but the model's prompt for them is %r. Encode "
                     "them with --prompt_name document, or pass --prompt for the queries.", self.prompt, documents,
                 )  # fmt: skip
-        return self.encoder.encode(list(queries), normalize=True, prompt=prompt)
+        return self.encoder.encode(list(queries), normalize_embeddings=True, prompt=prompt)
 
     def nearest(self, vectors: np.ndarray, top: int) -> list[list[Hit]]:
         """The `top` sentences with the highest cosines for each vector of a query, best first."""

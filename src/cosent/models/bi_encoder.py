@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, overload
 
 import numpy as np
@@ -51,6 +52,7 @@ class TextModel(nn.Module):
 
     packing = True
     prompts = Prompts()
+    library_class = "SentenceTransformer"  # in sentence-transformers
 
     @property
     def device(self) -> torch.device:
@@ -133,6 +135,18 @@ class TextModel(nn.Module):
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
     ) -> np.ndarray:
         """Float32 scores `(pairs,)` of two lists behind the prompts of both sides."""
+
+    def as_sentence_transformer(self) -> Any:
+        """The same model as an object of sentence-transformers (`SentenceTransformer`, `CrossEncoder`).
+
+        For libraries that recognise its class by name, as BERTopic, KeyBERT, mteb and its own evaluators do: they
+        replace an object that they do not know by a model of their own.
+        """
+        import sentence_transformers  # an optional package, which takes seconds
+
+        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            self.save_pretrained(folder)
+            return getattr(sentence_transformers, self.library_class)(folder, device=str(self.device))
 
     def save_tokenizer(self, folder: str | Path) -> None:
         self.tokenizer.model_max_length = self.max_length
@@ -226,7 +240,7 @@ class SentenceEncoder(TextModel):
             raise InputError(f"Vectors of this model have {width} numbers: truncate to 1 to {width}, got {dim}.")
         directions = np.eye(width, dtype=np.float32)
         if sentences is not None:
-            directions = principal_directions(self.encode(list(sentences), normalize=True)).T
+            directions = principal_directions(self.encode(list(sentences), normalize_embeddings=True)).T
         modules = list(self.after_pooling)
         end = len(modules) - (bool(modules) and isinstance(modules[-1], Normalize))
         weight = torch.from_numpy(np.ascontiguousarray(directions[:dim], np.float32))
@@ -263,28 +277,65 @@ class SentenceEncoder(TextModel):
 
     def encode(
         self,
-        sentences: list[str],
+        sentences: str | list[str],
         batch_size: int = 512,
-        normalize: bool = False,
-        show_progress_bar: bool = False,
+        normalize_embeddings: bool = False,
+        show_progress_bar: bool | None = False,
         prompt: str | None = None,
         prompt_name: str | None = None,
-    ) -> np.ndarray:
+        *,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | torch.device | None = None,
+        truncate_dim: int | None = None,
+        precision: str | None = "float32",
+    ) -> Any:
         """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
 
+        The keywords are those of sentence-transformers, whose users and libraries pass them.
+
         Args:
-            normalize: scale every vector to length 1, so that a dot product is the cosine.
-            The others: as of `similarity`, with one prompt.
+            sentences: a list, or a single sentence.
+            normalize_embeddings: scale every vector to length 1, so that a dot product is the cosine.
+            prompt, prompt_name, batch_size: as of `similarity`, with one prompt.
+            convert_to_tensor: return a tensor on the model's device instead of an array. `convert_to_numpy` is accepted
+                and changes nothing: False alone would mean a list of tensors.
+            device: move the model there first.
+            truncate_dim: keep the first numbers of each vector; `truncate` does so for good.
+            precision: float32 is the only one.
 
         Returns:
-            float32 array of shape `(len(sentences), hidden)`, in the order of `sentences`.
+            float32 array or tensor of shape `(len(sentences), hidden)`, in their order; `(hidden,)` for one string.
         """
-        check_sentences(sentences)
+        if precision not in (None, "float32"):
+            raise InputError(f"encode returns float32, got precision={precision!r}. Round the array afterwards.")
+        if device is not None:
+            self.to(device)
+        texts = [sentences] if isinstance(sentences, str) else sentences
+        check_sentences(texts)
         prefix = self.prefix(self.prompts.text(prompt, prompt_name))
-        with tqdm(total=len(sentences), unit="sentence", disable=not show_progress_bar) as progress:
-            vectors, truncated = embed(self, sentences, batch_size, normalize, progress.update, prefix)
-        warn_truncated(truncated, len(sentences), "sentences", self.max_length)
-        return vectors
+        with tqdm(total=len(texts), unit="sentence", disable=not show_progress_bar) as progress:
+            whole = normalize_embeddings and truncate_dim is None
+            vectors, truncated = embed(self, list(texts), batch_size, whole, progress.update, prefix)
+        warn_truncated(truncated, len(texts), "sentences", self.max_length)
+        if truncate_dim is not None:
+            vectors = vectors[:, :truncate_dim]
+            vectors = normalize(torch.from_numpy(vectors), dim=-1).numpy() if normalize_embeddings else vectors
+        vectors = vectors[0] if isinstance(sentences, str) else vectors
+        return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
+
+    def encode_query(self, sentences: str | list[str], **options: Any) -> Any:
+        """`encode` with the prompt in front of queries (`Prompts.for_search`); the options are those of `encode`."""
+        return self.encode(sentences, **self.own_prompt(options, 0))
+
+    def encode_document(self, sentences: str | list[str], **options: Any) -> Any:
+        """`encode` with the prompt in front of documents."""
+        return self.encode(sentences, **self.own_prompt(options, 1))
+
+    def own_prompt(self, options: dict[str, Any], side: int) -> dict[str, Any]:
+        """Options of `encode` with the prompt of a side of a search, unless they name another one."""
+        named = options.get("prompt") is not None or options.get("prompt_name") is not None
+        return options if named else options | {"prompt": self.prompts.for_search()[side]}
 
     def pair_scores(
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
@@ -294,10 +345,10 @@ class SentenceEncoder(TextModel):
             return best_of_windows(self, sentences1, sentences2, sides, **options)
         first, second = sides
         if first == second:  # a sentence of both sides is read once
-            vectors = self.encode([*sentences1, *sentences2], normalize=True, prompt=first, **options)
+            vectors = self.encode([*sentences1, *sentences2], normalize_embeddings=True, prompt=first, **options)
             return pair_cosines(vectors[: len(sentences1)], vectors[len(sentences1) :])
-        one = self.encode(sentences1, normalize=True, prompt=first, **options)
-        return pair_cosines(one, self.encode(sentences2, normalize=True, prompt=second, **options))
+        one = self.encode(sentences1, normalize_embeddings=True, prompt=first, **options)
+        return pair_cosines(one, self.encode(sentences2, normalize_embeddings=True, prompt=second, **options))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds sentences.

@@ -2,8 +2,9 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,6 +111,8 @@ class CrossEncoder(TextModel):
     The score is the logit of a model with a single one; otherwise the logit of the similar class minus that of the
     dissimilar one (`scored_classes`). sentence-transformers' `CrossEncoder` computes the same logits.
     """
+
+    library_class = "CrossEncoder"
 
     def __init__(self, model: nn.Module, tokenizer):
         super().__init__()
@@ -220,6 +223,60 @@ class CrossEncoder(TextModel):
             scores, truncated = score_pairs(self, sentences1, sentences2, batch_size, progress.update, prefixes)
         warn_truncated(truncated, len(scores), "pairs", self.max_length)
         return scores
+
+    def predict(
+        self,
+        sentences: Sequence[str] | Sequence[Sequence[str]],
+        batch_size: int = 512,
+        show_progress_bar: bool | None = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        *,
+        activation_fn: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | torch.device | None = None,
+    ) -> Any:
+        """Scores of pairs, as `similarity`, in the form of sentence-transformers' `CrossEncoder.predict`.
+
+        Args:
+            sentences: a pair of strings, or a list of pairs.
+            activation_fn: applied to the scores, as `torch.sigmoid`; default: none.
+            convert_to_tensor: return a tensor on the model's device instead of an array (`convert_to_numpy`).
+            device: move the model there first.
+            The others: as of `similarity`.
+
+        Returns:
+            A float for a single pair, else float32 of shape `(pairs,)`.
+        """
+        if device is not None:
+            self.to(device)
+        single = len(sentences) > 0 and isinstance(sentences[0], str)
+        pairs = [sentences] if single else list(sentences)
+        if wrong := [place for place, pair in enumerate(pairs) if isinstance(pair, str) or len(pair) != 2]:
+            raise InputError(f"predict takes pairs of sentences, got {pairs[wrong[0]]!r} at position {wrong[0]}.")
+        first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+        options = {"show_progress_bar": bool(show_progress_bar), "prompt": prompt, "prompt_name": prompt_name}
+        scores = torch.from_numpy(self.similarity(first, second, batch_size, **options))
+        scores = scores if activation_fn is None else activation_fn(scores)
+        scores = scores.to(self.device) if convert_to_tensor else scores.numpy()
+        return float(scores[0]) if single else scores
+
+    def rank(
+        self, query: str, documents: list[str], top_k: int | None = None, return_documents: bool = False, **options: Any
+    ) -> list[dict[str, Any]]:
+        """The documents by descending score of `(query, document)`, the first `top_k` or all of them.
+
+        Args:
+            options: those of `predict`.
+
+        Returns:
+            Dicts with `corpus_id` (the place in `documents`), `score`, and with `return_documents` also `text`.
+        """
+        scores = self.predict([(query, document) for document in documents], **options | {"convert_to_tensor": False})
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        text = [{"text": documents[place]} if return_documents else {} for place in order]
+        return [{"corpus_id": int(p), "score": float(scores[p])} | t for p, t in zip(order, text, strict=True)]
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes a folder that transformers and sentence-transformers load, see `SentenceEncoder.save_pretrained`."""

@@ -227,7 +227,9 @@ def rank_candidates(
 ) -> list[list[tuple[str, float]]]:
     """By text, the `keep` pairs `(sentence, cosine)` of candidates that hold the `required` strings, best first."""
     kept = [distinct(text, sentences, required) for text, sentences in zip(texts, candidates, strict=True)]
-    vectors = encoder.encode([*texts, *(sentence for sentences in kept for sentence in sentences)], normalize=True)
+    vectors = encoder.encode(
+        [*texts, *(sentence for sentences in kept for sentence in sentences)], normalize_embeddings=True
+    )
     ranked, start = [], len(texts)
     for index, sentences in enumerate(kept):
         scores = vectors[start : start + len(sentences)] @ vectors[index]

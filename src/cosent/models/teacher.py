@@ -92,7 +92,9 @@ def prompted_vectors(teacher: SentenceEncoder, texts: list[tuple[str, str]], cac
             rows = [row for row, (own, _) in enumerate(part) if own == prompt]
             sentences = [part[row][1] for row in rows]
             progress = local_rank() == 0
-            vectors[rows] = teacher.encode(sentences, normalize=True, show_progress_bar=progress, prompt=prompt)
+            vectors[rows] = teacher.encode(
+                sentences, normalize_embeddings=True, show_progress_bar=progress, prompt=prompt
+            )
         return vectors
 
     return cached_array(cache, teacher, [in_key(prompt, text) for prompt, text in texts], compute, "vectors")
