@@ -42,7 +42,7 @@ def measure(run: str, corpus_name: str, widths: Sequence[int] = WIDTHS) -> list[
     corpus, model = load_corpus(corpus_name), load_bi_encoder(run)
     pool, relevance, places = pool_and_relevance(corpus, "test")
     units, labels = model.encode(pool, normalize_embeddings=True), corpus.labels("test")
-    kept = {name: record.recipe[name] for name in ("seed", "matryoshka_dims", "learning_rate", "num_train_epochs")}
+    kept = {name: record.recipe.get(name) for name in ("seed", "matryoshka_dims", "learning_rate", "num_train_epochs")}
     if kept["matryoshka_dims"]:
         turned = {"matryoshka": units}
     else:

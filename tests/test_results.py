@@ -9,11 +9,13 @@ import pytest
 from scipy import stats
 
 from cosent.errors import InputError
+from cosent.losses import LOSSES
 from cosent.results import ARRAYS_NAME, COMPARED, KNOTS, STUDY_NAME, pack, read_results, unpack
 from cosent.run import QueryMetrics
 from cosent.study import choose, expand, read_study
 
 ROOT = Path(__file__).parents[1]
+ENDED = ("groups", "options", "options_lcqmc")  # studies of options that ended, see lab/LOG.md
 KEPT = sorted(file.parent for file in (ROOT / "results").glob(f"*/{STUDY_NAME}"))
 
 
@@ -82,13 +84,15 @@ def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):
     wrong, recognised = [], 0
     for folder in KEPT:
         kept = read_results(folder)
-        if folder.name.startswith("teach_"):  # of cosent teach, no study
+        if folder.name.startswith("teach_") or folder.name in ENDED:  # of cosent teach, or of an earlier commit
             continue
         study = read_study(f"recipes/studies/{folder.name}.yaml")
         runs, tune = expand(study, {}), study.get("tune", {})
         chosen, waiting = choose(runs, tune, kept.trials) if tune else (runs, [])
         asked = {(run.method, run.corpus): run.settings for run in chosen}
         for result in kept.results:
+            if result.settings["loss"] not in LOSSES:
+                continue
             settings = asked.get((result.method, result.corpus))
             wrong += [f"{folder.name}/{result.name}"] if result.settings != settings else []
         wrong += [f"{folder.name}/{run.name}: grid" for run in waiting]

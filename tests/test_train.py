@@ -107,7 +107,7 @@ def test_every_loss_reaches_the_weights(made_up, tiny_model, tower, loss):
     batch = kinds.collator.from_tokenizer(encoder.tokenizer)([data[row] for row in range(8)])
     targets = {name: batch.pop(name) for name in PairTrainer.targets if name in batch}
     outputs = model(**batch)
-    objective.loss(**{name: outputs[name] for name in objective.outputs}, **targets).backward()
+    objective.loss(**{objective.reads: outputs[objective.reads]}, **targets).backward()
     assert encoder.backbone.get_input_embeddings().weight.grad.norm() > 0
 
 

@@ -46,14 +46,12 @@ def main(
     set_seed(args.seed)
     model = build_model(model_args, loss_args.features, objective, corpora.max_length(tower), args.seed)
     encoder = model.encoder if isinstance(model, BiEncoder) else model
-    loss_args.check_width(encoder)
     args.choose_learning_rate(encoder.backbone.config.hidden_size, model_args.use_peft)
     prefixes = use_prompts(encoder, prompt_args, make_room=model_args.max_length is None)
 
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
         train_pairs = training_set(
-            *(corpora.training, TOWERS[tower].dataset, encoder, prefixes, loss, data_args),
-            *(objective.classes, loss_args.compare_within, loss_args.guide),
+            corpora.training, TOWERS[tower].dataset, encoder, prefixes, loss, data_args, objective.classes
         )
         sets = corpora.evaluation_sets(TOWERS[tower].dataset, encoder, prefixes)
         if measuring_args.retrieval and tower == "bi_encoder":

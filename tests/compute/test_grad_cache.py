@@ -6,7 +6,6 @@ from torch import nn
 from torch.nn.functional import cosine_similarity
 
 from cosent.compute.grad_cache import backward_in_parts, split_batch
-from cosent.losses import LOSSES
 from cosent.losses.cosent import cosent_loss
 
 
@@ -80,22 +79,6 @@ def test_without_dropout_it_equals_one_big_batch(batch):
     for part, some in zip(parts_of(features, 4), labels.split(4), strict=True):
         local += gradients(model, lambda p=part, y=some: cosent_loss(model(p)["scores"], y).backward())[1]
     assert torch.cosine_similarity(local, whole, dim=0) < 0.999, "the case cannot tell pools apart"
-
-
-@pytest.mark.parametrize("name", ["cosent", "hinge", "lambda_rank", "listnet", "list_ce"])
-def test_groups_reach_over_parts(batch, name):
-    """Fails if a query whose pairs lie in several parts is compared within each part only."""
-    features, labels = batch
-    model, groups = Scorer(0.0), torch.arange(22) % 4
-
-    def loss(outputs):
-        return LOSSES[name].function(outputs["scores"], labels / 2, groups=groups)
-
-    _, whole, _ = gradients(model, lambda: loss(model(features)).backward())
-    _, cached, _ = gradients(model, lambda: backward_in_parts(model, parts_of(features, 5), loss))
-    torch.testing.assert_close(cached, whole, rtol=1e-10, atol=1e-14)
-    _, ungrouped, _ = gradients(model, lambda: LOSSES[name].function(model(features)["scores"], labels / 2).backward())
-    assert torch.cosine_similarity(ungrouped, whole, dim=0) < 0.999
 
 
 def test_gradients_add_up_and_only_the_last_part_synchronises(batch):

@@ -97,23 +97,3 @@ def test_corpora_are_balanced_one_by_one():
     assert {number // 8 for number in np.flatnonzero(order < 40)} == set(range(0, 2 * 5, 2))
     assert dead(labels, order.tolist(), 4) == 0
     assert dead(labels, list(CorpusSampler([40, 12], 8, seed=2)), 4) > 0
-
-
-def test_groups_stay_together_where_they_fit():
-    """Fails if the pairs of a query lie in different batches though there is room, a row is lost, or a group larger
-    than a batch hangs the sampler: 10 rows of one group, 3 single ones, blocks of 4."""
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(1, 9, 200)
-    groups = rng.permutation(np.repeat(np.arange(200), sizes)) * 10**12
-    sampler = CorpusSampler([len(groups)], 16, seed=1, groups=groups)
-    order = np.array(list(sampler))
-    assert sorted(order) == list(range(len(groups)))
-    blocks = np.arange(len(order)) // 16
-    parts = [len(np.unique(blocks[groups[order] == group])) for group in np.unique(groups)]
-    assert max(parts) == 1
-    sampler.set_epoch(1)
-    assert list(sampler) != order.tolist()
-    groups = np.array([7] * 10 + [1, 2, 3])
-    order = np.array(list(CorpusSampler([13], 4, seed=3, groups=groups)))
-    assert sorted(order) == list(range(13))
-    assert sum(len(set(groups[order[start : start + 4]])) == 1 for start in range(0, 12, 4)) >= 1

@@ -1,11 +1,10 @@
-"""Losses on single pairs, of students and of widths on paper; and what holds for every loss."""
+"""Losses on single pairs, and of students, on paper; and what holds for every loss."""
 
 import math
 from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from cosent.losses import LOSSES
@@ -25,8 +24,6 @@ from cosent.losses.cosine import (
     cosine_squared_loss,
 )
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
-from cosent.losses.in_batch import infonce_loss
-from cosent.losses.matryoshka import matryoshka_loss
 from tests.losses.gradients import loss_and_gradient
 
 NAIVE = [cosine_linear_loss, cosine_squared_loss, cosine_floor_loss, cosine_mse_loss, cosine_hinge_loss]
@@ -67,6 +64,8 @@ def test_cross_entropy_on_paper():
     expected = (math.log(4 / 3) + math.log(2)) / 2
     assert cross_entropy_loss(logits, torch.tensor([1.0, 0.0])).item() == pytest.approx(expected)
     assert cross_entropy_loss(logits, torch.tensor([True, False])).item() == pytest.approx(expected)
+    smooth = cross_entropy_loss(logits, torch.tensor([1.0, 0.0]), label_smoothing_factor=0.2).item()
+    assert smooth == pytest.approx((0.9 * math.log(4 / 3) + 0.1 * math.log(4) + math.log(2)) / 2)
 
 
 def test_losses_on_one_logit_on_paper():
@@ -118,25 +117,6 @@ def test_losses_of_a_student_by_hand():
     assert pair_ranking_loss(embeddings, scores).item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_it_is_the_mean_over_widths():
-    """Fails if a width is read from another end, unnormalised, weighs more than another, or one that does not exist
-    trains the full one a second time, in silence."""
-    embeddings = torch.randn(6, 2, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    labels, groups = torch.tensor([0.0, 1, 1, 0, 0.5, 1]), torch.arange(12).view(6, 2)
-    cosines = [F.cosine_similarity(embeddings[:, 0, :dim], embeddings[:, 1, :dim]) for dim in (2, 8)]
-    expected = (cosent_loss(cosines[0], labels) + cosent_loss(cosines[1], labels)) / 2
-    value = matryoshka_loss(embeddings, cosent_loss, "scores", [2, 8], labels=labels)
-    torch.testing.assert_close(value, expected)
-    value.backward()
-    assert (embeddings.grad.abs().sum((0, 1)) > 0).all()  # those behind the narrowest width too
-
-    contrastive = partial(infonce_loss, labels=labels, groups=groups)
-    value = matryoshka_loss(embeddings, infonce_loss, "embeddings", [4], labels=labels, groups=groups)
-    torch.testing.assert_close(value, contrastive(embeddings[..., :4]))
-    with pytest.raises(ValueError, match="8.*16"):
-        matryoshka_loss(torch.ones(2, 2, 8), cosent_loss, "scores", [16], labels=torch.tensor([0.0, 1]))
-
-
 @pytest.mark.parametrize("labels", [[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]], ids=["ordered", "equal"])
 def test_nan_scores_make_the_loss_nan(labels):
     """Fails if a model that has diverged trains on as if nothing had happened."""
@@ -179,14 +159,12 @@ def test_table_of_losses_holds_its_promises():
     for name, loss in LOSSES.items():
         targets = [torch.tensor([0, 1, 0, 1, 1, 0])]
         targets += [torch.arange(12).view(6, 2)] if loss.compares_sentences else []
-        targets += [inputs[loss.also_reads]] if loss.also_reads else []
         result, gradient = loss_and_gradient(loss.function, inputs[loss.reads], *targets)
         assert result.shape == () and gradient.norm() > 0, name
         assert loss.function.__name__ == other_names.get(name, f"{name}_loss")
     in_batch = ["angle", "cosent_in_batch", "cosent_infonce", "infonce", "simcse"]
     assert [name for name, loss in LOSSES.items() if loss.compares_sentences] == in_batch
-    ranking = ["cosent", "ranknet", "hinge", "lambda_rank", "listnet", "listmle", "list_ce"]
-    assert [name for name, loss in LOSSES.items() if loss.compares_pairs] == [*ranking, *in_batch]
+    assert [name for name, loss in LOSSES.items() if loss.compares_pairs] == ["cosent", *in_batch]
 
 
 @pytest.mark.parametrize(

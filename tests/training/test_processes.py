@@ -42,7 +42,6 @@ DDP_CASES = {
     "cached_infonce": ((4, "--loss", "cosent_infonce", "--cached_batch_size", "16"), (16, "--loss", "cosent_infonce")),
     "mean": ((8, "--loss", "cosine_mse"), (16, "--loss", "cosine_mse")),
     "head": ((8, "--loss", "sbert", "--pooling", "linear_cls"), (16, "--loss", "sbert", "--pooling", "linear_cls")),
-    "within": ((8, "--compare_within", "query"), (16, "--compare_within", "query")),
     "balanced": ((8, "--balanced_batches", "true"), (16, "--balanced_batches", "true")),
 }
 STRATEGIES = {"ddp": CASES | DDP_CASES, "fsdp": CASES, "deepspeed_zero2": CASES}

@@ -9,8 +9,6 @@ from scipy.sparse.csgraph import connected_components
 
 from cosent.data.corpus import labels_of
 
-WITHIN = ("query", "sentence")  # what the pairs of a group share
-
 
 def sentence_groups(rows: datasets.Dataset, similar_from: float) -> np.ndarray:
     """Number of the group of each sentence of labelled pairs, int64 of shape `(pairs, 2)`.
@@ -22,24 +20,6 @@ def sentence_groups(rows: datasets.Dataset, similar_from: float) -> np.ndarray:
     first, second = sentence[:, similar(labels_of(rows), similar_from)]
     group = components(first, second, int(sentence.max()) + 1)
     return group.astype(np.int64)[sentence.T]
-
-
-def comparison_groups(rows: datasets.Dataset, within: str) -> tuple[np.ndarray, np.ndarray]:
-    """Which pairs a loss compares with one another: the rows with a pair of another label in their group, and groups.
-
-    Args:
-        within: one of `WITHIN`: pairs with one first sentence, or pairs that share a sentence, also by others.
-
-    Returns:
-        Ascending row numbers and the group of each row, int64 of shape `(compared rows,)`.
-    """
-    numbers = sentence_numbers(rows)[0] if within == "query" else pair_groups(rows)
-    labels, group = labels_of(rows), np.unique(numbers, return_inverse=True)[1].astype(np.int64)
-    lowest, highest = np.full(group.max() + 1, np.inf), np.full(group.max() + 1, -np.inf)
-    np.minimum.at(lowest, group, labels)
-    np.maximum.at(highest, group, labels)
-    compared = np.flatnonzero((lowest < highest)[group])
-    return compared, group[compared]
 
 
 def pair_groups(rows: datasets.Dataset) -> np.ndarray:

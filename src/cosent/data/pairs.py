@@ -92,19 +92,16 @@ class PairDataset(torch.utils.data.Dataset):
         labels: targets for the loss, float32 of shape `(pairs,)`; default: the labels of the rows.
         prefixes: the prompts of both sides.
         groups: the fourth item of a pair: result of `sentence_groups`, `(pairs, 2)`, for losses that compare sentences
-            of different pairs; or the group within which a pair is compared, `(pairs,)`.
+            of different pairs.
 
     Attributes:
         truncated: how many of `sequences` (counted in `unit`) were longer than the maximum and lost their end.
         retrieval: what is to be found among their sentences, a `RetrievalTask`; None to measure only scores.
-        guide: another model's vectors of their sentences, `(sentences, width)`, and the places of those of each pair,
-            `(pairs, 2)`; then a pair ends with its two vectors.
     """
 
     tokenize = staticmethod(tokenize_apart)
     unit = "sentences"
     retrieval: Any = None
-    guide: tuple[np.ndarray, np.ndarray] | None = None
 
     def __init__(
         self,
@@ -133,13 +130,7 @@ class PairDataset(torch.utils.data.Dataset):
         return self.with_group((first, second, self.labels[index]), index)
 
     def with_group(self, pair: tuple, index: int) -> tuple:
-        pair = pair if self.groups is None else (*pair, self.groups[index])
-        return pair if self.guide is None else (*pair, self.guide[0][self.guide[1][index]])
-
-    @property
-    def compares_within(self) -> bool:
-        """Whether groups are those of pairs, which should share a batch."""
-        return self.groups is not None and self.groups.ndim == 1
+        return pair if self.groups is None else (*pair, self.groups[index])
 
 
 class JoinedPairDataset(PairDataset):
@@ -275,10 +266,10 @@ class JoinedPairCollator:
 
 
 def targets_of(pairs: list[tuple]) -> dict[str, torch.Tensor]:
-    """`labels` (batch,) of collated pairs; of a fourth and fifth item `groups` and `guide`, (batch, ...) of each."""
+    """`labels` (batch,) of collated pairs; of a fourth item `groups`, (batch, 2)."""
     targets = {"labels": torch.tensor([label for _, _, label, *_ in pairs], dtype=torch.float32)}
-    for name, column in zip(("groups", "guide"), list(zip(*pairs, strict=True))[3:], strict=False):
-        targets[name] = torch.from_numpy(np.stack(column))
+    if len(pairs[0]) > 3:
+        targets["groups"] = torch.from_numpy(np.stack([pair[3] for pair in pairs]))
     return targets
 
 

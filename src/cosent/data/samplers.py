@@ -8,7 +8,6 @@ from torch.utils.data import ConcatDataset, Dataset, Sampler
 
 from cosent.errors import InputError
 
-LOOK_AHEAD = 100  # groups among which one is looked for that fits into the rest of a block
 LONGEST_EPOCH = 100  # times the steps that read every corpus once
 
 
@@ -25,15 +24,10 @@ def choose_sampler(
         None where neither is needed: the trainer's own random order will do.
     """
     parts = dataset.datasets if isinstance(dataset, ConcatDataset) else [dataset]
-    groups = None
-    if all(getattr(part, "compares_within", False) for part in parts):
-        groups = np.concatenate([part.groups for part in parts])  # type: ignore[attr-defined]
-        if balanced:
-            raise InputError("--balanced_batches does nothing with --compare_within. Leave one of them out.")
     labels = labels_of_rows(dataset) if balanced else None
-    if len(parts) == 1 and labels is None and groups is None:
+    if len(parts) == 1 and labels is None:
         return None
-    return CorpusSampler([len(part) for part in parts], block, seed, weights, labels, pool, groups)  # type: ignore[arg-type]
+    return CorpusSampler([len(part) for part in parts], block, seed, weights, labels, pool)  # type: ignore[arg-type]
 
 
 class CorpusSampler(Sampler[int]):
@@ -50,7 +44,6 @@ class CorpusSampler(Sampler[int]):
         weights: share of the blocks of each corpus, up to a common factor; default: equal shares.
         labels: shape `(rows of all corpora,)`; with them, rows of a corpus are swapped as `mix_labels` does.
         pool: rows that are compared with one another, a divisor of `block`; default: `block`.
-        groups: shape `(rows of all corpora,)`, unique within a corpus; with them, rows are ordered by `keep_together`.
     """
 
     def __init__(
@@ -61,12 +54,11 @@ class CorpusSampler(Sampler[int]):
         weights: list[float] | None = None,
         labels: np.ndarray | None = None,
         pool: int | None = None,
-        groups: np.ndarray | None = None,
     ):
         self.lengths = lengths
         self.block = block
         self.seed = seed
-        self.labels, self.groups = labels, groups
+        self.labels = labels
         self.pool = block if pool is None else pool
         self.turns = turns([-(-length // block) for length in lengths], weights or [1.0] * len(lengths))
         self.epoch = 0
@@ -80,17 +72,14 @@ class CorpusSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng((self.seed, self.epoch))
         rows = islice(self.draw(generator), len(self))
-        if self.labels is None and self.groups is None:
+        if self.labels is None:
             yield from rows
             return
         order = np.fromiter(rows, np.int64, len(self))
         corpus = np.repeat(self.turns, self.block)[: len(self)]  # of each row
         for number in range(len(self.lengths)):
             own = order[corpus == number]
-            if self.groups is not None:
-                order[corpus == number] = keep_together(own, self.groups[own], self.pool)
-            elif self.labels is not None:
-                order[corpus == number] = mix_labels(own, self.labels[own], self.pool, generator)
+            order[corpus == number] = mix_labels(own, self.labels[own], self.pool, generator)
         yield from order.tolist()
 
     def draw(self, generator: np.random.Generator) -> Iterator[int]:
@@ -160,33 +149,6 @@ def mix_labels(order: np.ndarray, labels: np.ndarray, block: int, generator: np.
             order[[given, taken]], labels[[given, taken]] = order[[taken, given]], labels[[taken, given]]
             others[giver], others[poor] = others[giver] - 1, 1
     return order
-
-
-def keep_together(order: np.ndarray, groups: np.ndarray, block: int) -> np.ndarray:
-    """Moves the rows of a group to its first one, so that blocks split as few groups as possible.
-
-    A group that does not fit into the rest of its block waits for the next one, and later groups that fit are put in
-    front of it. It is split where it is larger than a block, or nothing else fits.
-
-    Args:
-        order: row numbers, shape `(rows,)`.
-        groups: group of each, in this order.
-    """
-    _, first, number = np.unique(groups, return_index=True, return_inverse=True)
-    by_group = np.argsort(first[number], kind="stable")  # groups by their first row, rows in the given order
-    waiting = np.split(order[by_group], np.flatnonzero(np.diff(first[number][by_group])) + 1)[::-1]  # the next one last
-    placed: list[np.ndarray] = []
-    room = block
-    while waiting:
-        ahead = enumerate(reversed(waiting[-LOOK_AHEAD:]), start=1)
-        fitting = next((place for place, rows in ahead if len(rows) <= room), None)
-        if fitting is None:
-            placed.append(waiting[-1][:room])
-            waiting[-1] = waiting[-1][room:]
-        else:
-            placed.append(waiting.pop(-fitting))
-        room = room - len(placed[-1]) or block
-    return np.concatenate(placed)
 
 
 def labels_of_rows(dataset: Dataset) -> np.ndarray:

@@ -15,7 +15,6 @@ from cosent.losses.classification import (
     cross_entropy_loss,
     joint_cross_entropy_loss,
     mse_loss,
-    sbert_cosent_loss,
 )
 from cosent.losses.cosent import LOGIT_SCALE, cosent_loss
 from cosent.losses.cosine import (
@@ -26,14 +25,6 @@ from cosent.losses.cosine import (
     cosine_squared_loss,
 )
 from cosent.losses.in_batch import cosent_in_batch_loss, cosent_infonce_loss, infonce_loss
-from cosent.losses.ranking import (
-    hinge_loss,
-    lambda_rank_loss,
-    list_ce_loss,
-    listmle_loss,
-    listnet_loss,
-    ranknet_loss,
-)
 
 TOWERS = ("bi_encoder", "cross_encoder")
 
@@ -45,7 +36,6 @@ class Loss(NamedTuple):
         function: `(values of the kind in reads, labels, **hyper-parameters) -> scalar`; with `compares_sentences`
             `(embeddings, labels, groups, **hyper-parameters)`. What a model or a batch has is passed by its name.
         reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits` (batch, classes).
-        also_reads: another of these.
         compares_pairs: whether pairs of a batch are ranked against one another. Then a batch without
             `has_ordered_pair` teaches nothing, and the loss of a batch is not the mean of the losses of its parts.
         compares_sentences: whether those of different pairs are compared too. Then pairs of one label can teach, and
@@ -62,21 +52,16 @@ class Loss(NamedTuple):
     towers: tuple[str, ...] = ("bi_encoder",)
     classes: int = 1
     tower_defaults: Mapping[str, Mapping[str, float]] = {}
-    also_reads: str | None = None
-
-
-def ranks_pairs(function: Callable[..., Tensor], **for_logits: float) -> Loss:
-    return Loss(function, "scores", compares_pairs=True, towers=TOWERS, tower_defaults={"cross_encoder": for_logits})
 
 
 LOSSES = {
-    "cosent": ranks_pairs(cosent_loss, scale=LOGIT_SCALE),
-    "ranknet": ranks_pairs(ranknet_loss, scale=LOGIT_SCALE),
-    "hinge": ranks_pairs(hinge_loss, margin=1.0),
-    "lambda_rank": ranks_pairs(lambda_rank_loss, scale=LOGIT_SCALE),
-    "listnet": ranks_pairs(listnet_loss, scale=LOGIT_SCALE),
-    "listmle": ranks_pairs(listmle_loss, scale=LOGIT_SCALE),
-    "list_ce": ranks_pairs(list_ce_loss, scale=LOGIT_SCALE),
+    "cosent": Loss(
+        cosent_loss,
+        "scores",
+        compares_pairs=True,
+        towers=TOWERS,
+        tower_defaults={"cross_encoder": {"scale": LOGIT_SCALE}},
+    ),
     "cosine_linear": Loss(cosine_linear_loss, "scores"),
     "cosine_squared": Loss(cosine_squared_loss, "scores"),
     "cosine_floor": Loss(cosine_floor_loss, "scores"),
@@ -88,7 +73,6 @@ LOSSES = {
     "infonce": Loss(infonce_loss, "embeddings", compares_pairs=True, compares_sentences=True),
     "simcse": Loss(infonce_loss, "embeddings", compares_pairs=True, compares_sentences=True),  # each sentence twice
     "sbert": Loss(cross_entropy_loss, "logits"),
-    "sbert_cosent": Loss(sbert_cosent_loss, "logits", also_reads="scores"),
     "sbert_regression": Loss(cosine_squared_loss, "scores"),
     "sbert_joint": Loss(joint_cross_entropy_loss, "logits"),
     "ce": Loss(cross_entropy_loss, "logits", towers=("cross_encoder",), classes=2),

@@ -64,9 +64,3 @@ def check_groups(groups: Tensor, embeddings: Tensor) -> None:
     """Checks the number of each sentence."""
     if groups.shape != embeddings.shape[:2] or groups.is_floating_point():
         raise ValueError(f"Expected whole numbers as groups (batch, 2), got {groups.dtype} {tuple(groups.shape)}.")
-
-
-def check_pair_groups(groups: Tensor | None, labels: Tensor) -> None:
-    """Checks the number of each pair."""
-    if groups is not None and (groups.shape != labels.shape or groups.is_floating_point()):
-        raise ValueError(f"Expected whole numbers as groups (batch,), got {groups.dtype} {tuple(groups.shape)}.")

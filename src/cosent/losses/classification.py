@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosent.losses.checks import check_classes, check_range, check_targets
-from cosent.losses.cosent import COSINE_SCALE, cosent_loss
+from cosent.losses.checks import check_classes, check_targets
 
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor, label_smoothing_factor: float = 0.0) -> Tensor:
@@ -18,31 +17,6 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor, label_smoothing_factor: f
     """
     logits, classes = check_classes(logits, labels, logits.shape[-1])
     return F.cross_entropy(logits, classes, label_smoothing=label_smoothing_factor)
-
-
-def sbert_cosent_loss(
-    logits: Tensor,
-    labels: Tensor,
-    scores: Tensor,
-    cosent_weight: float = 0.1,
-    label_smoothing_factor: float = 0.0,
-    scale: float = COSINE_SCALE,
-) -> Tensor:
-    """`cross_entropy_loss(logits, classes of labels) + cosent_weight * cosent_loss(scores, labels, scale)`.
-
-    Sentence-BERT's head learns classes, and the cosines, which serve, the order of the labels.
-
-    Args:
-        logits: shape `(batch, classes)`.
-        labels: shape `(batch,)`, within 0..1: equal parts of that range are classes, each with its upper end.
-        scores: cosines of shape `(batch,)`.
-    """
-    check_range(labels)
-    parts = (labels.double() * logits.shape[-1] * 1e6).round() / 1e6  # as `training.objective.equal_parts`
-    classes = (parts.ceil() - 1).clamp(min=0)
-    return cross_entropy_loss(logits, classes, label_smoothing_factor) + cosent_weight * cosent_loss(
-        scores, labels, scale
-    )
 
 
 def binary_cross_entropy_loss(scores: Tensor, labels: Tensor) -> Tensor:

@@ -6,9 +6,6 @@ numbers, equal or similar sentences, see `data.groups`. The first sentence of a 
 are an in-batch negative if their groups differ. Half precision is computed in float32; without negatives, or without
 the pairs that a loss compares with them, the loss and its gradient are exactly 0. Time and memory are O(batch^2).
 `scale` is the inverse temperature.
-
-With `mask_margin`, a negative whose cosine is this much above that of a similar pair of its sentences is probably a
-false one, and left out; with `guide` (vectors of another model, of the shape of `embeddings`), its cosines decide.
 """
 
 import math
@@ -28,8 +25,6 @@ def infonce_loss(
     labels: Tensor,
     groups: Tensor,
     scale: float = COSINE_SCALE,
-    mask_margin: float | None = None,
-    guide: Tensor | None = None,
 ) -> Tensor:
     """Mean cross entropy of finding each sentence of a similar pair by the other one, among those of all pairs.
 
@@ -41,7 +36,7 @@ def infonce_loss(
     is that of sentence-transformers' `MultipleNegativesSymmetricRankingLoss` where all pairs are similar, all groups
     differ.
     """
-    cosines, labels, known = compared(embeddings, labels, groups, mask_margin, guide)
+    cosines, labels, known = compared(embeddings, labels, groups)
     similar = (labels >= SIMILAR).nonzero()[:, 0]
     logits = (scale * cosines).masked_fill(known.fill_diagonal_(False), -torch.inf)
     sums = [F.cross_entropy(rows[similar], similar, reduction="sum") for rows in (logits, logits.T)]
@@ -54,8 +49,6 @@ def cosent_in_batch_loss(
     groups: Tensor,
     scale: float = COSINE_SCALE,
     negative_weight: float = 0.1,
-    mask_margin: float | None = None,
-    guide: Tensor | None = None,
 ) -> Tensor:
     """CoSENT with in-batch negatives as a grade below all labels: every pair of the batch should score higher.
 
@@ -64,7 +57,7 @@ def cosent_in_batch_loss(
     negatives: all negatives together count as much as `negative_weight` times the pairs of the batch. That is
     `cosent_loss` of all these cosines, with `log(w) / scale` added to those of negatives.
     """
-    cosines, labels, known = compared(embeddings, labels, groups, mask_margin, guide)
+    cosines, labels, known = compared(embeddings, labels, groups)
     scores, negatives = cosines.diagonal(), cosines[~known]
     weight = negative_weight * max(1, len(scores)) / max(1, len(negatives))
     below = (scale * negatives).logsumexp(0) + math.log(weight)
@@ -77,19 +70,15 @@ def cosent_infonce_loss(
     groups: Tensor,
     scale: float = COSINE_SCALE,
     contrastive_weight: float = 1.0,
-    mask_margin: float | None = None,
-    guide: Tensor | None = None,
 ) -> Tensor:
     """`cosent_loss(cosines, labels, scale) + contrastive_weight * infonce_loss(embeddings, labels, groups, scale)`."""
     first, second = at_least_float32(embeddings).unbind(1)
     ranking = cosent_loss(F.cosine_similarity(first, second), labels, scale)
-    contrastive = infonce_loss(embeddings, labels, groups, scale, mask_margin, guide)
+    contrastive = infonce_loss(embeddings, labels, groups, scale)
     return ranking + contrastive_weight * contrastive
 
 
-def compared(
-    embeddings: Tensor, labels: Tensor, groups: Tensor, mask_margin: float | None, guide: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def compared(embeddings: Tensor, labels: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Checks a batch; returns cosines `[i, j] = cos(u[i], v[j])`, labels, and which i and j are no negatives."""
     check_embeddings(embeddings)
     check_groups(groups, embeddings)
@@ -97,10 +86,6 @@ def compared(
     check_scores(cosines.diagonal(), labels, is_mean=False)
     check_range(labels)
     known = (groups[:, :1] == groups[:, 1]).fill_diagonal_(True)
-    if mask_margin is not None or guide is not None:
-        judged = (cosines if guide is None else cosine_matrix(guide)).detach()
-        limits = (judged.diagonal() + (mask_margin or 0.0)).masked_fill(labels < SIMILAR, torch.inf)
-        known = known | (judged > torch.minimum(limits[:, None], limits))
     return cosines, labels, known
 
 

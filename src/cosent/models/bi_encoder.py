@@ -233,7 +233,7 @@ class SentenceEncoder(TextModel):
 
         Args:
             sentences: keep the principal directions of their unit vectors, which are not centred, so that all
-                directions together keep every cosine; default: the first numbers, as `--matryoshka_dims` trains them.
+                directions together keep every cosine; default: the first numbers.
         """
         width = self.embedding_dimension
         if not 1 <= dim <= width:

@@ -8,7 +8,6 @@ from transformers import TrainingArguments
 
 from cosent.cli import option, refuse_below_1, refuse_negative
 from cosent.compute.onednn import has_bfloat16
-from cosent.data.groups import WITHIN
 from cosent.data.retrieval import MeasuringArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -93,29 +92,8 @@ class LossArguments:
     loss: str = option("cosent", "Name of the loss.", LOSSES)
     scale: float | None = option(
         None,
-        f"cosent..., angle, infonce, simcse, ranknet, lambda_rank, list..., sbert_cosent: inverse temperature; default "
-        f"{COSINE_SCALE:g}, for logits {LOGIT_SCALE:g}.",
+        f"cosent..., angle, infonce, simcse: inverse temperature; default {COSINE_SCALE:g}, logits {LOGIT_SCALE:g}.",
     )
-    scale_end: float | None = option(None, "Losses with a scale: its value at the end; it changes linearly over steps.")
-    compare_within: str | None = option(
-        None,
-        "cosent, ranknet, hinge, lambda_rank, list...: compare only pairs with the same first sentence (query), or "
-        "that share a sentence, also by others (sentence); pairs without another one to compare are not read.",
-        WITHIN,
-    )
-    margin: float | None = option(
-        None, "cosent, ranknet, hinge: scores should differ by this times the difference of labels, scaled to 0..1."
-    )
-    top_k: int | None = option(None, "cosent: compare each pair with this many of lower labels, the hardest ones.")
-    focal_gamma: float | None = option(
-        None, "cosent of a bi_encoder: a pair weighs |label - cosine| to this power; labels scaled to 0..1."
-    )
-    curriculum: float | None = option(
-        None,
-        "cosent of a bi_encoder: share of the pairs of a batch, the easiest by |label - cosine|, that are compared at "
-        "the start; it rises linearly to all of them by half of the training.",
-    )
-    cosent_weight: float | None = option(None, "sbert_cosent: weight of CoSENT next to the cross entropy of the head.")
     floor: float | None = option(None, "cosine_floor: cosine below which the loss of a negative pair is constant.")
     upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair has no loss.")
     lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
@@ -128,32 +106,13 @@ class LossArguments:
     negative_weight: float | None = option(
         None, "cosent_in_batch: weight of all in-batch negatives, relative to the pairs of the batch."
     )
-    mask_margin: float | None = option(
-        None,
-        "infonce, simcse, cosent_infonce, cosent_in_batch: an in-batch negative whose cosine is this much above that "
-        "of a similar pair of its sentences is probably a false one, and left out; 0.1 is usual.",
-    )
-    guide: str | None = option(
-        None, "The same losses: a model whose cosines decide which in-batch negatives are left out, with margin 0."
-    )
-    matryoshka_dims: list[int] | None = option(
-        None, "Widths at which vectors should work too: the loss is the mean of those of the first numbers of each."
-    )
     features: list[str] | None = option(
-        None, "sbert, sbert_cosent: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
+        None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )
 
     sbert_classes: int | None = option(
-        None, "sbert, sbert_cosent: classes of graded labels, equal parts of their range; default 2, as in the source."
+        None, "sbert: classes of graded labels, equal parts of their range; default 2, as in the source."
     )
-
-    def check_width(self, encoder) -> None:
-        """Refuses widths that the vectors of an encoder do not have."""
-        if self.matryoshka_dims and max(self.matryoshka_dims) > encoder.embedding_dimension:
-            raise InputError(
-                f"--matryoshka_dims {max(self.matryoshka_dims)} is wider than the vectors of this model, "
-                f"{encoder.embedding_dimension}. Leave it out."
-            )
 
     def parameters(self) -> dict[str, float]:
         """The values that may be parameters of the loss; None for its own default."""

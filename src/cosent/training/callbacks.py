@@ -33,9 +33,8 @@ class DeadBatchReport(TrainerCallback):
         dead = self.batches - int(self.alive)
         if dead:
             logger.warning(
-                "epoch %d: %d of %d batches held pairs of one label only (infonce: no similar ones; --compare_within: "
-                "in each group) and taught nothing. Raise --per_device_train_batch_size, or add --balanced_batches "
-                "true.",
+                "epoch %d: %d of %d batches held pairs of one label only (infonce: no similar ones) and taught "
+                "nothing. Raise --per_device_train_batch_size, or add --balanced_batches true.",
                 round(state.epoch),
                 dead,
                 self.batches,

@@ -1,8 +1,8 @@
 """Objective of a run: a loss with bound parameters, checked against the labels of its corpora."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,6 @@ from cosent.data.manifest import Manifest
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.losses.in_batch import SIMILAR
-from cosent.losses.matryoshka import matryoshka_loss
 from cosent.models.heads import SentenceBertHead
 
 
@@ -30,9 +29,6 @@ class Objective:
             different labels teaches nothing.
         classes: number of logits of a bi-encoder's head, 0 for a loss that reads none, or of a cross-encoder.
         bias: whether a bi-encoder's head has a bias; the joint model of kexue.fm 8541 has none.
-        also_reads: a second output that the loss takes by its name.
-        schedules: parameters of the loss that change linearly: name -> value at the start, value at the end, and the
-            share of the training after which it is reached.
     """
 
     loss: Callable[..., torch.Tensor]
@@ -40,19 +36,6 @@ class Objective:
     compares_pairs: bool
     classes: int = 0
     bias: bool = True
-    also_reads: str | None = None
-    schedules: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
-
-    @property
-    def outputs(self) -> list[str]:
-        return [name for name in (self.reads, self.also_reads) if name is not None]
-
-    def scheduled(self, progress: float) -> dict[str, float]:
-        """Parameters of the loss for a batch of the training, of which the share `progress` is over."""
-        return {
-            name: start + (end - start) * min(1.0, progress / share)
-            for name, (start, end, share) in self.schedules.items()
-        }
 
     def head(self, hidden_size: int, features: list[str] | None, seed: int) -> torch.nn.Module | None:
         """A fresh head of a bi-encoder on `u`, `v`, `|u-v|` by default, or None for a loss that reads no logits."""
@@ -65,12 +48,8 @@ class Objective:
 
 # The one kind of label that a classifier of pairs can learn, and the losses for other kinds.
 ONLY_KIND = {"ce": ("binary", "cosent, bce or mse"), "ce3": ("nli", "ce, bce or cosent")}
-WITH_CLASSES = ("sbert", "sbert_cosent")  # of graded labels
-ABOVE_0 = ("scale", "scale_end", "negative_weight", "contrastive_weight", "top_k", "focal_gamma", "cosent_weight")
-SHARES = ("curriculum", "label_smoothing_factor")
-ON_COSINES = ("focal_gamma", "curriculum")  # logits have no fixed distance to labels
-NO_FLAGS = ("scores", "logits", "embeddings", "labels", "groups", "weights")  # from the model or the batch
-ALL_BY = 0.5  # of the training: from then on a curriculum compares all pairs
+ABOVE_0 = ("scale", "negative_weight", "contrastive_weight")
+NO_FLAGS = ("scores", "logits", "embeddings", "labels", "groups")  # from the model or the batch
 
 
 def build_objective(
@@ -84,8 +63,7 @@ def build_objective(
 
     Args:
         name: a key of `LOSSES`.
-        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`, also `scale_end` and `compare_within`;
-            None for the default of the loss.
+        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`; None for its default.
         manifests: of the training corpora.
     """
     check_tower(name, tower)
@@ -93,28 +71,15 @@ def build_objective(
     given = {key: value for key, value in parameters.items() if value is not None}
     check_parameters(name, given, tower)
     check_labels(name, manifests)
-    end = given.pop("scale_end", None)
-    dims = given.pop("matryoshka_dims", None)
-    for_data = ("compare_within", "guide")
-    bound = {key: value for key, value in given.items() if key not in for_data}
-    loss = partial(chosen.function, **{**chosen.tower_defaults.get(tower, {}), **bound})
-    schedules = {}
-    if end is not None:
-        start = loss.keywords.get("scale", inspect.signature(chosen.function).parameters["scale"].default)
-        schedules["scale"] = (start, end, 1.0)
-    if "curriculum" in given:
-        schedules["curriculum"] = (given["curriculum"], 1.0, ALL_BY)
+    loss = partial(chosen.function, **{**chosen.tower_defaults.get(tower, {}), **given})
     classes = chosen.classes if tower == "cross_encoder" else 0
     if tower == "bi_encoder" and chosen.reads == "logits":
         classes = 5 if name == "sbert_joint" else 3 if manifests[0].label_kind == "nli" else sbert_classes or 2
-    if sbert_classes is not None and (name not in WITH_CLASSES or manifests[0].label_kind in ("binary", "nli")):
-        raise InputError("--sbert_classes is for --loss sbert and sbert_cosent on graded labels. Leave it out.")
+    if sbert_classes is not None and (name != "sbert" or manifests[0].label_kind in ("binary", "nli")):
+        raise InputError("--sbert_classes is for --loss sbert on graded labels. Leave it out.")
     if sbert_classes is not None and sbert_classes < 2:
         raise InputError(f"--sbert_classes must be at least 2, got {sbert_classes}.")
-    bias, reads = name != "sbert_joint", chosen.reads
-    if dims is not None:
-        loss, reads = partial(matryoshka_loss, loss=loss, reads=reads, dims=sorted(set(dims))), "embeddings"
-    return Objective(loss, reads, chosen.compares_pairs, classes, bias, chosen.also_reads, schedules)
+    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias=name != "sbert_joint")
 
 
 def check_tower(name: str, tower: str) -> None:
@@ -130,11 +95,7 @@ def check_tower(name: str, tower: str) -> None:
 def check_parameters(name: str, given: dict[str, Any], tower: str) -> None:
     """Refuses parameters that a loss does not have, and values out of range."""
     parameters = inspect.signature(LOSSES[name].function).parameters
-    unused = NO_FLAGS if tower == "bi_encoder" else NO_FLAGS + ON_COSINES
-    accepted = [key for key in parameters if key not in unused]
-    accepted += ["scale_end"] * ("scale" in parameters)
-    accepted += ["compare_within"] * ("groups" in parameters and not LOSSES[name].compares_sentences)
-    accepted += ["matryoshka_dims"] * (tower == "bi_encoder" and LOSSES[name].reads != "logits")
+    accepted = [key for key in parameters if key not in NO_FLAGS]
     for key in given:
         if key not in accepted:
             raise InputError(
@@ -144,14 +105,10 @@ def check_parameters(name: str, given: dict[str, Any], tower: str) -> None:
     for key in ABOVE_0:
         if given.get(key, 1.0) <= 0:
             raise InputError(f"--{key} must be above 0, got {given[key]:g}.")
-    for key in SHARES:
-        if not 0 < given.get(key, 0.5) < 1:
-            raise InputError(f"--{key} must be above 0 and below 1, got {given[key]:g}.")
-    for key in ("margin", "mask_margin"):
-        if given.get(key, 0.0) < 0:
-            raise InputError(f"--{key} must not be negative, got {given[key]:g}.")
-    if min(given.get("matryoshka_dims", [1])) < 1:
-        raise InputError(f"--matryoshka_dims must be at least 1, got {min(given['matryoshka_dims'])}.")
+    if not 0 < given.get("label_smoothing_factor", 0.5) < 1:
+        raise InputError(
+            f"--label_smoothing_factor must be above 0 and below 1, got {given['label_smoothing_factor']:g}."
+        )
 
 
 def check_labels(name: str, manifests: list[Manifest]) -> None:
@@ -166,7 +123,7 @@ def check_labels(name: str, manifests: list[Manifest]) -> None:
     kinds = [manifest.label_kind for manifest in manifests]
     if name == "sbert_joint" and not ("nli" in kinds and set(kinds) > {"nli"}):
         raise InputError(f"--loss sbert_joint needs similarity and NLI pairs, as of lcqmc nli, got {', '.join(kinds)}.")
-    if name in WITH_CLASSES and len(manifests) > 1:
+    if name == "sbert" and len(manifests) > 1:
         raise InputError(
             f"--loss {name} makes one class of every label, and the labels of several corpora mean different things. "
             "Use one corpus, or --loss sbert_joint or cosent."

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset
 from cosent.cli import refuse_changed
 from cosent.compute.packed_backbone import max_tokens
 from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset
-from cosent.data.groups import comparison_groups, sentence_groups, share_of_known_similar
+from cosent.data.groups import sentence_groups, share_of_known_similar
 from cosent.data.pairs import (
     JoinedPairCollator,
     JoinedPairDataset,
@@ -29,12 +29,10 @@ from cosent.data.pairs import (
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.models import lora
-from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
 from cosent.models.prompts import PromptArguments
-from cosent.models.teacher import teacher_vectors
 from cosent.training.arguments import CorpusArguments, DataArguments, ModelArguments
 from cosent.training.objective import Objective, loss_targets
 
@@ -120,8 +118,6 @@ def training_set(
     loss: str,
     args: DataArguments,
     classes: int = 2,
-    compare_within: str | None = None,
-    guide: str | None = None,
 ) -> PairDataset | ConcatDataset:
     """Training pairs with the targets of the loss.
 
@@ -140,15 +136,12 @@ def training_set(
         rows, manifest = corpus.splits["train"], corpus.manifest
         rows = random_negatives(rows, manifest) if args.random_negatives else rows
         rows = simcse_pairs([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
-        groups = None
-        if compare_within is not None:
-            rows, groups = compared_rows(rows, compare_within, manifest.name)
         targets = loss_targets(loss, labels_of(rows), manifest, classes)
+        groups = None
         if LOSSES[loss].compares_sentences:
             groups = sentence_groups(rows, manifest.similar_from)
             check_in_batch_negatives(manifest.name, loss, groups)
         data = tokenised(f"{manifest.name} train", rows, dataset, encoder, prefixes, targets, groups)
-        add_guide(data, rows, guide)
         group = manifest.label_kind == "nli" if loss == "sbert_joint" else manifest.name
         parts.setdefault(group, []).append(data)
     if args.text:
@@ -156,26 +149,8 @@ def training_set(
         if len(rows) < 2:
             raise InputError(f"--text {' '.join(args.text)} has {len(rows)} different lines: too few to compare.")
         parts["--text"] = [tokenised("--text", rows, dataset, encoder, prefixes, groups=sentence_groups(rows, 1.0))]
-        add_guide(parts["--text"][0], rows, guide)
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
     return groups[0] if len(groups) == 1 else ConcatDataset(groups)
-
-
-def add_guide(pairs: PairDataset, rows, guide: str | None) -> None:
-    """Adds the vectors of the model `guide` to pairs, from the cache of teachers."""
-    if guide is not None:
-        pairs.guide = teacher_vectors(load_bi_encoder(guide), rows["sentence1"][:], rows["sentence2"][:])
-
-
-def compared_rows(rows, within: str, name: str):
-    """The rows that are compared with another one of their group, and their groups; says how many there are."""
-    kept, groups = comparison_groups(rows, within)
-    if not len(kept):
-        raise InputError(
-            f"--compare_within {within}: no group of pairs of {name} train has two different labels. Omit it."
-        )
-    logger.info("%s train: %d of %d pairs have another label in their group and are read.", name, len(kept), len(rows))
-    return rows.select(kept), groups
 
 
 def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:

@@ -215,7 +215,7 @@ class PairTrainer(ResumableTrainer):
         kwargs: arguments of `transformers.Trainer`.
     """
 
-    targets = ("labels", "groups", "guide")  # entries of a batch that go to the loss, not to the model
+    targets = ("labels", "groups")  # entries of a batch that go to the loss, not to the model
     loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
     keeps_embeddings = False
 
@@ -416,12 +416,11 @@ class PairTrainer(ResumableTrainer):
 
     def read(self, outputs: Outputs) -> Outputs:
         """The model's outputs that the loss reads: tensors with the same number of rows per pair."""
-        return {name: outputs[name] for name in self.objective.outputs}
+        return {self.objective.reads: outputs[self.objective.reads]}
 
     def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
         """The loss of the complete batch, over all ranks and parts; computed again if the batch is repeated."""
-        progress = self.state.global_step / max(1, self.state.max_steps)
-        loss = self.objective.loss(**read, **targets, **self.objective.scheduled(progress))
+        loss = self.objective.loss(**read, **targets)
         if self.objective.compares_pairs:  # with groups, one label can teach, and what taught nothing is exactly 0
             self.has_order = loss.detach() != 0 if "groups" in targets else has_ordered_pair(targets["labels"])
         return loss
