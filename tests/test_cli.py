@@ -104,7 +104,11 @@ def test_a_recipe_is_found_by_name(tmp_path, monkeypatch):
     assert Path(recipe_file("cpu.yaml", "accelerate")).parts[-2:] == ("accelerate", "cpu.yaml")
     Path("cosent_mini").write_text("corpus: a", encoding="utf-8")
     assert recipe_file("cosent_mini") == "cosent_mini"
-    with pytest.raises(InputError, match="pretrain/mini and teach/mini"):
+    for folder in ("one", "other"):
+        (tmp_path / "recipes" / folder).mkdir(parents=True)
+        (tmp_path / "recipes" / folder / "mini.yaml").touch()
+    with monkeypatch.context() as patched, pytest.raises(InputError, match="one/mini and other/mini"):
+        patched.setattr(cli, "RECIPES", tmp_path / "recipes")
         recipe_file("mini")
     with pytest.raises(InputError, match="'cosent_mini'"):
         recipe_file("cosent_mnii")

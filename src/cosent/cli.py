@@ -39,7 +39,6 @@ JOBS = {
     "study": "run recipes, variants, corpora and seeds, and keep the results",
     "report": "draw the tables and figures of a study",
     "mine": "make pairs of sentences and label them, to train on",
-    "teach": "let a bi-encoder and a cross-encoder teach each other",
     "merge": "make one model of several",
     "encode": "embed a text file, one sentence per line",
     "search": "find the sentences of a file that are similar to a query",

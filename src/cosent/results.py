@@ -224,7 +224,7 @@ def name_of(flags: dict[str, Any]) -> str:
 
 
 def read_results(folder: str | Path) -> Study:
-    """Reads the results that `cosent study` or `cosent teach` left in a folder; trials alone are none."""
+    """Reads the results that `cosent study` left in a folder; trials alone are none."""
     study = read_study_folder(Path(folder))
     if not study.results:
         raise InputError(f"{folder} holds no results ({STUDY_NAME}). Run `cosent study recipes/studies/NAME.yaml`.")

@@ -2,9 +2,12 @@
 
 import argparse
 import importlib.util
+import os
 import re
 import runpy
 import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 import warnings
@@ -24,7 +27,7 @@ from tests.conftest import save_record
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src/cosent/encoders").glob("*/README.md")]
-OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "curl", "export", "git", "cd"}  # not ours to check
+OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "curl", "export", "git", "cd", "bash"}  # not ours to check
 OTHER_MODULES = {"pip", "venv", "ruff", "mypy", "pytest"}
 LEARNING_JOBS = {"cosent.train", "cosent.distill", "cosent.pretrain"}
 
@@ -144,6 +147,34 @@ def test_a_command_that_does_not_parse_is_found(understands):
     wrong = [f"{train} {flags}" for flags in ("--rate 1.0", "--loss cosine", "--num_train_epochs many")]
     wrong += ["cosent similarity --encoder runs/stsb a b", "python -m cosent.similarity --model", "make coffee", "rm a"]
     assert all(understands(line) for line in wrong)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the script is for bash")
+def test_teach_sh(understands, tmp_path):
+    """Fails if a command of the script does not parse, a round is taught by the models of the start, or a line runs
+    again that is done."""
+    shim = tmp_path / "cosent"
+    shim.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "cosent $*"\n', encoding="utf-8")
+    shim.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+
+    def lines() -> list[str]:
+        words = ["bash", ROOT / "recipes/teach.sh", "stsb", tmp_path / "out", "2", "--bf16", "false"]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.replace(f"{tmp_path}/out/", "").splitlines()
+
+    *commands, models = lines()
+    assert len(commands) == 1 + 2 * 6 and models == "models: cross_encoder_2 bi_encoder_2"
+    assert [problem for line in commands if (problem := understands(line))] == []
+    mined = [re.search(r"--model (\S+) --teacher (\S+) ", line) for line in commands if line.startswith("cosent mine")]
+    assert [match and match.groups() for match in mined] == [
+        ("bi_encoder_0", "bi_encoder_0"), ("bi_encoder_0", "cross_encoder_1"),
+        ("bi_encoder_1", "bi_encoder_1"), ("bi_encoder_1", "cross_encoder_2"),
+    ]  # fmt: skip
+    (tmp_path / "out/bi_encoder_0").mkdir(parents=True)
+    (tmp_path / "out/bi_encoder_0/run.json").touch()
+    (tmp_path / "out/cross_encoder_1_pairs").mkdir()
+    assert lines() == [*commands[2:], models]
 
 
 def anchors(page: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""Jobs that `cosent study` and `cosent teach` launch: their flags, their processes and what is kept of them."""
+"""Jobs that `cosent study` launches: their flags, their processes and what is kept of them."""
 
 import json
 import os
