@@ -42,8 +42,8 @@ imports: .venv/.dev  ## imports point one way: the contracts in pyproject.toml
 coverage: .venv/.dev  ## lines that the fast tests never run
 	$(PYTEST) -m "$(FAST)" --cov=cosent --cov=data_scripts --cov-report=term-missing:skip-covered
 
-tables: .venv/.runtime  ## write the generated blocks of README and docs
-	$(BIN)/python -m benchmarks.tables
+tables: .venv/.runtime  ## write the generated blocks of README, docs and lab
+	$(BIN)/python -m lab.tables
 
 .venv/.runtime: requirements.txt pyproject.toml setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

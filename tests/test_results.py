@@ -16,7 +16,7 @@ from cosent.study import choose, expand, read_study
 
 ROOT = Path(__file__).parents[1]
 ENDED = ("groups", "options", "options_lcqmc")  # studies of options that ended, see lab/LOG.md
-KEPT = sorted(file.parent for file in (ROOT / "results").glob(f"*/{STUDY_NAME}"))
+KEPT = sorted(file.parent for file in (ROOT / "lab/results").glob(f"*/{STUDY_NAME}"))
 
 
 def test_results_read_back_as_they_were(make_study, change_study):
@@ -102,7 +102,7 @@ def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):
 
 def test_results_stay_small():
     """Fails if the repository grows by results again: 116 files and 27 MiB, two files a study."""
-    files = [file for file in (ROOT / "results").rglob("*") if file.is_file() and "report" not in str(file)]
+    files = [file for file in (ROOT / "lab/results").rglob("*") if file.is_file() and "report" not in str(file)]
     assert len(files) <= 116
     assert sum(file.stat().st_size for file in files) < 27 * 2**20  # half of it: ten seeds of the primary family
     assert all(json.loads(line) for folder in KEPT for line in (folder / STUDY_NAME).read_text().splitlines())

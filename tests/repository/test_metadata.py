@@ -15,7 +15,7 @@ import cosent
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PATH_IN_BACKTICKS = re.compile(r"`((?:src|tests|recipes|results|data_scripts|benchmarks|docs)/[\w./-]*)`")
+PATH_IN_BACKTICKS = re.compile(r"`((?:src|tests|recipes|lab|data_scripts|docs)/[\w./-]*)`")
 
 
 def pins(name: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from cosent.losses import TOWERS
 from cosent.reporting.document import times_100
 from cosent.results import read_results
+from lab import RESULTS
 
 ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
@@ -67,7 +68,7 @@ def test_the_first_vector_comes_early():
 
 def spearman(study: str, method: str, corpus: str, limit: int | None = None) -> str:
     """Test Spearman x100 of a study's cell: mean, and standard deviation over seeds where there are several."""
-    results = read_results(ROOT / "results" / study).results
+    results = read_results(RESULTS / study).results
     found = [run for run in results if (run.method, run.corpus) == (method, corpus)]
     assert {run.recipe.get("limit_train") for run in found} == {limit}, f"results/{study}: {method} on {corpus}"
     return str(times_100(run.test(corpus) for run in found))
@@ -75,13 +76,13 @@ def spearman(study: str, method: str, corpus: str, limit: int | None = None) -> 
 
 def student(file: str, row: str = "then stage 2") -> str:
     """Test Spearman of a row of a student's results."""
-    rows = json.loads((ROOT / "results" / f"{file}.json").read_text())["rows"]
+    rows = json.loads((RESULTS / f"{file}.json").read_text())["rows"]
     return str(times_100(next(entry for entry in rows if entry["name"].startswith(row))["values"]))
 
 
 def test_the_speed_of_the_readmes_is_measured():
     """Fails if the speed-up of a headline is not that of the results; `make tables` writes the other figures."""
-    rows = json.loads((ROOT / "results/speed.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((RESULTS / "speed.json").read_text(encoding="utf-8"))["rows"]
     training = [row["ratio"] for row in rows if row["task"] == "train"]
     for name in READMES:
         text = (ROOT / name).read_text(encoding="utf-8")

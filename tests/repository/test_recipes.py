@@ -9,7 +9,6 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 
-from benchmarks.memory import CONFIGS, build, estimate
 from cosent import distill
 from cosent.cli import parse
 from cosent.data.manifest import Manifest
@@ -18,6 +17,7 @@ from cosent.study import expand, read_study
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.objective import build_objective
 from data_scripts.corpora import CORPORA
+from lab.benchmarks.memory import CONFIGS, build, estimate
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*_encoder/*.yaml"))
@@ -181,7 +181,7 @@ ANNOUNCED = [path for path in LOADED if "GB estimated" in header(path)]
 
 
 def test_recipes_know_the_size_of_their_model():
-    """Fails if a header estimates a model that `benchmarks.memory` cannot build, or from another number of weights."""
+    """Fails if a header estimates a model that `memory` cannot build, or from another number of weights."""
     assert len(ANNOUNCED) == 5 and {LOADED[path]["model_name_or_path"] for path in ANNOUNCED} <= set(CONFIGS)
     for path in ANNOUNCED:
         said = re.search(r"(\d+) M weights", header(path))

@@ -4,12 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("src", "data_scripts", "recipes", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+SOURCES = ("src", "data_scripts", "lab", "recipes", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @pytest.mark.slow
@@ -23,10 +24,12 @@ def test_a_wheel_in_an_empty_folder(tmp_path):
         if source.is_file():
             shutil.copy(source, clone)
         else:
-            shutil.copytree(source, clone / name, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+            shutil.copytree(source, clone / name, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "results"))
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, clone], check=True)
     (wheel,) = tmp_path.glob("*.whl")
+    packages = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in packages if not name.endswith(".dist-info")} == {"cosent", "data_scripts"}, "not the lab"
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
 
     def cosent(*words: str) -> str:

@@ -1,0 +1,159 @@
+"""Speed of the trainers of both projects: same weights, same batches in the same order, AdamW, dropout 0."""
+
+import tempfile
+import time
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, SequentialSampler
+from transformers import TrainerCallback
+
+from cosent.data.corpus import labels_of, load_corpus
+from cosent.training.objective import loss_targets
+from lab.benchmarks.common import BATCH_SIZE, WARM_UP, cross_encoder_folder, encoder_folder, shuffled_rows, theirs
+
+
+class Clock(TrainerCallback):
+    """Records the time and the loss after every optimizer step."""
+
+    def __init__(self):
+        self.times = []
+        self.losses = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.times.append(time.perf_counter())
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "loss" in logs:
+            self.losses.append(logs["loss"])
+
+    def result(self) -> dict:
+        """`pairs_per_second` of the timed steps, and the loss of every step."""
+        seconds = float(np.diff(self.times)[WARM_UP - 1 :].mean())
+        return {"pairs_per_second": BATCH_SIZE / seconds, "outputs": self.losses}
+
+
+def bi_encoder(args) -> dict:
+    """CoSENT on cosines; also the FLOP/s of the real tokens of the timed steps."""
+    rows, max_length = shuffled_rows(args.corpus, args.split, BATCH_SIZE * args.count)
+    clock, length = Clock(), max_length["bi_encoder"]
+    with tempfile.TemporaryDirectory() as folder:
+        side = bi_ours if args.side == "ours" else bi_theirs
+        model = side(encoder_folder(args.encoder), rows, length, flags(folder, args.count), clock)
+    result = clock.result()
+    if args.side == "ours":
+        result["flops_per_second"] = flops_per_pair(model, rows, length) * result["pairs_per_second"]
+    return result
+
+
+def cross_encoder(args) -> dict:
+    """Binary cross entropy on one logit."""
+    rows, max_length = shuffled_rows(args.corpus, args.split, BATCH_SIZE * args.count)
+    labels = loss_targets("bce", labels_of(rows), load_corpus(args.corpus).manifest)
+    model, clock = cross_encoder_folder(args.encoder, max_length["cross_encoder"]), Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        side = cross_ours if args.side == "ours" else cross_theirs
+        side(model, rows, labels, flags(folder, args.count), clock)
+    return clock.result()
+
+
+def flags(folder: str, steps: int) -> dict:
+    """Training arguments of both trainers."""
+    cuda = torch.cuda.is_available()
+    return {
+        "output_dir": folder,
+        "max_steps": steps,
+        "per_device_train_batch_size": BATCH_SIZE,
+        "learning_rate": 2e-5,
+        "lr_scheduler_type": "constant",
+        "logging_steps": 1,
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": not cuda,
+        "bf16": cuda,
+        "seed": 1,
+    }
+
+
+def in_order(dataset, batch_size, drop_last, **_):
+    return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
+
+
+def train_ours(model, objective, dataset, collator, flags: dict, clock: TrainerCallback) -> None:
+    from cosent.training.arguments import PairTrainingArguments
+    from cosent.training.trainer import PairTrainer
+
+    ours = {"load_best_model_at_end": False, "train_sampling_strategy": "sequential"}
+    arguments = PairTrainingArguments(**flags, **ours)
+    PairTrainer(
+        model=model, args=arguments, objective=objective, train_dataset=dataset, data_collator=collator,
+        callbacks=[clock],
+    ).train()  # fmt: skip
+
+
+def bi_ours(model: str, rows, max_length: int, flags: dict, clock: TrainerCallback, dropout: float | None = 0.0):
+    from cosent.data.pairs import PairCollator, PairDataset
+    from cosent.losses.cosent import cosent_loss
+    from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+    from cosent.training.objective import Objective
+
+    encoder = SentenceEncoder.from_pretrained(model, pooling="mean", max_length=max_length, dropout=dropout)
+    dataset, collator = PairDataset(rows, encoder.tokenizer, max_length), PairCollator(encoder.tokenizer.pad_token_id)
+    train_ours(
+        BiEncoder(encoder), Objective(cosent_loss, "scores", compares_pairs=True), dataset, collator, flags, clock
+    )
+    return encoder
+
+
+def cross_ours(model: str, rows, labels: np.ndarray, flags: dict, clock: Clock) -> None:
+    from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset
+    from cosent.losses.classification import binary_cross_entropy_loss
+    from cosent.models.cross_encoder import CrossEncoder
+    from cosent.training.objective import Objective
+
+    encoder = CrossEncoder.from_pretrained(model)
+    dataset = JoinedPairDataset(rows, encoder.tokenizer, encoder.max_length, labels)
+    objective = Objective(binary_cross_entropy_loss, "scores", compares_pairs=False)
+    train_ours(encoder, objective, dataset, JoinedPairCollator.from_tokenizer(encoder.tokenizer), flags, clock)
+
+
+def bi_theirs(model: str, rows, max_length: int, flags: dict, clock: Clock) -> None:
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.sentence_transformer.losses import CoSENTLoss
+
+    encoder = theirs(model, max_length)
+    arguments = SentenceTransformerTrainingArguments(**flags, batch_sampler=in_order)
+    rows = rows.rename_column("label", "score")
+    SentenceTransformerTrainer(
+        model=encoder, args=arguments, train_dataset=rows, loss=CoSENTLoss(encoder), callbacks=[clock]
+    ).train()
+
+
+def cross_theirs(model: str, rows, labels: np.ndarray, flags: dict, clock: Clock) -> None:
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+
+    encoder = CrossEncoder(model)
+    arguments = CrossEncoderTrainingArguments(**flags, batch_sampler=in_order)
+    rows = rows.remove_columns("label").add_column("label", labels)
+    CrossEncoderTrainer(
+        model=encoder, args=arguments, train_dataset=rows, loss=BinaryCrossEntropyLoss(encoder), callbacks=[clock]
+    ).train()
+
+
+def flops_per_pair(encoder, rows, max_length: int) -> float:
+    """Matrix-multiply FLOPs of forward and backward over the real tokens of a pair, on average.
+
+    Per layer and token, forward: 2 x (4 hidden^2 + 2 hidden x intermediate) for the linear layers and
+    4 x tokens x hidden for attention; the backward pass costs twice the forward pass.
+    """
+    config = encoder.backbone.config
+    sentences = [*rows["sentence1"][:], *rows["sentence2"][:]]
+    lengths = encoder.tokenizer(sentences, truncation=True, max_length=max_length, return_length=True)["length"]
+    tokens = np.array(lengths, dtype=np.float64)
+    hidden, inner = config.hidden_size, config.intermediate_size
+    forward = config.num_hidden_layers * (tokens * 2 * (4 * hidden**2 + 2 * hidden * inner) + 4 * tokens**2 * hidden)
+    return 3 * float(forward.sum()) / len(rows)

@@ -1,0 +1,158 @@
+"""Verdicts on the claims of the sources: lab/results/claims.json from lab/claims/claims.yaml and results of studies.
+
+python -m lab.claims        then python -m lab.tables writes lab/claims.md
+
+A claim says that a difference of two rows is positive (`above`) or smaller than a point (`equal`). Its p-value is that
+of Student's t over test rows and seeds. The primary family is judged by Holm's procedure (any wrong verdict has a
+probability below 5%), the others by Benjamini and Hochberg's (an expected 5% of the verdicts are wrong). Fewer than
+three seeds decide nothing, and what one model shows has no p-value.
+
+Sources: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure; Benjamini and Hochberg 1995, Controlling
+the False Discovery Rate.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import yaml
+from scipy.stats import false_discovery_control
+
+from cosent.errors import InputError, messages_for_users, write_atomically
+from cosent.evaluation.significance import LEVEL, Difference
+from lab import RESULTS
+from lab.claims.facts import FACTS
+from lab.claims.measures import QUANTITIES, Claim, mean_of, of_fusion, of_result, of_studies, study_of
+
+CLAIMS = Path(__file__).with_name("claims.yaml")
+PRIMARY_LEVEL = 0.04  # of Holm: then the simulated error rate of ten seeds is below 5%, see lab.claims.error_rate
+COMPARED = {"compared", "corpus", "expected"}
+# Of the keys of a claim, those that say how it was measured, or why not.
+KINDS = (
+    *({"study", *COMPARED}, {"fusion", *COMPARED}, {"result", "one_model", *COMPARED}, {"result", *COMPARED}),
+    *({"mean_of", "beyond", *COMPARED}, {"fact"}, {"answered"}, {"needs"}, {"absent"}),
+)
+OPTIONAL = {
+    *("theme", "claim", "source", "family", "quantity", "share", "times", "beyond", "published_corpus"),
+    *("figure", "differs", "note"),
+}
+AGREES, DISAGREES, WITHIN, OPEN = "agrees", "disagrees", "within a point", "unresolved at this size"
+SEEDS = 3
+POINT = 1.0  # of Spearman x100, below which a difference counts as none
+
+
+def read_claims(file: Path = CLAIMS) -> list[Claim]:
+    """Reads the claims, each with its theme.
+
+    Raises:
+        InputError: an entry that is neither measured in one way nor says why it is not.
+    """
+    themes = yaml.safe_load(file.read_text(encoding="utf-8"))
+    claims = [{"theme": theme} | claim for theme, listed in themes.items() for claim in listed]
+    names = {claim["claim"] for claim in claims}
+    for claim in claims:
+        kind = claim.keys() - OPTIONAL
+        known = claim.get("expected", "equal") in ("above", "equal") and set(claim.get("mean_of", ())) <= names
+        known = known and claim.get("quantity", "spearman") in QUANTITIES and claim.get("fact", "colours") in FACTS
+        if not known or not any(kind == each - OPTIONAL for each in KINDS) or not {"claim", "source"} <= claim.keys():
+            raise InputError(f"{file}: {claim} is not complete, or names something unknown. See the top of the file.")
+    return claims
+
+
+def claims_of(claims: list[Claim], results: Path) -> list[Claim]:
+    """Claims with difference, interval, setting and verdict."""
+    rows = []
+    for claim in claims:
+        row = dict(claim)
+        if "fact" in claim:
+            row["ours"], row["verdict"] = FACTS[claim["fact"]]()
+        elif "result" in claim:
+            row |= of_result(claim, results / f"{claim['result']}.json")
+        elif "fusion" in claim:
+            study = study_of(claim["fusion"])
+            assert study is not None
+            row |= of_fusion(claim, study) | {"one_model": "over test rows alone"}
+        elif "study" in claim:
+            names = claim["study"] if isinstance(claim["study"], list) else [claim["study"]] * 2
+            first, second = map(study_of, names)
+            found = of_studies(claim, (first, second)) if first and second else None
+            row |= found or {"needs": f"runs of {' and '.join(dict.fromkeys(names))}"}
+        rows.append(row)
+    by_name = {row["claim"]: row for row in rows}
+    for row in rows:
+        if "mean_of" in row:
+            row |= mean_of([by_name[name] for name in row["mean_of"]], row["beyond"])
+    judge(rows)
+    return rows
+
+
+def judge(rows: list[Claim]) -> None:
+    """Adds a verdict to every measured row."""
+    measured = [row for row in rows if "mean" in row and "verdict" not in row]
+    tested = [row for row in measured if row["seeds"] >= SEEDS and "error" in row and "one_model" not in row]
+    for procedure, primary in ((holm, True), (benjamini_hochberg, False)):
+        family = [row for row in tested if (row.get("family") == "primary") is primary]
+        for row in family:
+            row["p"] = p_value(row)
+        level = PRIMARY_LEVEL if primary else LEVEL
+        for row, decided in zip(family, procedure([row["p"] for row in family], level), strict=True):
+            row["verdict"] = verdict(row, decided, level / len(family))
+    for row in measured:
+        if "one_model" in row:
+            clear = row["low"] > 0 or row["high"] < 0
+            row["verdict"] = (AGREES if row["mean"] > 0 else DISAGREES) if clear else OPEN
+        row.setdefault("verdict", OPEN)
+
+
+def holm(values: Sequence[float], level: float) -> list[bool]:
+    """Which hypotheses are rejected with a probability below `level` that any of them is true."""
+    rejected = [False] * len(values)
+    for done, place in enumerate(np.argsort(values, kind="stable")):
+        if values[place] > level / (len(values) - done):
+            break
+        rejected[place] = True
+    return rejected
+
+
+def benjamini_hochberg(values: Sequence[float], level: float) -> list[bool]:
+    """Which hypotheses are rejected with an expected share of true ones below `level`."""
+    return (false_discovery_control(values) <= level).tolist() if len(values) else []
+
+
+def p_within(found: Difference, margin: float) -> float:
+    """Probability of a difference as small as this one, if the true one is `margin` or more (two one-sided)."""
+    return 1.0 if abs(found.mean) >= margin else max(found.p_value(margin), found.p_value(-margin)) / 2
+
+
+def difference_of(row: Claim) -> Difference:
+    return Difference(row["mean"], row["error"], row["freedom"])
+
+
+def p_value(row: Claim) -> float:
+    """Two-sided p-value of no difference, or of a difference of a point where less is claimed or more measured."""
+    found = difference_of(row)
+    if row["expected"] == "above":
+        return 1.0 if row.get("divided") else found.p_value()
+    return p_within(found, POINT) if abs(found.mean) < POINT else max(found.p_value(POINT), found.p_value(-POINT))
+
+
+def verdict(row: Claim, decided: bool, level: float) -> str:
+    """The verdict in words; an undecided difference may still be shown to be small, at the `level` of a single test."""
+    found = difference_of(row)
+    if decided:
+        claimed = found.mean > 0 if row["expected"] == "above" else abs(found.mean) < POINT
+        return AGREES if claimed else DISAGREES
+    points = row.get("quantity") not in ("epochs_to_90",) and "share" not in row and "beyond" not in row
+    return WITHIN if points and row["expected"] == "above" and p_within(found, POINT) <= level else OPEN
+
+
+def main() -> None:
+    rows = claims_of(read_claims(), RESULTS)
+    text = json.dumps({"kind": "claims", "rows": rows}, ensure_ascii=False, indent=1)
+    write_atomically(RESULTS / "claims.json", text + "\n")
+
+
+if __name__ == "__main__":
+    with messages_for_users():
+        main()

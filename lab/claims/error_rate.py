@@ -1,0 +1,83 @@
+"""How often the verdicts on claims are wrong where nothing differs: results/error_rate.json, printed on claims.md.
+
+python -m lab.claims.error_rate        after python -m lab.claims
+
+For every claim, the differences of its seeds and the estimates of their variances are drawn anew from the variance
+components that were measured: normal effects of rows, seeds and both, around 0 for claims that a difference is positive
+and around a point for those that it is smaller; estimates over rows vary as chi-squared over the independent groups.
+Claims are drawn independently. Claims of the primary family that have no three seeds yet have the components of other
+claims about CoSENT.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from cosent.errors import messages_for_users, write_atomically
+from cosent.evaluation.significance import Components, Difference
+from lab import RESULTS
+from lab.claims import AGREES, DISAGREES, POINT, judge
+
+FILE = RESULTS / "error_rate.json"
+REPETITIONS = 2000
+SEEDS = (3, 10)
+FAMILY = 16  # claims of the primary family
+
+
+def main() -> None:
+    rows = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["rows"]
+    tested = [row for row in rows if row.get("seeds", 0) >= 3 and "components" in row and "one_model" not in row]
+    primary = [row for row in tested if row.get("family") == "primary"]
+    others = [row for row in tested if row not in primary]
+    stand_ins = [row for row in others if row["compared"][0].split()[-1].startswith(("cosent", "bi_encoder"))]
+    family = (primary + stand_ins)[:FAMILY]
+    cases = [(family, seeds, f"with {seeds} seeds") for seeds in SEEDS] + [(primary, None, "with the seeds at hand")]
+    rates = {name: float(np.mean([n > 0 for n in wrong(rows, seeds, "primary")])) for rows, seeds, name in cases}
+    result = {
+        "kind": "error_rate",
+        "repetitions": REPETITIONS,
+        "measured_in_primary": len(primary),
+        "primary": rates,
+        "others": len(others),
+        "others_wrong": float(np.mean(wrong(others, None, None))),
+    }
+    write_atomically(FILE, json.dumps(result, indent=1) + "\n")
+    print(result)
+
+
+def wrong(rows: list[dict[str, Any]], seeds: int | None, family: str | None) -> list[int]:
+    """Number of wrong verdicts of each repetition.
+
+    Args:
+        seeds: how many each claim has; None: as many as it has.
+        family: of the claims, which decides the procedure.
+    """
+    rng, counts = np.random.default_rng(0), []
+    for _ in range(REPETITIONS):
+        drawn = [draw(row, seeds or row["seeds"], rng) | {"family": family} for row in rows]
+        judge(drawn)
+        counts.append(sum(row["verdict"] in ((AGREES,) if row["expected"] == "equal" else (AGREES, DISAGREES))
+                          for row in drawn))  # fmt: skip
+    return counts
+
+
+def draw(row: dict[str, Any], seeds: int, rng: np.random.Generator) -> dict[str, Any]:
+    """A claim as other rows and runs of the same variances would have it, if nothing differed."""
+    parts = Components(**row["components"])
+    of_rows = max(0.0, parts.of_mean - parts.both / parts.seeds)
+    of_seeds = max(parts.both, parts.of_seeds)
+    truth = POINT / 100 if row["expected"] == "equal" else 0.0
+    gaps = truth + rng.normal() * of_rows**0.5 + rng.normal(size=seeds) * of_seeds**0.5
+    groups = max(1.0, parts.groups - 1)
+    both = parts.both * rng.chisquare(groups) / groups
+    of_mean = of_rows * rng.chisquare(groups) / groups + both / seeds
+    found = Components(seeds, of_mean, both, float(np.var(gaps, ddof=1)), parts.groups).difference(float(gaps.mean()))
+    shown = Difference(100 * found.mean, 100 * found.error, found.freedom)
+    plain = {"mean": shown.mean, "error": shown.error, "freedom": shown.freedom}
+    return plain | {"expected": row["expected"], "seeds": seeds, "quantity": row.get("quantity", "spearman")}
+
+
+if __name__ == "__main__":
+    with messages_for_users():
+        main()

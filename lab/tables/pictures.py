@@ -1,0 +1,244 @@
+"""Pictures of README, docs and lab, drawn from the results: */images/*.svg. Experiments need to have been run.
+
+python -m lab.tables.pictures        after python -m lab.claims
+"""
+
+import json
+from collections.abc import Callable
+from math import comb
+from operator import mul
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cosent.errors import write_atomically
+from cosent.losses import TOWERS
+from cosent.reporting.figures import COLORS, DASHES, FAINT, canvas, curves, intervals, saved, styled
+from cosent.results import Result, Study
+from lab import RESULTS, ROOT
+from lab.benchmarks.growth import growth_picture
+from lab.benchmarks.roofline import roofline_picture
+from lab.benchmarks.widths import METRICS, WAYS, values_by_width
+from lab.claims.measures import of_studies, study_of
+from lab.tables.studies import overlap
+
+# By corpus: pairs that a run reads in all, the study, and its rows of CoSENT and Sentence-BERT.
+BUDGETS = {
+    "STS-B, six classes": [
+        ("stsb", 5231, "losses_stsb", "cosent", "sbert"),
+        ("stsb", 15693, "encoders", "cosent_mini mini", "sbert mini"),
+        ("stsb", 20924, "convergence", "cosent", "sbert"),
+    ],
+    "STS-B, two classes": [
+        ("stsb", 5231, "primary", "cosent", "sbert"),
+        ("stsb", 41848, "gap", "cosent", "sbert_two"),
+    ],
+    "ATEC": [
+        ("atec", 1000, "gap_labels_atec", "cosent 1000", "sbert 1000"),
+        ("atec", 4000, "gap_labels_atec", "cosent 4000", "sbert 4000"),
+        ("atec", 10000, "retrieval_atec", "cosent_mini", "sbert"),
+        ("atec", 16000, "gap_labels_atec", "cosent 16000", "sbert 16000"),
+        ("atec", 20000, "primary", "cosent", "sbert"),
+        ("atec", 40000, "native_mini", "cosent", "sbert"),
+        ("atec", 62477, "gap_labels_atec", "cosent all", "sbert all"),
+    ],
+    "BQ": [
+        ("bq", 20000, "primary", "cosent", "sbert"),
+        ("bq", 27810, "native_mini", "cosent", "sbert"),
+    ],
+    "LCQMC": [
+        ("lcqmc", pairs, "gap_labels", f"cosent {pairs}", f"sbert {pairs}") for pairs in (1000, 4000, 16000, 64000)
+    ],
+}
+NAMES = {
+    "cosent": "CoSENT",
+    "angle": "AnglE (angle term)",
+    "cosine_squared": "squared error (Sentence-BERT, regression)",
+    "cosine_floor": "cosine, floor",
+    "cosine_hinge": "cosine, hinge",
+    "cosine_linear": "cosine, plain",
+    "cosine_mse": "cosine, 0 or 1",
+    "sbert": "Sentence-BERT (head of six classes)",
+}
+CORPORA = {"stsb": "STS-B", "bq": "BQ part", "lcqmc": "LCQMC", "atec": "ATEC", "pawsx_few": "PAWSX part"}
+OTHERS = {
+    "sbert": "Sentence-BERT, two classes",
+    "sbert_regression": "Sentence-BERT, regression",
+    "ce": "cross-encoder, cross entropy",
+    "mse": "cross-encoder, squared error",
+    "cosine_linear": "plain cosine loss",
+}
+SEEDS = 3
+Points = dict[str, dict[float, list[float]]]  # by line and x, a value per run
+
+
+def by(x: Callable[[Result], float]) -> Callable[[Study], Points]:
+    """Test Spearman of every run, by recipe and a setting."""
+
+    def points(study: Study) -> Points:
+        found: Points = {}
+        for run in study.results:
+            label = run.method.removeprefix("any_loss_mini ").split()[0]
+            found.setdefault(label, {}).setdefault(x(run), []).append(100 * (run.test(run.tested_on[0]) or 0.0))
+        return found
+
+    return points
+
+
+def over_epochs(study: Study) -> Points:
+    """Validation Spearman of every run, by epoch."""
+    found: Points = {}
+    for run in study.results:
+        for epoch, value in run.validation_curve:
+            found.setdefault(run.method, {}).setdefault(epoch, []).append(100 * value)
+    return found
+
+
+def best_of(study: Study) -> Points:
+    """Validation Spearman to expect of the best of k points of the grid."""
+    found: Points = {}
+    for (method, _), tried in study.tried.items():
+        values = sorted(100 * value for value in tried.values() if value is not None)
+        for k in range(1, len(values) + 1):
+            chances = [comb(place, k - 1) / comb(len(values), k) for place in range(len(values))]
+            found.setdefault(method, {})[k] = [sum(map(mul, chances, values))]
+    return found
+
+
+by_labels = by(lambda run: run.train_pairs or 0)
+EXPERIMENTS = {  # by study: title, x axis, values
+    "gap": ("STS-B by epoch, validation", "epoch", over_epochs),
+    "gap_labels": ("LCQMC by labels", "training pairs", by_labels),
+    "gap_labels_atec": ("ATEC by labels", "training pairs", by_labels),
+    "collapse": ("STS-B after one epoch", "learning rate", by(lambda run: run.recipe["learning_rate"])),
+    "budget": ("STS-B, the best of k tuning runs, validation", "k", best_of),
+    "losses_stsb": ("STS-B, the best of k of five learning rates, validation", "learning rates tried", best_of),
+    "noise": ("STS-B by wrong labels", "wrong labels, %",
+              by(lambda run: int("0" + run.corpus.removeprefix("stsb").removeprefix("_wrong_")))),
+    "batch": ("LCQMC, 20,000 pairs, by batch size", "pairs of a batch",
+              by(lambda run: run.recipe["per_device_train_batch_size"])),
+}  # fmt: skip
+LOGARITHMIC = ("gap_labels", "gap_labels_atec", "collapse", "batch")
+
+
+def experiment(name: str, study: Study) -> str:
+    """A line per method through the means of its seeds, in a band from the lowest to the highest."""
+    title, x_name, points = EXPERIMENTS[name]
+    series = [(label, sorted(found), [found[x] for x in sorted(found)]) for label, found in points(study).items()]
+    return curves(title, series, x_name, "Spearman x100", logarithmic=name in LOGARITHMIC)
+
+
+def against_others() -> str:
+    """CoSENT minus the losses that it is compared with, by corpus, with 95% intervals.
+
+    Of models from `mini`, tested on the corpus that they were trained on; where several claims measured one, the first
+    of claims.yaml: cross entropy at CoSENT's learning rate before the one that a grid of few pairs misled.
+    """
+    rows: dict[str, tuple[float, float, float]] = {}
+    for claim in read("claims")["rows"]:
+        enough = claim.get("seeds", 0) >= SEEDS
+        of_mini = enough and claim["setting"].startswith("mini,") and "trained_on" not in claim
+        losses = [loss_of(name) for name in claim.get("compared", ())]
+        if of_mini and "study" in claim and "quantity" not in claim and losses[0] == "cosent" and losses[1] in OTHERS:
+            label = f"{OTHERS[losses[1]]}: {CORPORA[claim['corpus']]}"
+            rows.setdefault(label, (claim["mean"], claim["low"], claim["high"]))
+    lines = [(label, *values) for label, values in rows.items()]
+    return intervals("CoSENT minus other losses, from mini", lines, "test Spearman x100")
+
+
+def loss_of(row: str) -> str:
+    """The loss of a row of a study, from its name: `[tower] recipe [variant]`."""
+    return next(part for part in row.split() if part not in TOWERS).removesuffix("_mini")
+
+
+def picture(study: Study) -> str:
+    """Markdown of the picture of an experiment."""
+    return f"![{EXPERIMENTS[study.name][0]}](images/experiment_{study.name}.svg)"
+
+
+@styled
+def gap_by_budget() -> str:
+    """CoSENT minus Sentence-BERT by corpus and pairs read, of studies with two seeds or more."""
+    axes = canvas("CoSENT minus Sentence-BERT, from mini", "thousands of training pairs read, those of every epoch", 3)
+    axes.set_ylabel("test Spearman x100", color=FAINT)
+    axes.set_xscale("log")
+    axes.set_xticks(ticks := [1, 4, 16, 64], ticks)
+    axes.minorticks_off()
+    axes.axhline(0, color=FAINT, linewidth=1.2)
+    for place, (label, points) in enumerate(BUDGETS.items()):
+        drawn = []
+        for corpus, pairs, name, *rows in points:
+            study = study_of(name)
+            claim = {"claim": label, "source": "", "compared": rows, "corpus": corpus}
+            found = of_studies(claim, (study, study)) if study else None
+            if found and found["seeds"] > 1:
+                drawn.append((pairs, found["mean"], found["mean"] - found["low"], found["high"] - found["mean"]))
+        pairs, gaps, *spans = zip(*drawn, strict=True)
+        shifted = [each / 1000 * 1.015**place for each in pairs]  # so that intervals do not cover each other
+        style = {"color": COLORS[place], "linestyle": DASHES[place % len(DASHES)]}
+        axes.errorbar(shifted, gaps, yerr=spans, marker="o", markersize=4, capsize=3, label=label, **style)
+    return saved(axes)
+
+
+@styled
+def by_rate() -> str:
+    """Every loss on STS-B by learning rate."""
+    result = read("learning_rates")
+    axes = canvas("STS-B after one epoch, by learning rate", "learning rate", 3.4)
+    axes.set_xscale("log")
+    rates = result["rows"][0]["rates"]
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
+    axes.set_ylabel("test Spearman x100", color=FAINT)
+    lines = {"untrained": result["untrained"][1], "character overlap": overlap(result["corpus"])}
+    for dash, (label, value) in zip(DASHES[1:], lines.items(), strict=False):
+        axes.axhline(value, color=FAINT, linewidth=1.2, linestyle=dash, label=label)
+    for place, row in enumerate(result["rows"]):
+        style = {"color": COLORS[place], "linestyle": DASHES[place % len(DASHES)]}
+        axes.plot(row["rates"], row["test"], marker="o", markersize=4, label=NAMES[row["loss"]], **style)
+    return saved(axes)
+
+
+@styled
+def by_width() -> str:
+    """Both metrics of shorter vectors by width: a panel each, and a line for each way to shorten them."""
+    result = read("widths")
+    left = canvas("Vectors shortened after training on STS-B", "", 3)
+    figure = left.figure
+    figure.set_size_inches(8, 3)
+    left.set_position((0, 0, 0.42, 1))
+    for axes, (metric, name) in zip((left, figure.add_axes((0.52, 0, 0.42, 1))), METRICS.items(), strict=True):
+        axes.set_xscale("log")
+        axes.set_xticks(result["widths"], result["widths"])
+        axes.minorticks_off()
+        axes.set_xlabel("width", color=FAINT)
+        axes.set_ylabel(f"test {name} x100", color=FAINT)
+        for place, (way, label) in enumerate(WAYS.items()):
+            runs = 100 * np.array(values_by_width(result["rows"], way, metric))
+            style = {"color": COLORS[place], "linestyle": DASHES[place]}
+            axes.fill_between(result["widths"], runs.min(axis=1), runs.max(axis=1), color=COLORS[place], alpha=0.13)
+            axes.plot(result["widths"], runs.mean(axis=1), marker="o", markersize=4, label=label, **style)
+    return saved(axes)
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def pictures() -> dict[Path, str]:
+    docs, images = ROOT / "docs/images", ROOT / "lab/images"
+    studies = {name: study for name in EXPERIMENTS if (study := study_of(name))}
+    return {images / f"experiment_{name}.svg": experiment(name, study) for name, study in studies.items()} | {
+        docs / "cosent_against_others.svg": against_others(),
+        images / "gap_by_budget.svg": gap_by_budget(),
+        docs / "growth.svg": growth_picture(read("growth")),
+        images / "learning_rates.svg": by_rate(),
+        docs / "roofline.svg": roofline_picture(read("roofline")),
+        docs / "widths.svg": by_width(),
+    }
+
+
+if __name__ == "__main__":
+    for file, svg in pictures().items():
+        write_atomically(file, svg)

@@ -1,0 +1,271 @@
+"""Markdown tables of studies for README and docs."""
+
+import json
+import statistics
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import yaml
+
+from cosent.evaluation.significance import Difference
+from cosent.reporting.comparison import Compared, by_seed, compare, compare_queries, start_rows, test_row
+from cosent.reporting.document import Cell, markdown_table, mean_of, times_100
+from cosent.reporting.sections import ERROR_HEADER, error_rows, setting
+from cosent.results import Result, Study
+from lab import RESULTS, ROOT
+
+SHOWN = ("spearman", "recall_at_1", "recall_at_10")
+TOWERS = ("bi_encoder", "cross_encoder")
+SPECIAL = {  # settings that only some losses have, or that few studies set
+    "sbert_classes": "Sentence-BERT with {:g} classes",
+    "in_batch_weight": "AnglE with an in-batch weight of {:g}",
+    "limit_seed": "the same pairs for every seed",
+}
+
+
+def study_table(study: Study) -> str:
+    """Test Spearman x100 of a study: mean and standard deviation over seeds, by method (rows) and corpus (columns).
+
+    The first row is the score of character overlap, which needs no model, from the audit of each corpus. Flags that
+    were chosen on validation have a column. If a method trained an adapter, two more columns show the share of trained
+    weights and the peak memory.
+    """
+    adapters = any(run.footprint and run.footprint.trained_share < 1 for run in study.results)
+    extra = ["weights trained", "peak MiB"] if adapters else []
+    empty = [None] * (2 + len(study.tune) + len(extra))
+    rows: list[list[Cell]] = [["character overlap, no model", *map(overlap_cell, study.corpora), *empty]]
+    for row, runs in study.rows.items():
+        means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
+        minutes = f"{statistics.mean(run.train_seconds for run in runs) / 60:.1f}"
+        chosen = (", ".join(dict.fromkeys(str(setting(run.recipe[key])) for run in runs)) for key in study.tune)
+        counts = [len(cell) for corpus in study.corpora if (cell := study.cell(row, corpus))]
+        seeds = " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))  # unequal while a study is running
+        cells: list[Cell] = [row, *means, *chosen, seeds, minutes]
+        if adapters:
+            footprints = [run.footprint for run in runs if run.footprint is not None]
+            peak = mean_of((footprint.peak_mib for footprint in footprints), ".0f")
+            cells += [f"{footprints[0].trained_share:.1%}", peak]
+        rows.append(cells)
+    header = ["test Spearman x100, mean ± std", *study.corpora, *study.tune, "seeds", "minutes per run", *extra]
+    return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
+
+
+def audited(corpus: str, split: str, entry: str) -> Any:
+    """An entry of a split in the audits; None for a corpus without an audit."""
+    audits = json.loads((RESULTS / "audit.json").read_text(encoding="utf-8"))
+    return audits[corpus]["splits"][split][entry] if corpus in audits else None
+
+
+def overlap(corpus: str) -> float | None:
+    """Spearman x100 of the character overlap of the test pairs; None for a corpus without an audit."""
+    return audited(corpus, "test", "overlap_spearman")
+
+
+def overlap_cell(corpus: str) -> str | None:
+    return None if (value := overlap(corpus)) is None else f"{value:.2f}"
+
+
+def corpora_table(study: Study) -> str:
+    """Test Spearman x100 of the baselines and of CoSENT, a row per corpus, and how far CoSENT is ahead of each method.
+
+    The sign of the gap to Sentence-BERT in kexue.fm 8847 is that of its BERT models, or level within a point.
+    """
+    bert = {row["method"]: row for row in published()[0]["rows"] if row["encoder"] == "BERT"}
+    rows: list[list[Cell]] = []
+    for corpus in study.corpora:
+        runs = by_seed(study, corpus)
+        cells = {name: times_100(run.test(corpus) for run in seeds.values()) for name, seeds in runs.items()}
+        start = times_100([next(iter(runs["cosent"].values())).test(corpus, moment="before")])
+        pairs = [("cosent", name) for name in ("sbert", "sbert_regression")]
+        claims = [kept_claims().get((study.name, pair, corpus, "spearman")) for pair in pairs]
+        gaps = [claim and with_interval(claim["mean"], claim["low"], claim["high"]) for claim in claims]
+        run = next(iter(runs["cosent"].values()))
+        budget = f"{run_length([run])}, {run.train_pairs:,}"
+        gap = bert["cosent"][corpus] - bert["sbert"][corpus]
+        sign = "level" if abs(gap) < 1 else "ahead" if gap > 0 else "behind"
+        means = [cells.get(name) for name in ("sbert", "sbert_regression", "cosent")]
+        rows.append([corpus, overlap_cell(corpus), start, *means, *gaps, min(map(len, runs.values())), budget, sign])
+    header = ["test Spearman x100", "character overlap", "untrained", "Sentence-BERT, two classes"]
+    header += ["Sentence-BERT, regression", "CoSENT", "CoSENT minus two classes [95%]", "CoSENT minus regression [95%]"]
+    header += ["seeds", "epochs, pairs", "CoSENT in kexue.fm 8847"]
+    return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
+
+
+@cache
+def published() -> list[dict[str, Any]]:
+    """The tables of the sources."""
+    return yaml.safe_load((ROOT / "lab/claims/published.yaml").read_text(encoding="utf-8"))
+
+
+@cache
+def kept_claims() -> dict[tuple[str, tuple[str, ...], str, str], dict[str, Any]]:
+    """Measured differences of lab/results/claims.json, by study, rows, corpus and quantity."""
+    rows = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["rows"]
+    return {
+        (" + ".join([row["study"]] if isinstance(row["study"], str) else row["study"]), tuple(row["compared"]),
+         row["corpus"], row.get("quantity", "spearman")): row
+        for row in rows if "low" in row and "study" in row and not row.keys() & {"share", "beyond"}
+    }  # fmt: skip
+
+
+def gap_of(found: Compared, pair: tuple[str, str], sign: int) -> str | None:
+    """How far the first method is ahead of the second, or behind it for a sign of -1, with its interval."""
+    if pair not in found:
+        return None
+    each = found[pair][0]
+    mean, low, high = (0.0 + 100 * sign * value for value in (each.mean, each.low, each.high))
+    return with_interval(mean, min(low, high), max(low, high))
+
+
+def with_interval(mean: float, low: float, high: float) -> str:
+    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def probabilities_table(study: Study) -> str:
+    """Errors of probabilities and raw scores."""
+    return f"{markdown_table(ERROR_HEADER, error_rows(study))}\n\nOn test; means over seeds. {protocol(study.results)}"
+
+
+def retrieval_table(study: Study) -> str:
+    """Spearman, Recall@1 and Recall@10 of each method, and both less those of the first method."""
+    parts = []
+    for corpus in study.corpora:
+        runs = by_seed(study, corpus, "queries")
+        if not runs:
+            continue
+        first = next(iter(runs))
+        compared = (compare(runs, corpus), compare_queries(runs, corpus, "recall_at_10"))
+        every = [run for seeds in runs.values() for run in seeds.values()]
+        rows = [[*row, None, None] for row in start_rows(every, corpus, SHOWN)]
+        for row in runs:
+            rows.append(
+                [*test_row(study, row, corpus, SHOWN), *(gap_of(found, (first, row), -1) for found in compared)]
+            )
+        header = [corpus, "Spearman", "Recall@1", "Recall@10", "seeds"]
+        header += [f"Spearman less that of {first}", f"Recall@10 less that of {first}"]
+        parts.append(markdown_table(header, rows))
+    note = "Test x100, mean ± std; differences with 95% intervals over rows and seeds."
+    parts.append(f"{note} {protocol(study.results, study.tune)}")
+    return "\n\n".join(parts)
+
+
+def options_table(study: Study) -> str:
+    """How far each variant of a study is ahead of the first and of the one that it adds to, with verdicts."""
+    first = next(iter(study.rows))
+    plain = study.rows[first][0].settings
+    own = {row: {key: value for key, value in runs[0].settings.items() if plain.get(key) != value}
+           for row, runs in study.rows.items()}  # fmt: skip
+    pairs = {row: runs[0].train_pairs for row, runs in study.rows.items()}
+    parts = []
+    for corpus in study.corpora:
+        runs = by_seed(study, corpus, "queries")
+        compared = (compare(runs, corpus), compare_queries(runs, corpus, "recall_at_10"))
+        rows: list[list[Cell]] = []
+        for base, row in sorted(compared[0], key=lambda both: list(runs).index(both[1])):
+            if base == first or adds_to(base, row, own, pairs):
+                named = [variant(row), flags(own[row]), f"{pairs[row]:,}"] if base == first else [""] * 3
+                gaps = [gap_of(found, (base, row), -1) for found in compared]
+                rows.append([*named, variant(base), *gaps, verdict([found[base, row][0] for found in compared])])
+        header = [f"{corpus}, option", "flags", "pairs read", "compared with", "Spearman [95%]", "Recall@10 [95%]"]
+        _, ranked, found_10, seeds = test_row(study, first, corpus, ("spearman", "recall_at_10"))
+        parts.append(markdown_table([*header, "verdict"], rows))
+        parts.append(f"{variant(first)}: Spearman {ranked}, Recall@10 {found_10}, {seeds} seeds.")
+    parts.append(f"Test x100; intervals over rows and seeds, not adjusted. {protocol(study.results, study.tune)}")
+    return "\n\n".join(parts)
+
+
+def adds_to(base: str, row: str, own: dict[str, dict], pairs: dict[str, int | None]) -> bool:
+    """Whether a row is also compared with `base`: its loss without options, or as many pairs drawn at random."""
+    same_loss = own[base] == {"loss": own[row].get("loss")}
+    return same_loss or (own[base].keys() == {"limit_train"} and pairs[base] == pairs[row])
+
+
+def flags(settings: dict) -> str:
+    values = {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
+    return " ".join(f"--{key} {' '.join(str(setting(one)) for one in some)}" for key, some in values.items())
+
+
+def variant(row: str) -> str:
+    return row.split()[-1]
+
+
+def verdict(each: list[Difference]) -> str:
+    """Of the differences in Spearman and Recall@10 of a base less an option."""
+    signs = {name: (gap.high < 0) - (gap.low > 0) for name, gap in zip(("Spearman", "Recall@10"), each, strict=True)}
+    words = []
+    for word, sign in (("better", 1), ("worse", -1)):
+        names = [name for name, value in signs.items() if value == sign]
+        words += [word if len(names) == 2 else f"{word} in {names[0]}"] if names else []
+    return ", ".join(words) or "not significant"
+
+
+def teaching_table(study: Study) -> str:
+    """Spearman x100 of every model of `cosent teach`, and what teaching adds on test; differences over rows and seeds.
+
+    Nothing stands next to a model of a tower that no run has trained on labels alone.
+    """
+    header = ["Spearman x100", "validation", "test", *(f"test, minus {tower} round_0" for tower in TOWERS)]
+    tables = []
+    for corpus in dict.fromkeys(name for run in study.results for name, splits in run.after.items() if splits):
+        runs = by_seed(study, corpus)
+        rows: list[list[Cell]] = []
+        for row, every in study.rows.items():
+            of_row = [run for run in every if corpus in run.after]
+            splits = [times_100(run.after[corpus].get(split, {}).get("spearman") for run in of_row)
+                      for split in ("validation", "test")]  # fmt: skip
+            gains: list[Cell] = []
+            for alone in (f"{tower} round_0" for tower in TOWERS):
+                found = compare({name: runs[name] for name in dict.fromkeys((row, alone)) if name in runs}, corpus)
+                each = found[row, alone][0] if (row, alone) in found else None
+                ends = each and f"({100 * each.low:+.2f} to {100 * each.high:+.2f})"
+                gains.append(each and f"{100 * each.mean:+.2f} {ends}")
+            rows.append([row, *splits, *gains, len({run.seed for run in of_row})])
+        tables.append(markdown_table([f"{corpus}, {header[0]}", *header[1:], "seeds"], rows))
+    commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in study.results))
+    return "\n\n".join([*tables, f"{study.results[0].environment.device}, commit {commits}."])
+
+
+def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
+    """Settings of the runs; where they differ, every value, in the order of the runs.
+
+    Args:
+        tuned: flags that were chosen on validation, which the table shows itself.
+    """
+
+    def values(key: str, form: str = "") -> str:
+        each = [result.recipe.get(key) for result in results]
+        return " or ".join(dict.fromkeys(format(value, form) for value in each if value is not None))
+
+    run = results[0]
+    pairs = limited(results)
+    limit = f", {pairs} training pairs" if pairs else ""
+    commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
+    pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
+    special = [text.format(value) for key, text in SPECIAL.items()
+               for value in dict.fromkeys(run.recipe.get(key) for run in results) if value is not None]  # fmt: skip
+    rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
+    return (
+        f"`{values('model_name_or_path')}` encoder{pooling}, batch {values('per_device_train_batch_size')}, learning "
+        f"rate {rate}, {run_length(results)}{limit}, best validation {'step' if in_steps(run) else 'epoch'}"
+        f"{''.join(f', {text}' for text in special)}; "
+        f"{run.environment.device}, commit {commits}."
+    )
+
+
+def limited(results: list[Result]) -> str:
+    """Pairs that runs with --limit_train took of a corpus, every value in their order: some have fewer."""
+    limits = [(run.recipe["limit_train"], run.train_pairs) for run in results if run.recipe.get("limit_train")]
+    return " or ".join(dict.fromkeys(f"{min(limit, pairs or limit)}" for limit, pairs in limits))
+
+
+def run_length(results: list[Result]) -> str:
+    """How long runs were, in steps or epochs; where they differ, every value, in the order of the runs."""
+    key = "max_steps" if in_steps(results[0]) else "num_train_epochs"
+    lengths = list(dict.fromkeys(result.recipe[key] for result in results))
+    unit = key.split("_")[-1]
+    return " or ".join(f"{length:g}" for length in lengths) + f" {unit[:-1] if lengths == [1] else unit}"
+
+
+def in_steps(run: Result) -> bool:
+    return (run.recipe.get("max_steps") or 0) > 0
