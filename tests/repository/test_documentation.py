@@ -43,7 +43,7 @@ def without_code(page: Path) -> str:
 def shell_lines() -> dict[str, str]:
     """Every shell line that a reader could copy -> the file, continuation lines joined and comments removed."""
     lines = []
-    for page in PAGES:
+    for page in (page for page in PAGES if page.name != "LOG.md"):  # which names commands of other commits
         text = page.read_text(encoding="utf-8")
         copied = "\n".join([*code_blocks(page, "bash"), *re.findall(r"`((?:python -m|cosent|make) [^`<\n]+)`", text)])
         lines += [(line, page) for line in copied.replace("\\\n", " ").splitlines()]
