@@ -48,7 +48,6 @@ JOBS = {
     "export": "write a model as ONNX or OpenVINO, with all that runs it",
     "serve": "answer requests for embeddings, reranking and similarities over HTTP",
     "demo": "try models on a page in the browser",
-    "publish": "publish a model on the Hub, with its card",
 }
 PACKAGES = {"prepare": "data_scripts", "audit": "data_scripts"}
 

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from cosent.data.manifest import MANIFEST_NAME, Manifest, sha256_of_file
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError, write_atomically
-from cosent.run import UNFINISHED, RunRecord, in_words
+from cosent.run import RunRecord, in_words
 
 CARD_NAME, TEMPLATE = "README.md", "card.md.j2"
 SENTENCES = "sentence-similarity", ["sentence-transformers", "sentence-similarity", "feature-extraction"]
@@ -36,15 +36,6 @@ LEFT_OUT = ["checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_
 def write_card(folder: str | Path, record: RunRecord, name: str | None = None) -> None:
     """Writes the card of a finished run into its folder, which will have this name."""
     write_atomically(Path(folder, CARD_NAME), card_text(Path(folder), record, name))
-
-
-def card_of(folder: Path, record: RunRecord | None) -> str:
-    """The card of a folder: the one it has, or a new one."""
-    if (folder / CARD_NAME).is_file():
-        return (folder / CARD_NAME).read_text(encoding="utf-8")
-    if record is None:
-        raise InputError(f"{folder} has neither a {CARD_NAME} nor a run.json to write one from. Write a {CARD_NAME}.")
-    return card_text(folder, record)
 
 
 def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
@@ -162,10 +153,6 @@ def upload(folder: str | Path, repository: str, private: bool, message: str, tok
     Returns:
         Address of the commit.
     """
-    if Path(folder, UNFINISHED).exists():
-        raise InputError(
-            f"{folder} holds an unfinished run. Finish it with --resume_from_checkpoint auto, then publish."
-        )
     api = HfApi(token=token)
     try:
         created = api.create_repo(repository, private=private, exist_ok=True)
@@ -176,6 +163,6 @@ def upload(folder: str | Path, repository: str, private: bool, message: str, tok
         reason = getattr(error, "server_message", None) or error
         raise InputError(
             f"The Hub at {api.endpoint} refused {repository}: {reason}. Log in with `hf auth login` (a token with "
-            "write access), and check the owner's name, OWNER/NAME, and --license."
+            "write access), check the name, OWNER/NAME, and send the folder with `hf upload`."
         ) from error
     return str(commit.commit_url)

@@ -1,10 +1,9 @@
-"""The card of a run, and publishing against repositories in memory."""
+"""The card of a run, and --push_to_hub against repositories in memory."""
 
 import contextlib
 import io
 import json
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +14,9 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import filter_repo_objects
 
 from cosent.encoders import resolve
-from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.reporting.card import CARD_NAME, card_text
 from cosent.run import read_record
-from tests.launching import run_here
 
 
 @pytest.fixture
@@ -77,40 +74,6 @@ def test_the_card_of_a_pretrained_encoder():
     folder = Path(resolve("mini"))
     text = card_text(folder, read_record(folder))
     assert ModelCard(text).data.pipeline_tag == "fill-mask" and "## Results" not in text and "## Use" in text
-
-
-@pytest.fixture
-def run_folder(bi_run, tmp_path):
-    """A copy of a finished run, with its checkpoints."""
-    return shutil.copytree(bi_run.folder, tmp_path / "copy")
-
-
-def test_publishing(run_folder, hub, tmp_path, monkeypatch, capsys):
-    """Fails if a file is missing or damaged, a checkpoint or half a run is sent, a refusal of the Hub is a trace, or
-    strangers can see what nobody called public."""
-    flags = ("--model", str(run_folder), "--repository", "me/faq")
-    with monkeypatch.context() as patched, pytest.raises(InputError, match="hf auth login"):
-        patched.setenv("HF_TOKEN", "hf_wrong")
-        run_here("publish", *flags)
-    run_here("publish", *flags, "--dry_run", "true")
-    shown = capsys.readouterr().out
-    assert "model.safetensors" in shown and "checkpoint-" not in shown
-    (run_folder / "UNFINISHED").touch()
-    with pytest.raises(InputError, match="unfinished"):
-        run_here("publish", *flags)
-    (run_folder / "UNFINISHED").unlink()
-    with pytest.raises(InputError, match="README.md"):
-        run_here("publish", "--model", str(tmp_path), "--repository", "me/faq")
-    assert not hub
-    run_here("publish", *flags, "--license", "mit")
-    told = capsys.readouterr().err
-    assert all(name in told for name in ("run.json", "scores.npz")), "what goes along is told"
-    published = hub["me/faq"]
-    own = {str(path.relative_to(run_folder)): path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
-    assert any(name.startswith("checkpoint-") for name in own), "nothing to leave out"
-    wanted = {name: content for name, content in own.items() if not name.startswith("checkpoint-")}
-    assert published["files"] == wanted and published["private"] is True
-    assert b"license: mit" in published["files"]["README.md"]
 
 
 def test_training_publishes_at_its_end(train, made_up, hub, tmp_path, monkeypatch):
