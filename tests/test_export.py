@@ -13,6 +13,7 @@ from cosent.errors import InputError
 from cosent.inference.bundle import Bundle
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.prompts import Prompts
+from tests.families import LETTERS, Template, save_family
 
 for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
     pytest.importorskip(package)
@@ -64,6 +65,30 @@ def test_a_student_and_prompts(export, tiny_student, tmp_path):
     vectors = Bundle(export(tmp_path / "prompted")).encode(SENTENCES)
     np.testing.assert_allclose(vectors, encoder.encode(SENTENCES, normalize_embeddings=True), atol=1e-5)
     assert np.abs(vectors - encoder.encode(SENTENCES, normalize_embeddings=True, prompt="")).max() > 1e-3
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+def test_equal_texts_and_texts_without_tokens(export, tmp_path, runtime, caplog):
+    """Fails if a text without tokens becomes NaN, equal texts no longer tie at 1, or a user is warned of sentences that
+    are not theirs."""
+    save_family("bert", tmp_path / "plain")
+    Template({"pad_token": "[PAD]", "unk_token": "[UNK]"}, "$A", "$A $B")().save_pretrained(tmp_path / "plain")
+    encoder = SentenceEncoder.from_pretrained(str(tmp_path / "plain"))
+    assert not encoder.tokenizer("")["input_ids"], "some tokenizers put nothing around a text"
+    bundle = Bundle(export(tmp_path / "plain", "--format", runtime))
+    assert "longer than" not in caplog.text
+    texts = ["".join(LETTERS[:length]) for length in range(40)]  # the first is empty
+    np.testing.assert_allclose(bundle.encode(texts), encoder.encode(texts, normalize_embeddings=True), atol=1e-5)
+    assert bundle.similarity(texts, texts).tolist() == [0.0] + [1.0] * 39
+    assert bundle.encode(["", ""]).tolist() == [[0.0] * encoder.embedding_dimension] * 2
+
+
+def test_stdout_has_only_results(job, bi_run, made_up, tmp_path, monkeypatch):
+    """Fails if the bars of NNCF come before the JSON that a script reads."""
+    monkeypatch.setattr("cosent.export.LEAST_AGREEMENT", 0.9)  # of 32 pairs
+    flags = ("--format", "openvino", "--int8", "--corpus", made_up, "--output", tmp_path / "bundle")
+    answer, after = job("cosent.export", "--model", bi_run.folder, *flags)[0].splitlines()
+    assert json.loads(answer)["int8"] and after.startswith("next: ")
 
 
 def test_int8_is_refused_where_it_costs_too_much(export, bi_run, made_up, monkeypatch, tmp_path):

@@ -20,7 +20,8 @@ def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, tmp_path, monkeypatc
     with table_writer(questions, ("id", "q1", "q2")) as write:
         write([{"id": number, "q1": FIRST[number], "q2": SECOND[number]} for number in range(7)])
     words = ("--pairs", questions, "--text_columns", "q1", "q2", "--output", output)
-    assert json.loads(job("cosent.similarity", "--model", tiny_model, *words)[0])["pairs"] == 7
+    printed, said = job("cosent.similarity", "--model", tiny_model, *words)
+    assert json.loads(printed)["pairs"] == 7 and "7pair [" in said, "progress is counted in chunks"
     rows = list(open_table(output, ["q1", "q2"], PAIR, "--text_columns").rows())
     assert [(row["id"], row["q1"], row["q2"]) for row in rows] == [(str(n), FIRST[n], SECOND[n]) for n in range(7)]
     expected = load_model(str(tiny_model)).similarity(FIRST, SECOND)

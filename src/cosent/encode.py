@@ -65,7 +65,7 @@ def main(args: EncodeArguments) -> None:
     from cosent.inference.vectors import encode_shard, shards_of
     from cosent.models.teacher import load_with_settings
 
-    start, output = time.time(), Path(args.output)
+    output = Path(args.output)
     device = choose_device(args.device, args.int8)
     shards = shards_of(args.text, output)
     check(args, [source for source, _ in shards])
@@ -78,6 +78,7 @@ def main(args: EncodeArguments) -> None:
     if rank() == 0 and output.suffix != ".npy":
         output.mkdir(exist_ok=True)
     wait_for_everyone()
+    start = time.time()
     with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:
 
         def more(rows: int) -> None:

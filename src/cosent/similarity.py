@@ -59,7 +59,6 @@ class SimilarityArguments:
 
 
 def main(args: SimilarityArguments, prompt_args: PromptArguments, file_args: FileArguments) -> None:
-    start = time.time()
     table = check(args, file_args)  # before imports that take seconds
     rows = pair_up(args.sentences or []) if table is None else table.rows()
     resolve(args.model)
@@ -76,6 +75,7 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, file_args: Fil
     rule, note = rule_and_note(decision_rules(args.model), args, prompts)
     print(note, file=sys.stderr)
     columns = ("sentence1", "sentence2") if table is None else table.sentences
+    start = time.time()
     scored = score(model, rows, columns, prompts)
     if rule is not None and args.base_rate is not None:
         rule, scored = with_base_rate(rule, args.base_rate, scored)
@@ -84,10 +84,11 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, file_args: Fil
             print(*(line(row | new, columns) for row, new in zip(chunk, answers(scores, rule), strict=True)), sep="\n")
         return
     written, added = 0, ADDED[:1] if rule is None else ADDED
-    with table_writer(args.output, (*table.names, *added)) as append:
-        for chunk, scores in tqdm(scored, unit=f" x {CHUNK:,} pairs", file=sys.stderr):
+    with table_writer(args.output, (*table.names, *added)) as append, tqdm(unit="pair", file=sys.stderr) as progress:
+        for chunk, scores in scored:
             append([row | new for row, new in zip(chunk, answers(scores, rule), strict=True)])
             written += len(chunk)
+            progress.update(len(chunk))
     result = {"output": args.output, "pairs": written, "seconds": round(time.time() - start, 3)}
     print(json.dumps(result | {"pairs_per_second": round(written / result["seconds"], 1)}))
 

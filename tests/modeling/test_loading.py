@@ -15,6 +15,7 @@ from cosent.errors import InputError
 from cosent.models.auto import load_bi_encoder, load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.modules import note_of_pooling
 from cosent.models.student import Student
 from cosent.training.pretraining import initial_model
 from tests.families import save_family
@@ -41,6 +42,17 @@ def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
         with pytest.raises(InputError, match="cross-encoder"):
             load(str(tmp_path))
     assert SentenceEncoder.from_pretrained(str(tmp_path), pooling="mean").pooling.mode == "mean"
+
+
+def test_a_plain_folder_says_how_it_is_pooled(tiny_model, tiny_bi, caplog):
+    """Fails if the pooling of a folder that names none stays unsaid, or is said at every load."""
+    caplog.set_level("INFO", "cosent")
+    note_of_pooling.cache_clear()
+    for folder in (tiny_model, tiny_model, tiny_bi):
+        load_model(str(folder))
+    assert [record.getMessage() for record in caplog.records if "pooled by mean" in record.getMessage()] == [
+        f"{tiny_model} has no modules.json: it is pooled by mean."
+    ]
 
 
 def test_every_model_loads_onto_a_device(encoder, tiny_model, tiny_student, tmp_path):

@@ -13,7 +13,9 @@ from transformers import AutoModel
 
 from cosent.errors import InputError
 from cosent.models import lora
+from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 
 FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果"], ["我不喜欢北京", "如何还款", "推荐一辆红车"]
 
@@ -90,6 +92,9 @@ def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, ti
     np.testing.assert_allclose(reloads[0], vectors, atol=1e-4)
     start = SentenceEncoder.from_pretrained(str(tiny_model)).encode(FIRST)
     assert np.abs(vectors - start).max() > 0.01, "nothing was learnt"
+    for load in (load_model, CrossEncoder.from_pretrained):
+        with pytest.raises(InputError, match=f"one folder up, {folder.resolve()}"):
+            load(str(folder / "adapter"))
 
 
 @pytest.mark.parametrize("tower", ["bi_encoder", pytest.param("cross_encoder", marks=pytest.mark.slow)])

@@ -51,24 +51,28 @@ class Bundle:
         return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def outputs(self, texts, batch_size=32):
-        """Vectors `(texts, width)` of texts, or scores `(pairs,)` of pairs of texts, in their order."""
+        """Vectors `(texts, width)`, zeros without tokens, or scores `(pairs,)` of pairs of texts; in their order."""
         rows = sorted(range(len(texts)), key=lambda row: len("".join(texts[row])))
-        parts = []
+        shape = (self.embedding_dimension,) if self.embedding_dimension else ()
+        outputs = np.zeros((len(texts), *shape), np.float32)
+        columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
         for start in range(0, len(rows), batch_size):
-            batch = self.tokenizer.encode_batch([texts[row] for row in rows[start : start + batch_size]])
-            columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-            names = self.settings["inputs"]
-            inputs = {name: np.array([getattr(one, columns[name]) for one in batch]) for name in names}
-            parts.append(self.compute(inputs))
-        outputs = np.concatenate(parts)
-        outputs[rows] = outputs.copy()
+            some = rows[start : start + batch_size]
+            encoded = self.tokenizer.encode_batch([texts[row] for row in some])
+            batch = [(row, one) for row, one in zip(some, encoded, strict=True) if any(one.attention_mask)]
+            if len(batch) < len(some) and not shape:
+                raise ValueError("Expected a token in every pair. Drop the pairs of empty texts.")
+            if batch:
+                inputs = {name: [getattr(one, columns[name]) for _, one in batch] for name in self.settings["inputs"]}
+                outputs[[row for row, _ in batch]] = self.compute({k: np.array(v) for k, v in inputs.items()})
         return outputs
 
     def encode(self, sentences, normalize_embeddings=True, prompt=None):
         """Vectors `(sentences, width)` of a bi-encoder, of length 1 unless `normalize_embeddings` is False."""
         prompt = self.settings["prompts"][0] if prompt is None else prompt
         vectors = self.outputs([prompt + sentence for sentence in sentences])
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize_embeddings else vectors
+        lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors / lengths if normalize_embeddings else vectors
 
     def similarity(self, first, second):
         """Scores `(pairs,)`: cosines of a bi-encoder, logits of a cross-encoder."""
@@ -76,7 +80,8 @@ class Bundle:
         if self.settings["tower"] == "cross_encoder":
             return self.outputs([(prompts[0] + one, other) for one, other in zip(first, second, strict=True)])
         one, other = self.encode(first, prompt=prompts[0]), self.encode(second, prompt=prompts[1])
-        return (one * other).sum(axis=1)
+        cosines = 1 - ((one - other) ** 2).sum(axis=1) / 2  # as `pair_cosines` of cosent: exactly 1 for equal vectors
+        return cosines * (one.any(axis=1) & other.any(axis=1))
 
     def probabilities(self, scores):
         """Probability that each pair is similar, by the map that training fitted on validation."""

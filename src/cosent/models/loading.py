@@ -79,6 +79,11 @@ def missing_models(model_name_or_path: str):
             message = (
                 f"The tokenizer of {model_name_or_path} needs its own code, which is never run. Add a tokenizer.json."
             )
+        elif Path(model_name_or_path, "adapter_config.json").exists():
+            parent = Path(model_name_or_path).resolve().parent
+            merged = Path(parent, "config.json").exists()
+            remedy = f"Name the merged model one folder up, {parent}." if merged else "Merge it with its base by peft."
+            message = f"{model_name_or_path} is a LoRA adapter. {remedy}"
         elif Path(model_name_or_path, "bundle.json").exists():
             message = f"{model_name_or_path} is an exported bundle: `cosent serve` and its own run.py read it."
         else:

@@ -208,6 +208,8 @@ def load_modules(
         return Pooling(saved[0].mode, hidden_size), [module.build(path) for module in saved[1:]]
     ported = {} if saved or pooling not in (None, LINEAR_CLS) else ported_pooler(path)
     mode = pooling or (LINEAR_CLS if ported else default)
+    if not (saved or pooling or ported):
+        note_of_pooling(path, mode)
     modules = []
     if mode == LINEAR_CLS:
         modules.append(Dense(hidden_size, hidden_size, activation_function=IDENTITY, seed=seed))
@@ -218,6 +220,12 @@ def load_modules(
         if module.kind != "Normalize":
             logger.warning("--pooling %s starts without %s of %s.", pooling, module.folder, path)
     return Pooling("cls" if mode == LINEAR_CLS else mode, hidden_size), modules
+
+
+@cache
+def note_of_pooling(path: str, mode: str) -> None:
+    """Says once how a folder without `modules.json` is pooled."""
+    logger.info("%s has no modules.json: it is pooled by %s.", path, mode)
 
 
 PORTED_POOLER = "roformer.pooler.dense."

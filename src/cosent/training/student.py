@@ -152,7 +152,7 @@ class StudentTrainer(PairTrainer):
 
     def batch_loss(self, read: Outputs, targets: Outputs) -> torch.Tensor:
         embeddings = read["embeddings"].flatten(0, -2)  # (2 * pairs, hidden)
-        parts = {"similarity_loss": self.objective.loss(embeddings, targets.get("teacher"))}
+        parts = {"similarity_loss": self.criterion.loss(embeddings, targets.get("teacher"))}
         if "target_losses" in read:
             tokens = read["target_tokens"].sum().clamp(min=1)
             parts["generation_loss"] = read["target_losses"].sum() / tokens

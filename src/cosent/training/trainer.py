@@ -306,7 +306,7 @@ class PairTrainer(ResumableTrainer):
         if self.args.torch_compile and self.model.packing:
             raise InputError("--torch_compile would compile at every step, for each shape. Add --packing false.")
         use_log_lines(self)
-        self.objective = objective
+        self.criterion = objective  # not `objective`, which transformers' search for parameters sets to a number
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
         self.dead_batches = DeadBatchReport()
@@ -407,7 +407,7 @@ class PairTrainer(ResumableTrainer):
             pairs: number of pairs on this rank.
             real_pairs: pairs of the global batch that count, in rank order; None for all.
         """
-        local = self.args.local_comparisons and self.objective.compares_pairs
+        local = self.args.local_comparisons and self.criterion.compares_pairs
         pooled, targets = (
             {name: gather_pairs(tensor, pairs, real_pairs, local) for name, tensor in tensors.items()}
             for tensors in (read, targets)
@@ -416,18 +416,18 @@ class PairTrainer(ResumableTrainer):
 
     def read(self, outputs: Outputs) -> Outputs:
         """The model's outputs that the loss reads: tensors with the same number of rows per pair."""
-        return {self.objective.reads: outputs[self.objective.reads]}
+        return {self.criterion.reads: outputs[self.criterion.reads]}
 
     def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
         """The loss of the complete batch, over all ranks and parts; computed again if the batch is repeated."""
-        loss = self.objective.loss(**read, **targets)
-        if self.objective.compares_pairs:  # with groups, one label can teach, and what taught nothing is exactly 0
+        loss = self.criterion.loss(**read, **targets)
+        if self.criterion.compares_pairs:  # with groups, one label can teach, and what taught nothing is exactly 0
             self.has_order = loss.detach() != 0 if "groups" in targets else has_ordered_pair(targets["labels"])
         return loss
 
     def count_batch(self) -> None:
         """Adds what `batch_loss` has noted to the statistics of the epoch, once for every batch."""
-        if self.objective.compares_pairs:
+        if self.criterion.compares_pairs:
             self.dead_batches.add(self.has_order)
 
     def log(self, logs, *args, **kwargs):
