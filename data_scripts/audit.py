@@ -11,7 +11,7 @@ from itertools import combinations
 from cosent.cli import REQUIRED, option, run
 from cosent.data.manifest import Manifest, corpus_folder
 from cosent.errors import InputError, write_atomically
-from data_scripts.description import in_pairs_of, read_splits, shown_histogram
+from data_scripts.description import dataset_of, in_pairs_of, read_splits, shown_histogram
 
 PERCENTILES = (50, 90, 99, 100)
 
@@ -28,6 +28,8 @@ def main(arguments: AuditArguments) -> None:
     """Prints the report of a prepared corpus."""
     import pandas as pd
 
+    from cosent.data.corpus import reversed_labels
+
     folder = corpus_folder(arguments.corpus, "data")
     if folder is None:
         raise InputError(
@@ -43,6 +45,8 @@ def main(arguments: AuditArguments) -> None:
         print(f"labels of {split}: {shown_histogram(manifest, split)}")
     if leaked:
         print(f"rows that occur in another split\n{pd.DataFrame(leaked).T.to_string()}")
+    if (question := reversed_labels(dataset_of(folder, next(iter(splits))), manifest)) is not None:
+        print(f"warning: {question}.")
     for warning in manifest.warnings:
         print(f"warning: {warning}")
     if arguments.output:

@@ -17,6 +17,27 @@ def read_splits(folder: Path) -> dict:
     return {split: pd.read_parquet(file, dtype_backend="pyarrow") for split, file in files.items() if file.exists()}
 
 
+def dataset_of(folder: Path, split: str):
+    """The rows of a split of a prepared folder, as a `datasets.Dataset`."""
+    import datasets
+    import pyarrow.parquet
+
+    return datasets.Dataset(pyarrow.parquet.read_table(folder / f"{split}.parquet"))
+
+
+def fitting_loss(folder: Path, manifest: Manifest) -> str | None:
+    """The loss to begin with on the train split; None if no loss could learn from its labels."""
+    from cosent.data.corpus import labels_of
+    from cosent.data.groups import sentence_groups, share_of_known_similar, similar
+
+    rows, least = dataset_of(folder, "train"), manifest.similar_from
+    labels = labels_of(rows)
+    negatives = similar(labels, least).any() and share_of_known_similar(sentence_groups(rows, least)) < 1
+    if labels.min() < labels.max():
+        return "cosent_in_batch" if negatives else "cosent"
+    return "infonce" if negatives else None
+
+
 def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
     """The manifest of the splits in `folder`."""
     corpus, warnings, splits = source.corpus, list(source.warnings), {}
@@ -39,7 +60,7 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
             "contradictory_pairs": tally.contradictory,
             "bad_rows": tally.bad_rows,
         }
-        warnings += caveats(split, splits[split], high, tally.words)
+        warnings += caveats(split, splits[split], tally.words)
         if source.on_conflict is None or split == "train" or "train" not in rows:
             continue
         if shared := int(in_pairs_of(rows["train"], some).any(axis=1).sum()):
@@ -48,7 +69,7 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
                 f"pass --split_by sentence {'' if any(source.shares.values()) else 'to one file '}to keep such pairs "
                 "together."
             )
-    return Manifest(
+    manifest = Manifest(
         name=corpus.name,
         label_kind=corpus.label_kind,
         label_min=low,
@@ -61,6 +82,13 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
         builder_version=version,
         prompt=source.prompt,
     )
+    if "train" in splits and len(splits["train"]["label_histogram"]) == 1:
+        (label,) = splits["train"]["label_histogram"]
+        remedy = "Add pairs of another label, with sentences of another meaning."
+        if fitting_loss(folder, manifest) == "infonce":
+            remedy = "Train with --loss infonce, whose negatives are the other sentences of the batch."
+        warnings.append(f"every train label is {label}: a loss that compares labels will learn nothing. {remedy}")
+    return manifest
 
 
 def in_pairs_of(seen, rows):
@@ -71,18 +99,11 @@ def in_pairs_of(seen, rows):
     return rows[["sentence1", "sentence2"]].apply(lambda column: column.isin(sentences))
 
 
-def caveats(split: str, facts: dict, label_max: float, words: dict) -> list[str]:
+def caveats(split: str, facts: dict, words: dict) -> list[str]:
     """What users of the figures should know of a split."""
     warnings = []
     if facts["published_rows"] not in (None, facts["rows"]):
         warnings.append(f"{split} has {facts['rows']:,} rows, the published corpus has {facts['published_rows']:,}.")
-    (label, *others) = facts["label_histogram"]
-    if split == "train" and not others:
-        remedy = " Train with --loss infonce, whose negatives are the other sentences of the batch."
-        only_positives = float(label) == label_max
-        warnings.append(
-            f"every train label is {label}: a loss that compares labels will learn nothing.{remedy * only_positives}"
-        )
     if facts["repeated_rows"]:
         warnings.append(
             f"{split}: {facts['repeated_rows']:,} rows repeat an earlier pair with its label. They are kept."

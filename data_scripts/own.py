@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 from cosent.cli import refuse_changed
-from cosent.data.files import PAIR, SCORE_NAMES, first_fields, known_format, label_values, open_table
-from cosent.data.formats import FORMATS, RowError, ending_of, format_of
+from cosent.data.files import PAIR, SCORE_NAMES, first_fields, known_format, label_values, open_table, stem_of
+from cosent.data.formats import FORMATS, KEYED, RowError, format_of, with_quoting
 from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
 from data_scripts.corpora import Corpus, unknown_name
@@ -87,7 +87,7 @@ def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]
     if source.is_file() and not left_out:
         return {"train": [source]}, []
     if not source.is_dir():
-        raise InputError(f"--source must be a folder, or a file without --leave_out, got {source}. Correct it.")
+        raise InputError(f"--leave_out: --source {source} is a file, which has no splits. Drop one of the two.")
     paths: dict[str, list[Path]] = {split: [] for split in SPLITS}
     decisions = []
     for path in sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")):
@@ -104,26 +104,29 @@ def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]
             raise InputError(f"--leave_out {split}: {source} has no files of such a split. Correct the flag.")
         decisions += [f"{path.name}: not read, --leave_out {split}" for path in paths.pop(split)]
     files = [path for some in paths.values() for path in some]
-    if len({ending_of(path) for path in files}) != 1 or format_of(files[0]) is None:
+    formats = {format_of(path) for path in files}
+    if len(formats) != 1 or formats == {None} or len(set(map(stem_of, files))) < len(files):
         raise InputError(
-            f"Expected in {source} files of one format ({', '.join(FORMATS)}) with train, dev (or valid) or test as a "
-            f"word of their names, got {', '.join(path.name for path in files) or 'none'}. Rename or move them, or "
-            "name one file with --source."
+            f"Expected in {source} files of one format ({', '.join(FORMATS)}; text also in .gz), each once, with "
+            "train, dev (or valid) or test as a word of their names, got "
+            f"{', '.join(path.name for path in files) or 'none'}. Rename or move them, or name one file with --source."
         )
     return {split: some for split, some in paths.items() if some}, decisions
 
 
 def find_rows(path: Path, arguments) -> RawFile:
     """The rows of a file, by the flags of `prepare` and the columns or keys of its first row."""
-    format, options = known_format(path, "--source").replace("txt", "tsv"), arguments.options
+    format = known_format(path, "--source").replace("txt", "tsv")
+    options = with_quoting(path, format, arguments.options)
+    names = [str(field).strip() for field in first_fields(path, format, options)]
     wanted = None
     if arguments.text_columns or arguments.label_column:
-        wanted = [*(arguments.text_columns or (None, None)), arguments.label_column]
-    elif arguments.header is not False:
-        names = [str(field).strip() for field in first_fields(path, format, options)]
-        if (columns := query_columns(names)) is not None:
-            table = open_table(path, columns, PAIR, "", "--source", options)
-            return RawFile(path, table.records, QueryRows(columns[0]), format, "a query with its texts per row")
+        of_labels = arguments.label_column or [None]
+        label = next((one for one in of_labels if one in names), of_labels[0])
+        wanted = [*(arguments.text_columns or (None, None)), label]
+    elif arguments.header is not False and (columns := query_columns(names)) is not None:
+        table = open_table(path, columns, PAIR, "", "--source", options)
+        return RawFile(path, table.records, QueryRows(columns[0]), format, "a query with its texts per row")
     known = (*PAIR, SCORE_NAMES) if arguments.label_kind == "scores" else COLUMN_NAMES
     flags = "--text_columns and --label_column"
     try:
@@ -131,10 +134,13 @@ def find_rows(path: Path, arguments) -> RawFile:
     except InputError as error:
         more = "Or pass --header or --no_header, or leave a split without labels out with --leave_out."
         raise InputError(f"{error} {more}") from error
-    header = "line 1 is a header (--no_header if not), " if table.header else ""
-    return RawFile(
-        path, table.records, PairRows(table.sentences), format, f"{header}columns {', '.join(table.sentences)}"
-    )
+    words = f"line 1 is a header (--no_header if not), columns {', '.join(table.sentences)}"
+    if not table.header:
+        words = words.partition(", ")[2]
+        if format not in KEYED:
+            words = "no header, columns " + ", ".join(f"{table.names.index(one)} as {one}" for one in table.sentences)
+    words = "quoted as CSV is, " * bool(options.quoted) + words
+    return RawFile(path, table.records, PairRows(table.sentences), format, words)
 
 
 def query_fields(files: list[RawFile]) -> tuple[bool, set[str]]:
@@ -160,9 +166,10 @@ def label_range(kind: str, arguments) -> tuple[float, float]:
     if kind in RANGES:
         refuse_changed(arguments, ("label_min", "label_max"), "--label_kind graded")
         return RANGES[kind]
-    if None in (low, high) or not low < high:
+    low = 0.0 if low is None else low
+    if high is None or not low < high:
         raise InputError(
-            f"--label_kind graded needs --label_min and --label_max, e.g. 0 and 5, got {low} and {high}; --label_kind "
+            f"--label_kind graded needs a --label_max above --label_min, which is {low:g}, got {high}; --label_kind "
             "scores needs neither."
         )
     return low, high

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cosent.data.files import LABEL_NAMES, TableRecord, value_of
-from cosent.data.formats import RowError, as_text, place
+from cosent.data.formats import ErrorCell, RowError, as_text, is_blank, place
 from cosent.data.manifest import COLUMNS, NLI_CLASSES
 from cosent.errors import InputError
 
@@ -74,12 +74,11 @@ class LabelRange:
 
 def check_text(value: object, name: str) -> str:
     """A sentence without spaces around it."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or isinstance(value, ErrorCell):
         raise RowError(f"text in {name}", f"{value!r}")
-    sentence = value.strip()
-    if not any(character.isprintable() and not character.isspace() for character in sentence):
+    if is_blank(value):
         raise RowError(f"a sentence in {name}", "an empty sentence")
-    return sentence
+    return value.strip()
 
 
 @dataclass(frozen=True)
@@ -88,14 +87,15 @@ class PairRows:
 
     columns: Sequence[str] = COLUMNS
 
-    def pairs(self, row: dict, labels: LabelRange) -> list[Pair]:
-        """The pair of a row; none if its annotators agreed on no label."""
+    def pairs(self, row: dict, labels: LabelRange, left_out: Counter) -> list[Pair]:
+        """The pair of a row; none, which is counted, if its annotators agreed on no label."""
         missing = [column for column in self.columns if column not in row]
         if missing:
             raise RowError(f"the keys {', '.join(self.columns)}", f"a row without {', '.join(missing)}")
         sentence1, sentence2, label = (row[column] for column in self.columns)
         label = label.strip() if isinstance(label, str) else label
         if labels.kind == "nli" and label == NO_GOLD_LABEL:
+            left_out["no gold label (-)"] += 1
             return []
         return [(check_text(sentence1, "sentence1"), check_text(sentence2, "sentence2"), labels.check(label))]
 
@@ -114,12 +114,12 @@ class QueryRows:
     scored: bool = False
     add_prompt: bool = False
 
-    def pairs(self, row: dict, labels: LabelRange) -> list[Pair]:
-        """The query with each positive, then with each negative."""
+    def pairs(self, row: dict, labels: LabelRange, left_out: Counter) -> list[Pair]:
+        """The query with each positive, then with each negative; negatives without text are counted."""
         if self.query not in row:
             raise RowError(f"the key {self.query}", f"a row with the keys {', '.join(row)}")
         query = prompt_of(row) * self.add_prompt + check_text(row[self.query], self.query)
-        pairs = []
+        pairs, empty = [], 0
         for side, (columns, label) in SIDES.items():
             texts = texts_of(row, columns)
             scores = row.get(side) if self.scored else [label] * len(texts)
@@ -128,20 +128,26 @@ class QueryRows:
             if not isinstance(scores, list) or len(scores) != len(texts):
                 got = f"{len(scores)} scores" if isinstance(scores, list) else f"{scores!r}"
                 raise RowError(f"a list of {len(texts)} scores in {side}, one for each text", got)
-            for i, (text, score) in enumerate(zip(texts, scores, strict=True)):
-                pairs.append((query, text, labels.check(score, f"a score in {side}[{i}]") if self.scored else score))
+            for i, ((where, text), score) in enumerate(zip(texts.items(), scores, strict=True)):
+                if label == 0 and isinstance(text, str) and is_blank(text):
+                    empty += 1
+                    continue
+                label_of_text = labels.check(score, f"a score in {side}[{i}]") if self.scored else score
+                pairs.append((query, check_text(text, where), label_of_text))
         if not pairs:
             raise RowError("a text in pos or neg", f"none in {', '.join(row)}")
+        if empty:
+            left_out["empty negative"] += empty
         return pairs
 
 
-def texts_of(row: dict, columns: re.Pattern) -> list[str]:
-    """The texts of some columns: one, a list of them, or none (null) in each."""
-    texts = []
+def texts_of(row: dict, columns: re.Pattern) -> dict[str, object]:
+    """The texts of some columns, by their place: one, a list of them, or none (null) in each."""
+    texts = {}
     for name, value in row.items():
         if value is not None and columns.fullmatch(name):
             some = {f"{name}[{i}]": text for i, text in enumerate(value)} if isinstance(value, list) else {name: value}
-            texts += [check_text(text, where) for where, text in some.items()]
+            texts |= some
     return texts
 
 
@@ -208,7 +214,7 @@ class RawFile:
             try:
                 if isinstance(row, RowError):
                     raise row
-                pairs = self.rows.pairs(row, labels)
+                pairs = self.rows.pairs(row, labels, tally.left_out)
             except RowError as error:
                 text = (text or as_text(row)).encode("utf-8", errors="backslashreplace").decode("utf-8")
                 text = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
@@ -217,14 +223,12 @@ class RawFile:
                     tally.bad_rows.append({"file": str(self.path), "line": number, "text": text, "reason": str(error)})
                     continue
                 advice = "Correct the line, or leave such rows out, counted and listed, with --on_bad_rows skip."
-                if not counts["rows"]:
+                if not counts["rows"] and isinstance(self.rows, PairRows):
                     advice = (
                         "Correct the line. If all are like it: name the columns by --text_columns and --label_column, "
                         "pass --header if this is one, or say what labels stand for, as in --label_values 否=0 是=1."
                     )
                 raise InputError(f"{self.place(number)}: {error}.\n  {text!r}\n{advice}") from error
             counts["rows"] += bool(pairs)
-            if not pairs:
-                tally.left_out["no gold label (-)"] += 1
             for pair in pairs:
                 yield number, pair

@@ -13,6 +13,7 @@ and neg_scores, these become the labels) or columns anchor, positive, negative.
 
 import os
 import re
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,13 @@ from cosent.data.files import TableArguments
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
 from cosent.errors import InputError
 from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
-from data_scripts.description import describe, table
+from data_scripts.description import dataset_of, describe, fitting_loss, table
+
+FIRST_RECIPES = {  # by `fitting_loss`
+    "cosent_in_batch": ("--config", "cosent_in_batch_mini"),
+    "cosent": ("--config", "cosent_mini"),
+    "infonce": ("--config", "any_loss_mini", "--loss", "infonce"),
+}
 
 
 @dataclass
@@ -41,14 +48,17 @@ class OwnPairsArguments(TableArguments):
     """Pairs of your own."""
 
     label_kind: str | None = option(None, "scores: any numbers, as those of a reranker.", OWN_LABEL_KINDS)
-    label_min: float | None = option(None, "Lowest possible graded label.")
+    label_min: float | None = option(None, "Lowest possible graded label; default: 0.")
     label_max: float | None = option(None, "Highest possible graded label.")
     header: bool | None = option(None, "Whether line 1 holds column names (--no_header: a pair); default: found out.")
     text_columns: list[str] | None = option(
         None, "Names of the two columns of sentences, or positions from 0; default: sentence1 and sentence2 and their "
         "like, or the first two of three.", commas=True,
     )  # fmt: skip
-    label_column: str | None = option(None, "Name or position of the column of labels; default: label, score, ...")
+    label_column: list[str] | None = option(
+        None, "Name or position of the column of labels; of several, each file's is the first that it has; default: "
+        "label, score, ...", commas=True,
+    )  # fmt: skip
     leave_out: list[str] | None = option(None, "Splits of the folder not to read.", SPLITS)
     on_conflict: str = option(
         "error", "Pairs with two different labels: stop, drop or keep them.", ("error", "drop", "keep")
@@ -62,6 +72,8 @@ class OwnPairsArguments(TableArguments):
 
 def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
     """Prepares one corpus."""
+    from cosent.data.corpus import reversed_labels
+
     check_flags(arguments, own)
     output = Path(arguments.output or Path("data", arguments.name))
     refuse_to_replace(output, arguments.overwrite)
@@ -70,10 +82,15 @@ def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
         print(decision)
     manifest = write(source, output)
     print(table(manifest))
+    if (question := reversed_labels(dataset_of(output, next(iter(manifest.splits))), manifest)) is not None:
+        print(f"warning: {question}.")
     print(f"wrote {output}")
-    corpus = output.name if output.parent == Path("data") else output
-    if "train" in manifest.splits:
-        print(f"next: cosent train --config cosent_in_batch_mini --corpus {corpus} --output_dir runs/{output.name}")
+    loss = fitting_loss(output, manifest) if "train" in manifest.splits else None
+    if loss is not None:
+        corpus = str(output.name if output.parent == Path("data") else output)
+        prompts = ["--prompt", manifest.prompt, ""] if manifest.prompt else []
+        words = [*FIRST_RECIPES[loss], "--corpus", corpus, *prompts, "--output_dir", f"runs/{output.name}"]
+        print(f"next: cosent train {shlex.join(words)}")
 
 
 def check_flags(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
@@ -81,6 +98,8 @@ def check_flags(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
     corpus = CORPORA.get(name)
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise InputError(f"NAME becomes a folder below data/: expected letters, digits, _ . -, got {name!r}.")
+    if source not in (None, "hub") and not Path(source).exists():
+        raise InputError(f"--source {source}: there is no such file or folder. Correct the path.")
     if corpus is None and not own.label_kind and not Path(source or "").exists():
         raise unknown_name(name)
     if corpus is not None and own != OwnPairsArguments():

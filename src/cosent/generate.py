@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cosent.cli import option, refuse_changed, run
 from cosent.data.files import SENTENCE, check_output, open_table, table_writer
+from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
 
@@ -73,7 +74,7 @@ def read_texts(texts: list[str] | None, file: str | None, column: str | None = N
         raise InputError("Give sentences or --text FILE, one of the two.")
     if file is not None:
         return list(open_table(file, column and [column], SENTENCE, "--text_column").texts())
-    if not all(text.strip() for text in texts):
+    if any(map(is_blank, texts)):
         raise InputError("Nothing is similar to an empty sentence. Leave it out.")
     return texts
 

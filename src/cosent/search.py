@@ -12,9 +12,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import filterfalse, islice
 
 from cosent.cli import option, refuse_below_1, refuse_changed, run
+from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.arguments import IndexArguments
@@ -87,7 +88,7 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         queries = read_texts([args.queries])
     elif queries is None:
         print(f"{len(index):,} sentences; a query a line, Ctrl-D ends", file=sys.stderr)
-        queries, at_once = filter(None, map(str.strip, iter(sys.stdin.readline, ""))), 1
+        queries, at_once = filterfalse(is_blank, map(str.strip, iter(sys.stdin.readline, ""))), 1
     queries = iter(queries)
     while some := list(islice(queries, at_once)):
         answer(some, index, reranker, args, accepts)
@@ -97,7 +98,7 @@ def check(args: SearchArguments) -> None:
     """Refuses arguments before a model is loaded."""
     if args.query and args.queries:
         raise InputError("Give --query or --queries, not both.")
-    if args.query and not all(query.strip() for query in args.query):
+    if args.query and any(map(is_blank, args.query)):
         raise InputError(f"--query: got an empty one in {args.query}. Leave it out.")
     refuse_below_1(args, "top")
     check_line_breaks(args.prompt and [args.prompt])

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cosent.cli import option, run
+from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
 
@@ -118,7 +119,7 @@ def scores_by(model) -> Callable[[list], list]:
 
 def not_blank(text: str) -> str:
     """The text; `ValueError` if it is blank, since its vector would mean nothing."""
-    if not text.strip():
+    if is_blank(text):
         raise ValueError("the text is blank")
     return text
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from cosent.cli import option, refuse_changed, run
 from cosent.data.files import OF_FILES, PAIR, FileArguments, Table, check_output, open_table, table_writer
+from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
@@ -180,7 +181,7 @@ def line(row: dict, columns: tuple[str, ...]) -> str:
 
 
 def pair_up(sentences: list[str]) -> list[dict]:
-    if not sentences or len(sentences) % 2 or not all(sentences):
+    if not sentences or len(sentences) % 2 or any(map(is_blank, sentences)):
         raise InputError(f"Expected an even number of non-empty sentences, or --pairs FILE, got {sentences}.")
     return [{"sentence1": one, "sentence2": two} for one, two in zip(sentences[::2], sentences[1::2], strict=True)]
 

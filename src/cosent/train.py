@@ -22,7 +22,15 @@ from cosent.training.callbacks import CollapseGuard
 from cosent.training.evaluation import add_retrieval, evaluate_splits, set_selection
 from cosent.training.job import begin, output_folder, run_training
 from cosent.training.objective import build_objective
-from cosent.training.setup import TOWERS, adapter, build_model, corpora_of_run, training_set, use_prompts
+from cosent.training.setup import (
+    TOWERS,
+    adapter,
+    build_model,
+    corpora_of_run,
+    training_set,
+    use_prompts,
+    warn_of_missing_prompts,
+)
 from cosent.training.trainer import PairTrainer
 
 
@@ -48,6 +56,7 @@ def main(
     encoder = model.encoder if isinstance(model, BiEncoder) else model
     args.choose_learning_rate(encoder.backbone.config.hidden_size, model_args.use_peft)
     prefixes = use_prompts(encoder, prompt_args, make_room=model_args.max_length is None)
+    warn_of_missing_prompts(corpora, tower, prefixes)
 
     with args.main_process_first(desc="tokenising"):  # the other processes read its cache
         train_pairs = training_set(

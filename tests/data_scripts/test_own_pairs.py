@@ -1,9 +1,13 @@
 """If these fail, a user's own pairs are misread, re-drawn in silence, or refused without a remedy."""
 
+import gzip
 import re
+import shlex
 
 import pytest
 
+from cosent.cli import parse
+from data_scripts import audit
 from tests.data_scripts.test_reading import lines
 
 GRADED = ("--label_kind", "graded", "--label_min", "1", "--label_max", "3")
@@ -73,6 +77,64 @@ def test_a_folder_is_cut_by_the_words_of_its_file_names(bench, capsys):
     bench.refuses("train or test", bench.folder / "other")
 
 
+def test_a_folder_may_mix_compressed_files_and_names_of_labels(bench):
+    """Fails if train.csv.gz next to dev.csv is refused, or files whose labels have other names need an editor."""
+    bench.write("raw/train.csv.gz", gzip.compress("query,title,n,relevant\n甲,乙,7,1\n甲,丙,8,0\n".encode()))
+    path = bench.write("raw/dev.csv", "query,title,label\n丁,戊,1\n").parent
+    flags = ("--text_columns", "query", "title", "--label_column", "relevant", "label")
+    bench.binary(path, *flags)
+    assert bench.rows() == [("甲", "乙", 1), ("甲", "丙", 0)] and bench.rows("validation") == [("丁", "戊", 1)]
+    bench.refuses("dev.csv, line 1: .*relevant", path, *flags[:5])
+    bench.write("raw/train.csv", "query,title,relevant\n甲,乙,1\n")
+    bench.refuses("each once.*train.csv, train.csv.gz", path, *flags)
+
+
+def test_what_comes_next_fits_the_labels(bench, capsys):
+    """Fails if `next:` names a training that refuses its data, or a folder with a space falls into two words."""
+
+    def suggested(text):
+        bench.binary(bench.write("pairs.csv", text))
+        return re.search(r"next: cosent train (.*)", capsys.readouterr().out)
+
+    bench.output = bench.folder / "my pairs"
+    found = suggested("甲,乙,1\n丙,丁,1\n")[1]
+    assert shlex.split(found)[:6] == [
+        *["--config", "any_loss_mini", "--loss", "infonce", "--corpus"],
+        str(bench.output),
+    ]
+    assert "--config cosent_in_batch_mini " in suggested("甲,乙,1\n丙,丁,0\n")[1]
+    assert "--config cosent_mini " in suggested("甲,乙,1\n乙,丙,1\n甲,丙,0\n")[1], "no two meanings to compare"
+    assert suggested("甲,乙,1\n乙,丙,1\n") is None and suggested("甲,乙,0\n乙,丙,0\n") is None
+
+
+def test_labels_the_wrong_way_round_are_asked_about(bench, capsys):
+    """Fails if distances train as similarities without a word, or the flags that the question names fail."""
+    asked = re.compile(r"warning: similar pairs share fewer .*(--label_values [\d.= ]*\d)")
+    for kind, top in (("binary", 1), ("graded", 5)):
+        texts = [
+            (f"第{i}个问题", f"第{i}个问题" if i % (top + 1) == 0 else "甲乙丙丁戊己"[: i % (top + 1)])
+            for i in range(60)
+        ]
+        distances = [(*pair, f"{i % (top + 1):.1f}") for i, pair in enumerate(texts)]
+        flags = ("mine", "--source", bench.write("pairs.csv", lines(distances)), "--label_kind", kind)
+        flags += ("--label_max", "5") if kind == "graded" else ()
+        bench.prepare(*flags)
+        remedy = asked.search(capsys.readouterr().out)[1].split()
+        audit.main(*parse([str(bench.output)], *audit.ARGUMENTS))
+        assert asked.search(capsys.readouterr().out)[1].split() == remedy
+        bench.prepare(*flags, *remedy)
+        assert not asked.search(capsys.readouterr().out)
+        assert [row[2] for row in bench.rows()] == [top - i % (top + 1) for i in range(60)]
+
+
+def test_shares_hold_every_label(bench):
+    """Fails if a rare label is missing from test by chance, where no figure would mean anything."""
+    path = bench.write("pairs.csv", lines((f"句{i}", f"话{i}", int(i % 20 == 0)) for i in range(400)))
+    bench.binary(path, "--validation_share", "0.1", "--test_share", "0.1")
+    similar = {split: sum(row[2] for row in bench.rows(split)) for split in SPLITS}
+    assert similar == {"train": 16, "validation": 2, "test": 2}
+
+
 def test_a_split_is_left_out_and_files_are_joined(bench, capsys):
     pairs = "怎么还款,如何还款,1\n怎么还款,怎么借款,0\n"
     for name, text in {"train_1": pairs, "train_2": pairs, "test": "只有,两句\n"}.items():
@@ -105,7 +167,9 @@ def test_shares_are_explicit_repeatable_and_keep_equal_pairs_together(bench):
 
 def test_shares_that_cannot_be_taken_stop(bench):
     path = bench.write("pairs/train.tsv", "甲\t乙\t1\n丙\t丁\t0\n")
-    bench.refuses("--validation_share 0.1 of 2 ", path, "--validation_share", "0.1")
+    bench.refuses("--validation_share 0.1 of 2 .* is 0 of them", path, "--validation_share", "0.1")
+    header = bench.write("header.csv", "sentence1,sentence2,label\n")
+    bench.refuses("train .*no usable row.*header.csv", header, "--validation_share", "0.1")
     bench.refuses("_share .* of 2 ", path, "--validation_share", "0.49", "--test_share", "0.5")
     bench.refuses("--split_by .*--validation_share", path, "--split_by", "sentence")
     bench.write("pairs/dev.tsv", "甲\t乙\t1\n")
@@ -138,7 +202,9 @@ def test_warnings_and_ranges(bench):
     assert any(one.startswith("1 of 2 validation rows share a sentence") for one in warnings)
     assert any("every train label is 1" in one for one in warnings)
     path = bench.write("pairs.tsv", "甲\t乙\t1.5\n")
-    bench.stops("--label_min and --label_max", "mine", "--source", path, "--label_kind", "graded")
+    bench.stops("--label_max above --label_min, which is 0", "mine", "--source", path, "--label_kind", "graded")
+    manifest = bench.prepare("mine", "--source", path, "--label_kind", "graded", "--label_max", "2")
+    assert (manifest["label_min"], manifest["label_max"]) == (0.0, 2.0)
     bench.refuses("--label_min .*--label_kind graded", path, *GRADED[2:])
     manifest = bench.prepare("mine", "--source", path, *GRADED)
     assert (manifest["label_min"], manifest["label_max"], bench.rows()[0][2]) == (1.0, 3.0, 1.5)

@@ -1,6 +1,7 @@
 """If these fail, a retrieval file (query, positives, negatives) trains on other pairs or labels than it holds."""
 
 import json
+import re
 import tracemalloc
 
 import pyarrow
@@ -96,7 +97,8 @@ BAD_ROWS = [
     ({"pos": [A], "neg": [B]}, "key query, .*pos, neg"),
     (GOOD | {"query": None}, "query, got None"),
     (GOOD | {"pos": 4}, "pos, got 4"),
-    (GOOD | {"neg": [""]}, r"neg\[0\], got an empty"),
+    (GOOD | {"pos": ["\u200b"]}, r"pos\[0\], got an empty"),
+    (GOOD | {"neg": [None]}, r"neg\[0\], got None"),
     ({"query": Q, "pos": [], "neg": []}, "pos or neg"),
     (GOOD | {"neg": [B, C]}, "2 scores in neg_scores.*got 1 scores"),
     ({"query": Q, "pos": [A]}, "1 scores in pos_scores.*got None"),
@@ -113,6 +115,18 @@ def test_a_bad_row_stops_with_line_and_field_or_is_skipped(bench, prepared):
     manifest = prepared(GOOD, *(bad for bad, _ in BAD_ROWS), flags=("--on_bad_rows", "skip"))
     assert bench.rows() == [(Q, A, 3), (Q, B, 1)]  # whole rows are left out: none of their pairs is half right
     assert manifest["splits"]["train"]["left_out"] == {"bad row": len(BAD_ROWS)}
+
+
+def test_negatives_without_text_are_left_out_and_counted(bench, prepared):
+    """Fails if `"neg": [""]`, as FlagEmbedding's users write it, costs the positives of its row, or shifts scores."""
+    manifest = prepared({"query": Q, "pos": [A], "neg": [""]}, {"query": C, "pos": [A], "neg": "\u200b"})
+    assert bench.rows() == [(Q, A, 1), (C, A, 1)]
+    assert manifest["splits"]["train"]["left_out"] == {"empty negative": 2}
+    prepared(GOOD | {"neg": ["", B], "neg_scores": [-7, 1]}, flags=("--on_bad_rows", "skip"))
+    assert bench.rows() == [(Q, A, 3), (Q, B, 1)]
+    with pytest.raises(InputError, match=r"(?s)line 1: .*pos\[0\].*--on_bad_rows") as caught:
+        prepared({"query": Q, "pos": [""], "neg": [B]})
+    assert "--text_columns" not in str(caught.value), "advice for another kind of file"
 
 
 def test_labels_that_the_rows_cannot_have_stop(prepared):
@@ -132,7 +146,9 @@ def test_one_prompt_is_recorded_and_different_ones_are_written_before_their_quer
     manifest = prepared(GOOD | prompt, {"query": C, "pos": [A], "pos_scores": [2]} | prompt)
     assert manifest["prompt"] == prompt["prompt"] and manifest["warnings"] == []
     assert bench.rows() == [(Q, A, 3), (Q, B, 1), (C, A, 2)]
-    assert "train with --prompt '为句子 生成表示：' ''" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "train with --prompt '为句子 生成表示：' ''" in shown
+    assert re.search("next: .*--config cosent_in_batch_mini .*--prompt '为句子 生成表示：' '' ", shown)
     manifest = prepared(
         {"query": Q, "pos": [A], "prompt": "找同义句："},
         {"query": Q, "neg": [A], "pos": [], "prompt": "找答案："},

@@ -1,13 +1,17 @@
 """If these fail, sound files of some office, editor, publisher or platform are misread, or refused without a remedy."""
 
+import csv
 import gzip
+import io
 import itertools
 import json
 
+import openpyxl
 import pytest
 
 from cosent.data.files import PAIR, FileOptions, open_table
 from cosent.demo_page.page import read_pairs
+from cosent.errors import InputError
 from cosent.evaluate import read_labelled
 
 PAIRS = [("怎么还款", "如何还款", "1"), ("怎么还款", "怎么借款", "0")]
@@ -98,14 +102,69 @@ def test_a_sheet_is_named_and_may_have_gaps(bench):
     bench.refuses("--sheet 数据.*is csv", bench.write("a.csv", lines(PAIRS)), "--sheet", "数据")
 
 
-@pytest.mark.parametrize("encoding", ["gb18030", "utf-16"])
+ROWS = [
+    ("问题1", "问题2", "标签"),
+    ('他说"好"', '"你好"是什么', 1),
+    ("上\n下", "a, b", 0),
+    ('"全"', '15"的\t屏', 1),
+    ("无", "有", 0),
+]
+QUOTED = (csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC)
+
+
+@pytest.mark.parametrize("quoting", QUOTED)
+@pytest.mark.parametrize(
+    "rows", [ROWS, [*ROWS[:1], ("甲", "乙", 1), ("丙", "a, b", 0)], [("甲", "乙", 1), ("丙", "丁", 0)]]
+)
+def test_quoted_tsv_is_read_as_its_writer_meant_it(bench, rows, quoting):
+    """Fails if the quotes that pandas and Excel write around texts become part of them."""
+    text = io.StringIO()
+    csv.writer(text, delimiter="\t", quoting=quoting, lineterminator="\r\n").writerows(rows)
+    expected = [(first, second, float(label)) for first, second, label in rows if label != "标签"]
+    assert same_in_every_job(bench, bench.write("pairs.tsv", text.getvalue())) == expected
+
+
+@pytest.mark.parametrize("first", ['"好', '好"', '"好"', '"好"吗', '15"的', '他说"好"', '"', '"a", b', '"甲""'])
+def test_quotes_of_texts_stay_in_tsv(bench, first, caplog):
+    """Fails if a quote that somebody typed is lost, or swallows the rows behind it."""
+    rows = [(first, '好"', 1.0), ("上", "下", 0.0), ("左", "右", 1.0)]
+    assert same_in_every_job(bench, bench.write("pairs.tsv", lines(rows, "\t"))) == rows
+    mixed = bench.write("mixed.tsv", 'a\t"他说""好"""\t1\n' + lines(rows, "\t"))
+    with caplog.at_level("WARNING"):
+        assert same_in_every_job(bench, mixed) == [("a", '"他说""好"""', 1.0), *rows]
+    assert "mixed.tsv: line 1 " in caplog.text
+
+
+def test_error_cells_are_no_sentences(bench):
+    """Fails if #N/A of a spreadsheet trains as a sentence, or one in another column costs its row."""
+    rows = [
+        (*NAMES[0], "备注"),
+        *((*PAIRS[i % 2][:2], i % 2, "#REF!") for i in range(2)),
+        ("#N/A", "甲", 0, ""),
+        ("甲", "乙", "#DIV/0!", ""),
+    ]
+    path = bench.workbook(Sheet1=rows)
+    book = openpyxl.load_workbook(path)
+    for row in book["Sheet1"].iter_rows():
+        for cell in row:
+            cell.data_type = "e" if str(cell.value).startswith("#") else cell.data_type
+    book.save(path)
+    bench.refuses("pairs.xlsx, row 4: .*sentence1, got '#N/A'", path)
+    found = bench.binary(path, "--on_bad_rows", "skip")["splits"]["train"]
+    assert [row["line"] for row in found["bad_rows"]] == [4, 5] and len(bench.rows()) == 2
+    with pytest.raises(InputError, match="row 4: .*问题1|row 4: .*got '#N/A'"):
+        list(open_table(path, None, PAIR, "--text_columns").rows())
+
+
+@pytest.mark.parametrize("encoding", ["gb18030", "gbk", "utf-16"])
 def test_other_encodings_are_read(bench, encoding):
-    path = bench.write("pairs.csv", lines([NAMES[0], *PAIRS, ("𠮷", "甲\u2028", "1")]).encode(encoding))
-    bench.refuses(f"line 1: .*UTF-8.*--encoding .*{encoding}", path)
+    written = "gb18030" if encoding == "gbk" else encoding  # what calls itself GBK may hold more
+    path = bench.write("pairs.csv", lines([NAMES[0], *PAIRS, ("𠮷", "甲\u2028", "1")]).encode(written))
+    bench.refuses(f"line 1: .*UTF-8.*--encoding .*{written}", path)
     bench.binary(path, "--encoding", encoding)
     assert bench.rows()[0][:2] == PAIRS[0][:2] and bench.rows()[2][0] == "𠮷"
-    assert len(read_labelled(str(path), None, None, "mine", FileOptions(encoding=encoding)).split("test")) == 3
-    bench.refuses("bad.csv", bench.write("bad.csv", lines(PAIRS).encode(encoding) + b"\xff"), "--encoding", encoding)
+    assert len(read_labelled(str(path), None, None, "mine", FileOptions(encoding=written)).split("test")) == 3
+    bench.refuses("bad.csv", bench.write("bad.csv", lines(PAIRS).encode(written) + b"\xff"), "--encoding", encoding)
 
 
 @pytest.mark.parametrize(("indent", "places"), [(None, [2, 2]), (2, [9, 15])])

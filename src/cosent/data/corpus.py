@@ -10,9 +10,14 @@ import numpy as np
 
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest, corpus_folder
 from cosent.errors import InputError
+from cosent.evaluation.significance import resampled_spearman
+from cosent.evaluation.similarity import overlaps
 
 if TYPE_CHECKING:
     import datasets  # half a second, which models that serve do without
+
+FEWEST_PAIRS, MOST_PAIRS, RESAMPLES = 20, 2000, 500  # for an interval of character overlap
+MOST_VALUES = 20  # different labels that a command line can exchange
 
 
 @dataclass
@@ -81,6 +86,32 @@ def random_subset(rows: datasets.Dataset, count: int | None, flag: str, seed: in
     if count is None or count >= len(rows):
         return rows
     return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:count]))
+
+
+def reversed_labels(rows: datasets.Dataset, manifest: Manifest) -> str | None:
+    """A question to the user, if similar pairs share fewer characters than dissimilar ones: labels may be distances.
+
+    That is if the 95% interval of the Spearman correlation of labels and character overlap, on some pairs, is below 0.
+    """
+    if len(rows) < FEWEST_PAIRS:
+        return None
+    rows = random_subset(rows, MOST_PAIRS, "", seed=0)
+    labels = labels_of(rows)
+    values = overlaps(rows["sentence1"][:], rows["sentence2"][:])
+    resampled = resampled_spearman(values, labels, RESAMPLES)
+    if np.isnan(resampled).all() or not np.nanpercentile(resampled, 97.5) < 0:
+        return None
+    distinct = np.unique(labels)
+    if manifest.label_kind == "nli":
+        remedy = "are entailment and contradiction exchanged? Correct the labels, or --label_values"
+    elif len(distinct) > MOST_VALUES:
+        remedy = f"are they distances? Subtract each label from {manifest.label_min + manifest.label_max:g}"
+    else:
+        turned = " ".join(f"{one:g}={manifest.label_min + manifest.label_max - one:g}" for one in distinct)
+        exchanged = f"{distinct[0]:g} and {distinct[-1]:g} (or neg and pos)"
+        remedy = f"are {exchanged} exchanged? Prepare again with --label_values {turned}"
+    low, high = np.nanpercentile(resampled, (2.5, 97.5))
+    return f"similar pairs share fewer characters than dissimilar ones (Spearman {low:.2f} to {high:.2f}): {remedy}"
 
 
 def measured_splits(

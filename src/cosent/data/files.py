@@ -16,15 +16,18 @@ from cosent.data.formats import (
     ENCODINGS,
     FORMATS,
     KEYED,
+    ErrorCell,
     FileOptions,
     RowError,
     as_text,
     ending_of,
     format_of,
     import_openpyxl,
+    is_blank,
     open_parquet,
     place,
     read_records,
+    with_quoting,
 )
 from cosent.errors import InputError, partial_file, writing
 
@@ -59,11 +62,11 @@ class FileArguments:
     """What a file of pairs does not say about itself."""
 
     sheet: str | None = option(None, "Sheet to read of a workbook with several.")
-    encoding: str = option("utf-8", "Encoding of text.", ENCODINGS)
+    encoding: str = option("utf-8", "Encoding of text.", (*ENCODINGS, "gbk"))
 
     @property
     def options(self) -> FileOptions:
-        return FileOptions(self.sheet, self.encoding)
+        return FileOptions(self.sheet, "gb18030" if self.encoding == "gbk" else self.encoding)
 
 
 @dataclass
@@ -107,7 +110,11 @@ def label_values(words: Sequence[str] | None) -> dict[str, str] | None:
 
 def as_written(label: object) -> str:
     """A label as text: without spaces around it, in small letters, and 1.0 as 1."""
-    return f"{label:g}" if isinstance(label, float) else str(label).strip().lower()
+    text = str(label).strip().lower()
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
 
 
 def value_of(label: object, values: Mapping[str, str] | None) -> object:
@@ -212,9 +219,9 @@ class Table:
             if name not in row:
                 raise RowError(f"the column {name}", f"a row with {', '.join(row) or 'no columns'}")
         for name in self.sentences:
-            if not isinstance(row[name], str):
+            if not isinstance(row[name], str) or isinstance(row[name], ErrorCell):
                 raise RowError(f"text in {name}", repr(row[name]))
-            if not keep_empty and not row[name].strip():
+            if not keep_empty and is_blank(row[name]):
                 raise RowError(f"a sentence in {name}", "an empty one")
         return row
 
@@ -251,6 +258,7 @@ def open_table(
             raise InputError(f"{path} has a sentence per line and no columns. Leave {flag} out.")
         return Table(path, format, ("text",), ("text",), options=options)
     format, keyed = "tsv" if format == "txt" else format, format in KEYED
+    options = with_quoting(path, format, options)
     first = first_fields(path, format, options)
     names = tuple(str(field).strip() for field in first)
     roles = list(zip([None] * len(known) if wanted is None else wanted, known, strict=True))
@@ -280,7 +288,8 @@ def open_table(
         if len(names) == 3 and set(made_up) == {0, 1}:
             made_up[2] = "label"
         names = tuple(made_up.get(i, f"column{i + 1}") for i in range(len(names)))
-        logger.info("%s: no header, the first columns are read. Otherwise name them with %s.", path, flag or "one")
+        if wanted is None or None in wanted:
+            logger.info("%s: no header, the first columns are read. Otherwise name them with %s.", path, flag or "one")
     return Table(path, format, names, tuple(names[i] for i in positions), header and not keyed, options)
 
 

@@ -3,15 +3,18 @@
 import csv
 import gzip
 import json
+import logging
 import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from cosent.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 FORMATS = {
     **{".txt": "txt", ".tsv": "tsv", ".data": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"},
@@ -20,6 +23,8 @@ FORMATS = {
 TEXT_FORMATS = ("txt", "tsv", "csv", "jsonl")  # may be compressed, as .csv.gz
 KEYED = ("jsonl", "parquet")  # formats whose rows name their columns
 ENCODINGS = ("utf-8", "gb18030", "utf-16")  # of text; GB18030 includes GBK and GB2312
+QUOTED_OR_PLAIN = r'(?:"[^"]*(?:""[^"]*)*"|[^"\t]*)'  # a field of TSV that csv wrote
+QUOTED_ROW = re.compile(f"{QUOTED_OR_PLAIN}(?:\t{QUOTED_OR_PLAIN})*")
 
 PARQUET_ROWS = 1000  # decoded at a time
 ARRAY = re.compile(r"\s*\[\s*(\{|$)")  # first line of a JSON array of objects
@@ -33,6 +38,15 @@ class RowError(InputError):
         super().__init__(f"expected {expected}, got {got}")
 
 
+class ErrorCell(str):
+    """An error value of a spreadsheet, as `#N/A`: text, but no sentence."""
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text holds nothing to read: it is empty, or has only spaces, controls and zero-width characters."""
+    return not any(character.isprintable() and not character.isspace() for character in text)
+
+
 Line = tuple[int, str]
 # line number, text (not of Parquet), and the fields (None: blank) or what is wrong with them
 Record = tuple[int, str, list | dict | RowError | None]
@@ -40,10 +54,11 @@ Record = tuple[int, str, list | dict | RowError | None]
 
 @dataclass(frozen=True)
 class FileOptions:
-    """The sheet of a workbook (default: the only one with content), and the encoding of text."""
+    """The sheet of a workbook (default: the only one with content), the encoding of text, and whether TSV is quoted."""
 
     sheet: str | None = None
     encoding: str = "utf-8"
+    quoted: bool | None = None  # None: not looked at, and read as it is
 
 
 AS_USUAL = FileOptions()
@@ -78,8 +93,8 @@ def read_records(
     """Splits a file into records.
 
     Args:
-        format: `txt` (a line is the only field), `tsv` (tabs, never quoted), `csv`, `jsonl` (or one JSON array),
-            `parquet` or `xlsx`; of the last two, line numbers are those of rows.
+        format: `txt` (a line is the only field), `tsv` (tabs), `csv`, `jsonl` (or one JSON array), `parquet` or `xlsx`;
+            of the last two, line numbers are those of rows.
         columns: of `parquet`, those to read; default: all.
     """
     if options.sheet is not None and format != "xlsx":
@@ -91,8 +106,8 @@ def read_records(
     if format == "xlsx":
         return _read_xlsx(path, options.sheet)
     lines = read_lines(path, options.encoding)
-    if format == "csv":
-        records = _read_csv(lines)
+    if format == "csv" or (format == "tsv" and options.quoted):
+        records = _read_csv(lines, "," if format == "csv" else "\t")
     elif format == "jsonl":
         records = _read_json(path, lines)
     else:
@@ -131,7 +146,7 @@ def undecoded(text: str, fields: object, encoding: str) -> RowError | None:
 
 
 def _read_by_line(lines: Iterator[Line], split) -> Iterator[Record]:
-    return ((number, text, split(text) if text.strip() else None) for number, text in lines)
+    return ((number, text, None if is_blank(text) else split(text)) for number, text in lines)
 
 
 def _read_json(path: Path, lines: Iterator[Line]) -> Iterator[Record]:
@@ -139,7 +154,7 @@ def _read_json(path: Path, lines: Iterator[Line]) -> Iterator[Record]:
     head = []
     for number, text in lines:
         head.append((number, text))
-        if text.strip():
+        if not is_blank(text):
             break
     lines = chain(head, lines)
     if head and ARRAY.match(head[-1][1]):
@@ -169,7 +184,37 @@ def _json_row(text: str) -> dict | RowError:
     return value if isinstance(value, dict) else RowError("one JSON object per line", f"a {type(value).__name__}")
 
 
-def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
+def with_quoting(path: Path, format: str, options: FileOptions) -> FileOptions:
+    """The options, with what was found out about the quotes of TSV, which is read to its end for that.
+
+    A table program quotes each text with a quote or a line break in it, some also those with a comma. So a file is
+    quoted if all of its quotes are such ones and some text needed them, or if both texts of line 1 have them. Else
+    quotes are part of the texts.
+    """
+    if format != "tsv" or options.quoted is not None:
+        return options
+    first, width = None, 0  # line of the first text that needed quotes; fields of the first row
+    for number, text, fields in _read_csv(read_lines(path, options.encoding), "\t"):
+        if fields is None or (width and '"' not in text):
+            continue
+        if (
+            isinstance(fields, RowError)
+            or len(fields) != (width := width or len(fields))
+            or not QUOTED_ROW.fullmatch(text)
+        ):
+            if first is not None:
+                logger.warning("%s: line %d has quotes of csv, line %d others: all are kept.", path, first, number)
+            return replace(options, quoted=False)
+        needed = any(
+            "\t" not in field and (set(field) & set('"\n') or ("," in field and f'"{field}"' in text))
+            for field in fields
+        )
+        if first is None and (needed or (number == 1 and text.startswith('"') and '"\t"' in text)):
+            first = number
+    return replace(options, quoted=first is not None)
+
+
+def _read_csv(lines: Iterator[Line], delimiter: str) -> Iterator[Record]:
     """A quoted sentence may span several lines, of which the first is named; a stray quote makes each of them bad."""
     consumed: list[str] = []
 
@@ -178,7 +223,7 @@ def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
             consumed.append(text)
             yield text + "\n"
 
-    reader = csv.reader(texts(), strict=True)
+    reader = csv.reader(texts(), strict=True, delimiter=delimiter)
     while True:
         start = reader.line_num + 1
         consumed.clear()
@@ -189,16 +234,16 @@ def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
         else:
             if fields is None:
                 return
-            if not _joins_rows(consumed, len(fields)):
+            if not _joins_rows(consumed, len(fields), delimiter):
                 yield start, "\n".join(consumed), fields or None
                 continue
             problem = RowError("a quote closed where its sentence ends", f"one closed {len(consumed) - 1} rows later")
         yield from ((number, line, problem) for number, line in enumerate(consumed, start))
 
 
-def _joins_rows(lines: list[str], width: int) -> bool:
+def _joins_rows(lines: list[str], width: int, delimiter: str) -> bool:
     """Whether the lines of one record look like rows that a stray quote joins: first, last and one between."""
-    rows = [line.count(",") == width - 1 > 0 for line in lines]
+    rows = [line.count(delimiter) == width - 1 > 0 for line in lines]
     return len(lines) > 2 and rows[0] and rows[-1] and any(rows[1:-1])
 
 
@@ -259,4 +304,5 @@ def _sheet_rows(path: Path, title: str | None) -> Iterator[tuple]:
     chosen = [one for one in titles if title in (None, one)]
     if len(chosen) > 1 or (title is not None and not chosen):
         raise InputError(f"{path} has the sheets {', '.join(titles)}. Name one of them with --sheet.")
-    return book[chosen[0]].iter_rows(values_only=True) if chosen else iter(())
+    rows = book[chosen[0]].iter_rows() if chosen else iter(())
+    return (tuple(ErrorCell(cell.value) if cell.data_type == "e" else cell.value for cell in row) for row in rows)

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ import torch
 from cosent.compute.onednn import run_tokenizer
 from cosent.data.corpus import labels_of
 from cosent.data.files import SENTENCE, open_table
+from cosent.data.formats import is_blank
 from cosent.data.manifest import COLUMNS, Manifest
 from cosent.errors import InputError
 
@@ -290,7 +292,7 @@ def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
     """
     for path in paths:
         table = open_table(path, None, SENTENCE, "a column named text", "--text")
-        yield from filter(None, map(str.strip, table.texts(keep_empty=True)))
+        yield from filterfalse(is_blank, map(str.strip, table.texts(keep_empty=True)))
 
 
 def normalized_text(text: str) -> str:

@@ -18,6 +18,7 @@ from cosent.data.files import (
     LabelColumn,
     open_table,
 )
+from cosent.data.formats import is_blank
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
 
@@ -182,7 +183,7 @@ def read_identified(path: str, flag: str) -> dict[str, str]:
     texts: dict[str, str] = {}
     for number, row in enumerate(replace(table, sentences=(text,)).rows(columns, keep_empty=titled), start=1):
         name, content = str(row[identifier]), f"{(row['title'] if titled else '') or ''} {row[text]}".strip()
-        if name in texts or not content:
+        if name in texts or is_blank(content):
             wrong = (
                 f"{identifier} {name!r} stands there twice" if name in texts else "expected a text, got an empty one"
             )

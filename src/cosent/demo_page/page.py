@@ -19,6 +19,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cosent.data.files import LABEL_NAMES, PAIR, is_label, open_table, value_of
+from cosent.data.formats import is_blank
 from cosent.errors import InputError
 from cosent.evaluation.calibration import DecisionRule
 from cosent.inference.index import Index
@@ -100,7 +101,7 @@ class Models:
 def sentence(text: object, name: str) -> str:
     """What somebody typed, as one line without lone surrogates, which no tokenizer or file takes."""
     line = " ".join(str(text or "").encode("utf-8", "replace").decode().replace("\0", " ").split())
-    if not line:
+    if is_blank(line):
         raise InputError(f"{name}：空的，请先填写。It is empty: write something.")
     if len(line) > LONGEST:
         raise InputError(
@@ -200,7 +201,7 @@ def filled(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
     """Name, sentences and label of each row that holds anything besides a score."""
     pairs = []
     for number, (one, other, label, *_) in enumerate(rows, start=1):
-        if any(str(cell or "").strip() for cell in (one, other, label)):
+        if not all(is_blank(str(cell or "")) for cell in (one, other, label)):
             name = f"第 {number} 行 row {number}"
             texts = [sentence(one, f"{name}, sentence1"), sentence(other, f"{name}, sentence2")]
             pairs.append((name, [*texts, label_text(label)]))

@@ -28,8 +28,12 @@ def character_overlap(sentence1: str, sentence2: str) -> float:
 
 def overlap_spearman(sentences1: list[str], sentences2: list[str], labels: np.ndarray) -> float:
     """Spearman correlation of the overlap of each pair with its label; NaN if all labels are equal."""
-    overlaps = [character_overlap(first, second) for first, second in zip(sentences1, sentences2, strict=True)]
-    return spearman(np.array(overlaps), labels)
+    return spearman(overlaps(sentences1, sentences2), labels)
+
+
+def overlaps(sentences1: list[str], sentences2: list[str]) -> np.ndarray:
+    """`character_overlap` of each pair, float64 `(pairs,)`."""
+    return np.array([character_overlap(first, second) for first, second in zip(sentences1, sentences2, strict=True)])
 
 
 def spread(embeddings: np.ndarray) -> dict[str, float]:

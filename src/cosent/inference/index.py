@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cosent.data.formats import is_blank
 from cosent.data.pairs import read_texts
 from cosent.errors import InputError
 from cosent.inference.arguments import IndexArguments
@@ -118,7 +119,7 @@ class Index:
     def embed(self, queries: Sequence[str], prompt: str | None = None) -> np.ndarray:
         """Unit vectors of queries, float32 of shape `(queries, width)`; default: behind the model's prompt for them."""
         for number, query in enumerate(queries, start=1):
-            if not query.strip():
+            if is_blank(query):
                 raise InputError(f"Query {number} of {len(queries)} is empty. Leave it out.")
         if prompt is None:
             prompt, documents = self.encoder.prompts.for_search()

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from cosent.compute.onednn import run_tokenizer
 from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_forward
+from cosent.data.formats import is_blank
 from cosent.data.pairs import Prefixes, tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -124,7 +125,7 @@ class TextModel(nn.Module):
         sides = self.prompts.sides(prompt, prompt_name)
         options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
         if isinstance(sentences1, str) and isinstance(sentences2, str):
-            if not (sentences1 and sentences2):
+            if is_blank(sentences1) or is_blank(sentences2):
                 raise InputError(f"similarity compares non-empty sentences, got {sentences1!r} and {sentences2!r}.")
             return float(self.pair_scores([sentences1], [sentences2], sides, **options)[0])
         check_pairs(sentences1, sentences2)

@@ -130,7 +130,9 @@ def check_labels(name: str, manifests: list[Manifest]) -> None:
         )
 
 
-def loss_targets(name: str, labels: np.ndarray, manifest: Manifest, classes: int = 2) -> np.ndarray:
+def loss_targets(
+    name: str, labels: np.ndarray, manifest: Manifest, classes: int = 2, in_batch_negatives: bool = True
+) -> np.ndarray:
     """Targets of a loss for the labels of a corpus, float32 of shape `(pairs,)`.
 
     Class numbers from 0 for `sbert`, `ce` and `ce3`; for `sbert_joint` similarity labels as 0 or 1 and NLI labels as 2,
@@ -138,20 +140,21 @@ def loss_targets(name: str, labels: np.ndarray, manifest: Manifest, classes: int
 
     Args:
         classes: of `sbert`, `ce` or `ce3`, as in `Objective`.
+        in_batch_negatives: whether some sentences of the corpus differ in meaning, for the remedy of an error.
     """
     distinct = np.unique(labels)
+    in_batch = ", or train a bi-encoder on positives alone with --loss infonce" * in_batch_negatives
     any_similar = similar(distinct, manifest.similar_from).any()
     if LOSSES[name].compares_sentences:
         if not any_similar:
             raise InputError(
                 f"--loss {name} learns from similar pairs, and no training pair of {manifest.name} has a label of at "
-                f"least {manifest.similar_from:g}. Add such pairs, or use --loss cosent."
+                f"least {manifest.similar_from:g}. Add such pairs{', or use --loss cosent' * (len(distinct) > 1)}."
             )
     elif len(distinct) < 2:
         raise InputError(
             f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}, from which --loss "
-            f"{name} learns nothing. Add pairs of another label"
-            + (", or train a bi-encoder on positives alone with --loss infonce." if any_similar else ".")
+            f"{name} learns nothing. Add pairs of another label{in_batch if any_similar else ''}."
         )
     if name == "sbert_joint":
         return labels + 2 if manifest.label_kind == "nli" else equal_parts(labels, manifest, 2)

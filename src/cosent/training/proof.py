@@ -12,6 +12,7 @@ from torch import nn
 
 from cosent.compute.distributed import decided_by_main, rank
 from cosent.data.corpus import Corpus
+from cosent.data.formats import is_blank
 from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
@@ -122,7 +123,7 @@ def sample_pairs(corpora: list[Corpus]) -> list[tuple[str, str]]:
     splits = [c.splits[name] for name in ("validation", "test", "train") for c in corpora if name in c.splits]
     rows = splits[0][: 4 * COMPARED]
     pairs = zip(rows["sentence1"], rows["sentence2"], strict=True)
-    return [pair for pair in pairs if all(sentence.strip() for sentence in pair)][:COMPARED]
+    return [pair for pair in pairs if not any(map(is_blank, pair))][:COMPARED]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ A bi-encoder (双塔) embeds each sentence of a pair by itself, a cross-encoder 
 """
 
 import logging
+import shlex
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from torch.utils.data import ConcatDataset
 
 from cosent.cli import refuse_changed
 from cosent.compute.packed_backbone import max_tokens
-from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset
+from cosent.data.corpus import Corpus, labels_of, load_corpus, measured_splits, random_subset, reversed_labels
 from cosent.data.groups import sentence_groups, share_of_known_similar
 from cosent.data.pairs import (
     JoinedPairCollator,
@@ -87,6 +88,8 @@ def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
     seed = seed if args.limit_seed is None else args.limit_seed
     for corpus in corpora.training:
         corpus.splits["train"] = random_subset(corpus.splits["train"], args.limit_train, "--limit_train", seed)
+        if (question := reversed_labels(corpus.splits["train"], corpus.manifest)) is not None:
+            logger.warning("%s train: %s.", corpus.manifest.name, question)
     limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
     for corpus in (*corpora.training, *corpora.selecting):
         corpus.splits = measured_splits(corpus.splits, min(limits, default=None), args.skip_test, seed)
@@ -136,11 +139,14 @@ def training_set(
         rows, manifest = corpus.splits["train"], corpus.manifest
         rows = random_negatives(rows, manifest) if args.random_negatives else rows
         rows = simcse_pairs([*rows["sentence1"], *rows["sentence2"]], manifest.label_max) if loss == "simcse" else rows
-        targets = loss_targets(loss, labels_of(rows), manifest, classes)
+        labels, alone = labels_of(rows), len(np.unique(labels_of(rows))) < 2
+        meanings = sentence_groups(rows, manifest.similar_from) if alone or LOSSES[loss].compares_sentences else None
+        known = 0.0 if meanings is None else share_of_known_similar(meanings)
+        targets = loss_targets(loss, labels, manifest, classes, in_batch_negatives=known < 1)
         groups = None
         if LOSSES[loss].compares_sentences:
-            groups = sentence_groups(rows, manifest.similar_from)
-            check_in_batch_negatives(manifest.name, loss, groups)
+            groups = meanings
+            check_in_batch_negatives(manifest.name, loss, known, alone)
         data = tokenised(f"{manifest.name} train", rows, dataset, encoder, prefixes, targets, groups)
         group = manifest.label_kind == "nli" if loss == "sbert_joint" else manifest.name
         parts.setdefault(group, []).append(data)
@@ -153,13 +159,17 @@ def training_set(
     return groups[0] if len(groups) == 1 else ConcatDataset(groups)
 
 
-def check_in_batch_negatives(name: str, loss: str, groups: np.ndarray) -> None:
-    """Warns if similar pairs connect most sentences of a corpus, so that a loss finds few in-batch negatives."""
-    known = share_of_known_similar(groups)
+def check_in_batch_negatives(name: str, loss: str, known: float, one_label: bool) -> None:
+    """Warns if similar pairs connect most sentences of a corpus, so that a loss finds few in-batch negatives.
+
+    Args:
+        known: see `share_of_known_similar`.
+        one_label: whether no loss could compare labels either.
+    """
     if known == 1:
         raise InputError(
             f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
-            "of its sentences. Take --loss cosent."
+            f"of its sentences. {'Add sentences of another meaning' if one_label else 'Take --loss cosent'}."
         )
     if known > MANY:
         logger.warning(
@@ -239,6 +249,16 @@ def use_prompts(encoder: TextModel, args: PromptArguments, make_room: bool) -> P
     prefixes = encoder.prefixes(prompts)
     encoder.prompts = encoder.prompts.trained_with(prompts)
     return prefixes
+
+
+def warn_of_missing_prompts(corpora: RunCorpora, tower: str, prefixes: Prefixes) -> None:
+    """Warns about corpora whose raw rows had a prompt that this run does not put before the first sentences."""
+    for name, corpus in corpora.by_name.items():
+        if (prompt := corpus.manifest.prompt) and prefixes[0] != prompt:
+            flag = f"--prompt {shlex.quote(prompt)}" + " ''" * (tower == "bi_encoder")
+            logger.warning(
+                "%s: its queries had the prompt %r, which is not read here. Train with %s.", name, prompt, flag
+            )
 
 
 def adapter(args: ModelArguments, model: nn.Module, seed: int) -> lora.Adapter | None:
