@@ -86,3 +86,12 @@ def test_positives_alone_train(prepared, train):
     record = read_record(train(folder, "--loss", "infonce", "--per_device_train_batch_size", "8"))
     losses = [entry["loss"] for entry in record.history if "loss" in entry]
     assert len(losses) == 8 and np.mean(losses[-4:]) < np.mean(losses[:4])
+
+
+def test_a_training_without_the_prompt_of_its_data_says_so(prepared, train, caplog):
+    """Fails if the instruction of a query that the manifest knows is left out in silence, or asked for where it is."""
+    folder = prepared([{**row, "prompt": "为句子："} for row in scored(8)])
+    for flags, said in ((), True), (("--prompt", "为句子：", ""), False):
+        caplog.clear()
+        train(folder, *flags, "--dry_run", "true")
+        assert ("--prompt '为句子：' ''" in caplog.text) == said

@@ -72,6 +72,7 @@ def test_what_is_refused(client, models):
     for path, body, status, word in (
         ("/v1/embeddings", {"input": []}, 422, "input"),
         ("/v1/embeddings", {"input": ""}, 422, "input"),
+        ("/v1/embeddings", {"input": ["好", "\u200b "]}, 422, "input"),
         ("/v1/embeddings", {"input": ["好", " \u3000\n"]}, 422, "input.1"),
         ("/v1/embeddings", {"input": 3}, 422, "input"),
         ("/v1/embeddings", {"input": ["好"] * (MOST_TEXTS + 1)}, 422, "input"),

@@ -114,10 +114,10 @@ def test_random_negatives(make_corpus):
 
 def test_texts_of_every_kind_of_file(tmp_path):
     """Fails if a byte order mark or a line end of Windows becomes part of a sentence, or an empty line is a text."""
-    content = "\ufeff好\r\n\r\n 坏 \n末".encode()
+    content = "\ufeff好\r\n\r\n\u200b\n 坏 \n末".encode()
     (tmp_path / "a.txt").write_bytes(content)
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content))
-    lines = "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in ("好", "", "坏", "末"))
+    lines = "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in ("好", "", "坏", "\u3000\u200b", "末"))
     (tmp_path / "a.jsonl").write_text(lines + "\n", encoding="utf-8")
     for name in ("a.txt", "a.txt.gz", "a.jsonl"):
         assert list(read_texts([tmp_path / name])) == ["好", "坏", "末"], name

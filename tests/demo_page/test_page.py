@@ -153,7 +153,7 @@ def test_rows_are_checked():
     for rows, message in (
         ([EMPTY], "1 to 200"),
         ([["甲", "乙", "1", ""]] * 201, "201"),
-        ([EMPTY, ["甲", " ", "1", ""]], "row 2, sentence2"),
+        *(([EMPTY, ["甲", blank, "1", ""]], "row 2, sentence2") for blank in (" ", "\u200b")),
         *(([EMPTY, ["甲", "乙", label, ""]], "row 2") for label in ("", "similar", "nan", "1e999")),
     ):
         with pytest.raises(InputError, match=message):

@@ -102,6 +102,9 @@ def test_a_sentence_without_a_token_has_zeros(encoder, sentences, normalize):
         assert (np.abs(vector).sum() == 0) == (sentence == "")
         np.testing.assert_allclose(bare.encode([sentence], normalize_embeddings=normalize)[0], vector, atol=1e-6)
     assert bare.similarity([""], ["好"]) == 0
+    for blank in ("", " ", "\u200b\ufeff\n"):
+        with pytest.raises(InputError, match="non-empty"):
+            encoder.similarity(blank, "好")
 
 
 def test_what_is_not_a_sentence_or_a_pair_is_named(encoder, cross):

@@ -96,6 +96,19 @@ def test_what_teaches_nothing_is_refused(train, made_up, tmp_path, caplog):
     assert "--dropout 0.1" in caplog.text
 
 
+def test_labels_the_wrong_way_round_are_asked_about(make_corpus, caplog):
+    """Fails if distances train for hours without a word, or sound, few or random labels raise the question."""
+    pairs = [(f"第{i}个问题", f"第{i}个问题" if i % 2 else "怎么还款") for i in range(40)]
+    rng = np.random.default_rng(0)
+    cases = {"similarities": [i % 2 for i in range(40)], "random": rng.integers(2, size=40).tolist()}
+    for name, labels in (cases | {"few": [1, 0] * 5, "distances": [1 - i % 2 for i in range(40)]}).items():
+        caplog.clear()
+        rows = [(*pair, float(label)) for pair, label in zip(pairs, labels, strict=False)]
+        corpora_of_run(DataArguments(corpus=[str(make_corpus({"train": rows}, name=name))]), "cosent", 1)
+        assert ("distances train: similar pairs share fewer" in caplog.text) == (name == "distances")
+        assert bool(caplog.records) == (name == "distances"), name
+
+
 def chained(count: int) -> list[tuple[str, str, float]]:
     """Pairs of equal size in two groups: the first `count` sentences are connected, as are the others."""
     parts = SENTENCES[:count], SENTENCES[count:]
@@ -109,10 +122,13 @@ def test_a_corpus_without_negatives_is_refused(make_corpus, tiny_model, caplog):
     def load(pairs, name):
         folder = str(make_corpus({"train": pairs}, name=name))
         args = DataArguments(corpus=[folder])
-        return training_set([load_corpus(folder)], PairDataset, encoder, NO_PREFIXES, "infonce", args)
+        return training_set([load_corpus(folder)], PairDataset, encoder, NO_PREFIXES, loss, args)
 
+    for loss in ("cosent", "infonce"):  # neither may send a user to the other one
+        with pytest.raises(InputError, match=f"--loss {loss} .*Add (pairs of another label|sentences)[^-]*$"):
+            load(chained(len(SENTENCES)), "chain")
     with pytest.raises(InputError, match="connect all of its sentences.*--loss cosent"):
-        load(chained(len(SENTENCES)), "chain")
+        load([*chained(len(SENTENCES)), (SENTENCES[0], SENTENCES[2], 0.0)], "labels")
     with caplog.at_level(logging.WARNING):
         assert len(load(chained(len(SENTENCES) // 2), "halves")) == len(SENTENCES) - 2
         assert not caplog.records
