@@ -1,22 +1,14 @@
-"""Results of a study read back as they were written, and those of this repository are whole."""
+"""Results of a study read back as they were written."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from cosent.errors import InputError
-from cosent.losses import LOSSES
 from cosent.results import ARRAYS_NAME, COMPARED, KNOTS, STUDY_NAME, pack, read_results, unpack
 from cosent.run import QueryMetrics
-from cosent.study import choose, expand, read_study
-
-ROOT = Path(__file__).parents[1]
-ENDED = ("groups", "options", "options_lcqmc")  # studies of options that ended, see lab/LOG.md
-KEPT = sorted(file.parent for file in (ROOT / "lab/results").glob(f"*/{STUDY_NAME}"))
 
 
 def test_results_read_back_as_they_were(make_study, change_study):
@@ -74,35 +66,3 @@ def test_what_is_packed_on_paper():
     assert packed["/ranks"].tolist() == [0, 2, 0, 1] and packed["/knots"].tolist() == [0.2, 1.25, 5.0]
     with pytest.raises(ValueError, match="not finite"):
         pack(np.array([0.1, np.nan]))
-
-
-@pytest.mark.slow
-def test_shipped_results_are_those_of_the_shipped_studies(monkeypatch):
-    """Fails if a result of this repository is not read any more, or running its study would move it aside."""
-    monkeypatch.chdir(ROOT)
-    assert len(KEPT) >= 25
-    wrong, recognised = [], 0
-    for folder in KEPT:
-        kept = read_results(folder)
-        if folder.name.startswith("teach_") or folder.name in ENDED:  # of cosent teach, or of an earlier commit
-            continue
-        study = read_study(f"recipes/studies/{folder.name}.yaml")
-        runs, tune = expand(study, {}), study.get("tune", {})
-        chosen, waiting = choose(runs, tune, kept.trials) if tune else (runs, [])
-        asked = {(run.method, run.corpus): run.settings for run in chosen}
-        for result in kept.results:
-            if result.settings["loss"] not in LOSSES:
-                continue
-            settings = asked.get((result.method, result.corpus))
-            wrong += [f"{folder.name}/{result.name}"] if result.settings != settings else []
-        wrong += [f"{folder.name}/{run.name}: grid" for run in waiting]
-        recognised += len(kept.results)
-    assert wrong == [] and recognised >= 200
-
-
-def test_results_stay_small():
-    """Fails if the repository grows by results again: 116 files and 27 MiB, two files a study."""
-    files = [file for file in (ROOT / "lab/results").rglob("*") if file.is_file() and "report" not in str(file)]
-    assert len(files) <= 116
-    assert sum(file.stat().st_size for file in files) < 27 * 2**20  # half of it: ten seeds of the primary family
-    assert all(json.loads(line) for folder in KEPT for line in (folder / STUDY_NAME).read_text().splitlines())

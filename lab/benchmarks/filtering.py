@@ -4,7 +4,7 @@ nice python -m lab.benchmarks.filtering --seeds 1 2 3 4 5 --output lab/results/f
 
 A model of each half of the noisy pairs scores the other half; the pairs whose ranks of score and label differ most are
 dropped, and the rest is trained on. Halves are read twice, so that their models have as many steps as the whole. Labels
-are replaced as in recipes/studies/wrong_labels.yaml; finished runs in runs/filtering are not repeated.
+are replaced as in study wrong_labels (lab/studies.yaml); finished runs in runs/filtering are not repeated.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Spearman and Recall@10 of shorter vectors: cut, projected by PCA, and cut after training with --matryoshka_dims.
 
-cosent study recipes/studies/options.yaml
+cosent study recipes/studies/options.yaml    # at commit 99ab257, which has --matryoshka_dims
 python -m lab.benchmarks.widths --runs runs/studies/options/any_loss_mini-{plain,matryoshka}-stsb-* \
     --output lab/results/widths.json
 

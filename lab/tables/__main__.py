@@ -112,7 +112,7 @@ def fill(text: str, results: Path) -> str:
         if name in TABLES and file.is_file():
             text = TABLES[name](json.loads(file.read_text(encoding="utf-8")))
         elif (ROOT / f"recipes/studies/{name}.yaml").is_file() and not (results / name).is_dir():
-            text = f"Not run yet: `cosent study recipes/studies/{name}.yaml`."
+            text = f"Not run yet: `python -m lab.study {name}`."
         elif view in VIEWS and (results / name).is_dir():
             text = VIEWS[view](read_study(results / name))
         else:

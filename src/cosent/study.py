@@ -57,10 +57,14 @@ class StudyArguments:
 
 
 def main(args: StudyArguments) -> int:
+    return run_study(args, Path(args.study).stem, read_study(args.study))
+
+
+def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
+    """Trains what the results of a study lack; returns the exit status."""
     from cosent.results import name_of, points, read_study_folder
     from cosent.training.launches import STOPPED, settings_of, study_lock
 
-    study, name = read_study(args.study), Path(args.study).stem
     overrides = settings_of(args.set or [], args.study)
     tune = {key: values for key, values in study.pop("tune", {}).items() if key not in overrides}
     tune_flags = study.pop("tune_flags", {})
@@ -213,11 +217,19 @@ def choose(runs: list["Run"], tune: dict[str, list], results: list["Result"]) ->
 
 
 def read_study(path: str) -> dict[str, Any]:
-    """Reads a study and checks its keys."""
+    """Reads a study from its file, see `checked_study`."""
+    path = recipe_file(path, "studies")
+    return checked_study(read_yaml(Path(path).read_text(encoding="utf-8"), path), path)
+
+
+def checked_study(study: Any, path: str) -> dict[str, Any]:
+    """A study as YAML has it, with the values of its flags; refuses unknown and missing keys.
+
+    Args:
+        path: what errors call it.
+    """
     from cosent.training.launches import values_of
 
-    path = recipe_file(path, "studies")
-    study = read_yaml(Path(path).read_text(encoding="utf-8"), path)
     keys = set(study) if isinstance(study, dict) else set()
     wrong, missing = sorted(keys - {*NEEDED, *OPTIONAL}), [key for key in NEEDED if key not in keys]
     if wrong or missing:

@@ -11,7 +11,7 @@ from scipy import stats
 from cosent.errors import InputError
 from cosent.evaluation.significance import Difference
 from cosent.results import read_results
-from cosent.study import expand, read_study
+from cosent.study import expand
 from lab import RESULTS, ROOT
 from lab.claims import __main__ as claims
 from lab.claims import facts
@@ -25,6 +25,7 @@ from lab.claims.measures import (
     published_rows,
     right_rows,
 )
+from lab.study import study_named
 from lab.tables import pictures
 
 NAMED = {"claim": "a claim", "source": "kexue.fm 8847"}
@@ -112,7 +113,7 @@ def test_every_claim_can_be_measured_or_says_why_not(monkeypatch, recipe):
                 kept = read_results(ROOT / "results" / study)
                 rows, corpora = set(kept.rows), set(kept.corpora)
             else:
-                runs = expand(read_study(f"recipes/studies/{study}.yaml"), {})
+                runs = expand(study_named(study), {})
                 rows = {run.method for run in runs} | {f"{run.method}, trained on {run.corpus}" for run in runs}
                 corpora = {c for run in runs for c in [*run.corpora, *run.flags.get("eval_corpora", [])]}
             assert compared.removesuffix(UNTRAINED) in rows, claim
@@ -223,7 +224,7 @@ def test_published_tables_are_those_of_studies(monkeypatch):
     for table in tables:
         assert table["measure"] in claims.QUANTITIES
         for study in table["studies"]:
-            runs = expand(read_study(f"recipes/studies/{study}.yaml"), {})
+            runs = expand(study_named(study), {})
             rows = [SimpleNamespace(method=run.method, tower=run.settings.get("tower", "bi_encoder")) for run in runs]
             found = [row for run in rows for row in published_rows(table, run)]
             assert {"method", "encoder"} < set(found[0]), study

@@ -1,0 +1,74 @@
+"""The studies of the lab can be run, and the results of this repository are theirs."""
+
+import json
+
+import pytest
+
+from cosent.cli import as_words, parse, read_yaml
+from cosent.errors import InputError
+from cosent.losses import LOSSES
+from cosent.results import STUDY_NAME, read_results
+from cosent.study import choose, expand
+from cosent.training.arguments import TRAIN_ARGUMENTS
+from lab import RESULTS, ROOT
+from lab.study import FILE, study_named
+
+ENDED = ("groups", "options", "options_lcqmc")  # studies of options that ended, see lab/LOG.md
+KEPT = sorted(file.parent for file in RESULTS.glob(f"*/{STUDY_NAME}"))
+
+
+def test_an_entry_takes_the_defaults_and_its_own_flags_on_top():
+    """Fails if a study of the lab runs with other flags than its entry and the defaults say."""
+    study = study_named("primary_cross_stsb")
+    assert study["seeds"] == [*range(1, 11)] and study["recipes"][0]["recipe"] == "cross_encoder/cosent"
+    flags = study["flags"]
+    assert (flags["bf16"], flags["warmup_steps"], flags["limit_train"]) == (True, 0.1, 20000)
+    assert flags["segment_ids"] == "tokenizer" and "pooling" not in flags, "null takes a default away"
+    assert study_named("across")["seeds"] == [1, 2, 3]
+    with pytest.raises(InputError, match="no recipe at gapp"):
+        study_named("gapp")
+
+
+@pytest.mark.slow
+def test_studies_of_the_lab_are_whole(tmp_path):
+    """Fails if a study of the lab names a recipe or flag that is not there, or one that is shipped too."""
+    names = [name for name in read_yaml(FILE.read_text(encoding="utf-8"), str(FILE)) if name != "defaults"]
+    assert len(names) >= 25
+    for name in names:
+        assert not (ROOT / f"recipes/studies/{name}.yaml").exists()
+        runs = expand(study_named(name), {})
+        assert len({run.name for run in runs}) == len(runs) > 0
+        for run in {run.method: run for run in runs}.values():
+            words = ["--config", run.recipe, "--corpus", *run.corpora, "--output_dir", str(tmp_path)]
+            parse([*words, *as_words({"use_cpu": True} | run.flags)], *TRAIN_ARGUMENTS)
+
+
+@pytest.mark.slow
+def test_shipped_results_are_those_of_the_shipped_studies():
+    """Fails if a result of this repository is not read any more, or running its study would move it aside."""
+    assert len(KEPT) >= 25
+    wrong, recognised = [], 0
+    for folder in KEPT:
+        kept = read_results(folder)
+        if folder.name.startswith("teach_") or folder.name in ENDED:  # of cosent teach, or of an earlier commit
+            continue
+        study = study_named(folder.name)
+        runs, tune = expand(study, {}), study.get("tune", {})
+        chosen, waiting = choose(runs, tune, kept.trials) if tune else (runs, [])
+        asked = {(run.method, run.corpus): run.settings for run in chosen}
+        for result in kept.results:
+            if result.settings["loss"] not in LOSSES:
+                continue
+            settings = asked.get((result.method, result.corpus))
+            wrong += [f"{folder.name}/{result.name}"] if result.settings != settings else []
+        wrong += [f"{folder.name}/{run.name}: grid" for run in waiting]
+        recognised += len(kept.results)
+    assert wrong == [] and recognised >= 200
+
+
+def test_results_stay_small():
+    """Fails if the repository grows by results again: 116 files and 27 MiB, two files a study."""
+    files = [file for file in RESULTS.rglob("*") if file.is_file() and "report" not in str(file)]
+    assert len(files) <= 116
+    assert sum(file.stat().st_size for file in files) < 27 * 2**20  # half of it: ten seeds of the primary family
+    assert all(json.loads(line) for folder in KEPT for line in (folder / STUDY_NAME).read_text().splitlines())
