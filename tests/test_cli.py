@@ -259,7 +259,7 @@ import sys
 import cosent
 from cosent import cli
 from importlib import import_module
-for job in {*cli.JOBS} - {"train", "distill", "pretrain"}:
+for job in {*cli.JOBS} - {"train", "distill"}:
     cli.Parser(*import_module(f"{cli.PACKAGES.get(job, 'cosent')}.{job}").ARGUMENTS).format_help()
 slow = "torch transformers datasets pandas scipy accelerate peft matplotlib jinja2"
 print(*sorted({*slow.split()} & set(sys.modules)))

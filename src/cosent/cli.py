@@ -33,7 +33,6 @@ JOBS = {
     "audit": "look for duplicates and leaks in a prepared corpus",
     "train": "fine-tune an encoder on labelled pairs",
     "distill": "train a small student that embeds and generates sentences",
-    "pretrain": "pretrain a small encoder on plain text",
     "evaluate": "score a prepared corpus, a labelled file or tasks of mteb with a trained model",
     "probe": "say what a model has understood: minimal pairs by phenomenon, geometry, worst pairs",
     "study": "run recipes, variants, corpora and seeds, and keep the results",
@@ -97,7 +96,8 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
         configure_logging()
         if PARENT_VARIABLE in os.environ:
             end_with_parent(int(os.environ[PARENT_VARIABLE]))
-        program = f"cosent {name.rpartition('.')[2]}"
+        package, _, short = name.rpartition(".")
+        program = f"cosent {short}" if package in ("cosent", *PACKAGES.values()) else f"python -m {name}"
         parser = Parser(*argument_classes, program=program, description=module.__doc__, launches=shares_work)
         values = parser.values(sys.argv[1:])
         strategy, processes = values.pop("launch", None), values.pop("processes", None)

@@ -169,7 +169,7 @@ class PretrainingRecord:
 
 @dataclass(kw_only=True)
 class RunRecord:
-    """Record of a run of `train`, `distill`, `pretrain` or `merge`; jobs leave out fields that do not apply.
+    """Record of a run of `train`, `distill` or `merge`, or of pretraining; jobs leave out fields that do not apply.
 
     Args:
         recipe: every setting by name, flags and defaults alike.

@@ -17,7 +17,7 @@ from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.modules import note_of_pooling
 from cosent.models.student import Student
-from cosent.training.pretraining import initial_model
+from lab.pretraining.model import initial_model
 from tests.families import save_family
 
 TOWERS = {"bi_encoder": SentenceEncoder, "cross_encoder": CrossEncoder, "student": Student}

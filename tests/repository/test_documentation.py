@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [page for place in ("", "docs/", "lab/", "src/cosent/encoders/*/") for page in ROOT.glob(f"{place}*.md")]
 OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "curl", "export", "git", "cd", "bash", "hf"}  # of others
 OTHER_MODULES = {"pip", "venv", "ruff", "mypy", "pytest"}
-LEARNING_JOBS = {"cosent.train", "cosent.distill", "cosent.pretrain"}
+LEARNING_JOBS = {"cosent.train", "cosent.distill", "lab.pretrain"}
 
 
 def code_blocks(page: Path, language: str) -> list[str]:
@@ -47,7 +47,7 @@ def shell_lines() -> dict[str, str]:
         text = page.read_text(encoding="utf-8")
         copied = "\n".join([*code_blocks(page, "bash"), *re.findall(r"`((?:python -m|cosent|make) [^`<\n]+)`", text)])
         lines += [(line, page) for line in copied.replace("\\\n", " ").splitlines()]
-    for recipe in (ROOT / "recipes").rglob("*.yaml"):
+    for recipe in [*(ROOT / "recipes").rglob("*.yaml"), *(ROOT / "lab").glob("*/*.yaml")]:
         launches = re.findall(r"^# Launch: (.*)$", recipe.read_text(encoding="utf-8"), re.MULTILINE)
         lines += [(line, recipe) for line in launches if "RECIPE" not in line]
     named = [(re.sub(r"\s+#.*$", "", line).strip(), str(file.relative_to(ROOT))) for line, file in lines]

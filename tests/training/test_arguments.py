@@ -13,9 +13,9 @@ from transformers import Trainer
 from cosent.compute.onednn import choose_device, has_bfloat16
 from cosent.distill import StudentTrainingArguments
 from cosent.errors import InputError
-from cosent.pretrain import PretrainingArguments
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.sharding import check_strategy, layer_classes
+from lab.pretrain import PretrainingArguments
 
 
 @pytest.mark.parametrize("kind", [PairTrainingArguments, StudentTrainingArguments, PretrainingArguments])

@@ -66,8 +66,9 @@ def test_a_run_resumes_with_its_own_settings_only(tmp_path):
 
 def test_what_changes_the_training_is_compared(tmp_path):
     """Fails if a setting of our own, of Trainer's mathematics or of the launch is not part of the comparison."""
-    from cosent import distill, pretrain, train
+    from cosent import distill, train
     from cosent.training.arguments import LossArguments, PairTrainingArguments
+    from lab import pretrain
 
     jobs = (*distill.ARGUMENTS, *pretrain.ARGUMENTS, *train.ARGUMENTS)
     names = {field.name for arguments in jobs for field in fields(arguments)}

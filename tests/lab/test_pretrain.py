@@ -7,10 +7,11 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from cosent.cli import parse
+from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.pretrain import ARGUMENTS, main
 from cosent.run import read_record
+from lab.pretrain import ARGUMENTS, main
 from tests.launching import later_wins
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
@@ -109,3 +110,20 @@ def test_lines_read_together_teach_both_towers(pretrain):
     )
     again = load_file(on / "model.safetensors")
     assert again.keys() == saved.keys() and all(torch.equal(again[name], saved[name]) for name in saved)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("", "--max_minutes or --max_steps"),
+        ("--max_steps 1 --compare_weight 1 --init mini-roformer", "mini-roformer is a roformer model"),
+        ("--max_steps 1 --matching_head true", "Set --compare_weight"),
+        ("--max_steps 1 --compare_weight 1 --architecture roformer", "Leave --architecture out"),
+        ("--max_steps 1 --gradient_accumulation_steps 0", "--gradient_accumulation_steps .* 0"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(pretrain, tmp_path, flags, named):
+    """Fails if a flag is ignored, or is noticed after hours."""
+    with pytest.raises(InputError, match=named):
+        pretrain(*flags.split())
+    assert not (tmp_path / "encoder/run.json").exists()

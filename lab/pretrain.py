@@ -1,6 +1,6 @@
 """Pretrain a small encoder on plain text, or continue pretraining one on your own text.
 
-cosent pretrain --config recipes/pretrain/mini.yaml --text corpus.txt.gz --output_dir runs/mini
+python -m lab.pretrain --config lab/pretraining/mini.yaml --text corpus.txt.gz --output_dir runs/mini
 """
 
 import logging
@@ -23,7 +23,9 @@ from cosent.run import PretrainingRecord, RunRecord
 from cosent.training.arguments import RunArguments
 from cosent.training.checkpoints import claim_output_folder, run_settings
 from cosent.training.job import begin, finish, footprint, recipe
-from cosent.training.pretraining import (
+from cosent.training.proof import COMPARED, HALF, FolderProof
+from lab.pretraining.batches import ComparedBatches, NeighbourBatches, Texts, learn_tokenizer
+from lab.pretraining.model import (
     CONFIGS,
     Pretraining,
     PretrainTrainer,
@@ -31,10 +33,8 @@ from cosent.training.pretraining import (
     fresh_model,
     initial_model,
 )
-from cosent.training.pretraining_batches import ComparedBatches, NeighbourBatches, Texts, learn_tokenizer
-from cosent.training.proof import COMPARED, HALF, FolderProof
 
-logger = logging.getLogger("cosent.pretrain")
+logger = logging.getLogger("cosent.pretraining")
 
 WITHOUT_LIMIT = 10**9  # steps
 

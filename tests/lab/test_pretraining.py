@@ -11,14 +11,7 @@ from cosent.compute.packing import pack, plan_rows
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
-from cosent.training.pretraining import (
-    COMPARE_SCALE,
-    Pretraining,
-    add_matching_head,
-    fresh_model,
-    initial_model,
-)
-from cosent.training.pretraining_batches import (
+from lab.pretraining.batches import (
     IGNORED,
     ComparedBatches,
     NeighbourBatches,
@@ -27,6 +20,13 @@ from cosent.training.pretraining_batches import (
     near_lines,
     overlap,
     rarity,
+)
+from lab.pretraining.model import (
+    COMPARE_SCALE,
+    Pretraining,
+    add_matching_head,
+    fresh_model,
+    initial_model,
 )
 from tests.families import save_family
 

@@ -30,8 +30,8 @@ from cosent.models.folder import read_json, save_modules, write_json
 from cosent.models.loading import freeze_sines, load_config, quiet_transformers
 from cosent.models.modules import Pooling
 from cosent.training.callbacks import use_log_lines
-from cosent.training.pretraining_batches import IGNORED
 from cosent.training.trainer import ResumableTrainer
+from lab.pretraining.batches import IGNORED
 
 CONFIGS = {"bert": BertConfig, "roformer": RoFormerConfig}
 # Whose packed rows are exact and whose masked-language head is BERT's; all but the last have BERT's on two sentences.
