@@ -33,7 +33,7 @@ JOBS = {
     "audit": "look for duplicates and leaks in a prepared corpus",
     "train": "fine-tune an encoder on labelled pairs",
     "distill": "train a small student that embeds and generates sentences",
-    "evaluate": "score a prepared corpus, a labelled file or tasks of mteb with a trained model",
+    "evaluate": "score a prepared corpus, a labelled file or judged documents with a trained model",
     "probe": "say what a model has understood: minimal pairs by phenomenon, geometry, worst pairs",
     "study": "run recipes, variants, corpora and seeds, and keep the results",
     "report": "draw the tables and figures of a study",

@@ -1,10 +1,9 @@
-"""Score a corpus, a labelled file, judged documents or tasks of mteb with a trained model: JSON, and a table on stderr.
+"""Score a corpus, a labelled file or judged documents with a trained model: JSON, and a table on stderr.
 
 cosent evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
 cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --label_column same
 cosent evaluate --model runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels qrels/test.tsv
 cosent evaluate --model runs/cross --retriever runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels ...
-cosent evaluate --model runs/stsb --mteb sts
 """
 
 import json
@@ -71,10 +70,6 @@ class EvaluateArguments:
     retriever: str | None = option(
         None, f"cross_encoder, with --qrels: bi-encoder whose {CANDIDATES} nearest documents --model puts in order."
     )
-    mteb: list[str] | None = option(
-        None, "Instead: tasks of mteb such as LCQMC, Ocnli or T2Reranking, or sts for all those of C-MTEB that are "
-        "prepared. Results go to mteb/."
-    )  # fmt: skip
     split: str = option("test", "Split to score.", SPLITS)
     data_dir: str = option("data", "Folder of the prepared corpora.")
     find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
@@ -100,7 +95,7 @@ def main(
 
     device = choose_device(args.device, args.int8)
     judged = None if args.qrels is None else read_judged(args.queries, args.documents, args.qrels)
-    corpus = None if args.qrels or args.mteb else rows_of(args, table_args)
+    corpus = None if args.qrels else rows_of(args, table_args)
     short = args.truncate_dim is not None
     model = (load_bi_encoder(args.model, truncate_dim=args.truncate_dim) if short else load_model(args.model)).to(
         device
@@ -113,13 +108,8 @@ def main(
     warn_of_other_prompts(args.model, *prompts)
     if judged is not None:
         result, lines = evaluate_judged(model, judged, args, prompts)
-    elif corpus is not None:
-        result, lines = evaluate_corpus(model, corpus, args, retrieval_args, prompts)
     else:
-        from cosent.inference.mteb import evaluate_tasks, table_lines
-
-        result = evaluate_tasks(model, args, prompts)
-        lines = table_lines(result)
+        result, lines = evaluate_corpus(model, corpus, args, retrieval_args, prompts)
     if rank() == 0:
         print(*lines, sep="\n", file=sys.stderr)
         head = {"model": args.model, "int8": args.int8, "prompts": prompts}
@@ -131,13 +121,13 @@ def check(args: EvaluateArguments, retrieval_args: RetrievalArguments, table_arg
     judged = [name for name in ("queries", "documents", "qrels") if getattr(args, name) is not None]
     if len(judged) not in (0, 3) or (args.retriever is not None and not judged):
         raise InputError("--queries, --documents and --qrels belong together, and --retriever to them.")
-    if sum(map(bool, (args.corpus or args.pairs, args.mteb, judged))) != 1:
-        raise InputError("Give --corpus NAME, --pairs FILE, --qrels with --queries and --documents, or --mteb: one.")
+    if bool(args.corpus or args.pairs) == bool(judged):
+        raise InputError("Give one of --corpus NAME, --pairs FILE, and --qrels with --queries and --documents.")
     if args.pairs is None:
         refuse_changed(table_args, OF_TABLES, "--pairs FILE")
         refuse_changed(args, ("text_columns", "label_column") if args.corpus else OF_CORPUS, "--pairs FILE")
     if not (args.pairs or args.corpus) and retrieval_args != RetrievalArguments():
-        raise InputError("--retrieval and its like do nothing with --mteb and --qrels. Leave them out.")
+        raise InputError("--retrieval and its like do nothing with --qrels. Leave them out.")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
 
