@@ -36,11 +36,10 @@ class SearchArguments:
         None, 'Text in front of every query; "" for none; default: the prompt `query` of the model, or its default.'
     )
     faiss: str | None = option(
-        None, "Search approximately, with this kind of index; auto: hnsw up to a million sentences, ivf above.",
-        ("auto", "hnsw", "ivf", "int8"),
-    )  # fmt: skip
-    hybrid: bool = option(
-        False, "Fuse the ranks by cosine with those of BM25 over characters and words, for codes and model numbers."
+        None,
+        "Search approximately, with this index of faiss: what its index_factory takes, and parameters after a "
+        "semicolon, as HNSW32,Flat;efSearch=128.",
+        commas=True,
     )
     min_score: float | None = option(None, "Least score of a hit: its cosine, or with --rerank that of the reranker.")
     min_probability: float | None = option(
@@ -78,8 +77,6 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     reranker = None if args.rerank is None else load_model(args.rerank).to(device)
     if args.faiss is not None:
         index.use_faiss(args.faiss)
-    if args.hybrid:
-        index.use_bm25()
     accepts = acceptance(args, rule, index)
     if not args.json:
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine       row  sentence")
@@ -110,9 +107,9 @@ def check(args: SearchArguments) -> None:
     for name in ("min_probability", "precision"):
         if (value := getattr(args, name)) is not None and not 0 < value < 1:
             raise InputError(f"--{name} must lie between 0 and 1, got {value:g}.")
-    if args.precision is not None and (args.corpus is None or args.rerank or args.faiss or args.hybrid):
+    if args.precision is not None and (args.corpus is None or args.rerank or args.faiss):
         raise InputError("--precision needs --corpus, labelled pairs like your queries, and an exact search by cosine "
-                         "alone: no --rerank, --faiss and --hybrid.")  # fmt: skip
+                         "alone: no --rerank and no --faiss.")  # fmt: skip
 
 
 def acceptance(args: SearchArguments, judge, index) -> Callable[[list], list]:

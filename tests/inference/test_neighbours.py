@@ -111,10 +111,9 @@ def vectors():
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf", "int8"])
+@pytest.mark.parametrize("kind", ["HNSW32,Flat;efSearch=64", "IVF64,Flat;nprobe=32", "SQ8"])
 def test_nearly_the_exact_neighbours(vectors, tmp_path, kind, caplog, monkeypatch):
     """Fails if an index misses most neighbours, gives other scores, or is built again at every search."""
-    monkeypatch.setattr(neighbours, "READ_SHARE", 2)  # of random vectors, the nearest ones lie in any list
     caplog.set_level(logging.INFO, "cosent")
     found = approximate(vectors, kind, tmp_path, "0123456789abcdef0")
     rows, scores = found.nearest(vectors[:50], 5)
@@ -128,15 +127,21 @@ def test_nearly_the_exact_neighbours(vectors, tmp_path, kind, caplog, monkeypatc
     assert caplog.text.count("recall@10") == 1 and caplog.text.count(f"faiss {kind} of 3,000 vectors") == 2
 
 
-def test_fewer_found_than_asked_for(vectors, monkeypatch):
+def test_fewer_found_than_asked_for(vectors):
     """Fails if a list of IVF that has too few rows gives a row -1 with a score that looks like one."""
-    monkeypatch.setattr(neighbours, "READ_SHARE", 1000)  # one list
-    rows, scores = approximate(vectors, "ivf", None).nearest(vectors[:20], 500)
+    rows, scores = approximate(vectors, "IVF64,Flat;nprobe=1", None).nearest(vectors[:20], 500)
     assert (rows < 0).any() and np.isinf(scores[rows < 0]).all() and not np.isinf(scores[rows >= 0]).any()
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf", "int8"])
+@pytest.mark.parametrize("kind", ["HNSW32,Flat", "IVF1,Flat", "SQ8"])
 def test_one_row_and_an_index_of_another_number(vectors, tmp_path, kind):
     """Fails if a single sentence is a traceback, or an index that is not of these vectors gives their rows."""
     assert approximate(vectors[:1], kind, tmp_path, "4").nearest(vectors[:1], 1)[0].tolist() == [[0]]
     assert approximate(vectors[:9], kind, tmp_path, "4").index.ntotal == 9
+
+
+@pytest.mark.parametrize("factory", ["HNSWx,Flat", "Flat;nprobes=3", "IVF5000,Flat"])
+def test_what_faiss_does_not_build_is_told(vectors, factory):
+    """Fails if a misspelt index or parameter, or more lists than rows, ends in a trace of faiss."""
+    with pytest.raises(InputError, match=f"--faiss {factory}"):
+        approximate(vectors, factory, None)

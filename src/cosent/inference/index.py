@@ -8,15 +8,13 @@ for hit in index.search(["还款怎么操作"], top=2)[0]:
 """
 
 import logging
-import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import islice, pairwise
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 CANDIDATES = 50  # nearest sentences that a reranker reads
 LENGTHS = 1000  # vectors whose length is checked
-RANK_OFFSET, FUSED = 60, 100  # of reciprocal rank fusion; sentences of each list that are fused
-TERM = re.compile(r"[a-z0-9]+|[^\W_]")  # a word or code of Latin letters and digits, or a single character
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,6 @@ class Index:
         self.faiss_folder, self.key, self.name = faiss_folder, key, name
         self.owner: np.ndarray | None = None  # the sentence of each vector, if there are more vectors than sentences
         self.find: Callable = lambda queries, k: nearest(queries, vectors, k)
-        self.bm25: Any = None
 
     @classmethod
     def open(cls, path: str | Path, encoder: "SentenceEncoder") -> "Index":
@@ -112,9 +107,9 @@ class Index:
     def __len__(self) -> int:
         return len(self.sentences)
 
-    def use_faiss(self, kind: str = "auto") -> None:
+    def use_faiss(self, factory: str) -> None:
         """Searches approximately from now on, see `approximate`."""
-        self.find = approximate(self.vectors, kind, self.faiss_folder, self.key, self.name).nearest
+        self.find = approximate(self.vectors, factory, self.faiss_folder, self.key, self.name).nearest
 
     def embed(self, queries: Sequence[str], prompt: str | None = None) -> np.ndarray:
         """Unit vectors of queries, float32 of shape `(queries, width)`; default: behind the model's prompt for them."""
@@ -144,37 +139,6 @@ class Index:
             found.append([Hit(row, self.sentences[row], cosine) for row, cosine in islice(best.items(), top)])
         return found
 
-    def use_bm25(self) -> None:
-        """Fuses with BM25 from now on: counts the characters, pairs of characters and words of all sentences."""
-        if self.owner is not None:
-            raise InputError("--hybrid counts the words of whole texts. Give --long_texts mean or truncate.")
-        try:
-            import bm25s
-        except ImportError as error:
-            raise InputError("--hybrid needs bm25s. Run pip install -e '.[hybrid]'.") from error
-        self.bm25 = bm25s.BM25()
-        self.bm25.index([terms(sentence) for sentence in self.sentences], show_progress=False)
-
-    def fused(self, queries: Sequence[str], vectors: np.ndarray, top: int) -> list[list[Hit]]:
-        """The `top` sentences for each query by cosine and by BM25 together, for codes and names that vectors blur.
-
-        `sum over both of 1 / (RANK_OFFSET + rank)` orders the first `FUSED` of each list (Cormack, Clarke and Buettcher
-        2009, Reciprocal Rank Fusion outperforms Condorcet). Every hit has its cosine, which is what thresholds judge.
-        """
-        depth, fused = min(max(FUSED, top), len(self)), []
-        for query, vector, hits in zip(queries, vectors, self.nearest(vectors, depth), strict=True):
-            scores = self.bm25.get_scores(terms(query))
-            best = np.argpartition(-scores, depth - 1)[:depth]
-            best = best[np.argsort(-scores[best], kind="stable")]
-            points: Counter[int] = Counter()
-            for rows in ([hit.row for hit in hits], best[scores[best] > 0].tolist()):
-                for rank, row in enumerate(rows, start=1):
-                    points[row] += 1 / (RANK_OFFSET + rank)
-            rows = [row for row, _ in points.most_common(top)]
-            cosines = (self.vectors[rows] @ vector).tolist()
-            fused.append([Hit(row, self.sentences[row], cosine) for row, cosine in zip(rows, cosines, strict=True)])
-        return fused
-
     def search(
         self, queries: Sequence[str], top: int = 10, prompt: str | None = None, reranker: "TextModel | None" = None,
         candidates: int = CANDIDATES,
@@ -182,14 +146,8 @@ class Index:
         """The sentences that fit each query best, best first; a reranker orders the `candidates` nearest ones."""
         vectors = self.embed(queries, prompt)
         depth = top if reranker is None else max(top, min(candidates, len(self)))
-        hits = self.nearest(vectors, depth) if self.bm25 is None else self.fused(queries, vectors, depth)
+        hits = self.nearest(vectors, depth)
         return hits if reranker is None else [some[:top] for some in reranked(reranker, queries, hits)]
-
-
-def terms(text: str) -> list[str]:
-    """Lower-cased Latin words and codes, single characters, and pairs of neighbouring Chinese ones."""
-    found = TERM.findall(text.lower())
-    return found + [one + other for one, other in pairwise(found) if not (one + other).isascii()]
 
 
 def reranked(reranker: "TextModel", queries: Sequence[str], hits: list[list[Hit]]) -> list[list[Hit]]:

@@ -8,6 +8,7 @@ AMD ([docs/search.md](../docs/search.md)).
 
 import glob
 import logging
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +26,7 @@ logger = logging.getLogger(__name__)
 QUERIES, ROWS = 1024, 2048  # of a block of scores: 8 MB, which stay in the cache until they have been looked at
 LARGEST = 524288  # rows of a block for few queries
 
-RESCORED = 4  # times as many neighbours by int8 vectors as are asked for are scored again with the vectors themselves
-LARGE = 1_000_000  # rows above which `auto` takes ivf, which is built in a fraction of the time
-PER_LIST, READ_SHARE = 40, 32  # of IVF: training rows of a list; one list in so many is read
+TRAINED_ON = 262144  # rows, at most, that an index of faiss which has to be trained is trained on
 ROWS_ADDED = 65536  # to an index of faiss at a time
 SAMPLE, RECALL_AT = 200, 10  # queries and neighbours that recall is measured with
 
@@ -143,32 +142,29 @@ def blocks(vectors: Vectors, rows: int, first: int = 0) -> Iterator[tuple[int, n
 
 
 class Approximate:
-    """An index of faiss; the neighbours of one in int8 are scored again with `vectors` themselves."""
+    """An index of faiss, whose neighbours are scored again with `vectors` themselves."""
 
-    def __init__(self, index: Any, vectors: Vectors | None = None):
+    def __init__(self, index: Any, vectors: Vectors):
         self.index, self.vectors = index, vectors
 
     def nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `nearest` of the exact search; row -1 and score -inf where fewer than `k` neighbours were found."""
         queries = np.ascontiguousarray(queries)
-        if self.vectors is None:
-            scores, rows = self.index.search(queries, k)
-            scores[rows < 0] = -np.inf
-            return rows, scores
-        _, rows = self.index.search(queries, min(RESCORED * k, len(self.vectors)))
+        _, rows = self.index.search(queries, k)
         scores = np.stack([self.vectors[some] @ query for some, query in zip(rows, queries, strict=True)])
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        scores[rows < 0] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")
         return np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
 def approximate(
-    vectors: Vectors, kind: str, folder: Path | None, key: str = "", name: str | None = None
+    vectors: Vectors, factory: str, folder: Path | None, key: str = "", name: str | None = None
 ) -> Approximate:
     """An index of faiss, read from a folder, or built, and stored there; logs the recall of a new one.
 
     Args:
         vectors: unit vectors, float32 of shape `(rows, width)`.
-        kind: `hnsw`, `ivf`, `int8`, or `auto`.
+        factory: what faiss's `index_factory` takes, and after a semicolon parameters: `IVF4096,Flat;nprobe=64`.
         folder: None keeps the index in memory.
         key: hash of all that the vectors depend on.
         name: what the vectors are called; earlier indexes of that name, with another key, are removed.
@@ -177,16 +173,18 @@ def approximate(
         import faiss
     except ImportError as error:
         raise InputError("--faiss needs faiss. Run pip install -e '.[faiss]', or leave the flag out.") from error
-    kind = kind if kind != "auto" else "hnsw" if len(vectors) <= LARGE else "ivf"
-    about, originals = f"faiss {kind} of {len(vectors):,} vectors", vectors if kind == "int8" else None
+    about, kind = f"faiss {factory} of {len(vectors):,} vectors", re.sub(r"\W+", "_", factory)
     file = None if folder is None else folder / f"{f'{name}.' if name else ''}{key}.{kind}.faiss"
     if file is not None and file.is_file():
         index = faiss.read_index(str(file))
         if (index.ntotal, index.d) == vectors.shape:
             logger.info("%s, read from %s", about, file)
-            return Approximate(index, originals)
+            return Approximate(index, vectors)
     start = time.perf_counter()
-    found = Approximate(build(vectors, kind), originals)
+    try:
+        found = Approximate(build(vectors, factory), vectors)
+    except RuntimeError as error:  # the last line of faiss's says what it cannot parse, set or train
+        raise InputError(f"--faiss {factory}: {str(error).splitlines()[-1]}. See faiss's index_factory.") from error
     seconds, share = time.perf_counter() - start, recall(found, vectors)
     logger.info("%s, built in %.0f s: recall@%d %.3f of the exact search", about, seconds, RECALL_AT, share)
     if file is not None:
@@ -197,21 +195,16 @@ def approximate(
     return found
 
 
-def build(vectors: Vectors, kind: str) -> Any:
-    """A new index of all vectors."""
+def build(vectors: Vectors, factory: str) -> Any:
+    """A new index of all vectors, trained on evenly spaced ones if it has to be."""
     import faiss
 
-    lists = int(max(1, min(4 * len(vectors) ** 0.5, len(vectors) // PER_LIST)))
-    factory = {"hnsw": "HNSW32", "ivf": f"IVF{lists},Flat", "int8": "SQ8"}[kind]
-    index: Any = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-    if kind == "hnsw":
-        index.hnsw.efConstruction, index.hnsw.efSearch = 200, 128  # the defaults miss neighbours
-    else:
-        rows = np.random.default_rng(0).permutation(len(vectors))[: lists * PER_LIST]
-        index.train(vectors[np.sort(rows)])
-    if kind == "ivf":
-        index.nprobe = max(1, lists // READ_SHARE)
-    with tqdm(total=len(vectors), desc=f"faiss {kind}", unit="row") as progress:
+    kind, _, parameters = factory.partition(";")
+    index: Any = faiss.index_factory(vectors.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
+    faiss.ParameterSpace().set_index_parameters(index, parameters)
+    if not index.is_trained:
+        index.train(vectors[np.linspace(0, len(vectors) - 1, min(TRAINED_ON, len(vectors))).astype(np.int64)])
+    with tqdm(total=len(vectors), desc=f"faiss {factory}", unit="row") as progress:
         for _, block in blocks(vectors, ROWS_ADDED):
             index.add(np.ascontiguousarray(block))
             progress.update(len(block))
