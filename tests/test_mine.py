@@ -184,3 +184,41 @@ def test_two_processes_make_the_corpus_of_one(mine, corpus, tiny_bi, tiny_cross,
     made = load_corpus(str(tmp_path / "two"))
     both = [{name: rows[:] for name, rows in one.splits.items()} for one in (made, alone)]
     assert both[0] == both[1]
+
+
+OWN = [f"{city}的快递{days}天能到吗" for city in ("北京", "上海", "广州", "成都") for days in (2, 3, 5, 7)] + [
+    "我可以提前还款吗", "今天能退款吗", "如何打开自动更新", "所有商品都包邮吗", "我最喜欢红色的外套",
+    "周一的会议改到下午", "从北京到上海怎么走", "这款手机支持快充吗", "开通会员要花多少钱", "客服什么时候上班",
+]  # fmt: skip
+
+
+def test_contrasts_are_a_corpus_to_train_on(job, train, make_corpus, tmp_path):
+    """Fails if contrasts have wrong labels, a sentence in both splits or in a held-out one, or cannot be trained on."""
+    rows = {
+        "train": [*zip(OWN[::2], OWN[1::2], [1.0, 0.0] * 7, strict=False)],
+        "validation": [(OWN[3], "完全不同", 0.0)],
+    }
+    words = ["--corpus", make_corpus(rows, name="own"), "--output", tmp_path / "contrasts", "--contrasts"]
+    printed, _ = job("cosent.mine", *words)
+    made = load_corpus(str(tmp_path / "contrasts"))
+    manifest, said = made.manifest, json.loads(printed)
+    assert (manifest.label_kind, manifest.label_min, manifest.label_max) == ("graded", 0, 2)
+    assert set(made.splits) == {"train", "validation"} and manifest.absent_splits == ["test"]
+    assert manifest.splits["train"]["made"]["labels"] == {"reworded": 2, "changed": 1, "random": 0}
+    firsts = [set(part["sentence1"]) for part in made.splits.values()]
+    assert not firsts[0] & firsts[1] and firsts[0] | firsts[1] <= {*OWN} - {OWN[3]}
+    assert set(made.labels("train")) == set(made.labels("validation")) == {0.0, 1.0, 2.0}
+    assert sum(said["train"].values()) == len(made.split("train"))
+    run = train(tmp_path / "contrasts", "--max_steps", "1")
+    assert SentenceEncoder.from_pretrained(str(run)).similarity("怎么还款", "如何还款") <= 1
+    for flags, named in ((["--random", 5], "--random .*--contrasts"), ([], "exists")):
+        other = tmp_path / ("other" if flags else "contrasts")
+        with pytest.raises(InputError, match=named):
+            job("cosent.mine", *words[:3], other, "--contrasts", *flags)
+
+
+def test_sentences_without_anything_to_exchange_are_refused(job, make_corpus, tmp_path):
+    """Fails if a corpus of contrasts is written without any contrast."""
+    corpus = make_corpus({"train": [(f"甲{i}", f"乙{i}", 1.0) for i in "子丑寅卯"]}, name="plain")
+    with pytest.raises(InputError, match="--contrasts: .*0"):
+        job("cosent.mine", "--corpus", corpus, "--output", tmp_path / "made", "--contrasts")

@@ -18,7 +18,7 @@ COMMON = {
     "merge": "--output {new}",
     "generate": "--model {student}",
     "encode": "--model {bi} --text {faq} --output {run}",
-} | dict.fromkeys(("search", "dedup", "similarity", "evaluate", "demo", "probe"), "--model {bi}")
+} | dict.fromkeys(("search", "dedup", "similarity", "evaluate", "demo"), "--model {bi}")
 CROSS = "--tower cross_encoder"
 TRAIN = [
     ("--limit_train -70", "--limit_train .*-70"),
@@ -85,17 +85,6 @@ OTHERS = [
     ("merge", "--models {bi} {tiny} --weights 1 -1", "--weights .* 2 models, got 1 -1"),
     ("merge", "--models {cross} --truncate_dim 8", "CrossEncoder"),
     ("merge", "--models {bi} --pca_dim 8", "--corpus"),
-    ("probe", "--phenomenon negatoin", "--phenomenon negatoin.*'negation'"),
-    ("probe", "--model mini mini", "--model"),
-    ("probe", "--model mini similar mini-roformer", "--model"),
-    ("probe", "--items 0", "--items"),
-    ("probe", "--split test", "--split.*--corpus"),
-    ("probe", "--fix made", "--fix.*--text"),
-    ("probe", "--output page.txt", r"page\.txt.*\.html"),
-    ("probe", "--model no/such/folder", "no/such/folder"),
-    ("probe", "--text {faq}", "2 different"),
-    ("probe", "--text {plain}", "0 of 12 sentences"),
-    ("probe", "--text {plain} --fix made", "0 of 12 sentences"),
     *(("search", f"--index {{vectors}} --query 还款 '{blank}'", "--query: .* empty") for blank in (" ", "\u200b")),
     ("search", "--index {vectors} --query 还款 --queries q.txt", "--query or --queries"),
     ("search", "--index {vectors} --query 还款 --top 0", "--top .* 0"),
@@ -134,6 +123,9 @@ OTHERS = [
     ("evaluate", "--corpus {corpus} --retriever similar", "--retriever"),
     ("evaluate", "--corpus {corpus} --retrieval false --retrieval_from 2", "--retrieval_from"),
     ("evaluate", "--corpus {corpus} --retrieval_from 0", "above 0, got 0"),
+    ("evaluate", "--corpus {corpus} --baseline mini", "--baseline .*--probe"),
+    ("evaluate", "--probe --corpus stsb", "--corpus NAME"),
+    ("evaluate", "--probe --split train", "--split"),
     ("evaluate", "--queries {gold} --documents {gold}", "belong together"),
     ("evaluate", "--queries {gold} --documents {gold} --qrels {gold} --corpus stsb", "--corpus NAME"),
     ("evaluate", "--queries {gold} --documents {gold} --qrels {gold} --split train", "--split"),

@@ -21,7 +21,7 @@ from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.groups import pair_groups
 from cosent.encoders import resolve
 from cosent.errors import write_atomically
-from cosent.evaluation.minimal_pairs import difference_interval
+from cosent.evaluation.phenomena import difference_interval
 from cosent.evaluation.significance import difference, independent, resampled_means, resampled_spearman, spearman
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record

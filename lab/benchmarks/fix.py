@@ -1,8 +1,8 @@
-"""What pairs of `cosent probe --fix` teach, by phenomenon, and what they cost, against training for as many steps.
+"""What pairs of `cosent mine --contrasts` teach, by phenomenon, and what they cost, against training for as many steps.
 
 nice python -m lab.benchmarks.fix --seeds 1 2 3 --output lab/results/fix.json
 
-5,000 pairs of LCQMC train, alone for three epochs and for six, and for three together with pairs that `--fix` writes of
+5,000 pairs of LCQMC train, alone for three epochs and for six, and for three together with contrasts ("fix") of
 4,500 of their sentences, or of sentences of LCQMC train that hold each phenomenon `EACH` times: as many steps as six
 epochs. Probed with the templates, of which nothing was trained on. Finished runs in runs/fix are not repeated.
 """
@@ -16,11 +16,11 @@ import numpy as np
 
 from cosent.data.corpus import load_corpus, random_subset
 from cosent.errors import messages_for_users
-from cosent.evaluation.minimal_pairs import CHANGES, PHENOMENA, items
+from cosent.evaluation.phenomena import CHANGES, PHENOMENA, pairs, passed, read_items
 from cosent.evaluation.significance import spearman
-from cosent.inference.perturbations import changed
+from cosent.inference.contrasts import changed
+from cosent.mine import write_contrasts
 from cosent.models.auto import load_bi_encoder
-from cosent.probe import ProbeArguments, scores_of, write_fix
 from cosent.reporting.document import Cell, markdown_table, times_100
 from cosent.run import shortened
 from cosent.training.launches import Run
@@ -60,13 +60,18 @@ def prepare() -> dict[str, dict[str, int]]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(sentences) + "\n", encoding="utf-8")
         if not (FOLDER / name).is_dir():
-            write_fix(ProbeArguments(text=[str(file)], fix=str(FOLDER / name)), sentences)
+            write_contrasts(FOLDER / name, sentences, [str(file)], seed=42)
     return {name: {kind: sum(changed(text, kind, random.Random(0)) is not None for text in sentences)
                    for kind in CHANGES} for name, sentences in texts.items()}  # fmt: skip
 
 
+def by_name() -> dict[str, list]:
+    """The items of the probe by phenomenon."""
+    return {name: [item for item in read_items() if item.phenomenon == name] for name in PHENOMENA}
+
+
 def main(args: argparse.Namespace) -> None:
-    counts, probes = prepare(), {name: items(name, 120, 42) for name in PHENOMENA}
+    counts, probes = prepare(), by_name()
     tests = {name: load_corpus(name) for name in TESTS}
     hits, scores = {name: {} for name in PHENOMENA}, {name: {} for name in TESTS}
     for seed in args.seeds:
@@ -77,8 +82,8 @@ def main(args: argparse.Namespace) -> None:
             run = Run(f"{epochs}_epochs", recipe, corpora, seed, FLAGS | {"num_train_epochs": epochs})
             model = load_bi_encoder(trained(run, FOLDER))
             for name, of_name in probes.items():
-                same, other = scores_of(model.similarity, of_name, arm)
-                hits[name].setdefault(arm, []).append(same > other)
+                scores_of_name = np.asarray(model.similarity(*pairs(of_name).values()))
+                hits[name].setdefault(arm, []).append(passed(scores_of_name))
             for name, corpus in tests.items():
                 rows = corpus.split("test")
                 scores[name].setdefault(arm, []).append(model.similarity(rows["sentence1"][:], rows["sentence2"][:]))

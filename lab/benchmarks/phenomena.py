@@ -4,14 +4,15 @@ python -m lab.benchmarks.phenomena --output lab/results/phenomena.json
 """
 
 import argparse
+from typing import Any
+
+import numpy as np
 
 from cosent.errors import messages_for_users
-from cosent.evaluation.minimal_pairs import CHANGES, PHENOMENA
+from cosent.evaluation.phenomena import CHANGES, PHENOMENA, by_phenomenon, pairs, passed, read_items
 from cosent.models.auto import load_model
-from cosent.probe import ProbeArguments, describe, items_to_score, overlap, scores_of
 from cosent.reporting.document import Cell, markdown_table
-from cosent.reporting.probing import between
-from cosent.run import shortened
+from cosent.run import choose_rule, decision_rules, shortened
 from lab.benchmarks.common import save
 
 MODELS = ("mini", "similar", "similar-writer")
@@ -20,19 +21,33 @@ KEPT = ("accuracy", "interval", "same", "different", "similar_same", "similar_di
 
 
 def main(args: argparse.Namespace) -> None:
-    asked = ProbeArguments(model=list(MODELS))
-    items = items_to_score(asked, PHENOMENA, [])
-    counted, found = overlap(items), {}
-    for path in MODELS:
-        model = load_model(path)
-        found[path] = describe(path, asked, model, items, *scores_of(model.similarity, items, path))["phenomena"]
+    items, found = read_items(), {path: describe(path) for path in MODELS}
     rows = []
     for name in PHENOMENA:
         item = min((item for item in items if item.phenomenon == name), key=lambda item: len(item.anchor))
         other = item.different if name in CHANGES else item.same
         models = {path: {key: found[path][name][key] for key in KEPT} for path in MODELS}
-        rows.append({"name": name, "example": [item.anchor, other], "overlap": counted[name], "models": models})
+        overlap = found[VERDICTS][name]["overlap"]
+        rows.append({"name": name, "example": [item.anchor, other], "overlap": overlap, "models": models})
     print(phenomena_table(save(args.output, "phenomena", rows)))
+
+
+def describe(path: str) -> dict[str, dict[str, Any]]:
+    """By phenomenon: accuracy, mean scores of both forms, and how often either has the verdict "similar"."""
+    items = read_items()
+    scores = np.asarray(load_model(path).similarity(*pairs(items).values()), np.float64)
+    rule, names = choose_rule(decision_rules(path), None, path), np.array([item.phenomenon for item in items])
+    found = by_phenomenon(items, passed(scores))
+    for name, facts in found.items():
+        for form, values in zip(("same", "different"), np.split(scores, 2), strict=True):
+            of_name = values[names == name]
+            facts[form] = float(of_name.mean())
+            facts[f"similar_{form}"] = None if rule is None else float(rule.similar(of_name).mean())
+    return found
+
+
+def between(ends: list[float]) -> str:
+    return f"{100 * ends[0]:.0f} to {100 * ends[1]:.0f}"
 
 
 def phenomena_table(result: dict) -> str:

@@ -4,6 +4,7 @@ cosent evaluate --model runs/stsb --corpus stsb --split test --predictions out.t
 cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --label_column same
 cosent evaluate --model runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels qrels/test.tsv
 cosent evaluate --model runs/cross --retriever runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels ...
+cosent evaluate --model runs/faq --probe --baseline mini
 """
 
 import json
@@ -70,6 +71,8 @@ class EvaluateArguments:
     retriever: str | None = option(
         None, f"cross_encoder, with --qrels: bi-encoder whose {CANDIDATES} nearest documents --model puts in order."
     )
+    probe: bool = option(False, "Instead: 2,040 minimal pairs of Chinese, by phenomenon: negation, number, typo, ...")
+    baseline: str | None = option(None, "With --probe: another model, from which the difference is reported too.")
     split: str = option("test", "Split to score.", SPLITS)
     data_dir: str = option("data", "Folder of the prepared corpora.")
     find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
@@ -95,7 +98,7 @@ def main(
 
     device = choose_device(args.device, args.int8)
     judged = None if args.qrels is None else read_judged(args.queries, args.documents, args.qrels)
-    corpus = None if args.qrels else rows_of(args, table_args)
+    corpus = None if args.qrels or args.probe else rows_of(args, table_args)
     short = args.truncate_dim is not None
     model = (load_bi_encoder(args.model, truncate_dim=args.truncate_dim) if short else load_model(args.model)).to(
         device
@@ -108,6 +111,9 @@ def main(
     warn_of_other_prompts(args.model, *prompts)
     if judged is not None:
         result, lines = evaluate_judged(model, judged, args, prompts)
+    elif corpus is None:
+        baseline = None if args.baseline is None else load_model(args.baseline).to(device)
+        result, lines = evaluate_probe(model, baseline, args, prompts, prompt_args)
     else:
         result, lines = evaluate_corpus(model, corpus, args, retrieval_args, prompts)
     if rank() == 0:
@@ -121,13 +127,17 @@ def check(args: EvaluateArguments, retrieval_args: RetrievalArguments, table_arg
     judged = [name for name in ("queries", "documents", "qrels") if getattr(args, name) is not None]
     if len(judged) not in (0, 3) or (args.retriever is not None and not judged):
         raise InputError("--queries, --documents and --qrels belong together, and --retriever to them.")
-    if bool(args.corpus or args.pairs) == bool(judged):
-        raise InputError("Give one of --corpus NAME, --pairs FILE, and --qrels with --queries and --documents.")
+    if sum(map(bool, (args.corpus or args.pairs, args.probe, judged))) != 1:
+        raise InputError(
+            "Give one of --corpus NAME, --pairs FILE, --qrels with --queries and --documents, and --probe."
+        )
+    if not args.probe:
+        refuse_changed(args, ("baseline",), "--probe")
     if args.pairs is None:
         refuse_changed(table_args, OF_TABLES, "--pairs FILE")
         refuse_changed(args, ("text_columns", "label_column") if args.corpus else OF_CORPUS, "--pairs FILE")
     if not (args.pairs or args.corpus) and retrieval_args != RetrievalArguments():
-        raise InputError("--retrieval and its like do nothing with --qrels. Leave them out.")
+        raise InputError("--retrieval and its like do nothing with --qrels and --probe. Leave them out.")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
 
@@ -292,6 +302,40 @@ def evaluate_judged(model, judged: Judged, args: EvaluateArguments, prompts: tup
         result = summary(retrieval_metrics(rows, judged.relevance)) | {"retriever": result}
         lines += retrieval_table(result | size, f"the {depth} nearest in the order of {args.model}")
     return {"qrels": args.qrels} | result | size, lines
+
+
+def evaluate_probe(
+    model, baseline, args: EvaluateArguments, prompts: tuple[str, str], prompt_args: PromptArguments
+) -> tuple[dict, list[str]]:
+    """Accuracy on the shipped minimal pairs by phenomenon, as JSON and as lines; of a baseline too if there is one."""
+    from cosent.evaluation.phenomena import by_phenomenon, pairs, passed, read_items
+    from cosent.inference.embedding import check_finite, score
+
+    items, hits = read_items(), []
+    for one, name, sides in ((model, args.model, prompts), (baseline, args.baseline, None)):
+        if one is not None:
+            sides = sides or one.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+            scores = score(one, pairs(items), sides)
+            check_finite(scores, 0, f"--model {name}")
+            hits.append(passed(scores))
+    found = by_phenomenon(items, *hits)
+    return {"probe": found} | ({} if baseline is None else {"baseline": args.baseline}), probe_table(args, found)
+
+
+def probe_table(args: EvaluateArguments, found: dict[str, dict]) -> list[str]:
+    """Lines of the accuracy by phenomenon."""
+
+    def cell(one: dict, name: str, interval: str, sign: str = "") -> str:
+        low, high = (100 * end for end in one[interval])
+        return f"{100 * one[name]:>{sign}10.1f} {f'({low:{sign}.0f} to {high:{sign}.0f})':>12}"
+
+    lines = ["accuracy x100 (95%): the other wording scores above the changed sentence"]
+    lines.append(f"{'':14}{'items':>6}{'overlap':>9}{args.model[-22:]:>23}")
+    lines[-1] += f"{f'minus {args.baseline}'[-22:]:>23}" if args.baseline else ""
+    for name, one in found.items():
+        line = f"{name:14}{one['items']:>6}{100 * one['overlap']:>9.1f}" + cell(one, "accuracy", "interval")
+        lines.append(line + (cell(one, "difference", "difference_interval", "+") if args.baseline else ""))
+    return lines
 
 
 def summary(values: dict[str, np.ndarray]) -> dict:

@@ -2,6 +2,7 @@
 
 cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_hard
 cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_taught --teacher runs/bi --random 20000
+cosent mine --corpus faq --output data/faq_contrasts --contrasts
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.cli import REQUIRED, option, refuse_negative, run
+from cosent.cli import REQUIRED, flags_of, option, refuse_negative, run
 from cosent.errors import InputError
 from cosent.inference.arguments import PairArguments
 
@@ -36,7 +37,15 @@ class MineArguments(PairArguments):
     )
     cross: str | None = option(None, "Model that drops made pairs it finds similar, at the threshold of its training.")
     validation_pairs: int = option(1000, "Pairs for a validation split, drawn at random.")
+    contrasts: bool = option(
+        False, "Instead: pairs of the sentences, reworded (2), with a number, date, negation, ... exchanged (1), and "
+        "random (0), for `cosent train --corpus faq FOLDER`."
+    )  # fmt: skip
     seed: int = option(42, "Seed of all that is drawn.")
+
+
+OF_CONTRASTS = ("corpus", "output", "text", "data_dir", "contrasts", "seed")
+LEAST = 10  # sentences to contrast
 
 
 def main(args: MineArguments) -> None:
@@ -50,13 +59,20 @@ def main(args: MineArguments) -> None:
     start = time.time()
     if Path(args.output).exists():
         raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
-    if args.model is None and args.neighbours != 0:
+    if args.contrasts:
+        refuse_others(args)
+    elif args.model is None and args.neighbours != 0:
         raise InputError("--model is missing: a bi-encoder that finds neighbours. --neighbours 0 does without it.")
     refuse_negative(args, "validation_pairs")
     wait_for_everyone()  # else a late process finds the output of an early one
     corpus = load_corpus(args.corpus, args.data_dir)
-    check_labels(args, corpus)
     pool = read_pool(corpus, read_texts(args.text or []))
+    if args.contrasts:
+        if rank() == 0:
+            made_of = [f"{corpus.manifest.name} train", *(args.text or [])]
+            print(json.dumps(write_contrasts(Path(args.output), pool.texts[: pool.size], made_of, args.seed)))
+        return
+    check_labels(args, corpus)
     device, cache = choose_device(args.device), Path(args.teacher_cache or DEFAULT_CACHE)
     judged_by = partial(judge, texts=pool.texts, device=device, cache=cache)
     rng, left_out = np.random.default_rng(args.seed), Counter(pool.left_out)
@@ -86,6 +102,51 @@ def main(args: MineArguments) -> None:
         counts = {name: len(labels) for name, (_, _, labels) in splits.items()}
         result = {"output": args.output} | counts | {"pairs": mined["pairs"], "left_out": dict(+left_out)}
         print(json.dumps(result | {"seconds": round(time.time() - start, 1)}))
+
+
+def refuse_others(args: MineArguments) -> None:
+    """Refuses flags of mining that do nothing with `--contrasts`."""
+    for name, flag in flags_of(MineArguments).items():
+        if name not in OF_CONTRASTS and getattr(args, name) != flag.default:
+            raise InputError(f"--{name} does nothing with --contrasts, which needs no model. Leave it out.")
+
+
+def write_contrasts(folder: Path, sentences: list[str], made_of: list[str], seed: int) -> dict:
+    """Writes a prepared corpus of contrasts, and counts its pairs; validation has a tenth of the sentences to itself.
+
+    Args:
+        made_of: what the manifest calls the sentences.
+    """
+    from cosent.data.manifest import Manifest
+    from cosent.inference.contrasts import LABELS, training_pairs
+    from cosent.inference.mining import write_corpus
+
+    order = np.random.default_rng(seed).permutation(len(sentences))
+    held_out = set(order[: max(LEAST // 5, len(sentences) // 10)].tolist())
+    splits, texts, counts = {}, {}, {}
+    for split in ("train", "validation"):
+        own = [text for place, text in enumerate(sentences) if (place in held_out) == (split == "validation")]
+        pairs = training_pairs(own, seed)
+        counts[split] = {name: Counter(pairs.values())[label] for name, label in LABELS.items()}
+        if not all(counts[split].values()):
+            raise InputError(
+                f"--contrasts: {len(own)} sentences make {counts[split]} pairs for {split}. Add sentences with "
+                "numbers, dates, places, negations, ... by --text."
+            )
+        sides = [np.array([texts.setdefault(text, len(texts)) for text in side]) for side in zip(*pairs, strict=True)]
+        splits[split] = (*sides, np.array(list(pairs.values()), np.float32))
+    longest = max(map(len, texts)) + 2
+    manifest = Manifest(
+        name=folder.name,
+        label_kind="graded",
+        label_min=min(LABELS.values()),
+        label_max=max(LABELS.values()),
+        max_length={"bi_encoder": min(512, longest), "cross_encoder": min(512, 2 * longest)},
+        splits={"train": {"made": {"of": made_of, "seed": seed, "labels": LABELS}}},
+        source=f"pairs made by `cosent mine --contrasts` of {' and '.join(made_of)}",
+    )
+    write_corpus(folder, manifest, list(texts), splits)
+    return {"output": str(folder)} | counts
 
 
 def check_labels(args: MineArguments, corpus) -> None:

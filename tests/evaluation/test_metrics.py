@@ -19,7 +19,7 @@ from cosent.evaluation.metrics import (
     find_threshold,
     threshold_metrics,
 )
-from cosent.evaluation.similarity import pair_cosines, spread, uniformity
+from cosent.evaluation.similarity import pair_cosines
 
 
 def random_rows(rows: int, seed: int, ties: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -114,20 +114,6 @@ def test_threshold_on_paper():
     assert find_threshold([0.1, above], [0, 1]) == (above, 1.0), "no float lies between"
 
 
-def test_uniformity():
-    """(1, 0), (0, 1) and (-1, 0) lie at squared distances 2, 2 and 4: with t = 2, log of the mean of e^-4, e^-4, e^-8.
-    Fails if this is off, or pairs between blocks of 512 rows are lost or doubled."""
-    vectors = np.array([[1.0, 0.0], [0.0, 5.0], [-2.0, 0.0]])  # lengths do not count
-    assert spread(vectors)["uniformity"] == pytest.approx(math.log((2 * math.exp(-4) + math.exp(-8)) / 3))
-    collapsed = spread(np.ones((600, 4)))
-    assert collapsed["uniformity"] == pytest.approx(0, abs=1e-12) and collapsed["effective_rank"] == pytest.approx(1)
-    assert spread(np.eye(5))["effective_rank"] == pytest.approx(5) and spread(np.eye(5))["mean_cosine"] == 0
-    units = np.random.default_rng(0).normal(size=(1100, 8))
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
-    distances = ((units[:, None] - units[None]) ** 2).sum(-1)[np.triu_indices(1100, k=1)]
-    assert uniformity(units) == pytest.approx(np.log(np.exp(-2 * distances).mean()))
-
-
 @pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
 def test_equal_vectors_tie_and_other_cosines_are_exact(library):
     """Fails if pairs of equal sentences are ranked by rounding, or a cosine is off by more than float32 rounds."""
@@ -159,8 +145,6 @@ def test_bad_input_is_refused():
         (lambda: correlations([[0.1], [0.2]], [[1], [0]]), r"\(2, 1\)"),
         (lambda: threshold_metrics([0.1, 0.2], [3, 0], 0.5), "got 3"),
         (lambda: find_threshold([0.1, 0.2], [0.5, 0]), "got 0.5"),
-        (lambda: spread(np.ones((1, 3))), r"\(1, 3\)"),
-        (lambda: spread(np.zeros((2, 3))), r"\(2, 3\)"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

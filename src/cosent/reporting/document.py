@@ -1,6 +1,5 @@
 """Markdown of reports and tables: sections, numbers and figures. Text that somebody else wrote is escaped."""
 
-import base64
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -56,22 +55,11 @@ def image(folder: Path, title: str, svg: str) -> str:
     return f"![{plain(title)}]({folder.name}/{file.name})"
 
 
-def inline_image(title: str, svg: str) -> str:
-    """Markdown of a figure that is part of its page."""
-    return f"![{plain(title)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
-
-
-def folded(caption: str, block: str) -> str:
-    """A block that the HTML page shows collapsed, to be opened with a click."""
-    return f"<details><summary>{plain(caption)}</summary>\n\n{block}\n\n</details>"
-
-
 def to_html(title: str, text: str) -> str:
     """One HTML page of Markdown whose foreign text is escaped by `plain`, without scripts or external resources."""
     from markdown_it import MarkdownIt
 
     renderer = MarkdownIt("commonmark", {"html": True}).enable("table")
-    renderer.validateLink = lambda url: True  # type: ignore[method-assign]  # figures are data: addresses
     body = renderer.render(text).replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
     css = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'

@@ -16,7 +16,6 @@ import numpy as np
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d00", "#56b4e9", "#444444", "#7a3fa0")
 DASHES: tuple[Any, ...] = ("-", (0, (3, 1.5)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (6, 2)))
 FAINT = "#5b636c"
-DOTS = 60  # of a strip
 # The reader's machine renders the text, so these are the fonts of common systems, Chinese ones included.
 FONTS = "'Noto Sans', 'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
 STYLE = {
@@ -139,35 +138,4 @@ def curves(
         means = [float(np.mean(values)) for values in runs]
         axes.fill_between(points, list(map(min, runs)), list(map(max, runs)), color=color, alpha=0.13, linewidth=0)
         axes.plot(points, means, color=color, linestyle=dash, marker="o", markersize=4, label=printable(label))
-    return saved(axes)
-
-
-@styled
-def strips(
-    title: str,
-    rows: list[tuple[str, np.ndarray, np.ndarray]],
-    names: tuple[str, str],
-    x_name: str,
-    ends: tuple[float, float],
-) -> str:
-    """Two strips of dots per row, the first above the second, with a bar at each median.
-
-    Args:
-        rows: label, and the values of both strips, of which at most `DOTS` evenly spaced quantiles are drawn.
-        names: what the two strips are.
-        ends: the lowest and the highest value of all figures that the reader compares.
-    """
-    axes = canvas(title, x_name, 0.9 + 0.34 * len(rows))
-    margin = 0.04 * (ends[1] - ends[0]) or 0.5
-    axes.set_xlim(ends[0] - margin, ends[1] + margin)
-    rows_of(axes, [label for label, _, _ in rows])
-    for side, (name, marker) in enumerate(zip(names, "o^", strict=True)):
-        color, height = COLORS[side], 0.34 * side - 0.17
-        axes.plot([], [], marker, color=color, label=printable(name))
-        for place, (_, *both) in enumerate(rows):
-            values = both[side]
-            drawn = np.quantile(values, np.linspace(0, 1, min(DOTS, len(values))))
-            axes.plot(drawn, [place + height] * len(drawn), marker, color=color, alpha=0.35, markersize=3.5,
-                      markeredgewidth=0)  # fmt: skip
-            axes.plot([np.median(values)], [place + height], "|", color=color, markersize=10, markeredgewidth=2.5)
     return saved(axes)

@@ -1,24 +1,21 @@
-"""Minimal pairs of the user's own sentences: what is found in them is exchanged for another of its kind."""
+"""Contrasts of sentences: what says the same in other words or with a slip, and what says something else."""
 
 import random
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from pathlib import Path
 
-from cosent.evaluation.minimal_pairs import (
-    CHANGES,
-    PRONOUNS,
-    QUESTION_WORD,
-    VARIANT,
-    Item,
-    changed_part,
-    lexicon,
-    replaced,
-    word_pattern,
-)
+import yaml
+
+from cosent.evaluation.phenomena import CHANGES
 from cosent.inference.differences import QUESTION, difference
 
+SLIPPING = "(?![不没无未别一二两三四五六七八九十百千万])[\u4e00-\u9fff]"  # another slip would change the meaning
+PRONOUNS = "我们|你们|他们|她们|咱们|大家|我|你|您|他|她"
+TIMES = "今天|明天|昨天|后天|前天|今年|去年|明年|最近|现在|刚才|刚刚|周[一二三四五六日]|上周|下周|平时|每天"
+ADVERB = re.compile(rf"^(?:(?P<who>{PRONOUNS})(?P<when>{TIMES})|(?P<when2>{TIMES})(?P<who2>{PRONOUNS}))(?![的们])")
+QUESTION_WORD = re.compile("[吗呢么]$|什么|怎么|怎样|如何|哪|几|多少|多久|多长|为何|是不是|能不能|有没有|会不会")
 DIGITS = "两三四五六七八九"
 NUMBER = re.compile(r"(?<![A-Za-z0-9.\-_/:])\d+(?:\.\d+)?(?![A-Za-z0-9\-_/:]|\.\d|[年月日号点])")
 COUNTED = "个月|小时|分钟|公里|公斤|天(?![堂空气才下])|年(?![级度代])|周(?![一二三四五六日末])|[岁元块斤件个张台]"
@@ -27,6 +24,114 @@ CODE = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z]+[A-Za-z0-9]
 DATE = re.compile(r"(?<!\d)(\d{1,4})(?=[年月日号点])")
 COURTEOUS = re.compile("请问|问一?下|^亲|^[你您]好")
 UNIT_NUMBER = rf"(?<=[0-9一半几{DIGITS}十百])"
+
+
+@cache
+def lexicon() -> dict:
+    """The lexicons; lists of words are split."""
+    data = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    data["exchange"] = {key: [group.split() for group in groups] for key, groups in data["exchange"].items()}
+    data["synonyms"] = [group.split() for group in data["synonyms"]]
+    data["homophones"] = dict(pair.split(":") for pair in data["homophones"].split())
+    data["lookalikes"] = dict(each for pair in data["lookalikes"].split() for each in (pair, pair[::-1]))
+    data["traditional"] = dict(data["traditional"].split())
+    return data | {name: data[name].split() for name in ("verbs", "polite")}
+
+
+def changed_part(one: str, other: str) -> tuple[int, int]:
+    """Start and end of the part of a sentence that another one does not share: both may be equal, of an insertion."""
+    shorter = min(len(one), len(other))
+    start = next((place for place in range(shorter) if one[place] != other[place]), shorter)
+    rest = shorter - start
+    end = next((place for place in range(rest) if one[-1 - place] != other[-1 - place]), rest)
+    return start, len(one) - end
+
+
+def outside(spans: Iterable[re.Match], kept: tuple[int, int]) -> list[re.Match]:
+    """The matches that neither overlap the part of a sentence that is to stay as it is, nor touch it."""
+    return [match for match in spans if match.end() < kept[0] or match.start() > kept[1]]
+
+
+def replaced(sentence: str, match: re.Match, word: str) -> str:
+    return sentence[: match.start()] + word + sentence[match.end() :]
+
+
+def word_pattern(words: Iterable[str]) -> re.Pattern:
+    """Finds any of the words, the longest first, each as its guard of the lexicon says."""
+    guards = lexicon()["guards"]
+    return re.compile("|".join(guards.get(word, re.escape(word)) for word in sorted(words, key=len, reverse=True)))
+
+
+@cache
+def synonym_pattern() -> re.Pattern:
+    """Finds words that have a synonym: those of one character mean too many things."""
+    return word_pattern([word for group in lexicon()["synonyms"] for word in group if len(word) > 1])
+
+
+def punctuation(sentence: str, kept: tuple[int, int], rng: random.Random) -> str:
+    """Other marks at the end and between clauses."""
+    body = sentence.rstrip("。！？!?.…～~，,、 ") or sentence
+    question = bool(QUESTION_WORD.search(sentence)) or sentence[-1] in "?？"
+    ends = [end for end in (("？", "?", "？？", "") if question else ("。", "！", "……", "")) if body + end != sentence]
+    return re.sub("[，,]", lambda _: rng.choice("， ,"), body) + rng.choice(ends)
+
+
+def typo(sentence: str, kept: tuple[int, int], rng: random.Random) -> str | None:
+    """One slip: two characters exchanged, one written twice, or one that looks like another."""
+    places = outside(re.finditer(SLIPPING, sentence), kept)
+    alike = [match for match in places if match[0] in lexicon()["lookalikes"]]
+    pairs = outside(re.finditer(rf"(?=({SLIPPING})(?!\1){SLIPPING})", sentence), (kept[0] - 2, kept[1]))  # no width
+    kinds = [kind for kind, some in (("alike", alike), ("twice", places), ("exchanged", pairs)) if some]
+    if not kinds:
+        return None
+    kind = rng.choice(kinds)
+    if kind == "exchanged":
+        place = rng.choice(pairs).start()
+        return sentence[:place] + sentence[place + 1] + sentence[place] + sentence[place + 2 :]
+    match = rng.choice(alike if kind == "alike" else places)
+    return replaced(sentence, match, lexicon()["lookalikes"][match[0]] if kind == "alike" else match[0] * 2)
+
+
+def homophone(sentence: str, kept: tuple[int, int], rng: random.Random) -> str | None:
+    """One word in characters of the same sound, as a phonetic keyboard offers them."""
+    found = outside(word_pattern(tuple(lexicon()["homophones"])).finditer(sentence), kept)
+    match = rng.choice(found) if found else None
+    return match and replaced(sentence, match, lexicon()["homophones"][match[0]])
+
+
+def traditional(sentence: str, kept: tuple[int, int], rng: random.Random) -> str | None:
+    """All characters whose traditional form is unambiguous in that form."""
+    changed = "".join(lexicon()["traditional"].get(character, character) for character in sentence)
+    return None if changed == sentence else changed
+
+
+def adverb_order(sentence: str, kept: tuple[int, int], rng: random.Random) -> str | None:
+    """A time in front of its subject behind it, or the reverse: 我明天, 明天我."""
+    match = next(iter(outside(ADVERB.finditer(sentence), kept)), None)
+    if match is None:
+        return None
+    who, when = match["who"] or match["who2"], match["when"] or match["when2"]
+    return replaced(sentence, match, when + who if match["who"] else who + when)
+
+
+def synonym(sentence: str, kept: tuple[int, int], rng: random.Random) -> str | None:
+    """One word by another of the same meaning."""
+    found = outside(synonym_pattern().finditer(sentence), kept)
+    if not found:
+        return None
+    match = rng.choice(found)
+    group = next(group for group in lexicon()["synonyms"] if match[0] in group)
+    return replaced(sentence, match, rng.choice([word for word in group if word != match[0]]))
+
+
+VARIANT = {
+    "punctuation": punctuation,
+    "typo": typo,
+    "homophone": homophone,
+    "traditional": traditional,
+    "adverb_order": adverb_order,
+    "synonym": synonym,
+}
 
 
 def changed(sentence: str, phenomenon: str, rng: random.Random) -> str | None:
@@ -144,31 +249,6 @@ def reworded(sentence: str, other: str, rng: random.Random) -> str:
     if question:
         return rng.choice(lexicon()["polite"]) + sentence
     return VARIANT["punctuation"](sentence, kept, rng) or sentence
-
-
-def items_of(sentences: Sequence[str], phenomena: Sequence[str], count: int, seed: int) -> list[Item]:
-    """Items of one's own sentences: at most `count` of a phenomenon, at most one of a sentence and phenomenon.
-
-    A sentence that has nothing to exchange yields none.
-    """
-    rng = random.Random(seed)
-    found: list[Item] = []
-    counts = Counter()
-    for number, sentence in enumerate(rng.sample(sentences, len(sentences))):
-        wanted = [name for name in phenomena if counts[name] < count]
-        if not wanted:
-            break
-        changes = {name: other for name in CHANGES if (other := changed(sentence, name, rng)) is not None}
-        for name in wanted if changes else ():
-            other = changes.get(name) if name in CHANGES else rng.choice(list(changes.values()))
-            if other is None:
-                continue
-            kept = changed_part(sentence, other)
-            same = reworded(sentence, other, rng) if name in CHANGES else VARIANT[name](sentence, kept, rng)
-            if same is not None and same not in (sentence, other):
-                found.append(Item(name, f"sentence {number}", sentence, same, other))
-                counts[name] += 1
-    return sorted(found, key=lambda item: phenomena.index(item.phenomenon))
 
 
 LABELS = {"reworded": 2.0, "changed": 1.0, "random": 0.0}  # of the pairs to train on

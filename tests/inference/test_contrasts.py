@@ -1,4 +1,4 @@
-"""Minimal pairs of one's own sentences: what is exchanged, what is left, what to train on, and what may not merge."""
+"""Contrasts: what is exchanged, what is left, slips and rewordings, what to train on, and what may not merge."""
 
 import random
 import re
@@ -6,9 +6,20 @@ from collections import Counter
 
 import pytest
 
-from cosent.evaluation.minimal_pairs import PHENOMENA
+from cosent.inference.contrasts import (
+    LABELS,
+    VARIANT,
+    adverb_order,
+    changed,
+    changed_part,
+    other_digits,
+    punctuation,
+    reworded,
+    training_pairs,
+    typo,
+    word_pattern,
+)
 from cosent.inference.differences import difference
-from cosent.inference.perturbations import LABELS, changed, items_of, other_digits, reworded, training_pairs
 
 OWN = [
     "怎么修改绑定的手机号", "我可以提前还款吗", "还款日是5月12日吗", "满200元可以减30元吗",
@@ -70,16 +81,30 @@ def test_a_rewording_leaves_what_was_changed():
         assert "打开" in found and found != "如何打开自动更新"
 
 
-def test_items_of_own_sentences():
-    """Fails if an item is not of the user's sentences, comes twice, or two runs differ."""
-    found = items_of(OWN, PHENOMENA, 50, 3)
-    assert found == items_of(OWN, PHENOMENA, 50, 3)
-    assert {item.anchor for item in found} <= set(OWN) and len(found) > 60
-    assert len({(item.phenomenon, item.anchor) for item in found}) == len(found)
-    assert all(len({item.anchor, item.same, item.different}) == 3 for item in found)
-    assert {item.phenomenon for item in found} == set(PHENOMENA)
-    few = items_of(OWN, ("date", "typo"), 2, 3)
-    assert Counter(item.phenomenon for item in few) == {"date": 2, "typo": 2}
+def test_variants_by_hand():
+    """Fails if a variant is not what its name says, or is made up where a sentence offers none."""
+    rng = random.Random(0)
+    assert adverb_order("我明天去北京", (4, 6), rng) == "明天我去北京"
+    assert adverb_order("明天我去北京", (4, 6), rng) == "我明天去北京"
+    assert adverb_order("北京的天气", (0, 0), rng) is None
+    assert {punctuation("怎么还款？", (0, 0), rng) for _ in range(50)} == {"怎么还款", "怎么还款?", "怎么还款？？"}
+    slips = {typo("还款", (5, 5), rng) for _ in range(50)}
+    assert slips == {"款还", "还还款", "还款款"}
+    assert typo("三不", (5, 5), rng) is None  # 不三 or 三三不 would say something else
+    assert VARIANT["homophone"]("登录客服", (9, 9), random.Random(1)) in ("登陆客服", "登录克服")
+    assert VARIANT["traditional"]("还没发货", (0, 0), rng) == "還沒發貨"
+    assert VARIANT["synonym"]("怎么了", (9, 9), rng) is None  # 如何了 is no Chinese
+    assert VARIANT["synonym"]("怎么还款", (9, 9), rng) in ("怎样还款", "如何还款")
+
+
+def test_guards_keep_words_whole():
+    """Fails if a word is found inside another one, as 会 in 会议, or an insertion, a deletion or a repeated character
+    is placed wrong."""
+    for word, text in (("会", "会议"), ("能", "功能"), ("以上", "可以上火车"), ("年", "2008年"), ("最", "最近")):
+        assert not word_pattern([word]).search(text)
+    assert word_pattern(["会"]).search("明天会下雨") and word_pattern(["年"]).search("存3年")
+    assert changed_part("我喜欢", "我不喜欢") == (1, 1) and changed_part("我不喜欢", "我喜欢") == (1, 2)
+    assert changed_part("满100元", "满200元") == (1, 2) and changed_part("天天", "天天天") == (2, 2)
 
 
 def test_training_pairs_have_three_grades():

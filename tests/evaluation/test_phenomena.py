@@ -1,0 +1,109 @@
+"""The probe: accuracy by phenomenon, how sure it is, and two models side by side."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cosent.errors import InputError
+from cosent.evaluation.phenomena import (
+    PHENOMENA,
+    Item,
+    by_phenomenon,
+    difference_interval,
+    pairs,
+    passed,
+    read_items,
+    share_interval,
+)
+from cosent.evaluation.similarity import character_overlap
+from cosent.models.bi_encoder import SentenceEncoder
+
+ITEMS = [
+    Item("number", "a", "满100元", "满100元。", "满200元"),
+    Item("number", "b", "满100元包邮", "凑够一百块免运费", "满300元包邮"),
+    Item("negation", "c", "能退", "可以退", "不能退"),
+]
+
+
+def test_accuracy_of_a_scorer_by_hand():
+    """Fails if accuracy is not the share of items whose other wording scores higher, ties being failures."""
+    scores = np.array(list(map(character_overlap, *pairs(ITEMS).values())))
+    # 满100元 and 满100元。 share 5 of 5 and 6 characters, 4 of 4 and 5 bigrams; 满200元 shares 4 and 2.
+    assert scores[0] == 2 * 9 / 20 and scores[3] == 2 * 6 / 18
+    assert passed(scores).tolist() == [True, False, False] and not passed(np.ones(6)).any()
+    found = by_phenomenon(ITEMS, np.array([True, True, True]), passed(scores))
+    assert list(found) == ["number", "negation"]
+    number = found["number"]
+    assert (number["items"], number["overlap"], number["accuracy"], number["difference"]) == (2, 0.5, 1.0, 0.5)
+    assert found["negation"]["baseline"] == 0 and found["negation"]["difference"] == 1.0
+
+
+def test_the_shipped_items_are_whole():
+    """Fails if an item is lost on its way into the wheel, or a sentence stands in for another."""
+    items = read_items()
+    assert len(items) == 120 * len(PHENOMENA) and list(dict.fromkeys(item.phenomenon for item in items)) == [*PHENOMENA]
+    assert all(len({item.anchor, item.same, item.different}) == 3 for item in items)
+
+
+def test_two_models_side_by_side(job, tiny_bi, tiny_cross):
+    """Fails if a program cannot read what the table shows, or a cross-encoder cannot be probed."""
+    words = ["--probe", "--model", tiny_cross, "--baseline", tiny_bi, "--device", "cpu"]
+    printed, table = job("cosent.evaluate", *words)
+    result = json.loads(printed)
+    assert list(result["probe"]) == [*PHENOMENA] and result["baseline"] == str(tiny_bi)
+    for name, found in result["probe"].items():
+        low, high = found["interval"]
+        assert found["items"] == 120 and 0 <= low <= found["accuracy"] <= high <= 1
+        assert found["difference"] == pytest.approx(found["accuracy"] - found["baseline"])
+        assert f"\n{name:14}   120" in table
+
+
+def test_a_model_that_cannot_score(job, tiny_bi, tmp_path):
+    """Fails if NaN is reported as an accuracy of 0."""
+    model = SentenceEncoder.from_pretrained(str(tiny_bi))
+    next(model.parameters()).data.fill_(float("nan"))
+    model.save_pretrained(tmp_path / "broken")
+    with pytest.raises(InputError, match="nan"):
+        job("cosent.evaluate", "--probe", "--model", tmp_path / "broken", "--device", "cpu")
+
+
+def test_the_interval_of_independent_items_is_wilsons():
+    """Fails if templates of one item each do not give the interval of the books, but for Student's t."""
+    hits = np.arange(40) < 30
+    low, high = share_interval(hits, np.arange(40))
+    expected = stats.binomtest(30, 40).proportion_ci(method="wilson")
+    assert low == pytest.approx(expected.low, abs=0.01) and high == pytest.approx(expected.high, abs=0.01)
+    assert low < expected.low < expected.high < high
+
+
+def test_the_interval_counts_templates():
+    """Fails if ten copies of a template make an accuracy surer, or agreement of all items a certainty."""
+    hits = np.array([1, 0, 1, 1, 0, 1])
+    once = share_interval(hits, np.arange(6))
+    copied = share_interval(np.repeat(hits, 10), np.repeat(np.arange(6), 10))
+    assert copied == pytest.approx(once, abs=0.02)
+    low, high = share_interval(np.ones(120), np.repeat(np.arange(12), 10))
+    assert high == 1 and 0.6 < low < 0.8
+    assert share_interval(np.ones(5), np.zeros(5)) == (0.0, 1.0)
+
+
+def test_the_interval_covers():
+    """Fails if intervals of clustered hits miss the share they are of much more often than promised."""
+    rng, covered = np.random.default_rng(0), 0
+    groups = np.repeat(np.arange(12), 10)
+    for _ in range(400):
+        shares = rng.beta(2, 3, size=12)
+        low, high = share_interval(rng.random(120) < shares[groups], groups)
+        covered += low <= 0.4 <= high
+    assert covered >= 0.91 * 400
+
+
+def test_the_difference_is_of_the_same_items():
+    """Fails if agreement of 12 templates is taken for a proof, or the sign is reversed."""
+    hits, groups = np.arange(60) % 3 == 0, np.repeat(np.arange(12), 5)
+    half = share_interval(np.zeros(60), groups)[1]
+    assert difference_interval(hits, hits, groups) == (-half, half) and 0.2 < half < 0.35
+    low, high = difference_interval(hits, np.ones(60, bool), groups)
+    assert 0.4 < low < 2 / 3 < high < 0.9
