@@ -128,9 +128,7 @@ def check(args: EvaluateArguments, retrieval_args: RetrievalArguments, table_arg
     if len(judged) not in (0, 3) or (args.retriever is not None and not judged):
         raise InputError("--queries, --documents and --qrels belong together, and --retriever to them.")
     if sum(map(bool, (args.corpus or args.pairs, args.probe, judged))) != 1:
-        raise InputError(
-            "Give one of --corpus NAME, --pairs FILE, --qrels with --queries and --documents, and --probe."
-        )
+        raise InputError("Give one: --corpus NAME, --pairs FILE, --qrels with --queries and --documents, or --probe.")
     if not args.probe:
         refuse_changed(args, ("baseline",), "--probe")
     if args.pairs is None:
