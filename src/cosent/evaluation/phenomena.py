@@ -9,6 +9,7 @@ import gzip
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -60,16 +61,15 @@ def passed(scores: np.ndarray) -> np.ndarray:
     return same > different
 
 
-def by_phenomenon(
-    items: list[Item], hits: np.ndarray, baseline: np.ndarray | None = None
-) -> dict[str, dict[str, float | int | list[float]]]:
+def by_phenomenon(items: list[Item], hits: np.ndarray, baseline: np.ndarray | None = None) -> dict[str, dict[str, Any]]:
     """Accuracy by phenomenon with its 95% interval, that of character overlap, and the difference to a baseline.
 
     Args:
         hits: whether each item was passed; `baseline`: by the model to compare with.
     """
     names, templates = (np.array([getattr(item, name) for item in items]) for name in ("phenomenon", "template"))
-    of_overlap, found = passed(overlaps(*pairs(items).values())), {}
+    of_overlap = passed(overlaps(*pairs(items).values()))
+    found: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names.tolist()):
         rows = names == name
         found[name] = {
