@@ -4,10 +4,16 @@ import re
 import unicodedata
 from functools import lru_cache
 
-# A number or a code such as 101, 3.5, v2, iphone13, gb-t; with the unit or counter behind a number.
+# A number or a code such as 101, 3.5, v2, iphone13, gb-t, 第2; with the unit or counter behind a number.
 UNITS = "个月|小时|分钟|公里|公斤|厘米|毫米|毫升|周岁|[天日周年月号时分秒元块角次人岁级楼层米斤克升里折倍期版代点页%]"
-CODE = re.compile(rf"[a-z0-9]+(?:[.\-_/:][a-z0-9]+)*(?:(?<=\d)(?:{UNITS}))?")
-NUMERAL = re.compile(rf"第?[零〇一二两三四五六七八九十百千万亿]+(?:{UNITS})")
+CODE = re.compile(rf"(?:第(?=\d))?[a-z0-9]+(?:[.\-_/:][a-z0-9]+)*(?:(?<=\d)(?:{UNITS}))?")
+# What may be left out of one: 1,000 is 1000, iphone 13 iphone13, and wi-fi wifi.
+OPTIONAL = re.compile(r"(?<=\d),(?=\d{3}(?!\d))|(?<=[a-z])-(?=[a-z])|(?<=[a-z])[\s-]+(?=\d)|(?<=\d)[\s-]+(?=[a-z])")
+FIGURES, POWERS = "零一二三四五六七八九", {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8}
+POWER, NUMERALS = f"[{''.join(POWERS)}]", f"[{FIGURES}〇两{''.join(POWERS)}]+"
+NUMERAL = re.compile(
+    rf"(?:\d+(?:\.\d+)?{POWER}+)+|[一二两三四五六七八九]{POWER}(?:{NUMERALS})?|{NUMERALS}(?={UNITS})|(?<=第){NUMERALS}"
+)
 # A question of the form A-not-A says nothing of negation, nor do these words with one of its characters.
 QUESTION = re.compile(r"(.)[不没]\1|有没有|是否|能否|可否")
 NO_NEGATION = re.compile(
@@ -16,14 +22,28 @@ NO_NEGATION = re.compile(
 NEGATION = re.compile("[不没无未非别勿莫]")
 
 
+def in_digits(numeral: str) -> str:
+    """A number that is written in Chinese, or in part: 一千 is 1000, 3.5万 35000, 二零二四 2024."""
+    total, below, digits = 0.0, 0.0, ""  # below the next 万 or 亿
+    for character in numeral.replace("〇", "零").replace("两", "二"):
+        power = POWERS.get(character, 0)
+        if not power:
+            digits += str(FIGURES.index(character)) if character in FIGURES else character
+        elif power <= 1000:
+            below, digits = below + float(digits or 1) * power, ""
+        else:
+            total, below, digits = total + (below + float(digits or not below)) * power, 0.0, ""
+    return f"{total + below + float(digits or 0):.15g}" if POWERS.keys() & set(numeral) else digits
+
+
 @lru_cache(maxsize=65536)  # a sentence is in many pairs
 def facts(sentence: str) -> tuple[tuple[str, ...], bool]:
     """Numbers and codes of a sentence in order of the alphabet, and whether it is negated.
 
-    Width and case do not matter: `Ｖ２` is `v2`. A double negation is none.
+    Their writing does not matter: `Ｖ２` is `v2`, 一千 is `1,000`. A double negation is none.
     """
-    text = unicodedata.normalize("NFKC", sentence).lower()
-    codes = (*CODE.findall(text), *NUMERAL.findall(text))
+    text = unicodedata.normalize("NFKC", sentence.replace("，", " ")).lower()  # no comma of 1,000
+    codes = CODE.findall(NUMERAL.sub(lambda numeral: in_digits(numeral[0]), OPTIONAL.sub("", text)))
     negations = NEGATION.findall(NO_NEGATION.sub("", QUESTION.sub("", text)))
     return tuple(sorted(codes)), len(negations) % 2 == 1
 
