@@ -6,10 +6,12 @@ cosent audit data/my_pairs --output audit.json
 
 import json
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
+from pathlib import Path
 
 from cosent.cli import REQUIRED, option, run
 from cosent.data.manifest import Manifest, corpus_folder
+from cosent.encoders import resolve
 from cosent.errors import InputError, write_atomically
 from data_scripts.description import dataset_of, in_pairs_of, read_splits, shown_histogram
 
@@ -21,6 +23,7 @@ class AuditArguments:
     """The corpus and the report."""
 
     corpus: str = option(REQUIRED, "Name of a folder below data/, or a prepared folder.", positional=True)
+    model: str = option("similar", "Shipped model or folder whose tokenizer says which characters are unknown to it.")
     output: str | None = option(None, "File for the report as JSON too.")
 
 
@@ -38,6 +41,7 @@ def main(arguments: AuditArguments) -> None:
         )
     manifest, rows = Manifest.load(folder), {split: with_pairs(some) for split, some in read_splits(folder).items()}
     splits = {split: describe(some) for split, some in rows.items()}
+    unknown = add_unknown_characters(splits, rows, arguments.model)
     leaked = {f"{a} -> {b}": leaks(rows[a], rows[b]) for a, b in combinations(rows, 2)}
     facts = pd.DataFrame({split: pd.Series(some, dtype=object) for split, some in splits.items()})
     print(manifest.name, facts.map(lambda value: "-" if value is None else f"{value:,}").to_string(), sep="\n")
@@ -47,11 +51,29 @@ def main(arguments: AuditArguments) -> None:
         print(f"rows that occur in another split\n{pd.DataFrame(leaked).T.to_string()}")
     if (question := reversed_labels(dataset_of(folder, next(iter(splits))), manifest)) is not None:
         print(f"warning: {question}.")
+    if unknown:
+        print(f"unknown to {arguments.model}: {unknown}")
     for warning in manifest.warnings:
         print(f"warning: {warning}")
     if arguments.output:
         report = {"name": manifest.name, "splits": splits, "leaks": leaked, "warnings": manifest.warnings}
         write_atomically(arguments.output, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+
+
+def add_unknown_characters(splits: dict[str, dict], rows: dict, model: str) -> str:
+    """Adds to the facts of each split the share of characters that a model does not know; returns the most frequent."""
+    from tokenizers import Tokenizer
+
+    from cosent.inference.differences import unknown_characters
+
+    file = Path(resolve(model), "tokenizer.json")
+    if not file.is_file():
+        raise InputError(f"--model {model} has no tokenizer.json. Name the folder of a model that has one.")
+    tokenizer = Tokenizer.from_file(str(file))
+    texts = {split: [*some["sentence1"], *some["sentence2"]] for split, some in rows.items()}
+    for split, some in texts.items():
+        splits[split]["unknown_characters, %"] = round(100 * unknown_characters(some, tokenizer)[0], 4)
+    return unknown_characters(chain.from_iterable(texts.values()), tokenizer)[1]
 
 
 def with_pairs(rows):

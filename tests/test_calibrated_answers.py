@@ -16,6 +16,7 @@ from cosent.evaluation.calibration import (
     probability_metrics,
     sigmoid,
 )
+from cosent.inference.differences import COLLISION
 from cosent.run import read_record
 from cosent.similarity import answers, line
 
@@ -101,10 +102,11 @@ def test_verdicts_agree_with_the_threshold():
     assert rule.similar(scores).tolist() == [False, True, False]
     assert rule.probabilities(scores) == pytest.approx([0.5, 0.525, 0.01], abs=1e-3)
     pairs = [{"a": "甲", "b": "乙"}, {"a": "丙", "b": "丁"}, {"a": "戊", "b": "己"}]
-    printed = [line(pair | found, ("a", "b")) for pair, found in zip(pairs, answers(scores, rule), strict=True)]
+    found = answers(scores, [False, False, True], rule)
+    printed = [line(pair | new, ("a", "b")) for pair, new in zip(pairs, found, strict=True)]
     assert printed[1] == " 0.7100  0.5250  similar      丙  |  丁"
-    assert printed[2] == "-1.0000  0.0100  not similar  戊  |  己"
-    assert line(pairs[0] | answers(scores[:1], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
+    assert printed[2] == f"-1.0000  0.0100  not similar  戊  |  己  ({COLLISION})"
+    assert line(pairs[0] | answers(scores[:1], [False], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
 
 
 def test_probabilities_of_a_model_from_elsewhere(made_up, pairs, tiny_model, job):

@@ -58,6 +58,16 @@ def test_what_differs_in_a_number_is_kept_apart(dedup, tmp_path):
     assert groups[0] == "group 1: 4 sentences" and "kept apart" not in said
 
 
+def test_what_the_model_cannot_tell_apart_is_never_merged(dedup, tmp_path):
+    """Fails if orders of persons whose names the tokenizer does not know become one, also through a third sentence."""
+    lines = ["陈璟的订单", "陈颢的订单", "陈明的订单", "陈璟的订单", "陈军的订单"]
+    (tmp_path / "orders.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    groups, said = dedup("--threshold", -1.0, "--json", text="orders.txt")
+    assert [json.loads(group)["rows"] for group in groups] == [[0, 3], [2, 4]]
+    assert "kept apart: 8 by token collision (陈璟的订单 / 陈颢的订单" in said
+    assert dedup("--threshold", -1.0, "--no_keep_apart", text="orders.txt")[0][0] == "group 1: 5 sentences"
+
+
 def test_the_input_is_never_replaced(dedup, tiny_bi, tmp_path):
     """Fails if --overwrite costs the other columns of a table, the text of an index, or its vectors."""
     (tmp_path / "faq.csv").write_text("id,text\n1,怎么还款\n2,如何还款\n", encoding="utf-8")

@@ -15,6 +15,7 @@ import torch
 from cosent.encode import EncodeArguments
 from cosent.encode import main as encode
 from cosent.errors import InputError
+from cosent.inference.differences import COLLISION
 from cosent.inference.index import Hit, Index, reranked
 from cosent.inference.vectors import VectorManifest, sample_hash
 from cosent.models.bi_encoder import SentenceEncoder
@@ -71,6 +72,17 @@ def test_the_most_similar_sentences_first(search, encoder):
                 cosines[hit["row"]], abs=1e-5
             )
     assert "2 queries in 7 sentences: " in said
+
+
+def test_a_hit_that_the_model_cannot_tell_from_the_query(search, tmp_path):
+    """Fails if another person's order is found with a cosine of 1, and nothing says why."""
+    (tmp_path / "orders.txt").write_text("陈璟的订单\n陈明的订单\n", encoding="utf-8")
+    flags = ("--text", tmp_path / "orders.txt", "--query", "陈颢的订单", "陈璟的订单")
+    lines, _ = search(*flags, "--json", index=None)
+    found = [[hit["token_collision"] for hit in json.loads(line)["hits"]] for line in lines]
+    assert found == [[True, False], [False, False]]
+    lines, _ = search(*flags, index=None)
+    assert [COLLISION in line for line in lines] == [False, False, True, False, False, False, False]
 
 
 def test_ways_to_ask(search, folder, tmp_path, monkeypatch):

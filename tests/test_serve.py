@@ -63,8 +63,18 @@ def test_similarity(client, models):
     answer = client.post("/similarity", json={"pairs": [TEXTS[:2], TEXTS[1:]]}).json()
     scores = models[0].similarity(TEXTS[:2], TEXTS[1:])
     assert answer["scores"] == pytest.approx(scores.tolist(), abs=1e-6) and answer["corpus"] == "faq"
+    assert answer["token_collisions"] == [False, False]
     assert answer["probabilities"] == pytest.approx(RULE.probabilities(scores).tolist(), abs=1e-6)
     assert set(answer["verdicts"]) <= {"similar", "not similar"}
+
+
+def test_texts_that_the_model_cannot_tell_apart(client):
+    """Fails if a client takes the score of two texts of equal tokens for an answer."""
+    names = ["陈璟", "陈颢"]
+    answer = client.post("/similarity", json={"pairs": [names, TEXTS[:2]]}).json()
+    assert answer["token_collisions"] == [True, False] and answer["scores"][0] == 1
+    results = client.post("/rerank", json={"query": names[0], "texts": [*TEXTS, names[1]]}).json()
+    assert [result["index"] for result in results if "token_collision" in result] == [3]
 
 
 def test_what_is_refused(client, models):
@@ -114,6 +124,9 @@ def test_clients_share_a_batch(models):
             sizes.append(len(first))
             time.sleep(0.2)
             return np.array([len(text) for text in first], float)
+
+        def token_ids(self, texts):
+            return texts
 
     answers = {}
     with testclient.TestClient(build("slow", Slow(), Slow())) as client:

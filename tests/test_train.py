@@ -213,14 +213,15 @@ def test_validation_that_selects_nothing(train, make_corpus, pairs, caplog):
 
 
 def test_batches_without_order_and_truncation_are_reported(train, make_corpus, pairs, caplog):
-    """Fails if steps that teach nothing, here batches of one pair, or cut sentences pass in silence."""
-    with caplog.at_level(logging.WARNING):
-        rows = [*pairs[:5], ("好" * 60, "坏", 0.0)]
+    """Fails if steps that teach nothing, cut sentences or unknown characters pass in silence."""
+    with caplog.at_level(logging.INFO):
+        rows = [*pairs[:5], ("好" * 60, "璟", 0.0)]
         train(make_corpus({"train": rows}), "--per_device_train_batch_size", "1", "--num_train_epochs", "1")
         few = make_corpus({"train": [(f"句{n}", f"话{n}", float(n == 0)) for n in range(12)]}, name="few")
         flags = ("--per_device_train_batch_size", "2", "--num_train_epochs", "1", "--loss", "infonce")
         train(few, *flags, output="infonce")
     assert "made_up train: 1 of 12 sentences are longer than 32 tokens" in caplog.text
+    assert "% of characters are unknown to the model: 璟 1." in caplog.text
     assert "epoch 1: 6 of 6 batches" in caplog.text
     assert "epoch 1: 5 of 6 batches" in caplog.text, "batches without a similar pair"
 

@@ -30,7 +30,10 @@ class DedupArguments:
     threshold: float | None = option(
         None, "Least cosine of similar sentences; default: the one that training found on validation."
     )
-    keep_apart: bool = option(True, "Keep sentences apart that differ in a number, unit, Latin code or negation.")
+    keep_apart: bool = option(
+        True,
+        "Keep sentences apart that differ in a number, unit, code or negation, or in what the model does not read.",
+    )
     output: str | None = option(None, "File to write: the sentences, of each group only the first.")
     json: bool = option(False, "A JSON object per group.")
     overwrite: bool = option(False, "Replace the output if it exists.")
@@ -55,7 +58,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     inputs = index_args.text or [*index.vectors.files, *index.vectors.inputs]
     if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:
         raise InputError(f"--output {args.output} is an input. Name another file.")
-    kept_apart = KeptApart(index.sentences) if args.keep_apart else None
+    kept_apart = KeptApart(index.sentences, encoder) if args.keep_apart else None
     groups = linked_groups(all_pairs(index, threshold, kept_apart), len(index))
     if args.output is None:
         print_groups(index.sentences, groups, args.json)
@@ -90,11 +93,15 @@ def check(index_args: IndexArguments, args: DedupArguments) -> None:
 class KeptApart:
     """Pairs above the threshold that differ in a fact, see `differences`: counted by reason, with the first few.
 
-    Equal facts are an equivalence, so that no third sentence links two that differ.
+    Equal facts are an equivalence, so that no third sentence links two that differ. For the same reason, a sentence
+    that the model cannot tell from another one is merged with none but copies of itself.
     """
 
-    def __init__(self, sentences):
+    def __init__(self, sentences, encoder):
+        from cosent.inference.differences import colliding
+
         self.sentences, self.reasons, self.examples = sentences, Counter(), []
+        self.colliding = colliding(encoder, sentences)
 
     def reason(self, first: int, second: int) -> str | None:
         """Why two sentences are kept apart, counted; None if they are not."""
@@ -102,6 +109,8 @@ class KeptApart:
 
         pair = self.sentences[first], self.sentences[second]
         reason = difference(*pair)
+        if reason is None and self.colliding.get(first) != self.colliding.get(second):
+            reason = "token collision"
         if reason is not None:
             self.reasons[reason] += 1
             self.examples += [pair] * (len(self.examples) < EXAMPLES)

@@ -19,6 +19,7 @@ from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.inference.arguments import IndexArguments
+from cosent.inference.differences import COLLISION
 from cosent.models.prompts import check_line_breaks
 
 QUERIES = 512  # read and answered at a time
@@ -148,7 +149,8 @@ def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: 
         print(query if some else f"{query}\n      nothing found")
         for rank, hit in enumerate(some[: args.top], start=1):
             score = "" if hit.rerank is None else f"{hit.rerank:8.4f}  "
-            print(f"{rank:4}  {score}{hit.cosine:7.4f}  {hit.row:>8}  {hit.sentence}")
+            note = f"  ({COLLISION})" if hit.token_collision else ""
+            print(f"{rank:4}  {score}{hit.cosine:7.4f}  {hit.row:>8}  {hit.sentence}{note}")
     sys.stdout.flush()
     asked = "1 query" if len(queries) == 1 else f"{len(queries)} queries"
     print(f"{asked} in {len(index):,} sentences: {milliseconds:.1f} ms", file=sys.stderr)

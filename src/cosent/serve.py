@@ -24,6 +24,7 @@ from cosent.cli import option, run
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.inference.differences import collisions
 
 KEY_VARIABLE = "COSENT_API_KEY"
 MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES = 2048, 20_000, 8 * 2**20  # of a request; of a text; of a request
@@ -113,8 +114,13 @@ class Batches:
 
 
 def scores_by(model) -> Callable[[list], list]:
-    """A function of pairs of texts: their scores."""
-    return lambda pairs: model.similarity(*map(list, zip(*pairs, strict=True))).tolist()
+    """A function of pairs of texts: the score of each, and whether the model cannot tell its texts apart."""
+
+    def compute(pairs: list) -> list[tuple[float, bool]]:
+        sides = [list(side) for side in zip(*pairs, strict=True)]
+        return list(zip(model.similarity(*sides).tolist(), collisions(model, *sides), strict=True))
+
+    return compute
 
 
 def not_blank(text: str) -> str:
@@ -230,20 +236,25 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         texts = asked.texts or asked.documents
         if texts is None or (asked.texts and asked.documents):
             raise HTTPException(422, "give texts (as TEI has it) or documents (as Jina and Cohere have it)")
-        scores = await reranking.results([(asked.query, text) for text in texts])
+        scores, same = zip(*await reranking.results([(asked.query, text) for text in texts]), strict=True)
         order = sorted(range(len(texts)), key=lambda index: -scores[index])[: asked.top_n]
-        if asked.texts:
-            return [{"index": index, "score": scores[index]} for index in order]
-        return {"model": name, "results": [{"index": index, "relevance_score": scores[index]} for index in order]}
+        key = "score" if asked.texts else "relevance_score"
+        notes = [{"token_collision": True} if one else {} for one in same]
+        results = [{"index": index, key: scores[index]} | notes[index] for index in order]
+        return results if asked.texts else {"model": name, "results": results}
 
     @app.post("/similarity", **protected)
     async def similarity(asked: Similarity):
-        scores = await similarities.results(asked.pairs)
+        scores, same = zip(*await similarities.results(asked.pairs), strict=True)
+        answer = {"model": name, "scores": scores, "token_collisions": same}
         if rule is None:
-            return {"model": name, "scores": scores}
+            return answer
         verdicts = ["similar" if similar else "not similar" for similar in rule.similar(scores)]
-        answer = {"scores": scores, "probabilities": rule.probabilities(scores).tolist(), "verdicts": verdicts}
-        return {"model": name, "corpus": rule.corpus} | answer
+        return answer | {
+            "corpus": rule.corpus,
+            "probabilities": rule.probabilities(scores).tolist(),
+            "verdicts": verdicts,
+        }
 
     return app
 

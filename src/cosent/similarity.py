@@ -20,12 +20,13 @@ from cosent.data.files import OF_FILES, PAIR, FileArguments, Table, check_output
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.inference.differences import COLLISION, collisions
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 from cosent.run import choose_rule
 
 CHUNK = 32768  # pairs read, scored and written at a time
 UNLIKELY = 1e-4  # a share at which EM has run to an end of its range
-ADDED = ("score", "probability", "verdict")  # columns
+ADDED = ("score", "token_collision", "probability", "verdict")  # columns
 
 
 @dataclass
@@ -77,17 +78,17 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, file_args: Fil
     print(note, file=sys.stderr)
     columns = ("sentence1", "sentence2") if table is None else table.sentences
     start = time.time()
-    scored = score(model, rows, columns, prompts)
+    scored: Iterable = score(model, rows, columns, prompts)
     if rule is not None and args.base_rate is not None:
         rule, scored = with_base_rate(rule, args.base_rate, scored)
     if table is None or args.output is None:
-        for chunk, scores in scored:
-            print(*(line(row | new, columns) for row, new in zip(chunk, answers(scores, rule), strict=True)), sep="\n")
+        for chunk, *answer in scored:
+            print(*(line(row | new, columns) for row, new in zip(chunk, answers(*answer, rule), strict=True)), sep="\n")
         return
-    written, added = 0, ADDED[:1] if rule is None else ADDED
+    written, added = 0, ADDED[:2] if rule is None else ADDED
     with table_writer(args.output, (*table.names, *added)) as append, tqdm(unit="pair", file=sys.stderr) as progress:
-        for chunk, scores in scored:
-            append([row | new for row, new in zip(chunk, answers(scores, rule), strict=True)])
+        for chunk, *answer in scored:
+            append([row | new for row, new in zip(chunk, answers(*answer, rule), strict=True)])
             written += len(chunk)
             progress.update(len(chunk))
     result = {"output": args.output, "pairs": written, "seconds": round(time.time() - start, 3)}
@@ -123,12 +124,12 @@ def check_base_rate(base_rate: str | None, pairs: str | None) -> None:
 
 def score(
     model, rows: Iterable[dict], columns: tuple[str, ...], prompts: tuple[str, str]
-) -> Iterator[tuple[list[dict], np.ndarray]]:
-    """Yields chunks of the rows, and their scores."""
+) -> Iterator[tuple[list[dict], np.ndarray, list[bool]]]:
+    """Yields chunks of the rows, their scores, and their `collisions`."""
     rows = iter(rows)
     while chunk := list(islice(rows, CHUNK)):
         first, second = ([row[name] for row in chunk] for name in columns)
-        yield chunk, model.similarity(first, second, prompt=prompts)
+        yield chunk, model.similarity(first, second, prompt=prompts), collisions(model, first, second)
 
 
 def with_base_rate(rule, base_rate: str, scored: Iterable) -> tuple[Any, Iterable]:
@@ -139,7 +140,7 @@ def with_base_rate(rule, base_rate: str, scored: Iterable) -> tuple[Any, Iterabl
         from cosent.evaluation.calibration import estimated_base_rate
 
         scored = list(scored)
-        probabilities = rule.probabilities(np.concatenate([values for _, values in scored]))
+        probabilities = rule.probabilities(np.concatenate([values for _, values, _ in scored]))
         share = estimated_base_rate(probabilities, rule.calibration.base_rate)
         if not UNLIKELY < share < 1 - UNLIKELY:
             raise InputError(
@@ -152,9 +153,10 @@ def with_base_rate(rule, base_rate: str, scored: Iterable) -> tuple[Any, Iterabl
     return replace(rule, base_rate=min(max(share, 1e-9), 1 - 1e-9)), scored
 
 
-def answers(scores, rule) -> list[dict]:
+def answers(scores, same_tokens: list[bool], rule) -> list[dict]:
     """The new columns of each pair."""
-    found: list[dict] = [{"score": round(float(score), 6)} for score in scores]
+    both = zip(scores, same_tokens, strict=True)
+    found: list[dict] = [{"score": round(float(score), 6), "token_collision": same} for score, same in both]
     if rule is not None:
         judged = zip(rule.probabilities(scores), rule.similar(scores), strict=True)
         for row, (probability, similar) in zip(found, judged, strict=True):
@@ -177,7 +179,8 @@ def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, st
 def line(row: dict, columns: tuple[str, ...]) -> str:
     """Score, with a rule probability and verdict, and the sentences."""
     judged = f"  {row['probability']:6.4f}  {row['verdict']:<11}" if "verdict" in row else ""
-    return f"{row['score']:7.4f}{judged}  {row[columns[0]]}  |  {row[columns[1]]}"
+    note = f"  ({COLLISION})" if row["token_collision"] else ""
+    return f"{row['score']:7.4f}{judged}  {row[columns[0]]}  |  {row[columns[1]]}{note}"
 
 
 def pair_up(sentences: list[str]) -> list[dict]:

@@ -4,6 +4,8 @@ import json
 from itertools import combinations
 from pathlib import Path
 
+import pytest
+
 from cosent.cli import parse
 from cosent.data.files import PAIR, open_table
 from cosent.evaluation.similarity import character_overlap
@@ -11,7 +13,7 @@ from data_scripts import audit
 from data_scripts.description import read_splits
 
 TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]
-TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 1), ("甲", "新", 1), ("新", "旧", 1)]
+TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 1), ("甲", "新", 1), ("新", "璟", 1)]
 SHOWN_FILE = Path(__file__).parents[2] / "recipes/demo/pairs_8541.tsv"
 ROWS = {"train": 20_000, "validation": 500, "test": 500}
 
@@ -26,6 +28,7 @@ def test_made_up_duplicates_and_leaks_are_found(bench, capsys):
     train, test = report["splits"]["train"], report["splits"]["test"]
     assert (train["rows"], train["repeated_pairs"], train["conflicting_pairs"]) == (6, 2, 1)
     assert test["characters, 100%"] == 1 and train["characters, 100%"] == 2
+    assert train["unknown_characters, %"] == 0 and test["unknown_characters, %"] == pytest.approx(100 / 10, abs=1e-4)
     assert test["overlap_spearman"] is None, "a single label has no order"
     assert report["leaks"]["train -> test"] == {
         "rows": 5,
@@ -35,6 +38,7 @@ def test_made_up_duplicates_and_leaks_are_found(bench, capsys):
         "one_or_both_sentences": 4,
     }
     shown = capsys.readouterr().out
+    assert "unknown to similar: 璟 1\n" in shown
     assert "train -> test" in shown and "labels of train: 0: 3  1: 3" in shown
 
 

@@ -50,6 +50,12 @@ class Bundle:
         """Tokens of a text without special ones."""
         return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def token_ids(self, texts):
+        """What the model reads of each text, of a pair of long ones half of each: two of equal ids are one to it."""
+        encoded = self.tokenizer.encode_batch(texts)
+        end = self.settings["max_length"] if self.embedding_dimension else (self.settings["max_length"] + 1) // 2 - 1
+        return [one.ids[: min(end, sum(one.attention_mask))] for one in encoded]
+
     def outputs(self, texts, batch_size=32):
         """Vectors `(texts, width)`, zeros without tokens, or scores `(pairs,)` of pairs of texts; in their order."""
         rows = sorted(range(len(texts)), key=lambda row: len("".join(texts[row])))

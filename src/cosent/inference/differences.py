@@ -1,8 +1,16 @@
-"""What two sentences must share to be duplicates, whatever their cosine: numbers, units, Latin codes, negation."""
+"""What two sentences must share to be duplicates, whatever their cosine: facts, and what the model does not read."""
 
 import re
 import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
+
+COLLISION = "token collision: the model cannot tell them apart"
+INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}  # Unicode's categories of control and format characters and of blanks
+UNKNOWN = ("[UNK]", "<unk>")
+CHUNK = 32768  # sentences tokenised at a time
 
 # A number or a code such as 101, 3.5, v2, iphone13, gb-t, 第2; with the unit or counter behind a number.
 UNITS = "个月|小时|分钟|公里|公斤|厘米|毫米|毫升|周岁|[天日周年月号时分秒元块角次人岁级楼层米斤克升里折倍期版代点页%]"
@@ -54,3 +62,45 @@ def difference(first: str, second: str) -> str | None:
     if codes != other_codes:
         return "number or code"
     return "negation" if negated != other_negated else None
+
+
+def visible(text: str) -> str:
+    """What a reader sees of a text, without regard to width and case."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(character for character in folded if unicodedata.category(character) not in INVISIBLE)
+
+
+def collisions(model, first: Sequence[str], second: Sequence[str]) -> list[bool]:
+    """Whether the two texts of each pair differ (`visible`) and a model reads the same tokens all the same.
+
+    It does where they differ in unknown characters, in accents that its tokenizer strips, or behind `max_length`.
+
+    Args:
+        model: a `TextModel` or `Bundle`.
+    """
+    ids = model.token_ids([*first, *second])
+    sides = zip(ids, ids[len(first) :], first, second, strict=False)
+    return [tokens == others and visible(one) != visible(other) for tokens, others, one, other in sides]
+
+
+def colliding(model, sentences: Sequence[str]) -> dict[int, str]:
+    """The rows of sentences that are in `collisions` with another one, and what is `visible` of them."""
+    starts = range(0, len(sentences), CHUNK)
+    keys = [hash(tuple(ids)) for start in starts for ids in model.token_ids(sentences[start : start + CHUNK])]
+    first: dict[int, int] = {}
+    shared = set()
+    for row, key in enumerate(keys):
+        other = first.setdefault(key, row)
+        if other != row and visible(sentences[other]) != visible(sentences[row]):
+            shared.add(key)
+    return {row: visible(sentences[row]) for row, key in enumerate(keys) if key in shared}
+
+
+def unknown_characters(texts: Iterable[str], tokenizer) -> tuple[float, str]:
+    """The share of characters of texts that a tokenizer of `tokenizers` does not know, and the most frequent ones."""
+    counts = Counter(chain.from_iterable(texts))
+    unknown = {tokenizer.token_to_id(token) for token in UNKNOWN}
+    encoded = zip(counts, tokenizer.encode_batch(list(counts), add_special_tokens=False), strict=True)
+    found = Counter({character: counts[character] for character, one in encoded if unknown.intersection(one.ids)})
+    shown = ", ".join(f"{character} {count:,}" for character, count in found.most_common(10))
+    return found.total() / max(1, counts.total()), shown

@@ -22,6 +22,7 @@ from cosent.data.formats import is_blank
 from cosent.data.pairs import read_texts
 from cosent.errors import InputError
 from cosent.inference.arguments import IndexArguments
+from cosent.inference.differences import collisions
 from cosent.inference.embedding import windows
 from cosent.inference.neighbours import Vectors, approximate, nearest
 from cosent.inference.vectors import fingerprint, open_vectors
@@ -43,6 +44,7 @@ class Hit:
     sentence: str
     cosine: float
     rerank: float | None = None  # score of the model that reranked
+    token_collision: bool = False  # whether the model cannot tell it from the query, see `collisions`
 
     @property
     def score(self) -> float:
@@ -147,7 +149,12 @@ class Index:
         vectors = self.embed(queries, prompt)
         depth = top if reranker is None else max(top, min(candidates, len(self)))
         hits = self.nearest(vectors, depth)
-        return hits if reranker is None else [some[:top] for some in reranked(reranker, queries, hits)]
+        if reranker is not None:
+            hits = [some[:top] for some in reranked(reranker, queries, hits)]
+        first = [query for query, some in zip(queries, hits, strict=True) for _ in some]
+        second = [hit.sentence for some in hits for hit in some]
+        same = iter(collisions(self.encoder if reranker is None else reranker, first, second))
+        return [[replace(hit, token_collision=next(same)) for hit in some] for some in hits]
 
 
 def reranked(reranker: "TextModel", queries: Sequence[str], hits: list[list[Hit]]) -> list[list[Hit]]:

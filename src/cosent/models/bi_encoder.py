@@ -80,6 +80,16 @@ class TextModel(nn.Module):
         """Tokens of a text without special ones."""
         return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])
 
+    @property
+    def room(self) -> int | None:
+        """Most tokens that it reads of a text, special ones included; None for any number."""
+        return self.max_length
+
+    def token_ids(self, texts: list[str]) -> list[list[int]]:
+        """What it reads of each text: two of equal ids are one to it."""
+        options = {"truncation": self.room is not None, "max_length": self.room, "verbose": False}
+        return run_tokenizer(self.tokenizer, texts, return_attention_mask=False, **options)["input_ids"]
+
     def prefix(self, prompt: str) -> str:
         """The prompt itself, if it leaves room for a sentence."""
         tokens = len(run_tokenizer(self.tokenizer, prompt, verbose=False)["input_ids"]) if prompt else 0
@@ -183,6 +193,10 @@ class SentenceEncoder(TextModel):
         """Width of a sentence vector."""
         dense = (module.linear.out_features for module in reversed(self.after_pooling) if isinstance(module, Dense))
         return next(dense, self.pooling.hidden_size)
+
+    @property
+    def room(self) -> int | None:
+        return self.max_length if self.long_texts == "truncate" else None
 
     @property
     def modules_after_backbone(self) -> str:

@@ -177,6 +177,11 @@ class CrossEncoder(TextModel):
     def backbone(self) -> nn.Module:
         return self.model.base_model
 
+    @property
+    def room(self) -> int:
+        """Of a pair of long texts, half of the tokens are of each."""
+        return (self.max_length + 1) // 2
+
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:

@@ -28,6 +28,7 @@ from cosent.data.pairs import (
     warn_truncated,
 )
 from cosent.errors import InputError
+from cosent.inference.differences import unknown_characters
 from cosent.losses import LOSSES
 from cosent.models import lora
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
@@ -147,6 +148,11 @@ def training_set(
         if LOSSES[loss].compares_sentences:
             groups = meanings
             check_in_batch_negatives(manifest.name, loss, known, alone)
+        share, shown = unknown_characters([*rows["sentence1"], *rows["sentence2"]], encoder.tokenizer.backend_tokenizer)
+        if share:
+            logger.info(
+                "%s train: %.3g%% of characters are unknown to the model: %s.", manifest.name, 100 * share, shown
+            )
         data = tokenised(f"{manifest.name} train", rows, dataset, encoder, prefixes, targets, groups)
         group = manifest.label_kind == "nli" if loss == "sbert_joint" else manifest.name
         parts.setdefault(group, []).append(data)
