@@ -10,7 +10,6 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from cosent import distill as distill_job
 from cosent.cli import parse
 from cosent.distill import ARGUMENTS, main
 from cosent.errors import InputError
@@ -20,6 +19,7 @@ from cosent.models.folder import save_modules
 from cosent.models.modules import Dense, Normalize, Pooling
 from cosent.models.student import Student
 from cosent.run import read_record, read_scores
+from cosent.training import student
 from tests.conftest import prepare
 from tests.launching import history, later_wins
 
@@ -70,7 +70,7 @@ def run_distill(model: Path, corpus: Path, folder: Path, *flags: str) -> Path:
         *flags,
     ]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(distill_job, "DEFAULT_CACHE", folder.parent / "cache")
+        patched.setattr(student, "DEFAULT_CACHE", folder.parent / "cache")
         main(*parse(later_wins(arguments), *ARGUMENTS))
     return folder
 

@@ -10,9 +10,7 @@ import sentence_transformers
 from sentence_transformers import SentenceTransformer
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from cosent import train as job
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import NO_PREFIXES, PairDataset
 from cosent.errors import InputError
 from cosent.evaluation.metrics import find_threshold
 from cosent.evaluation.significance import spearman
@@ -20,10 +18,10 @@ from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.run import read_record, read_scores
-from cosent.training.arguments import DataArguments, ModelArguments
+from cosent.training import trainer
+from cosent.training.arguments import DataArguments, ModelArguments, PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard
-from cosent.training.objective import build_objective
-from cosent.training.setup import TOWERS, build_model, training_set
+from cosent.training.corpora import build_encoder, corpora_of_run
 from cosent.training.trainer import PairTrainer
 from tests.launching import history
 
@@ -97,17 +95,14 @@ def test_few_labels_are_few_for_selection_too(train, made_up):
         if (tower, name) not in (("bi_encoder", "cosent"), ("bi_encoder", "sbert_joint"), ("cross_encoder", "ce3"))
     ],
 )
-def test_every_loss_reaches_the_weights(made_up, tiny_model, tower, loss):
+def test_every_loss_reaches_the_weights(made_up, tiny_model, tmp_path, tower, loss):
     """Fails if a loss that reads logits, scores or embeddings is not fed by its tower, or gives the encoder nothing."""
-    corpora, kinds = [load_corpus(str(made_up))], TOWERS[tower]
-    objective = build_objective(loss, {}, [corpora[0].manifest], tower)
-    model = build_model(ModelArguments(model_name_or_path=str(tiny_model), tower=tower), None, objective, 32, seed=1)
-    encoder = model.encoder if tower == "bi_encoder" else model
-    data = training_set(corpora, kinds.dataset, encoder, NO_PREFIXES, loss, DataArguments(), objective.classes)
-    batch = kinds.collator.from_tokenizer(encoder.tokenizer)([data[row] for row in range(8)])
-    targets = {name: batch.pop(name) for name in PairTrainer.targets if name in batch}
-    outputs = model(**batch)
-    objective.loss(**{objective.reads: outputs[objective.reads]}, **targets).backward()
+    corpus = load_corpus(str(made_up))
+    arguments = ModelArguments(model_name_or_path=str(tiny_model), tower=tower)
+    encoder = build_encoder(arguments, LOSSES[loss].classes, 32, seed=1)
+    args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", report_to="none")
+    trainer = PairTrainer(encoder, args, loss=loss, train_dataset=corpus.split("train"), labels=corpus.manifest)
+    trainer.compute_loss(trainer.model, next(iter(trainer.get_train_dataloader()))).backward()
     assert encoder.backbone.get_input_embeddings().weight.grad.norm() > 0
 
 
@@ -251,17 +246,16 @@ def test_every_held_out_pair_is_scored(train, make_corpus, pairs, tower):
     assert {split: len(of["after"]) for split, of in scores.items()} == {"validation": 60, "test": 10}
 
 
-def test_random_negatives_reach_the_training_pairs(made_up, tiny_model):
+def test_random_negatives_reach_the_training_pairs(made_up):
     """Fails if the flag is accepted and trains on the same pairs, or draws anew what is no negative."""
-    encoder, corpus = SentenceEncoder.from_pretrained(str(tiny_model)), [load_corpus(str(made_up))]
     own, easy = (
-        training_set(corpus, PairDataset, encoder, NO_PREFIXES, "cosent", DataArguments(random_negatives=flag))
+        corpora_of_run(DataArguments(corpus=[str(made_up)], random_negatives=flag), "cosent", 1).training_rows
         for flag in (False, True)
     )
     kept, moved = set(), set()
-    for (first, second, label), (same, drawn, _) in zip(own, easy, strict=True):
-        assert first.tolist() == same.tolist()
-        (kept if second.tolist() == drawn.tolist() else moved).add(label)
+    for row, drawn in zip(own["made_up"], easy["made_up"], strict=True):
+        assert row["sentence1"] == drawn["sentence1"]
+        (kept if row["sentence2"] == drawn["sentence2"] else moved).add(row["label"])
     assert moved == {0.0} and 1.0 in kept
 
 
@@ -347,7 +341,7 @@ def test_what_is_a_collapse(curve, collapsed, action, caplog):
 
 def test_a_guard_ends_a_run(train, made_up, monkeypatch):
     """Fails if the guard of a run does not see its validation, here with a drop that every epoch has."""
-    monkeypatch.setattr(job, "CollapseGuard", lambda args, action: CollapseGuard(args, action, drop=-9))
+    monkeypatch.setattr(trainer, "CollapseGuard", lambda args, action: CollapseGuard(args, action, drop=-9))
     assert len(history(train(made_up, "--on_collapse", "stop"), "eval_spearman")) == 1
 
 
@@ -355,7 +349,7 @@ def test_a_guard_ends_a_run(train, made_up, monkeypatch):
 def test_cross_encoders_are_watched_unless_switched_off(train, made_up, monkeypatch):
     """Fails if a reranker collapses to one number, as users of every library report, and nothing says so."""
     seen = []
-    monkeypatch.setattr(job, "CollapseGuard", lambda args, action: seen.append(action) or TrainerCallback())
+    monkeypatch.setattr(trainer, "CollapseGuard", lambda args, action: seen.append(action) or TrainerCallback())
     tower = ("--tower", "cross_encoder")
     for number, flags in enumerate((tower, (*tower, "--on_collapse", "off"), (), ("--on_collapse", "stop"))):
         train(made_up, "--max_steps", "1", *flags, output=str(number))

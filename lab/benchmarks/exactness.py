@@ -18,17 +18,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from peft import LoraConfig
 from transformers import TrainerCallback
 
-from cosent.data.corpus import labels_of, load_corpus
+from cosent import CrossEncoder, PairTrainer, PairTrainingArguments, SentenceEncoder
+from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
+from cosent.losses import TOWERS
 from cosent.reporting.document import markdown_table
 from cosent.run import shortened
-from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.job import environment, footprint
-from cosent.training.objective import build_objective, loss_targets
-from cosent.training.setup import TOWERS, adapter, build_model
-from cosent.training.trainer import PairTrainer
 from lab.benchmarks.common import shuffled_rows
 
 PAIRS = 32
@@ -55,22 +54,18 @@ class Gradients(TrainerCallback):
 def trainer_of(corpus: str, pairs: int, tower: str, lora: bool, batch: int, further: dict):
     """A trainer for some pairs of a corpus, from `mini`, without dropout."""
     rows, max_length = shuffled_rows(corpus, "train", pairs)
-    manifest = load_corpus(corpus).manifest
-    model_args = ModelArguments(tower=tower, dropout=0.0, use_peft=lora)
-    objective = build_objective("cosent", {}, [manifest], tower)
-    model = build_model(model_args, None, objective, max_length[tower], seed=1)
-    encoder = model.encoder if tower == "bi_encoder" else model
+    options = {"max_length": max_length[tower], "dropout": 0.0, "seed": 1}
+    if tower == "bi_encoder":
+        encoder = SentenceEncoder.from_pretrained("mini", **options)
+    else:
+        encoder = CrossEncoder.from_pretrained("mini", num_labels=1, **options)
     folder = tempfile.mkdtemp()
     args = PairTrainingArguments(
         output_dir=folder, per_device_train_batch_size=batch, num_train_epochs=1, max_grad_norm=0.0, use_cpu=True,
         eval_strategy="no", save_strategy="no", disable_tqdm=True, logging_steps=1, optim="sgd", seed=1, **further,
     )  # fmt: skip
-    data = TOWERS[tower].dataset(rows, encoder.tokenizer, encoder.max_length, loss_targets(
-        "cosent", labels_of(rows), manifest))  # fmt: skip
-    return PairTrainer(
-        model=model, args=args, objective=objective, train_dataset=data, adapter=adapter(model_args, model, seed=1),
-        data_collator=TOWERS[tower].collator.from_tokenizer(encoder.tokenizer),
-    )  # fmt: skip
+    adapter = LoraConfig(r=8, lora_alpha=16) if lora else None
+    return PairTrainer(encoder, args, train_dataset=rows, labels=load_corpus(corpus).manifest, peft_config=adapter)
 
 
 def run_split(corpus: str, split: str, folder: str) -> None:

@@ -15,7 +15,7 @@ import yaml
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
-from cosent.models.lora import add_adapter
+from cosent.models.lora import add_adapter, lora_config
 
 TOKENS = 64  # a sentence; a cross-encoder reads a pair, which has twice as many
 CUDA = 1e9  # bytes
@@ -46,7 +46,7 @@ def build(recipe: dict, **changes) -> nn.Module:
     if recipe.get("use_peft"):
         targets = recipe.get("lora_target_modules", ["all-linear"])
         settings = (recipe["lora_r"], recipe["lora_alpha"], recipe.get("lora_dropout", 0.0))
-        add_adapter(model, model, *settings, targets, seed=1)
+        add_adapter(model, model, lora_config(*settings, targets), seed=1)
     if recipe.get("gradient_checkpointing"):
         model.gradient_checkpointing_enable()
     return model.train()

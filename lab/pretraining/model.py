@@ -30,7 +30,7 @@ from cosent.models.folder import read_json, save_modules, write_json
 from cosent.models.loading import freeze_sines, load_config, quiet_transformers
 from cosent.models.modules import Pooling
 from cosent.training.callbacks import use_log_lines
-from cosent.training.trainer import ResumableTrainer
+from cosent.training.resumable import ResumableTrainer
 from lab.pretraining.batches import IGNORED
 
 CONFIGS = {"bert": BertConfig, "roformer": RoFormerConfig}

@@ -9,19 +9,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cosent.data.manifest import Labels
     from cosent.models.auto import load_model
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
     from cosent.models.student import Student
     from cosent.run import decision_rules
+    from cosent.training.arguments import PairTrainingArguments, StudentTrainingArguments
+    from cosent.training.student import StudentTrainer
+    from cosent.training.trainer import PairTrainer
 
 __version__ = "0.1.0"
-__all__ = ["CrossEncoder", "SentenceEncoder", "Student", "decision_rules", "load_model"]
+__all__ = [
+    "CrossEncoder",
+    "Labels",
+    "PairTrainer",
+    "PairTrainingArguments",
+    "SentenceEncoder",
+    "Student",
+    "StudentTrainer",
+    "StudentTrainingArguments",
+    "decision_rules",
+    "load_model",
+]
 
 HOMES = {
     "CrossEncoder": "cosent.models.cross_encoder",
+    "Labels": "cosent.data.manifest",
+    "PairTrainer": "cosent.training.trainer",
+    "PairTrainingArguments": "cosent.training.arguments",
     "SentenceEncoder": "cosent.models.bi_encoder",
     "Student": "cosent.models.student",
+    "StudentTrainer": "cosent.training.student",
+    "StudentTrainingArguments": "cosent.training.arguments",
     "decision_rules": "cosent.run",
     "load_model": "cosent.models.auto",
 }

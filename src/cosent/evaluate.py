@@ -199,7 +199,8 @@ def evaluate_corpus(
 
     task, embeds = None, isinstance(model, SentenceEncoder)
     if retrieval_args.retrieval and embeds:
-        task = retrieval_task(corpus, args.split, retrieval_args)
+        rows, where = corpus.split(args.split), f"{corpus.folder} {args.split}"
+        task = retrieval_task(rows, corpus.manifest, where, retrieval_args.retrieval_from)
     if task is None:
         scores = score(model, corpus.split(args.split), prompts)
     else:

@@ -6,15 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from datasets import Dataset
 from torch import nn
 from transformers import set_seed
 
 from cosent.compute import onednn
 from cosent.compute.onednn import onednn_linears, trainable_onednn_linears
-from cosent.losses.cosent import cosent_loss
-from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.objective import Objective
 from cosent.training.trainer import PairTrainer
 from tests.conftest import SENTENCES
 
@@ -176,19 +175,14 @@ def learnt(tiny_model, output, checkpointing: bool = False) -> tuple[list[float]
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), dropout=0.1)
     if checkpointing:
         encoder.backbone.gradient_checkpointing_enable()
-    texts = [[a, b] for a in SENTENCES for b in SENTENCES[:5]]
-    batch = [encoder.tokenizer(pair, padding="max_length", max_length=12, return_tensors="pt") for pair in texts]
-    rows = [
-        {"input_ids": ids.input_ids, "attention_mask": ids.attention_mask, "labels": torch.tensor(float(i % 3))}
-        for i, ids in enumerate(batch)
-    ]
+    texts = [(a, b) for a in SENTENCES for b in SENTENCES[:5]]
+    rows = [{"sentence1": a, "sentence2": b, "label": float(i % 3)} for i, (a, b) in enumerate(texts)]
     args = PairTrainingArguments(
         **{"output_dir": str(output), "max_steps": STEPS, "per_device_train_batch_size": 16, "use_cpu": True},
         **{"learning_rate": 1e-3, "logging_steps": 1, "eval_strategy": "no", "save_strategy": "no"},
-        **{"load_best_model_at_end": False, "disable_tqdm": True, "report_to": "none"},
+        **{"disable_tqdm": True, "report_to": "none"},
     )
-    objective = Objective(cosent_loss, "scores", compares_pairs=True)
-    trainer = PairTrainer(model=BiEncoder(encoder), args=args, objective=objective, train_dataset=rows)
+    trainer = PairTrainer(encoder, args, train_dataset=Dataset.from_list(rows))
     trainer.train()
     history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return history, [parameter.detach().clone() for parameter in encoder.parameters()]

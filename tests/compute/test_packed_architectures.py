@@ -10,7 +10,7 @@ from cosent.compute.packed_backbone import POSITIONS, packed_forward, plain_forw
 from cosent.losses.cosent import cosent_loss
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.loading import freeze_sines
-from cosent.models.lora import add_adapter
+from cosent.models.lora import add_adapter, lora_config
 from cosent.models.modules import Pooling
 from tests.compute.test_packed_backbone import LENGTHS, tokens_computed
 from tests.families import FAMILIES, LETTERS, LONGEST, REPRESENTATIVES, each, random_family
@@ -135,7 +135,7 @@ def test_training_in_every_way_learns_the_same(name):
         assert difference(learn(model, batch, packing=True), expected) < 5e-6
 
     model, _ = towers(name)
-    add_adapter(model, model.encoder.backbone, 4, 8.0, 0.0, ["all-linear"], seed=1)
+    add_adapter(model, model.encoder.backbone, lora_config(4, 8.0, 0.0, ["all-linear"]), seed=1)
     with torch.no_grad():  # fresh adapters do nothing
         for weight in model.parameters():
             if weight.requires_grad:

@@ -20,7 +20,7 @@ def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):
     assert some["sentence1"][:] != random_subset(rows, 10, "--limit_train", 2)["sentence1"][:]
     assert len(some) == 10 and len(set(some["sentence1"][:])) > 2
     data = PairDataset(some, tokenizer, 32)
-    np.testing.assert_array_equal([row[2] for row in data], some["label"][:])
+    np.testing.assert_array_equal([row[2]["labels"] for row in data], some["label"][:])
     assert random_subset(rows, 10**6, "--limit_train", 1) is rows
 
 

@@ -26,10 +26,10 @@ def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
     data = PairDataset(corpus.split("train"), tokenizer, 32)
     assert len(data) == len(pairs)
     for index in (0, 7, len(pairs) - 1):
-        first, second, label = data[index]
+        first, second, targets = data[index]
         assert tokenizer.decode(first, skip_special_tokens=True).replace(" ", "") == pairs[index][0]
         assert tokenizer.decode(second, skip_special_tokens=True).replace(" ", "") == pairs[index][1]
-        assert label == pairs[index][2]
+        assert targets == {"labels": pairs[index][2]}
     corpus = load_corpus(make_corpus({"train": [("好" * 50, "好", 1.0), ("好" * 8, "好" * 9, 0.0)]}))
     data = PairDataset(corpus.split("train"), tokenizer, 10)
     assert data.truncated == 2  # 52 and 11 tokens; 10 tokens just fit
@@ -76,12 +76,12 @@ def test_edited_rows_are_tokenised_again(make_corpus, tokenizer):
 
 def test_collators_give_the_tensors_of_their_docstrings():
     """Fails if padding, mask, pair order or segments are not what the collators say."""
-    batch = PairCollator(0)([([2, 3], [2, 7, 3], 1.0)])
+    batch = PairCollator(0)([([2, 3], [2, 7, 3], {"labels": 1.0})])
     assert batch["input_ids"].tolist() == [[[2, 3, 0], [2, 7, 3]]]
     assert batch["attention_mask"].tolist() == [[[1, 1, 0], [1, 1, 1]]]
     assert batch["labels"].tolist() == [1.0]
 
-    pairs = [([2, 3, 7, 3], 2, 1.0), ([2, 3, 3], 2, 0.0)]
+    pairs = [([2, 3, 7, 3], 2, {"labels": 1.0}), ([2, 3, 3], 2, {"labels": 0.0})]
     batch = JoinedPairCollator(0, True)(pairs)
     assert batch["input_ids"].tolist() == [[2, 3, 7, 3], [2, 3, 3, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]

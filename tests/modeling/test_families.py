@@ -20,7 +20,7 @@ from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.heads import classifier_heads, patterns_of_heads
 from cosent.models.loading import load_config
-from cosent.models.lora import ADAPTER, add_adapter
+from cosent.models.lora import ADAPTER, add_adapter, lora_config
 from tests.families import FAMILIES, LETTERS, LONGEST, each, save_family
 
 FINE = [name for name in FAMILIES if name not in ("t5", "convbert")]
@@ -132,7 +132,7 @@ def test_fresh_heads_train_under_lora_and_quantisation(name, folder, tmp_path):
 
     other_seed = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=4).state_dict()
     fresh = {weight for weight, value in encoder.state_dict().items() if not torch.equal(value, other_seed[weight])}
-    adapter = add_adapter(encoder, encoder.model, 4, 8.0, 0.0, ["all-linear"], seed=1)
+    adapter = add_adapter(encoder, encoder.model, lora_config(4, 8.0, 0.0, ["all-linear"]), seed=1)
     assert fresh and fresh <= {weight.replace(".modules_to_save.default", "") for weight in adapter.trained}
     with torch.no_grad():
         for weight in encoder.parameters():
@@ -159,7 +159,7 @@ def test_lora_finds_every_linear_layer(name, folder, caplog):
     encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
     linear = [module for module in encoder.backbone.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
     with caplog.at_level(logging.INFO):
-        adapter = add_adapter(encoder, encoder.backbone, 4, 8.0, 0.0, ["all-linear"], seed=1)
+        adapter = add_adapter(encoder, encoder.backbone, lora_config(4, 8.0, 0.0, ["all-linear"]), seed=1)
     layers = [weight.split(".")[-4] for weight in adapter.trained if weight.endswith("lora_A.default.weight")]
     assert len(layers) == len(linear) > 0
     assert all(f"{layers.count(layer)} {layer}" in caplog.text for layer in layers)

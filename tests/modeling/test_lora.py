@@ -29,7 +29,9 @@ def train(train, make_corpus, pairs):
 
 def bi_encoder(tiny_model, *targets, r=2, head=None):
     model = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls", dropout=0.0), head)
-    return model, lora.add_adapter(model, model.encoder.backbone, r, 4, 0.0, list(targets) or ["all-linear"], seed=1)
+    return model, lora.add_adapter(
+        model, model.encoder.backbone, lora.lora_config(r, 4, 0.0, list(targets) or ["all-linear"]), seed=1
+    )
 
 
 def test_what_is_trained_and_what_the_seed_draws(tiny_model):

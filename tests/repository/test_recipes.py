@@ -30,7 +30,7 @@ def check_training(recipe: Path, output: Path) -> None:
     if recipe in STUDENT_RECIPES:
         parse(arguments, *distill.ARGUMENTS)
         return
-    model_args, _, _, _, loss_args, _ = parse(arguments, *TRAIN_ARGUMENTS)
+    model_args, _, _, loss_args, _ = parse(arguments, *TRAIN_ARGUMENTS)
     assert model_args.tower == recipe.parent.name
     kinds = {"sbert_joint": {"binary": 1.0, "nli": 2.0}, "ce3": {"nli": 2.0}}.get(loss_args.loss, {"binary": 1.0})
     manifests = [Manifest(kind, kind, 0.0, highest, {"bi_encoder": 64}, {}) for kind, highest in kinds.items()]
@@ -38,7 +38,7 @@ def check_training(recipe: Path, output: Path) -> None:
     if model_args.tower == "cross_encoder":
         assert objective.classes == {"ce": 2, "ce3": 3}.get(loss_args.loss, 1)
     else:
-        assert (objective.head(8, loss_args.features, seed=1) is None) == (objective.reads != "logits")
+        assert (objective.head(8, seed=1) is None) == (objective.reads != "logits")
 
 
 def check_text(recipe: Path) -> None:
@@ -99,7 +99,7 @@ def test_recipes_of_published_rows_have_the_settings_of_their_scripts(tmp_path):
     for name, (script, settings) in OF_SCRIPTS.items():
         recipe = ROOT / f"recipes/{name}.yaml"
         words = ["--config", str(recipe), "--corpus", "stsb", "--output_dir", str(tmp_path), "--use_cpu", "true"]
-        model, _, _, _, loss, args = parse(words, *TRAIN_ARGUMENTS)
+        model, _, _, loss, args = parse(words, *TRAIN_ARGUMENTS)
         manifests = [Manifest("lcqmc", "binary", 0.0, 1.0, {}, {})] if loss.loss == "ce" else graded
         objective = build_objective(loss.loss, loss.parameters(), manifests, model.tower)
         ours = {"pooling": model.pooling, "segments": model.segment_ids, "scale": loss.scale}

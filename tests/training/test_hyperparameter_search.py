@@ -2,18 +2,16 @@
 
 import ast
 import inspect
+from functools import partial
 from pathlib import Path
 
 import pytest
 from transformers.integrations import integration_utils
 
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import PairCollator, PairDataset
-from cosent.losses.cosent import cosent_loss
-from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.training import student, trainer
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.training import global_batch, resumable, student, trainer
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.objective import Objective
 from cosent.training.trainer import PairTrainer
 
 
@@ -27,33 +25,20 @@ def assigned(module, owners: tuple[str, ...]) -> set[str]:
 def test_no_attribute_is_also_one_of_the_integrations():
     """Fails if an integration of transformers replaces what our trainers keep for themselves."""
     theirs = assigned(integration_utils, ("trainer", "local_trainer"))
-    ours = assigned(trainer, ("self",)) | assigned(student, ("self",))
+    ours = set().union(*(assigned(module, ("self",)) for module in (trainer, student, global_batch, resumable)))
     assert "objective" in theirs and "adapter" in ours and not theirs & ours
 
 
 def test_a_search_of_two_trials(tiny_model, make_corpus, pairs, tmp_path):
     """Fails if a trial of optuna ends in a trace, or trains without the loss."""
-    pytest.importorskip("optuna")
     rows = load_corpus(make_corpus({"train": pairs[:16]})).split("train")
-
-    def model() -> BiEncoder:
-        return BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean"))
-
-    encoder = model().encoder
-    data = PairDataset(rows, encoder.tokenizer, encoder.max_length)
     args = PairTrainingArguments(
         **{"output_dir": str(tmp_path), "max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True},
-        **{"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "no", "load_best_model_at_end": False},
-        **{"disable_tqdm": True, "report_to": "none", "logging_steps": 1},
+        **{"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "no", "disable_tqdm": True},
+        **{"report_to": "none", "logging_steps": 1},
     )
-    search = PairTrainer(
-        model_init=model,
-        args=args,
-        objective=Objective(cosent_loss, "scores", compares_pairs=True),
-        train_dataset=data,
-        eval_dataset=data,
-        data_collator=PairCollator.from_tokenizer(encoder.tokenizer),
-    )
+    load = partial(SentenceEncoder.from_pretrained, str(tiny_model), pooling="mean")
+    search = PairTrainer(model_init=lambda: load(), args=args, train_dataset=rows, eval_dataset=rows)
     best = search.hyperparameter_search(
         hp_space=lambda trial: {"learning_rate": trial.suggest_categorical("learning_rate", [1e-4, 1e-2])},
         **{"n_trials": 2, "direction": "maximize", "backend": "optuna"},

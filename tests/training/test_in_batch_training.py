@@ -8,15 +8,25 @@ import pytest
 
 from cosent.cli import parse
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import NO_PREFIXES, PairCollator, PairDataset
+from cosent.data.pairs import NO_PREFIXES, PairCollator
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record
 from cosent.train import main
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
-from cosent.training.setup import corpora_of_run, training_set
+from cosent.training.corpora import corpora_of_run
+from cosent.training.objective import build_objective
+from cosent.training.pairs import training_pairs
 from tests.conftest import SENTENCES
 from tests.launching import history
+
+
+def pairs_for(loss: str, folder, encoder):
+    """The training pairs of a corpus as a loss reads them."""
+    corpus = load_corpus(str(folder))
+    name, meaning = corpus.manifest.name, corpus.manifest
+    objective = build_objective(loss, {}, [meaning])
+    return training_pairs({name: corpus.split("train")}, {name: meaning}, {name: objective}, encoder, NO_PREFIXES)
 
 
 @pytest.fixture
@@ -28,28 +38,25 @@ def lines(tmp_path):
 def test_the_loss_learns_which_sentences_are_similar(made_up, tiny_model):
     """Fails if the groups of a batch are not those of its sentences."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
-    rows = [load_corpus(str(made_up))]
-    data = training_set(rows, PairDataset, encoder, NO_PREFIXES, "infonce", DataArguments(corpus=[str(made_up)]))
+    data = pairs_for("infonce", made_up, encoder)
     batch = PairCollator.from_tokenizer(encoder.tokenizer)([data[index] for index in range(64)])
     parity = np.array([(row // 8 % 2, row % 2) for row in range(64)])  # sentences at an even distance are similar
     same = batch["groups"].numpy()[:, :, None, None] == batch["groups"].numpy()
     assert (same == (parity[:, :, None, None] == parity)).all(), "groups are not those of the sentences"
-    data = training_set(rows, PairDataset, encoder, NO_PREFIXES, "cosent", DataArguments(corpus=[str(made_up)]))
+    data = pairs_for("cosent", made_up, encoder)
     assert "groups" not in PairCollator.from_tokenizer(encoder.tokenizer)([data[0]]), "nobody would read them"
 
 
 def test_simcse_reads_each_sentence_twice(made_up, tiny_model):
     """Fails if labels reach a training that is called unsupervised, or a sentence is its own negative."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
-    data = training_set(
-        [load_corpus(str(made_up))], PairDataset, encoder, NO_PREFIXES, "simcse", DataArguments(corpus=[str(made_up)])
-    )
+    data = pairs_for("simcse", made_up, encoder)
     assert len(data) == len(SENTENCES)
-    for number, (first, second, label, groups) in enumerate(data):
-        assert first.tolist() == second.tolist() and label == 1
+    for number, (first, second, targets) in enumerate(data):
+        assert first.tolist() == second.tolist() and targets["labels"] == 1
         assert encoder.tokenizer.decode(first, skip_special_tokens=True).replace(" ", "") == SENTENCES[number]
-        assert groups[0] == groups[1]
-    assert len({pair[3][0] for pair in data}) == len(SENTENCES)
+        assert targets["groups"][0] == targets["groups"][1]
+    assert len({pair[2]["groups"][0] for pair in data}) == len(SENTENCES)
 
 
 def test_text_alone_trains(made_up, lines, tiny_model, tmp_path):
@@ -120,9 +127,7 @@ def test_a_corpus_without_negatives_is_refused(make_corpus, tiny_model, caplog):
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
 
     def load(pairs, name):
-        folder = str(make_corpus({"train": pairs}, name=name))
-        args = DataArguments(corpus=[folder])
-        return training_set([load_corpus(folder)], PairDataset, encoder, NO_PREFIXES, loss, args)
+        return pairs_for(loss, make_corpus({"train": pairs}, name=name), encoder)
 
     for loss in ("cosent", "infonce"):  # neither may send a user to the other one
         with pytest.raises(InputError, match=f"--loss {loss} .*Add (pairs of another label|sentences)[^-]*$"):

@@ -83,11 +83,11 @@ def test_classes_of_labels():
     assert classes("graded", [1.0, 2.0, 3.0, 4.0, 5.0], 5) == [0, 1, 2, 3, 4]
     assert classes("nli", [0.0, 1.0, 2.0], 3) == [0, 1, 2] and classes("binary", [0.0, 1.0], 2) == [0, 1]
     graded, nli = ([Manifest("odd", kind, 0.0, high, {}, {})] for kind, high in (("graded", 5.0), ("nli", 2.0)))
-    assert [build_objective("sbert", {}, graded, sbert_classes=n).classes for n in (None, 6)] == [2, 6]
+    assert [build_objective("sbert", {"sbert_classes": n}, graded).classes for n in (None, 6)] == [2, 6]
     assert build_objective("sbert", {}, nli).classes == 3
     for name, manifests, number in (("sbert", nli, 2), ("cosent", graded, 2), ("sbert", graded, 1)):
         with pytest.raises(InputError, match="--sbert_classes"):
-            build_objective(name, {}, manifests, sbert_classes=number)
+            build_objective(name, {"sbert_classes": number}, manifests)
 
 
 def test_every_loss_says_how_many_logits_it_needs():

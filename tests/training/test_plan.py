@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from cosent import distill
 from cosent.data.corpus import leaks, load_corpus
 from cosent.errors import InputError
 from cosent.run import read_record
+from cosent.training import student
 from tests.launching import run_here
 
 DRY = ("--dry_run", "true")
@@ -93,7 +93,7 @@ def test_a_student_is_planned_without_its_teacher_reading(
     corpus, tiny_model, tiny_student, tmp_path, capsys, monkeypatch
 ):
     """Fails if planning to distil takes the hours in which a teacher embeds the text."""
-    monkeypatch.setattr(distill, "DEFAULT_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(student, "DEFAULT_CACHE", tmp_path / "cache")
     flags = ("--model_name_or_path", str(tiny_student), "--corpus", str(corpus), "--output_dir", str(tmp_path / "run"))
     flags += ("--teacher", str(tiny_model), "--use_cpu", "true", *DRY)
     run_here("distill", *flags)

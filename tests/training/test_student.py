@@ -10,29 +10,34 @@ from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.models.decoding import unilm_mask
 from cosent.models.student import Student
-from cosent.training.arguments import PairTrainingArguments
+from cosent.training.arguments import StudentTrainingArguments
+from cosent.training.global_batch import pair_metrics
 from cosent.training.student import Corruption, StudentCollator, StudentDataset, StudentTrainer, held_out_synonyms
-from cosent.training.trainer import pair_metrics
+
+
+def own(synonyms: bool, teacher) -> dict:
+    """The targets of a pair."""
+    return {"labels": np.float32(synonyms), "synonyms": synonyms, "teacher": np.array(teacher, np.float32)}
 
 
 def test_batches_by_hand():
     """Fails if a direction is lost, a target keeps its [CLS], segments do not fit the tokens, a model learns to write
     the opposite, a retrieval model gets targets, or what a teacher says ends up beside other sentences or pairs."""
-    batch = StudentCollator(0)([([2, 7, 3], [2, 8, 9, 3], 1.0, True, None)])
+    batch = StudentCollator(0)([([2, 7, 3], [2, 8, 9, 3], {"labels": np.float32(1), "synonyms": True})])
     assert batch["input_ids"].tolist() == [[2, 7, 3, 8, 9, 3], [2, 8, 9, 3, 7, 3]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]]
     assert batch["attention_mask"].tolist() == [[1] * 6, [1] * 6] and "teacher" not in batch
 
     pairs = [
-        (np.array([2, 7, 3]), np.array([2, 8, 3]), 0.0, False, np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)),
-        (np.array([2, 5, 3]), np.array([2, 6, 3]), 1.0, True, np.array([[5.0, 6.0], [7.0, 8.0]], np.float32)),
+        (np.array([2, 7, 3]), np.array([2, 8, 3]), own(False, [[1.0, 2.0], [3.0, 4.0]])),
+        (np.array([2, 5, 3]), np.array([2, 6, 3]), own(True, [[5.0, 6.0], [7.0, 8.0]])),
     ]
     batch = StudentCollator(0)(pairs)
     assert batch["input_ids"].tolist() == [[2, 7, 3, 0, 0], [2, 8, 3, 0, 0], [2, 5, 3, 6, 3], [2, 6, 3, 5, 3]]
     assert batch["token_type_ids"].sum(dim=1).tolist() == [0, 0, 2, 2]
     assert batch["attention_mask"].sum(dim=1).tolist() == [3, 3, 5, 5]
     assert batch["teacher"].tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
-    pairs = [([2, 7, 3], [2, 8, 9, 3], 1.0, True, np.float32(0.5)), ([2, 3], [2, 3], 0.0, False, np.float32(-1))]
+    pairs = [([2, 7, 3], [2, 8, 9, 3], own(True, 0.5)), ([2, 3], [2, 3], own(False, -1))]
     batch = StudentCollator(0, generation=False)(pairs)
     assert batch["input_ids"].tolist() == [[[2, 7, 3, 0], [2, 8, 9, 3]], [[2, 3, 0, 0], [2, 3, 0, 0]]]
     assert set(batch) == {"input_ids", "attention_mask", "labels", "teacher"} and batch["teacher"].tolist() == [0.5, -1]
@@ -69,11 +74,11 @@ def test_a_teacher_is_looked_up_by_row(tokenizer, pairs, make_corpus):
     """Fails if a pair gets the vectors of another, pairs below the boundary are to be written, or the perplexity takes
     longer than the training."""
     rows = load_corpus(str(make_corpus({"train": pairs[:2]}))).split("train")
-    data = StudentDataset(rows, tokenizer, 32)
-    data.synonyms = np.array([True, False])
-    assert data[0][4] is None
-    data.targets = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([[0, 2], [2, 1]])
-    assert data[1][3] is False and data[1][4].tolist() == [[4, 5], [2, 3]] and len(data) == 2
+    data = StudentDataset(rows, tokenizer, 32, synonyms=np.array([True, False]))
+    assert set(data[0][2]) == {"labels", "synonyms"}
+    data.teacher = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([[0, 2], [2, 1]])
+    targets = data[1][2]
+    assert not targets["synonyms"] and targets["teacher"].tolist() == [[4, 5], [2, 3]] and len(data) == 2
     assert held_out_synonyms(np.array([0.0, 4.0, 5.0, 3.9]), 4.0).tolist() == [False, True, True, False]
     assert held_out_synonyms(np.ones(2000), 1.0).sum() == 500
     for kind, highest, least in (("binary", 1.0, 0.8), ("graded", 5.0, 4.0), ("nli", 2.0, 1.6)):
@@ -98,17 +103,11 @@ def test_evaluation_against_a_naive_loop(tiny_student, make_corpus, tmp_path):
             if types[0, place]:
                 losses -= float(logits[place - 1, encoded["input_ids"][0, place]])
                 tokens += 1
-    data = StudentDataset(load_corpus(str(make_corpus({"test": rows}))).split("test"), student.tokenizer, 32)
-    data.synonyms = data.labels > 0
-    noise = Corruption.from_tokenizer(student.tokenizer, share=1.0)
-    trainer = StudentTrainer(
-        model=student,
-        args=PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no"),
-        similarity_loss=None,
-        data_collator=StudentCollator(student.tokenizer.pad_token_id, corruption=noise),
-    )
+    data = load_corpus(str(make_corpus({"test": rows}))).split("test")
+    options = {"output_dir": str(tmp_path), "use_cpu": True, "eval_strategy": "no", "dataloader_drop_last": False}
+    trainer = StudentTrainer(student, StudentTrainingArguments(**options), corruption_share=1.0, train_dataset=data)
     predicted = trainer.predict(data)
     measured = pair_metrics(predicted.predictions, predicted.label_ids)["perplexity"]
     assert math.log(measured) == pytest.approx(losses / tokens, rel=1e-5)
     np.testing.assert_allclose(predicted.predictions["scores"], expected, atol=1e-6)
-    assert trainer.data_collator.corruption is noise, "training would be without noise"
+    assert trainer.data_collator.corruption.share == 1, "training would be without noise"

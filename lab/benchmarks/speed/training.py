@@ -52,8 +52,10 @@ def cross_encoder(args) -> dict:
     labels = loss_targets("bce", labels_of(rows), load_corpus(args.corpus).manifest)
     model, clock = cross_encoder_folder(args.encoder, max_length["cross_encoder"]), Clock()
     with tempfile.TemporaryDirectory() as folder:
-        side = cross_ours if args.side == "ours" else cross_theirs
-        side(model, rows, labels, flags(folder, args.count), clock)
+        if args.side == "ours":
+            cross_ours(model, rows, flags(folder, args.count), clock)
+        else:
+            cross_theirs(model, rows, labels, flags(folder, args.count), clock)
     return clock.result()
 
 
@@ -81,42 +83,27 @@ def in_order(dataset, batch_size, drop_last, **_):
     return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
 
-def train_ours(model, objective, dataset, collator, flags: dict, clock: TrainerCallback) -> None:
-    from cosent.training.arguments import PairTrainingArguments
-    from cosent.training.trainer import PairTrainer
+def train_ours(encoder, loss: str, rows, flags: dict, clock: TrainerCallback) -> None:
+    from cosent import Labels, PairTrainer, PairTrainingArguments
 
-    ours = {"load_best_model_at_end": False, "train_sampling_strategy": "sequential"}
-    arguments = PairTrainingArguments(**flags, **ours)
-    PairTrainer(
-        model=model, args=arguments, objective=objective, train_dataset=dataset, data_collator=collator,
-        callbacks=[clock],
-    ).train()  # fmt: skip
+    arguments = PairTrainingArguments(**flags, train_sampling_strategy="sequential")
+    labels = rows["label"][:]
+    scaled = Labels("pairs", "binary" if set(labels) <= {0.0, 1.0} else "graded", 0.0, max(1.0, *labels))
+    PairTrainer(encoder, arguments, loss=loss, train_dataset=rows, labels=scaled, callbacks=[clock]).train()
 
 
 def bi_ours(model: str, rows, max_length: int, flags: dict, clock: TrainerCallback, dropout: float | None = 0.0):
-    from cosent.data.pairs import PairCollator, PairDataset
-    from cosent.losses.cosent import cosent_loss
-    from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
-    from cosent.training.objective import Objective
+    from cosent import SentenceEncoder
 
     encoder = SentenceEncoder.from_pretrained(model, pooling="mean", max_length=max_length, dropout=dropout)
-    dataset, collator = PairDataset(rows, encoder.tokenizer, max_length), PairCollator(encoder.tokenizer.pad_token_id)
-    train_ours(
-        BiEncoder(encoder), Objective(cosent_loss, "scores", compares_pairs=True), dataset, collator, flags, clock
-    )
+    train_ours(encoder, "cosent", rows, flags, clock)
     return encoder
 
 
-def cross_ours(model: str, rows, labels: np.ndarray, flags: dict, clock: Clock) -> None:
-    from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset
-    from cosent.losses.classification import binary_cross_entropy_loss
-    from cosent.models.cross_encoder import CrossEncoder
-    from cosent.training.objective import Objective
+def cross_ours(model: str, rows, flags: dict, clock: Clock) -> None:
+    from cosent import CrossEncoder
 
-    encoder = CrossEncoder.from_pretrained(model)
-    dataset = JoinedPairDataset(rows, encoder.tokenizer, encoder.max_length, labels)
-    objective = Objective(binary_cross_entropy_loss, "scores", compares_pairs=False)
-    train_ours(encoder, objective, dataset, JoinedPairCollator.from_tokenizer(encoder.tokenizer), flags, clock)
+    train_ours(CrossEncoder.from_pretrained(model), "bce", rows, flags, clock)
 
 
 def bi_theirs(model: str, rows, max_length: int, flags: dict, clock: Clock) -> None:

@@ -39,7 +39,8 @@ class Corpus:
 
 
 def labels_of(rows: datasets.Dataset) -> np.ndarray:
-    return rows.with_format("numpy")["label"][:]
+    """Labels of pairs, float32 of shape `(pairs,)`."""
+    return np.asarray(rows.with_format("numpy")["label"][:], dtype=np.float32)
 
 
 def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:

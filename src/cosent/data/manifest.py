@@ -20,13 +20,31 @@ NLI_CLASSES = ("contradiction", "neutral", "entailment")  # the label is the pos
 
 
 @dataclass
-class Manifest:
-    """Manifest of a prepared corpus.
+class Labels:
+    """What the labels of a corpus mean.
 
     Args:
         name: name of the corpus, e.g. `lcqmc`.
         label_kind: one of `LABEL_KINDS`.
         label_min, label_max: range of the labels, both ends included (binary 0..1, NLI 0..2, STS-B 0..5).
+    """
+
+    name: str
+    label_kind: str
+    label_min: float
+    label_max: float
+
+    @property
+    def similar_from(self) -> float:
+        """The least label of similar sentences: 1 of binary labels, entailment of NLI, 4 of 0..5."""
+        return self.label_min + SIMILAR_SHARE * (self.label_max - self.label_min)
+
+
+@dataclass
+class Manifest(Labels):
+    """Manifest of a prepared corpus: the meaning of its labels, and
+
+    Args:
         max_length: tokens, by tower (`bi_encoder`: per sentence, `cross_encoder`: per pair), special tokens counted.
         splits: by split name: `rows`, `sha256` of the Parquet file, `label_histogram`, `source_files` (name, SHA-256,
             rows read), `published_rows` (or None), `left_out` (reason -> rows), `repeated_rows`, `contradictory_pairs`,
@@ -38,10 +56,6 @@ class Manifest:
         prompt: prompt that the raw rows had for every first sentence; the sentences do not contain it.
     """
 
-    name: str
-    label_kind: str
-    label_min: float
-    label_max: float
     max_length: dict[str, int]
     splits: dict[str, dict]
     absent_splits: list[str] = field(default_factory=list)
@@ -49,11 +63,6 @@ class Manifest:
     source: str = ""
     builder_version: str = ""
     prompt: str = ""
-
-    @property
-    def similar_from(self) -> float:
-        """The least label of similar sentences: 1 of binary labels, entailment of NLI, 4 of 0..5."""
-        return self.label_min + SIMILAR_SHARE * (self.label_max - self.label_min)
 
     def save(self, folder: str | Path) -> None:
         text = json.dumps(asdict(self), ensure_ascii=False, indent=2)

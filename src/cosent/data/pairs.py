@@ -90,20 +90,19 @@ TOKEN_COLUMNS = {tokenize_apart: ("input_ids1", "input_ids2"), tokenize_joined: 
 class PairDataset(torch.utils.data.Dataset):
     """Tokenised pairs, the two sentences separate, read as slices of memory-mapped columns.
 
+    An item is `(first ids, second ids, targets by name)`.
+
     Args:
         labels: targets for the loss, float32 of shape `(pairs,)`; default: the labels of the rows.
         prefixes: the prompts of both sides.
-        groups: the fourth item of a pair: result of `sentence_groups`, `(pairs, 2)`, for losses that compare sentences
-            of different pairs.
+        targets: further columns of targets, with a row for each pair, e.g. `groups`, the result of `sentence_groups`.
 
     Attributes:
         truncated: how many of `sequences` (counted in `unit`) were longer than the maximum and lost their end.
-        retrieval: what is to be found among their sentences, a `RetrievalTask`; None to measure only scores.
     """
 
     tokenize = staticmethod(tokenize_apart)
     unit = "sentences"
-    retrieval: Any = None
 
     def __init__(
         self,
@@ -112,13 +111,16 @@ class PairDataset(torch.utils.data.Dataset):
         max_length: int,
         labels: np.ndarray | None = None,
         prefixes: Prefixes = NO_PREFIXES,
-        groups: np.ndarray | None = None,
+        **targets: np.ndarray,
     ):
         table = tokenized(rows, tokenizer, max_length, self.tokenize, prefixes).data
         self.columns: list[Any] = [column_view(table.column(name)) for name in TOKEN_COLUMNS[self.tokenize]]
-        self.labels = labels_of(rows) if labels is None else labels
-        self.groups = groups
+        self.targets = {"labels": labels_of(rows) if labels is None else labels} | targets
         self.truncated = int(np.sum(table.column("truncated")))
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.targets["labels"]
 
     @property
     def sequences(self) -> int:
@@ -129,14 +131,14 @@ class PairDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> tuple:
         first, second = (ids[offsets[index] : offsets[index + 1]] for ids, offsets in self.columns)
-        return self.with_group((first, second, self.labels[index]), index)
+        return first, second, self.targets_of(index)
 
-    def with_group(self, pair: tuple, index: int) -> tuple:
-        return pair if self.groups is None else (*pair, self.groups[index])
+    def targets_of(self, index: int) -> dict[str, Any]:
+        return {name: column[index] for name, column in self.targets.items()}
 
 
 class JoinedPairDataset(PairDataset):
-    """Tokenised pairs, both sentences in one sequence: `(token ids, tokens of segment 0, label)`."""
+    """Tokenised pairs, both sentences in one sequence: `(token ids, tokens of segment 0, targets by name)`."""
 
     tokenize = staticmethod(tokenize_joined)
     unit = "pairs"
@@ -147,8 +149,7 @@ class JoinedPairDataset(PairDataset):
 
     def __getitem__(self, index: int) -> tuple:
         (ids, offsets), first_tokens = self.columns
-        pair = ids[offsets[index] : offsets[index + 1]], first_tokens[index], self.labels[index]
-        return self.with_group(pair, index)
+        return ids[offsets[index] : offsets[index + 1]], first_tokens[index], self.targets_of(index)
 
 
 def tokenized(
@@ -218,12 +219,12 @@ class PairCollator:
 
     Example, with `pad_token_id` 0 and one pair of 2 and 3 tokens::
 
-        PairCollator(0)([([2, 3], [2, 7, 3], 1.0)])
+        PairCollator(0)([([2, 3], [2, 7, 3], {"labels": 1.0})])
         {"input_ids":      [[[2, 3, 0], [2, 7, 3]]],    # (batch, 2, tokens), int64
          "attention_mask": [[[1, 1, 0], [1, 1, 1]]],    # (batch, 2, tokens), int64
          "labels":         [1.0]}                       # (batch,), float32
 
-    Pairs with groups add `groups`, int64 of shape (batch, 2).
+    Further targets are added by their names, `groups` as int64 of shape (batch, 2).
     """
 
     pad_token_id: int
@@ -235,7 +236,7 @@ class PairCollator:
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
         padded = pad([ids for first, second, *_ in pairs for ids in (first, second)], self.pad_token_id)
         batch = {name: tensor.view(len(pairs), 2, -1) for name, tensor in padded.items()}
-        return batch | targets_of(pairs)
+        return batch | collated_targets(pairs)
 
 
 @dataclass
@@ -244,7 +245,7 @@ class JoinedPairCollator:
 
     Example, with `pad_token_id` 0, segments, and pairs of 2 + 2 and 2 + 1 tokens::
 
-        JoinedPairCollator(0, True)([([2, 3, 7, 3], 2, 1.0), ([2, 3, 3], 2, 0.0)])
+        JoinedPairCollator(0, True)([([2, 3, 7, 3], 2, {"labels": 1.0}), ([2, 3, 3], 2, {"labels": 0.0})])
         {"input_ids":      [[2, 3, 7, 3], [2, 3, 3, 0]],    # (batch, tokens), int64
          "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],    # (batch, tokens), int64
          "token_type_ids": [[0, 0, 1, 1], [0, 0, 1, 0]],    # (batch, tokens), int64; absent without segments
@@ -264,15 +265,13 @@ class JoinedPairCollator:
             first_tokens = torch.tensor([int(first) for _, first, *_ in pairs])[:, None]
             is_second = torch.arange(batch["input_ids"].shape[1]) >= first_tokens
             batch["token_type_ids"] = is_second * batch["attention_mask"]
-        return batch | targets_of(pairs)
+        return batch | collated_targets(pairs)
 
 
-def targets_of(pairs: list[tuple]) -> dict[str, torch.Tensor]:
-    """`labels` (batch,) of collated pairs; of a fourth item `groups`, (batch, 2)."""
-    targets = {"labels": torch.tensor([label for _, _, label, *_ in pairs], dtype=torch.float32)}
-    if len(pairs[0]) > 3:
-        targets["groups"] = torch.from_numpy(np.stack([pair[3] for pair in pairs]))
-    return targets
+def collated_targets(pairs: list[tuple]) -> dict[str, torch.Tensor]:
+    """The targets of pairs by name, `(batch, ...)` each; floats become float32."""
+    columns = {name: torch.from_numpy(np.stack([pair[2][name] for pair in pairs])) for name in pairs[0][2]}
+    return {name: column.float() if column.is_floating_point() else column for name, column in columns.items()}
 
 
 def pad(sequences: list[np.ndarray], pad_token_id: int) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cosent.cli import option, refuse_changed
-from cosent.data.corpus import Corpus
+from cosent.data.corpus import Corpus, labels_of
 from cosent.data.files import (
     DOCUMENT_ID_NAMES,
     ID_NAMES,
@@ -19,6 +19,7 @@ from cosent.data.files import (
     open_table,
 )
 from cosent.data.formats import is_blank
+from cosent.data.manifest import Labels
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
 
@@ -28,16 +29,10 @@ MOST_QUERIES = 20_000  # of a larger split some are drawn: the search stays much
 
 
 @dataclass
-class MeasuringArguments:
-    """What is measured next to Spearman."""
-
-    retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
-
-
-@dataclass
-class RetrievalArguments(MeasuringArguments):
+class RetrievalArguments:
     """Retrieval, measured next to Spearman: which similar sentences a bi-encoder finds among those of a split."""
 
+    retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
     retrieval_from: float | None = option(
         None, "Least label of sentences that are to be found; default: that of the corpus (1 of 0 and 1, 4 of 0..5)."
     )
@@ -76,10 +71,15 @@ class RetrievalTask:
         return known.hexdigest()
 
 
-def retrieval_task(corpus: Corpus, split: str, args: RetrievalArguments) -> RetrievalTask | None:
-    """The task of a split; None, with a line in the log, if no pair of it is labelled similar."""
+def retrieval_task(rows, labels: Labels, where: str, from_label: float | None = None) -> RetrievalTask | None:
+    """The task of rows with the columns of the contract; None, with a line in the log, if no pair is labelled similar.
+
+    Args:
+        where: the rows, in words.
+        from_label: least label of similar sentences, above 0; default: `Labels.similar_from`.
+    """
     try:
-        pool, relevance, places = pool_and_relevance(corpus, split, args.retrieval_from)
+        pool, relevance, places = pool_of_rows(rows, labels.similar_from if from_label is None else from_label, where)
     except InputError as error:
         logger.warning("No retrieval metrics: %s", error)
         return None
@@ -89,13 +89,19 @@ def retrieval_task(corpus: Corpus, split: str, args: RetrievalArguments) -> Retr
 def pool_and_relevance(
     corpus: Corpus, split: str, from_label: float | None = None
 ) -> tuple[list[str], Relevance, np.ndarray]:
-    """The distinct sentences of a split, and for each that is labelled similar to others, which ones.
+    """`pool_of_rows` of a split; by default, sentences are similar from `Labels.similar_from`."""
+    least = corpus.manifest.similar_from if from_label is None else from_label
+    return pool_of_rows(corpus.split(split), least, f"{corpus.folder} {split}")
+
+
+def pool_of_rows(rows, least: float, where: str) -> tuple[list[str], Relevance, np.ndarray]:
+    """The distinct sentences of pairs, and for each that is labelled similar to others, which ones.
 
     Every sentence of a similar pair is a query for the other one. The gain of a sentence is its label: 1 of binary
     labels. Of a pair that is labelled more than once, the greatest label is kept; a sentence with itself is no pair.
 
     Args:
-        from_label: least label of similar sentences, above 0; default: `Manifest.similar_from`.
+        least: least label of similar sentences, above 0.
 
     Returns:
         The pool; its queries, whose `Relevance.items` are places in it; and the places of the sentences of each pair,
@@ -103,16 +109,13 @@ def pool_and_relevance(
     """
     from cosent.data.groups import similar
 
-    least = corpus.manifest.similar_from if from_label is None else from_label
-    rows, labels = corpus.split(split), corpus.labels(split)
+    labels = labels_of(rows)
     place: dict[str, int] = {}
     columns = ([place.setdefault(s, len(place)) for s in rows[name][:]] for name in ("sentence1", "sentence2"))
     places = np.array(list(columns)).T
     to_find = similar(labels, least) & (places[:, 0] != places[:, 1])
     if not to_find.any():
-        raise InputError(
-            f"{corpus.folder} {split} has no two different sentences with a label of at least {least:g}. Name another."
-        )
+        raise InputError(f"{where} has no two different sentences with a label of at least {least:g}. Name another.")
     (first, second), gains = places[to_find].T, labels[to_find].astype(np.float64)
     return list(place), relevance(np.r_[first, second], np.r_[second, first], np.r_[gains, gains]), places
 

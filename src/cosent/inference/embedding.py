@@ -266,8 +266,7 @@ def score_tokens(
     collate = JoinedPairCollator.from_tokenizer(encoder.tokenizer)
     with onednn_linears(encoder, reorder=lengths.sum() >= REORDER_TOKENS):
         for start, stop in batch_bounds(lengths[order], batch_size, batch_tokens(device)):
-            batch = collate([(ids[row], first_tokens[row], 0.0) for row in order[start:stop]])
-            del batch["labels"]
+            batch = collate([(ids[row], first_tokens[row], {}) for row in order[start:stop]])
             scores[start:stop] = encoder(**{name: tensor.to(device) for name, tensor in batch.items()})["scores"]
             if progress is not None:
                 progress(stop - start)

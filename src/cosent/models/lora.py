@@ -77,27 +77,34 @@ class Adapter:
         return plain
 
 
-def add_adapter(
-    model: nn.Module, inner: nn.Module, r: int, alpha: float, dropout: float, targets: list[str], seed: int
-) -> Adapter:
+def lora_config(r: int, alpha: float, dropout: float, targets: list[str]) -> LoraConfig:
+    """peft's configuration of an adapter on linear layers by name, e.g. `query`, or only `all-linear`."""
+    if r < 1 or alpha <= 0:
+        raise InputError(f"--lora_r and --lora_alpha must be positive, got {r} and {alpha}.")
+    names = "all-linear" if "all-linear" in targets else targets
+    return LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=names)
+
+
+def add_adapter(model: nn.Module, inner: nn.Module, config: LoraConfig, seed: int) -> Adapter:
     """Freezes a transformers model and adds a LoRA adapter to its linear layers, in place.
 
     Args:
         model: the model to train; its parts outside `inner` stay trainable.
         inner: the transformers model in it: a backbone, or a sequence classifier, whose heads are trained in full.
-        targets: names of linear layers, e.g. `query`, or only `all-linear`.
+        config: r, alpha, dropout and target modules (default: all linear layers but heads); others are refused, since
+            the merged model that is saved would lack them.
     """
-    if r < 1 or alpha <= 0:
-        raise InputError(f"--lora_r and --lora_alpha must be positive, got {r} and {alpha}.")
+    check_config(config)
     is_classifier = type(inner).__name__.endswith("ForSequenceClassification")
     heads = list(classifier_heads(inner)) if is_classifier else []
-    check_targets(inner, heads, targets)
+    targets = config.target_modules or "all-linear"
+    check_targets(inner, heads, [targets] if isinstance(targets, str) else sorted(targets))
     config = LoraConfig(
         task_type=TaskType.SEQ_CLS if is_classifier else TaskType.FEATURE_EXTRACTION,
-        r=r,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
-        target_modules="all-linear" if "all-linear" in targets else targets,
+        r=config.r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=targets,
         exclude_modules=rf"({'|'.join(map(re.escape, heads))})(\..*)?" if heads else None,
         modules_to_save=[*heads] or None,  # peft extends the list
     )
@@ -111,9 +118,23 @@ def add_adapter(
     adapted = Counter(name.split(".")[-4] for name in trained if name.endswith(".lora_A.default.weight"))
     layers = ", ".join(f"{count} {layer}" for layer, count in sorted(adapted.items()))
     fresh = f"; trained in full: {', '.join(heads)}" if heads else ""
-    logger.info("LoRA of rank %d on the linear layers %s%s.", r, layers, fresh)
+    logger.info("LoRA of rank %d on the linear layers %s%s.", config.r, layers, fresh)
     place = next(name for name, module in model.named_modules() if module is inner)
-    return Adapter(peft_model, place, alpha / r, trained, transposed)
+    return Adapter(peft_model, place, config.lora_alpha / config.r, trained, transposed)
+
+
+READ = {"r", "lora_alpha", "lora_dropout", "target_modules", "task_type", "peft_type", "peft_version"}
+
+
+def check_config(config: LoraConfig) -> None:
+    """Refuses settings of peft that are not read here."""
+    default = LoraConfig().to_dict()
+    for name, value in config.to_dict().items():
+        if name not in READ and value != default[name]:
+            raise InputError(
+                f"peft_config: {name} is not supported, got {value!r}. Set r, lora_alpha, lora_dropout and "
+                "target_modules."
+            )
 
 
 def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> None:

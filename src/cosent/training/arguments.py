@@ -3,16 +3,18 @@
 import logging
 import os
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from peft import LoraConfig
 from transformers import TrainingArguments
 
-from cosent.cli import option, refuse_below_1, refuse_negative
+from cosent.cli import option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.compute.onednn import has_bfloat16
-from cosent.data.retrieval import MeasuringArguments
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
+from cosent.models.lora import lora_config
 from cosent.models.modules import CHOICES
 from cosent.models.prompts import PromptArguments
 
@@ -51,6 +53,17 @@ class ModelArguments(EncoderArguments):
         ["all-linear"], "Linear layers that get an adapter, e.g. query value; all-linear: all but heads."
     )
     load_in_4bit: bool = option(False, "With --use_peft: keep the frozen weights in 4 bits (CUDA, bitsandbytes).")
+
+    def __post_init__(self):
+        if not self.use_peft:
+            refuse_changed(
+                self, ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "load_in_4bit"), "--use_peft true"
+            )
+
+    def peft_config(self) -> LoraConfig | None:
+        if not self.use_peft:
+            return None
+        return lora_config(self.lora_r, self.lora_alpha, self.lora_dropout, self.lora_target_modules)
 
 
 @dataclass
@@ -114,9 +127,9 @@ class LossArguments:
         None, "sbert: classes of graded labels, equal parts of their range; default 2, as in the source."
     )
 
-    def parameters(self) -> dict[str, float]:
-        """The values that may be parameters of the loss; None for its own default."""
-        return {key: value for key, value in asdict(self).items() if key not in ("loss", "features", "sbert_classes")}
+    def parameters(self) -> dict[str, Any]:
+        """The `loss_args` of `PairTrainer`; None for the default of the loss."""
+        return {key: value for key, value in asdict(self).items() if key != "loss"}
 
 
 @dataclass
@@ -174,6 +187,7 @@ class PairTrainingArguments(RunArguments):
         f"Highest learning rate; default: {SMALL_RATE:g} for encoders up to {SMALL} wide, else {BASE_RATE:g}; with "
         f"--use_peft {SMALL_LORA_RATE:g} and {BASE_LORA_RATE:g}.",
     )
+    retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
     cached_batch_size: int | None = option(
         None,
@@ -211,7 +225,9 @@ class PairTrainingArguments(RunArguments):
                 "--train_sampling_strategy group_by_length compares only pairs of similar length. Omit it."
             )
         if self.eval_strategy == "no":
-            self.load_best_model_at_end, self.metric_for_best_model = False, None
+            self.metric_for_best_model = None
+        if "no" in (self.eval_strategy, self.save_strategy):
+            self.load_best_model_at_end = False
         self.data_seed = self.seed if self.data_seed is None else self.data_seed
         self.logging_nan_inf_filter = False  # a loss that is not finite stops the run
         self.remove_unused_columns, self.label_names = False, ["labels"]  # pairs are not a model's own columns
@@ -228,12 +244,25 @@ class PairTrainingArguments(RunArguments):
             logger.info("--learning_rate %g: the default for an encoder %d wide%s", self.learning_rate, width, adapted)
 
 
+@dataclass
+class StudentTrainingArguments(PairTrainingArguments):
+    """As `PairTrainingArguments`, with batches of equal size, since the similarity loss depends on it."""
+
+    retrieval: bool = option(False, "Measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
+    dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        for flag in ("on_collapse", "balanced_batches", "local_comparisons", "label_smoothing_factor"):
+            if getattr(self, flag):
+                raise InputError(f"--{flag} does nothing for students. Leave it out.")
+
+
 # Arguments of `cosent.train`.
 TRAIN_ARGUMENTS = (
     ModelArguments,
     PromptArguments,
     DataArguments,
-    MeasuringArguments,
     LossArguments,
     PairTrainingArguments,
 )

@@ -9,16 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from cosent.data.corpus import Corpus
-from cosent.data.pairs import PairDataset, Prefixes, simcse_pairs
-from cosent.data.retrieval import RetrievalArguments, RetrievalTask, retrieval_task
-from cosent.errors import InputError
 from cosent.evaluation.calibration import JOINT, Calibration, calibration_metrics, fit_calibration
 from cosent.evaluation.metrics import can_rank, find_threshold
-from cosent.evaluation.retrieval import METRICS, mean_intervals
+from cosent.evaluation.retrieval import mean_intervals
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlap_spearman
-from cosent.inference.neighbours import unit
-from cosent.models.bi_encoder import TextModel
 from cosent.run import (
     BEFORE,
     OVERLAP,
@@ -35,9 +30,9 @@ from cosent.run import (
     save_queries,
     save_scores,
 )
-from cosent.training.arguments import PairTrainingArguments
-from cosent.training.setup import EvaluationSets, RunCorpora
-from cosent.training.trainer import PairTrainer, pair_metrics
+from cosent.training.corpora import RunCorpora
+from cosent.training.global_batch import GlobalBatchTrainer, pair_metrics
+from cosent.training.pairs import EvaluationSet, tower_of
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +70,21 @@ class Evaluation:
             self.decide(JOINT, scores, labels)
 
 
+def held_out_sets(trainer: GlobalBatchTrainer, corpora: RunCorpora) -> dict[str, dict[str, EvaluationSet]]:
+    """The tokenised validation and test splits of all corpora; the first process fills the cache of the others."""
+    with trainer.args.main_process_first(desc="tokenising"):
+        return {
+            name: {
+                split: trainer.tokenise(rows, f"{name} {split}", name)
+                for split, rows in corpus.splits.items()
+                if split != "train"
+            }
+            for name, corpus in corpora.by_name.items()
+        }
+
+
 def evaluate_splits(
-    trainer: PairTrainer, sets: EvaluationSets, tower: str, corpora: RunCorpora, final: bool
+    trainer: GlobalBatchTrainer, corpora: RunCorpora, sets: dict[str, dict[str, EvaluationSet]], final: bool
 ) -> Evaluation:
     """Evaluates every split; `final`, with intervals, and with thresholds and calibrations for labels of 0 and 1.
 
@@ -114,7 +122,9 @@ def evaluate_splits(
             best = find_threshold(*scored["test"])
             metrics["test"] |= {"oracle_threshold": best[0], "oracle_accuracy": best[1]}
         if name in result.calibrations and "test" in scored:
-            metrics["test"] |= calibration_metrics(result.calibrations[name], *scored["test"], tower)
+            metrics["test"] |= calibration_metrics(
+                result.calibrations[name], *scored["test"], tower_of(trainer.encoder)
+            )
         result.metrics[name] = metrics
         result.intervals |= {name: known} if (known := {s: one for s, one in intervals.items() if one}) else {}
     result.decide_jointly([corpus.manifest.name for corpus in corpora.training])
@@ -179,34 +189,6 @@ def final_table(record: RunRecord, floor: Metrics) -> list[str]:
     return lines + calibrated + retrieval + in_words(record.shortfalls)
 
 
-def set_selection(
-    args: PairTrainingArguments, sets: EvaluationSets, corpora: RunCorpora
-) -> PairDataset | dict[str, PairDataset] | None:
-    """Evaluation sets of Trainer: one set, or a dict whose mean metric selects the best epoch.
-
-    Sets `args` to keep the last epoch if no corpus for selection has a validation split that can select.
-    """
-    metric, names = args.metric_for_best_model, [corpus.manifest.name for corpus in corpora.selecting]
-    splits = {name: sets[name]["validation"] for name in names if "validation" in sets[name]}
-    if metric in METRICS and all(pairs.retrieval is None for pairs in splits.values()):
-        raise InputError(
-            f"--metric_for_best_model {metric} needs queries, and the validation split of {', '.join(names)} has none: "
-            "they come from bi-encoders, --retrieval true and similar pairs. Use spearman, or other --eval_corpora."
-        )
-    usable = {name: pairs for name, pairs in splits.items() if metric in METRICS or can_rank(pairs.labels)}
-    idle = ", ".join(name for name in names if name not in usable)
-    if not usable:
-        logger.warning(
-            "%s has no validation split with two different labels: the last epoch is kept, best or not. Similar pairs "
-            "alone can select a bi-encoder by --metric_for_best_model recall_at_10.",
-            idle,
-        )
-        args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
-    elif idle and args.eval_strategy != "no":
-        logger.warning("%s selects nothing: it has no validation split with two different labels.", idle)
-    return next(iter(usable.values()), None) if len(usable) < 2 else usable
-
-
 def floors(corpora: Iterable[Corpus]) -> Metrics:
     """Spearman of plain character overlap, by corpus and held-out split; splits of a single label are left out."""
     found: Metrics = {}
@@ -236,43 +218,3 @@ def shortfalls(record: RunRecord, floor: Metrics) -> list[Shortfall]:
                 interval = intervals.get("recall_at_10", ())
                 found.append(Shortfall(name, split, "recall_at_10", recall, BEFORE, reference, *interval))
     return found
-
-
-@dataclass(frozen=True)
-class RetrievalSet:
-    """A retrieval task on a split whose pairs are evaluated anyway.
-
-    Args:
-        rest: with two different prompts, each sentence of the pool as query and as document; else None, as the pairs of
-            the split embed them all.
-    """
-
-    task: RetrievalTask
-    rest: PairDataset | None
-
-    @classmethod
-    def of(cls, task: RetrievalTask, encoder: TextModel, prefixes: Prefixes) -> "RetrievalSet":
-        if prefixes[0] == prefixes[1]:
-            return cls(task, None)
-        return cls(task, PairDataset(simcse_pairs(task.pool), encoder.tokenizer, encoder.max_length, prefixes=prefixes))
-
-    def vectors(self, own: np.ndarray, rest: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Vectors of the pool as queries and as documents, each float32 of shape `(pool, hidden)` and of length 1.
-
-        Args:
-            own, rest: embeddings of the pairs of the split and of `rest`, of shape `(pairs, 2, hidden)`.
-        """
-        if rest is not None:
-            return unit(rest[:, 0]), unit(rest[:, 1])
-        pool = np.empty((len(self.task.pool), own.shape[-1]), np.float32)
-        pool[self.task.places.ravel()] = own.reshape(-1, own.shape[-1])
-        pool = unit(pool)
-        return pool, pool
-
-
-def add_retrieval(sets: EvaluationSets, corpora: RunCorpora, encoder: TextModel, prefixes: Prefixes) -> None:
-    """Adds the retrieval task to every split that has one."""
-    for name, splits in sets.items():
-        for split, pairs in splits.items():
-            if (task := retrieval_task(corpora.by_name[name], split, RetrievalArguments())) is not None:
-                pairs.retrieval = RetrievalSet.of(task, encoder, prefixes)

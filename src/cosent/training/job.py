@@ -6,9 +6,10 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,25 @@ from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
 from cosent.data.groups import pair_groups
 from cosent.data.manifest import sha256_of_file
-from cosent.data.pairs import Prefixes
 from cosent.evaluation.metrics import can_rank
-from cosent.reporting.card import upload, write_card
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.reporting.card import write_card
 from cosent.run import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.checkpoints import check_settings, claim_output_folder, find_checkpoint, has_finished, run_settings
-from cosent.training.evaluation import Evaluation, final_table, floors, save_evaluations, shortfalls
+from cosent.training.corpora import RunCorpora, warn_of_missing_prompts
+from cosent.training.evaluation import (
+    Evaluation,
+    evaluate_splits,
+    final_table,
+    floors,
+    held_out_sets,
+    save_evaluations,
+    shortfalls,
+)
+from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.proof import FolderProof, sample_pairs
-from cosent.training.setup import RunCorpora
-from cosent.training.trainer import PairTrainer, ResumableTrainer
+from cosent.training.resumable import ResumableTrainer
 
 
 @dataclass(frozen=True)
@@ -54,25 +64,24 @@ def begin(args: TrainingArguments) -> Start | None:
 
 def run_training(
     start: Start,
-    trainer: PairTrainer,
+    trainer: GlobalBatchTrainer,
     corpora: RunCorpora,
-    prefixes: Prefixes,
-    evaluate: Callable[[bool], Evaluation],
     arguments: tuple,
     **facts,
 ) -> None:
     """Trains, evaluates, saves, proves and publishes a model; with --dry_run, prints the plan instead.
 
     Args:
-        evaluate: whether training has ended -> results; all processes call it.
         arguments: argument dataclasses of the job, `TrainingArguments` first.
         facts: further fields of the record.
     """
     args, model = trainer.args, trainer.model
+    warn_of_missing_prompts(corpora, trainer.prefixes, isinstance(trainer.encoder, SentenceEncoder))
     training, evaluated, asked = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
     records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
     hashes = manifest_hashes(records) | {file: sha256_of_file(file) for file in asked["text"] or []}
     settings = run_settings(*arguments, data=hashes)
+    evaluate = partial(evaluate_splits, trainer, corpora, held_out_sets(trainer, corpora))
     if args.dry_run:
         return show_plan(trainer, training, evaluated, start.checkpoint, settings)
     proof = FolderProof(model, sample_pairs(evaluated))
@@ -84,7 +93,7 @@ def run_training(
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
-    trainer.save_model()
+    trainer.save_model(_internal_call=True)  # published once it has its card and record
     proven = proof.check(args.output_dir)
     if not trainer.is_world_process_zero():
         return
@@ -101,7 +110,7 @@ def run_training(
         thresholds=after.thresholds,
         calibrations=after.calibrations,
         intervals=after.intervals,
-        prompts=prefixes,
+        prompts=trainer.prefixes,
         history=trainer.state.log_history,
         train_seconds=result.metrics["train_runtime"],
         seconds=time.time() - start.time,
@@ -127,8 +136,7 @@ def finish(trainer: ResumableTrainer, record: RunRecord) -> None:
     write_card(args.output_dir, record)
     record.save(args.output_dir)  # from here on the run counts as finished
     if args.push_to_hub:
-        address = upload(args.output_dir, trainer.hub_model_id, True, "End of training", args.hub_token)
-        print(f"published: {address}")
+        print(f"published: {trainer.push_to_hub()}")
 
 
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "peft")
@@ -192,7 +200,7 @@ def output_folder(args: PairTrainingArguments) -> Iterator[None]:
 
 
 def show_plan(
-    trainer: PairTrainer, training: list[Corpus], evaluated: list[Corpus], checkpoint: str | None, settings: dict
+    trainer: GlobalBatchTrainer, training: list[Corpus], evaluated: list[Corpus], checkpoint: str | None, settings: dict
 ) -> None:
     """Prints what a run would do; all processes must call it.
 
@@ -239,7 +247,7 @@ def distribution(values: np.ndarray) -> str:
     return ", ".join(f"{count:,} x {label:g}" for label, count in zip(distinct, counts, strict=True))
 
 
-def truncation(trainer: PairTrainer) -> str:
+def truncation(trainer: GlobalBatchTrainer) -> str:
     """Training pairs, their tokens, and how many texts are cut."""
     sets: list[Any] = [trainer.train_dataset]
     while any(isinstance(one, ConcatDataset) for one in sets):
@@ -249,7 +257,7 @@ def truncation(trainer: PairTrainer) -> str:
     return f"{len(trainer.train_dataset):,} pairs, {tokens:,} tokens, {cut:,} of {total:,} {sets[0].unit} truncated"
 
 
-def steps(trainer: PairTrainer) -> str:
+def steps(trainer: GlobalBatchTrainer) -> str:
     """Steps, epochs and batches, by Trainer's own count."""
     args = trainer.args
     epochs, per_epoch, *_, total = trainer.set_initial_training_values(args, trainer.get_train_dataloader())

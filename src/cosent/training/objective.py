@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from cosent.data.groups import similar
-from cosent.data.manifest import Manifest
+from cosent.data.manifest import Labels
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.losses.in_batch import SIMILAR
@@ -22,28 +22,34 @@ class Objective:
     """A loss as a trainer uses it.
 
     Args:
+        name: that of the loss in `LOSSES`.
         loss: `(output named by reads, targets) -> scalar`, with its parameters bound.
         reads: output of the model that the loss reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits`
             (batch, classes).
         compares_pairs: whether the loss ranks the pairs of a batch against one another, so that a batch without two
             different labels teaches nothing.
+        compares_sentences: whether sentences of different pairs are compared too, by the groups of a batch.
         classes: number of logits of a bi-encoder's head, 0 for a loss that reads none, or of a cross-encoder.
-        bias: whether a bi-encoder's head has a bias; the joint model of kexue.fm 8541 has none.
+        bias, features: whether a bi-encoder's head has a bias (the joint model of kexue.fm 8541 has none), and what it
+            reads of two embeddings `u` and `v`.
     """
 
+    name: str
     loss: Callable[..., torch.Tensor]
     reads: str
     compares_pairs: bool
+    compares_sentences: bool = False
     classes: int = 0
     bias: bool = True
+    features: tuple[str, ...] = ("u", "v", "|u-v|")
 
-    def head(self, hidden_size: int, features: list[str] | None, seed: int) -> torch.nn.Module | None:
-        """A fresh head of a bi-encoder on `u`, `v`, `|u-v|` by default, or None for a loss that reads no logits."""
-        if not self.classes:
-            if features is not None:
-                raise InputError("--features are those of a Sentence-BERT head: leave it out, or choose --loss sbert.")
-            return None
-        return SentenceBertHead(hidden_size, self.classes, features or ["u", "v", "|u-v|"], self.bias, seed)
+    def targets(self, labels: np.ndarray, meaning: Labels, in_batch_negatives: bool = True) -> np.ndarray:
+        """`loss_targets` of the labels of a corpus."""
+        return loss_targets(self.name, labels, meaning, self.classes, in_batch_negatives)
+
+    def head(self, hidden_size: int, seed: int) -> torch.nn.Module | None:
+        """A fresh head of a bi-encoder, or None for a loss that reads no logits."""
+        return SentenceBertHead(hidden_size, self.classes, self.features, self.bias, seed) if self.classes else None
 
 
 # The one kind of label that a classifier of pairs can learn, and the losses for other kinds.
@@ -55,31 +61,44 @@ NO_FLAGS = ("scores", "logits", "embeddings", "labels", "groups")  # from the mo
 def build_objective(
     name: str,
     parameters: dict[str, Any],
-    manifests: list[Manifest],
+    manifests: list[Labels],
     tower: str = "bi_encoder",
-    sbert_classes: int | None = None,
 ) -> Objective:
     """Binds a loss and its parameters, for one corpus or several.
 
     Args:
         name: a key of `LOSSES`.
-        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`; None for its default.
+        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`, and of a Sentence-BERT head `features`
+            and `sbert_classes`; None for the default.
         manifests: of the training corpora.
     """
     check_tower(name, tower)
     chosen = LOSSES[name]
     given = {key: value for key, value in parameters.items() if value is not None}
+    sbert_classes, features = given.pop("sbert_classes", None), given.pop("features", None)
+    reads_head = tower == "bi_encoder" and chosen.reads == "logits"
+    if features is not None and not reads_head:
+        raise InputError("--features are those of a Sentence-BERT head: leave it out, or choose --loss sbert.")
     check_parameters(name, given, tower)
     check_labels(name, manifests)
     loss = partial(chosen.function, **{**chosen.tower_defaults.get(tower, {}), **given})
     classes = chosen.classes if tower == "cross_encoder" else 0
-    if tower == "bi_encoder" and chosen.reads == "logits":
+    if reads_head:
         classes = 5 if name == "sbert_joint" else 3 if manifests[0].label_kind == "nli" else sbert_classes or 2
     if sbert_classes is not None and (name != "sbert" or manifests[0].label_kind in ("binary", "nli")):
         raise InputError("--sbert_classes is for --loss sbert on graded labels. Leave it out.")
     if sbert_classes is not None and sbert_classes < 2:
         raise InputError(f"--sbert_classes must be at least 2, got {sbert_classes}.")
-    return Objective(loss, chosen.reads, chosen.compares_pairs, classes, bias=name != "sbert_joint")
+    return Objective(
+        name,
+        loss,
+        chosen.reads,
+        chosen.compares_pairs,
+        chosen.compares_sentences,
+        classes,
+        bias=name != "sbert_joint",
+        features=tuple(features or Objective.features),
+    )
 
 
 def check_tower(name: str, tower: str) -> None:
@@ -111,7 +130,7 @@ def check_parameters(name: str, given: dict[str, Any], tower: str) -> None:
         )
 
 
-def check_labels(name: str, manifests: list[Manifest]) -> None:
+def check_labels(name: str, manifests: list[Labels]) -> None:
     """Refuses corpora that a loss cannot learn from, separately or together."""
     for manifest in manifests:
         kind, others = ONLY_KIND.get(name, (manifest.label_kind, ""))
@@ -131,7 +150,7 @@ def check_labels(name: str, manifests: list[Manifest]) -> None:
 
 
 def loss_targets(
-    name: str, labels: np.ndarray, manifest: Manifest, classes: int = 2, in_batch_negatives: bool = True
+    name: str, labels: np.ndarray, manifest: Labels, classes: int = 2, in_batch_negatives: bool = True
 ) -> np.ndarray:
     """Targets of a loss for the labels of a corpus, float32 of shape `(pairs,)`.
 
@@ -169,7 +188,7 @@ def loss_targets(
     return scaled(labels, manifest)
 
 
-def equal_parts(labels: np.ndarray, manifest: Manifest, classes: int) -> np.ndarray:
+def equal_parts(labels: np.ndarray, manifest: Labels, classes: int) -> np.ndarray:
     """Class of each label, from 0: the range of labels in equal parts, each with its upper end; float32 `(pairs,)`.
 
     Two classes of the grades 0..5 split them at 2.5, as the Sentence-BERT of kexue.fm 8847 does on STS-B; six make a
@@ -181,7 +200,7 @@ def equal_parts(labels: np.ndarray, manifest: Manifest, classes: int) -> np.ndar
     return (np.ceil((shares * classes).round(6)) - 1).clip(0, classes - 1).astype(np.float32)
 
 
-def scaled(labels: np.ndarray, manifest: Manifest) -> np.ndarray:
+def scaled(labels: np.ndarray, manifest: Labels) -> np.ndarray:
     """Labels scaled to 0..1, float32 of shape `(pairs,)`: at least `SIMILAR` where they are at least `similar_from`."""
     low, high = manifest.label_min, manifest.label_max
     shares = ((labels.astype(np.float64) - low) / (high - low)).astype(np.float32)

@@ -1,36 +1,50 @@
 """Training of a student: pairs with a teacher's targets, noisy batches of both directions, and the trainer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
+import datasets
 import numpy as np
 import torch
 from torch.nn.functional import normalize
+from transformers import EvalPrediction
 
-from cosent.data.pairs import PairCollator, PairDataset
+from cosent.data.corpus import labels_of
+from cosent.data.manifest import Labels
+from cosent.data.pairs import NO_PREFIXES, PairCollator, PairDataset, collated_targets, warn_truncated
+from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
-from cosent.training.objective import Objective
-from cosent.training.trainer import Outputs, PairTrainer
+from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
+from cosent.models.student import Student
+from cosent.models.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
+from cosent.training.arguments import StudentTrainingArguments
+from cosent.training.global_batch import GlobalBatchTrainer, Outputs
+from cosent.training.pairs import Datasets, EvaluationSet, Rows, check_rows, meaning_of, meanings, named, use_prompts
+from cosent.training.trainer import selection
 
 HELD_OUT_SYNONYMS = 500  # of a split, for the perplexity
 
 
 class StudentDataset(PairDataset):
-    """Tokenised pairs `(first, second, label, whether they are synonyms, target of the teacher)`.
+    """Tokenised pairs with the targets `labels`, `synonyms` and, with a teacher, `teacher`.
 
-    Attributes:
+    Args:
         synonyms: bool of shape `(pairs,)`: pairs that are generated from one another.
-        targets: `(values, rows)`, the target of pair i being `values[rows[i]]`: a bi-encoder's vectors with rows
+        teacher: `(values, rows)`, the target of pair i being `values[rows[i]]`: a bi-encoder's vectors with rows
             `(pairs, 2)`, or a cross-encoder's scores with rows `(pairs,)`; None without a teacher.
     """
 
-    synonyms: np.ndarray
-    targets: tuple[np.ndarray, np.ndarray] | None = None
+    def __init__(self, *args, teacher: tuple[np.ndarray, np.ndarray] | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.teacher = teacher
 
-    def __getitem__(self, index: int) -> tuple:
-        target = None if self.targets is None else self.targets[0][self.targets[1][index]]
-        return (*super().__getitem__(index), bool(self.synonyms[index]), target)
+    def targets_of(self, index: int) -> dict[str, Any]:
+        targets = super().targets_of(index)
+        return targets if self.teacher is None else targets | {"teacher": self.teacher[0][self.teacher[1][index]]}
 
 
 def held_out_synonyms(labels: np.ndarray, similar_from: float) -> np.ndarray:
@@ -104,11 +118,14 @@ class StudentCollator(PairCollator):
     corruption: Corruption | None = None
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
-        batch = self.both_directions(pairs) if self.generation else super().__call__([pair[:3] for pair in pairs])
-        batch["labels"] = torch.tensor([label for _, _, label, *_ in pairs], dtype=torch.float32)
-        if pairs[0][4] is not None:
-            teacher = np.stack([target for *_, target in pairs])
-            batch["teacher"] = torch.from_numpy(teacher.reshape(-1, teacher.shape[-1]) if teacher.ndim > 1 else teacher)
+        targets = collated_targets(pairs)
+        teacher = targets.get("teacher")
+        batch = (
+            self.both_directions(pairs) if self.generation else super().__call__([(*pair[:2], {}) for pair in pairs])
+        )
+        batch["labels"] = targets["labels"]
+        if teacher is not None:
+            batch["teacher"] = teacher.flatten(0, 1) if teacher.ndim > 2 else teacher  # (2 * batch, hidden)
         return batch
 
     def both_directions(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
@@ -116,10 +133,10 @@ class StudentCollator(PairCollator):
         if self.corruption is not None:
             # From torch's generator, whose state a checkpoint holds: a resumed run corrupts as an uninterrupted one.
             generator = np.random.default_rng(int(torch.randint(2**62, ())))
-        for first, second, _, synonyms, _ in pairs:
+        for first, second, own in pairs:
             for source, target in ((first, second), (second, first)):
                 sources.append(source if self.corruption is None else self.corruption(source, generator))
-                targets.append(target[1:] if synonyms else target[:0])
+                targets.append(target[1:] if own["synonyms"] else target[:0])
         starts = np.array([len(source) for source in sources])
         ends = starts + [len(target) for target in targets]
         place = np.arange(ends.max())
@@ -130,29 +147,125 @@ class StudentCollator(PairCollator):
         return {name: torch.from_numpy(values.astype(np.int64)) for name, values in columns.items()}
 
 
-class StudentTrainer(PairTrainer):
-    """Trains a `Student` (or, without generation, a `BiEncoder`) on batches of `StudentCollator`.
+class StudentTrainer(GlobalBatchTrainer):
+    """Trains a small student: on synonyms, which it generates from one another, and on the similarities of a teacher.
 
-    `loss = cross entropy per target token + similarity_loss(embeddings, teacher)`
+    `loss = cross entropy per target token + similarity loss`, which is `similarity_matrix_loss` with a teacher that
+    embeds, `pair_ranking_loss` with a cross-encoder, and `synonym_loss` without a teacher.
 
     Args:
-        similarity_loss: `(embeddings, teacher) -> scalar`: embeddings of shape `(2 * pairs, hidden)`; `teacher` as
-            collated, None without one.
-        kwargs: arguments of `transformers.Trainer`.
+        model: a `Student`, which generates, or a `SentenceEncoder`, which only embeds; or the name of a student.
+        args: `StudentTrainingArguments`.
+        teacher: a `SentenceEncoder`, a `CrossEncoder` or the name of one; default: none.
+        teacher_prompt: text in front of what the teacher reads; default: its own.
+        generation: learn to generate too; default: whether the model can.
+        corruption_share: share of the sources some of whose words are hidden or replaced.
+        train_dataset: columns `sentence1`, `sentence2` and `label`, or a dict of several, which are read as one. Pairs
+            that are not synonyms (`Labels.similar_from`) are read only with a teacher.
+        eval_dataset, labels, prompt, prompt_name, compute_metrics, callbacks, optimizers: as of `PairTrainer`.
     """
 
     targets = ("labels", "teacher")
 
-    def __init__(self, *, similarity_loss: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor], **kwargs):
-        super().__init__(objective=Objective(similarity_loss, reads="embeddings", compares_pairs=False), **kwargs)
+    def __init__(
+        self,
+        model: SentenceEncoder | str,
+        args: StudentTrainingArguments,
+        *,
+        teacher: TextModel | str | None = None,
+        teacher_prompt: list[str] | None = None,
+        generation: bool | None = None,
+        corruption_share: float = 0.5,
+        train_dataset: Datasets,
+        eval_dataset: Datasets | None = None,
+        labels: Labels | Mapping[str, Labels] | None = None,
+        prompt: str | Sequence[str] | None = None,
+        prompt_name: str | Sequence[str] | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
+        callbacks: list | None = None,
+        optimizers: tuple = (None, None),
+    ):
+        encoder = Student.from_pretrained(model) if isinstance(model, str) else model
+        self.encoder, self.generation = encoder, isinstance(encoder, Student) if generation is None else generation
+        if self.generation and not isinstance(encoder, Student):
+            raise InputError(f"A {type(encoder).__name__} does not generate. Pass a Student, or generation=False.")
+        rows = {name: check_rows(own, name) for name, own in named(train_dataset).items()}
+        held_out = {name: check_rows(own, f"{name} validation") for name, own in named(eval_dataset).items()}
+        self.meanings = meanings(labels, held_out | rows)
+        self.prefixes = use_prompts(encoder, prompt, prompt_name)
+        if self.generation and self.prefixes != NO_PREFIXES:
+            raise InputError(
+                f"The prompt {self.prefixes[0] or self.prefixes[1]!r} is for a student that only embeds. Add "
+                "--generation false, or switch it off with --prompt ''."
+            )
+        self.with_retrieval = args.retrieval
+        args.choose_learning_rate(encoder.backbone.config.hidden_size)
+        joined, synonyms = self.joined(rows, teacher is not None)
+        self.synonyms = int(synonyms.sum())
+        batch = args.cached_batch_size or args.train_batch_size * args.world_size
+        if args.dataloader_drop_last and len(joined) < batch:
+            raise InputError(
+                f"{len(joined)} pairs do not fill a batch of {batch}. Lower --per_device_train_batch_size."
+            )
+        with args.main_process_first(desc="tokenising"):  # the other processes read its cache
+            options = {"labels": synonyms.astype(np.float32), "synonyms": synonyms}
+            pairs = self.student_pairs(joined, "train", **options)
+            sets = {name: self.tokenise(own, f"{name} validation", name) for name, own in held_out.items()}
+        self.similarity_loss: Callable[..., torch.Tensor] = lambda embeddings, teacher: synonym_loss(embeddings)
+        if teacher is not None:
+            teacher = (load_model(teacher) if isinstance(teacher, str) else teacher).to(args.device)
+            embeds = isinstance(teacher, SentenceEncoder)
+            self.similarity_loss = similarity_matrix_loss if embeds else pair_ranking_loss
+            if not args.dry_run:  # it would read all of the text
+                pairs.teacher = teacher_targets(teacher, joined, teacher_prompt)
+        corruption = Corruption.from_tokenizer(encoder.tokenizer, corruption_share)
+        super().__init__(
+            encoder if self.generation else BiEncoder(encoder),
+            args,
+            train_dataset=pairs,
+            eval_dataset=selection(args, sets),
+            data_collator=StudentCollator(encoder.tokenizer.pad_token_id, self.generation, corruption),
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+        )
         self.parts: dict[str, list[torch.Tensor]] = {}
 
-    def read(self, outputs: Outputs) -> Outputs:
+    def joined(self, rows: Mapping[str, Rows], with_teacher: bool) -> tuple[Rows, np.ndarray]:
+        """The pairs of all datasets, without a teacher only synonyms, and which are (bool of shape `(pairs,)`)."""
+        parts, flags = [], []
+        for name, own in rows.items():
+            least = self.meanings[name].similar_from
+            positive = labels_of(own) >= least
+            if not positive.any() and not with_teacher:
+                raise InputError(f"{name} has no synonyms in train: no label reaches {least:g}. Name a --teacher.")
+            if not with_teacher:
+                own, positive = own.select(np.flatnonzero(positive)), positive[positive]
+            parts.append(own)
+            flags.append(positive)
+        if not any(flag.any() for flag in flags):
+            raise InputError(f"{', '.join(rows)}: no pair is labelled as synonyms, from which a student learns.")
+        return (parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)), np.concatenate(flags)
+
+    def student_pairs(self, rows: Rows, where: str, **options) -> StudentDataset:
+        encoder = self.encoder
+        pairs = StudentDataset(rows, encoder.tokenizer, encoder.max_length, prefixes=self.prefixes, **options)
+        warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, where, "--max_length")
+        return pairs
+
+    def tokenise(self, rows: Rows, where: str, name: str | None = None) -> EvaluationSet:
+        """Tokenised pairs to evaluate on: their scores, the perplexity of some synonyms, with `retrieval` the rest."""
+        rows = check_rows(rows, where)
+        meaning = meaning_of(self.meanings, name, rows, where)
+        pairs = self.student_pairs(rows, where, synonyms=held_out_synonyms(labels_of(rows), meaning.similar_from))
+        return EvaluationSet.of(pairs, rows, self.encoder, self.prefixes, where, meaning, self.with_retrieval)
+
+    def read(self, outputs: Outputs, targets: Outputs) -> Outputs:
         return {name: outputs[name] for name in ("embeddings", "target_losses", "target_tokens") if name in outputs}
 
     def batch_loss(self, read: Outputs, targets: Outputs) -> torch.Tensor:
         embeddings = read["embeddings"].flatten(0, -2)  # (2 * pairs, hidden)
-        parts = {"similarity_loss": self.criterion.loss(embeddings, targets.get("teacher"))}
+        parts = {"similarity_loss": self.similarity_loss(embeddings, targets.get("teacher"))}
         if "target_losses" in read:
             tokens = read["target_tokens"].sum().clamp(min=1)
             parts["generation_loss"] = read["target_losses"].sum() / tokens
@@ -186,3 +299,11 @@ class StudentTrainer(PairTrainer):
                 yield
         finally:
             self.data_collator = collator
+
+
+def teacher_targets(teacher: TextModel, rows: Rows, prompt: list[str] | None) -> tuple:
+    """The teacher's targets of `StudentDataset`, through the cache on disk."""
+    sides = rows["sentence1"][:], rows["sentence2"][:]
+    if isinstance(teacher, SentenceEncoder):
+        return teacher_vectors(teacher, *sides, DEFAULT_CACHE, prompt=prompt)
+    return teacher_scores(teacher, *sides, DEFAULT_CACHE, prompt=prompt), np.arange(len(rows))

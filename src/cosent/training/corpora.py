@@ -1,0 +1,163 @@
+"""The corpora of a training job: which ones, how much of them, and the model that suits them."""
+
+import logging
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from datasets import Dataset
+
+from cosent.compute.packed_backbone import max_tokens
+from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset, reversed_labels
+from cosent.data.manifest import Labels
+from cosent.data.pairs import Prefixes, random_negatives, read_texts, simcse_pairs
+from cosent.errors import InputError
+from cosent.losses import LOSSES
+from cosent.models import lora
+from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.prompts import PromptArguments
+from cosent.training.arguments import CorpusArguments, DataArguments, ModelArguments
+
+logger = logging.getLogger(__name__)
+
+TEXT = "--text"  # name of the dataset that sentences without labels make
+
+
+@dataclass(frozen=True)
+class RunCorpora:
+    """The corpora of a run.
+
+    Args:
+        selecting: for the best epoch; tested too.
+        text: pairs of each sentence of the text with itself, if there is any.
+    """
+
+    training: list[Corpus]
+    selecting: list[Corpus]
+    text: Dataset | None = None
+
+    @property
+    def by_name(self) -> dict[str, Corpus]:
+        return {corpus.manifest.name: corpus for corpus in [*self.training, *self.selecting]}
+
+    @property
+    def training_rows(self) -> dict[str, Dataset]:
+        rows = {corpus.manifest.name: corpus.split("train") for corpus in self.training}
+        return rows if self.text is None else rows | {TEXT: self.text}
+
+    @property
+    def validation_rows(self) -> dict[str, Dataset]:
+        """Validation splits of the corpora for selection that have one."""
+        held_out = {corpus.manifest.name: corpus.splits.get("validation") for corpus in self.selecting}
+        if missing := [name for name, rows in held_out.items() if rows is None]:
+            logger.warning("%s selects nothing: it has no validation split.", ", ".join(missing))
+        return {name: rows for name, rows in held_out.items() if rows is not None}
+
+    @property
+    def labels(self) -> dict[str, Labels]:
+        """The meaning of the labels of `training_rows` and `validation_rows`."""
+        known: dict[str, Labels] = {name: corpus.manifest for name, corpus in self.by_name.items()}
+        return known if self.text is None else known | {TEXT: Labels(TEXT, "binary", 0.0, 1.0)}
+
+    def max_length(self, tower: str) -> int:
+        """Maximum length in tokens of the corpus with the longest texts."""
+        return max(corpus.manifest.max_length[tower] for corpus in self.by_name.values())
+
+
+def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
+    """Loads the corpora of a run, or random parts of them; a validation split is no larger than --limit_train."""
+    check_text(args, loss)
+    corpora = load_corpora(args, lines_with_themselves)
+    seed = seed if args.limit_seed is None else args.limit_seed
+    for corpus in corpora.training:
+        rows = random_subset(corpus.splits["train"], args.limit_train, "--limit_train", seed)
+        if (question := reversed_labels(rows, corpus.manifest)) is not None:
+            logger.warning("%s train: %s.", corpus.manifest.name, question)
+        corpus.splits["train"] = random_negatives(rows, corpus.manifest) if args.random_negatives else rows
+    limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
+    for corpus in (*corpora.training, *corpora.selecting):
+        corpus.splits = measured_splits(corpus.splits, min(limits, default=None), args.skip_test, seed)
+    return corpora
+
+
+def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dataset]) -> RunCorpora:
+    """Loads the corpora to train on, those for selection and test, by default the same, and the text."""
+    names, eval_names = args.corpus or [], args.eval_corpora or args.corpus or []
+    loaded = {name: load_corpus(name, args.data_dir) for name in dict.fromkeys([*names, *eval_names])}
+    text = pairs_of_text(args.text) if args.text else None
+    corpora = RunCorpora([loaded[name] for name in names], [loaded[name] for name in eval_names], text)
+    for corpus in corpora.training:
+        if "train" not in corpus.splits:
+            raise InputError(f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}. Train on another.")
+    for flag, some in (("--corpus", corpora.training), ("--eval_corpora", corpora.selecting)):
+        for corpus in some:
+            name = corpus.manifest.name
+            others = [c for c in corpora.training if c.manifest.name == name and c.folder != corpus.folder]
+            if others or [c.manifest.name for c in some].count(name) > 1:
+                raise InputError(f"{flag} names {name} more than once. Name each corpus once.")
+    return corpora
+
+
+def lines_with_themselves(files: list[str]) -> Dataset:
+    """Each different line of files of sentences, paired with itself."""
+    rows = simcse_pairs(read_texts(files))
+    if len(rows) < 2:
+        raise InputError(f"--text {' '.join(files)} has {len(rows)} different lines: too few to compare.")
+    return rows
+
+
+def adjacent_lines(files: list[str]) -> Dataset:
+    """Pairs of adjacent lines of files of sentences, with the label 0: a teacher says how similar they are."""
+    lines = list(read_texts(files))
+    lines = lines[: len(lines) // 2 * 2]
+    labels = np.zeros(len(lines) // 2, np.float32)
+    return Dataset.from_dict({"sentence1": lines[::2], "sentence2": lines[1::2], "label": labels})
+
+
+def check_text(args: DataArguments, loss: str) -> None:
+    """Refuses text that a loss cannot learn from, and a run with nothing to train on or to measure."""
+    if not args.text and not args.corpus:
+        raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
+    if args.text and not LOSSES[loss].compares_sentences:
+        able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
+        raise InputError(f"--text has no labels, and --loss {loss} learns from labels only. Choose one of {able}.")
+    if not args.corpus and not args.eval_corpora:
+        raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
+
+
+def build_encoder(args: ModelArguments, classes: int, max_length: int, seed: int) -> SentenceEncoder | CrossEncoder:
+    """The encoder to train; `max_length` is a default, `classes` those of a cross-encoder."""
+    other = {"pooling": args.pooling} if args.tower == "cross_encoder" else {}
+    if args.tower == "bi_encoder" and args.segment_ids != "tokenizer":
+        other = {"segment_ids": args.segment_ids}
+    for flag, value in other.items():
+        if value is not None:
+            raise InputError(f"--{flag} does nothing for --tower {args.tower}, got {value}. Leave it out.")
+    options = {"max_length": max_length if args.max_length is None else args.max_length, "dropout": args.dropout}
+    options |= {"seed": seed, "quantization_config": lora.four_bit_config() if args.load_in_4bit else None}
+    encoder: SentenceEncoder | CrossEncoder
+    if args.tower == "cross_encoder":
+        encoder = CrossEncoder.from_pretrained(args.model_name_or_path, classes, args.segment_ids, **options)
+    else:
+        encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, args.pooling, **options)
+    encoder.packing = args.packing
+    return encoder
+
+
+def make_room(encoder: TextModel, args: PromptArguments) -> None:
+    """Raises the maximum length, which is that of the sentences alone, by the longer prompt of a training."""
+    sides = encoder.prompts.sides(args.prompt, args.prompt_name)
+    longer = encoder.max_length + max(map(encoder.count_tokens, sides))
+    encoder.max_length = min(longer, max_tokens(encoder.backbone.config))
+
+
+def warn_of_missing_prompts(corpora: RunCorpora, prefixes: Prefixes, both_sides: bool) -> None:
+    """Warns about corpora whose raw rows had a prompt that this run does not put before the first sentences."""
+    for name, corpus in corpora.by_name.items():
+        if (prompt := corpus.manifest.prompt) and prefixes[0] != prompt:
+            flag = f"--prompt {shlex.quote(prompt)}" + (" ''" if both_sides else "")
+            logger.warning(
+                "%s: its queries had the prompt %r, which is not read here. Train with %s.", name, prompt, flag
+            )

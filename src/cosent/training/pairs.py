@@ -1,0 +1,279 @@
+"""Rows of a `datasets.Dataset` as tokenised pairs: training pairs with the targets of their losses, evaluation sets."""
+
+import difflib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from torch.utils.data import ConcatDataset
+
+from cosent.data.corpus import labels_of
+from cosent.data.groups import sentence_groups, share_of_known_similar
+from cosent.data.manifest import COLUMNS, Labels
+from cosent.data.pairs import (
+    JoinedPairCollator,
+    JoinedPairDataset,
+    PairCollator,
+    PairDataset,
+    Prefixes,
+    simcse_pairs,
+    warn_truncated,
+)
+from cosent.data.retrieval import RetrievalTask, retrieval_task
+from cosent.errors import InputError
+from cosent.inference.differences import unknown_characters
+from cosent.inference.neighbours import unit
+from cosent.models.bi_encoder import TextModel
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.loading import DROPOUTS
+from cosent.training.objective import Objective
+
+logger = logging.getLogger(__name__)
+
+MANY = 0.5  # of the pairs of sentences
+Rows = datasets.Dataset
+Datasets = Rows | Mapping[str, Rows]
+
+
+class Tower(NamedTuple):
+    """Dataset and collator of a tower; its model's `forward` does the scoring."""
+
+    dataset: type[PairDataset]
+    collator: type[PairCollator] | type[JoinedPairCollator]
+
+
+TOWERS = {"bi_encoder": Tower(PairDataset, PairCollator), "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator)}
+
+
+def tower_of(encoder: TextModel) -> str:
+    return "cross_encoder" if isinstance(encoder, CrossEncoder) else "bi_encoder"
+
+
+def check_rows(rows: Any, where: str) -> Rows:
+    """The columns of the contract of a dataset of pairs, if it has them and every row is a pair with a number."""
+    if isinstance(rows, datasets.IterableDataset):
+        raise InputError(
+            f"{where} is streamed, and pairs are read from Arrow files on disk. Load it without streaming."
+        )
+    if not isinstance(rows, Rows):
+        raise InputError(
+            f"{where} is a {type(rows).__name__}, not a datasets.Dataset. Try Dataset.from_list or from_dict."
+        )
+    for name in COLUMNS:
+        if name not in rows.column_names:
+            near = difflib.get_close_matches(name, rows.column_names, n=1, cutoff=0.4)
+            remedy = f" Rename it: rename_column({near[0]!r}, {name!r})." if near else " Rename yours."
+            raise InputError(f"{where} has no column {name}, only {', '.join(rows.column_names)}.{remedy}")
+    rows = rows if tuple(rows.column_names) == COLUMNS else rows.select_columns(list(COLUMNS))
+    if not len(rows):
+        raise InputError(f"{where} has no rows.")
+    for name in COLUMNS:
+        value, is_text = rows[0][name], name != "label"
+        if value is not None and isinstance(value, str) != is_text:
+            wanted = "text" if is_text else "a number: cast_column('label', Value('float32'))"
+            raise InputError(f"{where}: {name} is {value!r} in row 0, and should be {wanted}.")
+        column = rows.with_format("arrow")[name][:]
+        missing = pc.is_null(column, nan_is_null=True).to_numpy()
+        if missing.any():
+            raise InputError(f"{where}: {name} is missing in row {int(missing.argmax())}. Filter such rows out.")
+    return rows
+
+
+def read_labels(name: str, rows: Rows) -> Labels:
+    """The meaning of labels by their values: binary if all are 0 or 1, else graded from the least to the greatest."""
+    values = labels_of(rows)
+    low, high = float(values.min()), float(values.max())
+    if low == high and low not in (0.0, 1.0):
+        raise InputError(
+            f"All labels of {name} are {low:g}, so that their range is unknown. Give it: labels=Labels({name!r}, "
+            "'graded', 0, 5)."
+        )
+    return (
+        Labels(name, "binary", 0.0, 1.0) if set(np.unique(values)) <= {0.0, 1.0} else Labels(name, "graded", low, high)
+    )
+
+
+def named(given: Datasets | None) -> dict[str, Rows]:
+    """Datasets by name; a single one is called `pairs`."""
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) and not isinstance(given, Rows) else {"pairs": given}
+
+
+def meanings(given: Labels | Mapping[str, Labels] | None, rows: Mapping[str, Rows]) -> dict[str, Labels]:
+    """The meaning of the labels of every dataset: as given, else read from its values."""
+    known = dict.fromkeys(rows, given) if not isinstance(given, Mapping) else dict(given)
+    if unknown := [name for name in known if name not in rows]:
+        raise InputError(f"labels names {unknown[0]}, and the datasets are {', '.join(rows)}.")
+    return {name: known.get(name) or read_labels(name, own) for name, own in rows.items()}
+
+
+def meaning_of(known: Mapping[str, Labels], name: str | None, rows: Rows, where: str) -> Labels:
+    """The meaning of the labels of the dataset `name`, or of the only known one, else read from the rows."""
+    if name is None and len(known) == 1:
+        (name,) = known
+    return known[name] if name in known else read_labels(where, rows)
+
+
+def use_prompts(
+    encoder: TextModel, prompt: str | Sequence[str] | None, prompt_name: str | Sequence[str] | None
+) -> Prefixes:
+    """The prompts of both sentences in a training; from now on those of the encoder, and saved with it."""
+    sides = encoder.prompts.sides(prompt, prompt_name)
+    prefixes = encoder.prefixes(sides)
+    encoder.prompts = encoder.prompts.trained_with(sides)
+    return prefixes
+
+
+def tokenised(
+    rows: Rows, encoder: TextModel, prefixes: Prefixes, where: str, labels: np.ndarray | None = None, **targets
+) -> PairDataset:
+    """Tokenises pairs through the cache on disk, and warns about truncated text."""
+    dataset = TOWERS[tower_of(encoder)].dataset
+    pairs = dataset(rows, encoder.tokenizer, encoder.max_length, labels, prefixes, **targets)
+    warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, where, "--max_length")
+    return pairs
+
+
+def training_pairs(
+    rows: Mapping[str, Rows],
+    labels: Mapping[str, Labels],
+    objectives: Mapping[str, Objective],
+    encoder: TextModel,
+    prefixes: Prefixes,
+) -> PairDataset | ConcatDataset:
+    """Training pairs of several corpora with the targets of their losses, which batches are drawn from in turn.
+
+    `sbert_joint` draws from all similarity pairs and all NLI pairs in turn; `simcse` pairs each sentence with itself.
+
+    Args:
+        rows, labels, objectives: by corpus. With different objectives, pairs have the target `objective`, the number of
+            theirs in the order of the corpora.
+    """
+    several = len({id(objective) for objective in objectives.values()}) > 1
+    parts: dict[str | bool, list[PairDataset]] = {}
+    for number, (name, own) in enumerate(rows.items()):
+        objective, meaning = objectives[name], labels[name]
+        share, shown = unknown_characters([*own["sentence1"], *own["sentence2"]], encoder.tokenizer.backend_tokenizer)
+        if share:
+            logger.info("%s train: %.3g%% of characters are unknown to the model: %s.", name, 100 * share, shown)
+        if objective.name == "simcse":
+            own = simcse_pairs([*own["sentence1"], *own["sentence2"]], meaning.label_max)
+        targets = {"objective": np.full(len(own), number, np.int64)} if several else {}
+        values = labels_of(own)
+        alone, known = len(np.unique(values)) < 2, 0.0  # the share of sentences that are no in-batch negatives
+        if alone or objective.compares_sentences:
+            groups = sentence_groups(own, meaning.similar_from)
+            known = share_of_known_similar(groups)
+        if objective.compares_sentences:
+            targets["groups"] = groups
+            check_in_batch_negatives(name, objective.name, known, alone)
+        wanted = objective.targets(values, meaning, in_batch_negatives=known < 1)
+        pairs = tokenised(own, encoder, prefixes, f"{name} train", wanted, **targets)
+        together = meaning.label_kind == "nli" if objective.name == "sbert_joint" else name
+        parts.setdefault(together, []).append(pairs)
+    groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]
+    return groups[0] if len(groups) == 1 else ConcatDataset(groups)
+
+
+def warn_without_dropout(encoder: TextModel) -> None:
+    """Warns that pairs of a sentence with itself teach a model without dropout nothing."""
+    config = encoder.backbone.config
+    if not any(getattr(config, name, 0.0) for name in DROPOUTS):
+        logger.warning(
+            "This %s has no dropout, so a sentence read twice has the same vector twice. Add --dropout 0.1 (or, with "
+            "--use_peft, --lora_dropout 0.1).",
+            config.model_type,
+        )
+
+
+def check_in_batch_negatives(name: str, loss: str, known: float, one_label: bool) -> None:
+    """Warns if similar pairs connect most sentences of a corpus, so that a loss finds few in-batch negatives.
+
+    Args:
+        known: see `share_of_known_similar`.
+        one_label: whether no loss could compare labels either.
+    """
+    if known == 1:
+        raise InputError(
+            f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
+            f"of its sentences. {'Add sentences of another meaning' if one_label else 'Take --loss cosent'}."
+        )
+    if known > MANY:
+        logger.warning(
+            "%s train: chains of similar pairs connect most sentences, so %.0f%% of what --loss %s could compare is "
+            "taken for similar and left out: are labels too generous?",
+            name,
+            100 * known,
+            loss,
+        )
+
+
+@dataclass(frozen=True)
+class RetrievalSet:
+    """A retrieval task on pairs that are evaluated anyway.
+
+    Args:
+        rest: with two different prompts, each sentence of the pool as query and as document; else None, as the pairs of
+            the split embed them all.
+    """
+
+    task: RetrievalTask
+    rest: PairDataset | None
+
+    @classmethod
+    def of(cls, task: RetrievalTask, encoder: TextModel, prefixes: Prefixes) -> "RetrievalSet":
+        if prefixes[0] == prefixes[1]:
+            return cls(task, None)
+        return cls(task, PairDataset(simcse_pairs(task.pool), encoder.tokenizer, encoder.max_length, prefixes=prefixes))
+
+    def vectors(self, own: np.ndarray, rest: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Vectors of the pool as queries and as documents, each float32 of shape `(pool, hidden)` and of length 1.
+
+        Args:
+            own, rest: embeddings of the pairs of the split and of `rest`, of shape `(pairs, 2, hidden)`.
+        """
+        if rest is not None:
+            return unit(rest[:, 0]), unit(rest[:, 1])
+        pool = np.empty((len(self.task.pool), own.shape[-1]), np.float32)
+        pool[self.task.places.ravel()] = own.reshape(-1, own.shape[-1])
+        pool = unit(pool)
+        return pool, pool
+
+
+@dataclass(frozen=True)
+class EvaluationSet(torch.utils.data.Dataset):
+    """Tokenised pairs to evaluate on, and what is to be found among their sentences, if that is measured."""
+
+    pairs: PairDataset
+    retrieval: RetrievalSet | None = None
+
+    @classmethod
+    def of(
+        cls,
+        pairs: PairDataset,
+        rows: Rows,
+        encoder: TextModel,
+        prefixes: Prefixes,
+        where: str,
+        labels: Labels,
+        retrieval: bool,
+    ) -> "EvaluationSet":
+        """The tokenised `pairs` of `rows`; `retrieval` adds the task of a bi-encoder, where any pair is similar."""
+        task = retrieval_task(rows, labels, where) if retrieval and tower_of(encoder) == "bi_encoder" else None
+        return cls(pairs, None if task is None else RetrievalSet.of(task, encoder, prefixes))
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.pairs.labels
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> tuple:
+        return self.pairs[index]

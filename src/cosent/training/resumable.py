@@ -1,0 +1,163 @@
+"""`ResumableTrainer`: a Trainer whose checkpoints are complete folders, under any strategy."""
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils.constants import FSDP_MODEL_NAME
+from torch import Tensor
+from transformers import Trainer
+from transformers.integrations.deepspeed import deepspeed_load_checkpoint
+from transformers.trainer_utils import rotate_checkpoints
+
+from cosent.compute.distributed import decided_by_main
+from cosent.models.loading import quiet_transformers
+from cosent.reporting.card import upload
+from cosent.run import UNFINISHED
+from cosent.training.checkpoints import SEAL, SETTINGS, best_checkpoint, clear_disk_errors, had_ended, seal
+from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
+
+
+class ResumableTrainer(Trainer):
+    """Trainer whose checkpoints are sealed when they are complete; older ones stay until then.
+
+    Resumed from a checkpoint at which training had ended (the last step, early stopping), it does not train further.
+
+    Checkpoints hold the complete model as serving tools load it. A subclass defines how one is read (`saved_state`),
+    and sets `loads_all_weights = False` if it holds only a part of the weights.
+    """
+
+    starts_at_end: bool | None = None
+    at_start: Callable[[], Any] | None = None
+    before: Any = None
+    loads_all_weights = True
+
+    def train(self, resume_from_checkpoint=None, *, at_start: Callable[[], Any] | None = None, **kwargs):
+        """Trains like Trainer; the result of `at_start` becomes `before`.
+
+        It is called once on every rank, when the model is wrapped and still has the initial weights of the run: those
+        of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate earlier.
+        """
+        self.at_start = at_start
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def init_hf_repo(self, token=None, private=None):
+        """Creates the repository, private by default, at the start: the Hub refuses a run then, not at its end."""
+        super().init_hf_repo(token, self.args.hub_private_repo is not False if private is None else private)
+
+    def push_to_hub(self, commit_message: str | None = "End of training", *, token: str | None = None, **kwargs):
+        """Uploads the output folder as `save_model` and the job left it, and returns the address of the commit.
+
+        Trainer calls it at the end of `save_model` with `push_to_hub` among its arguments.
+        """
+        if self.is_world_process_zero():
+            token = token or self.args.hub_token
+            return upload(self.args.output_dir, self.hub_model_id, True, commit_message or "End of training", token)
+
+    def _push_from_checkpoint(self, checkpoint_folder):
+        """Publishes no checkpoint: the finished folder is enough."""
+
+    def create_accelerator_and_postprocess(self):
+        # FSDP would gather the weights in bfloat16 and round scores to it, DeepSpeed would keep and save them in it.
+        # bfloat16 scores are often equal, and cannot be ranked.
+        wanted = self.args.mixed_precision, self.args.bf16
+        if launched_with() is not None:
+            self.args.mixed_precision, self.args.bf16 = "no", False
+        if launched_with() == "deepspeed":
+            self.args.deepspeed_plugin.deepspeed_config["bf16"] = {"enabled": False}
+        super().create_accelerator_and_postprocess()
+        if self.accelerator.ddp_handler is not None:  # gradients are averaged where they lie, not copied there and back
+            self.accelerator.ddp_handler.gradient_as_bucket_view = True
+        self.args.mixed_precision, self.args.bf16 = wanted
+        check_strategy(self.accelerator, self.args.mixed_precision)
+
+    def _init_training_state(self, max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial):
+        with quiet_transformers():  # it drops a best checkpoint whose folder was moved, with a warning
+            trained = super()._init_training_state(max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial)
+        if resume_from_checkpoint is not None and self.args.load_best_model_at_end:
+            self.state.best_model_checkpoint = decided_by_main(lambda: best_checkpoint(resume_from_checkpoint))
+        return trained
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        if launched_with() is not None and self.args.mixed_precision == "bf16":
+            self.model.forward = in_bfloat16(self.model.forward, self.args.device)
+        if self.is_fsdp_enabled:
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # no loss works in place on outputs
+            self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = layer_classes(self.model)
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
+        if self.at_start is not None:
+            self.before = self.at_start()
+        if resume_from_checkpoint is not None:
+            self.load_weights(resume_from_checkpoint)
+            if self.is_deepspeed_enabled:
+                deepspeed_load_checkpoint(self.model_wrapped, resume_from_checkpoint)
+            self._load_optimizer_and_scheduler(resume_from_checkpoint)
+            self._load_scaler(resume_from_checkpoint)
+        return prepared
+
+    def saved_state(self, checkpoint: str | Path) -> dict[str, Tensor]:
+        """The weights of a checkpoint, under the names of the model."""
+        raise NotImplementedError
+
+    def load_weights(self, checkpoint: str | Path) -> None:
+        """Loads the weights of a checkpoint; the optimizer keeps its state."""
+        load_state(self.model, self.saved_state(checkpoint), strict=self.loads_all_weights)
+        if self.is_deepspeed_enabled:
+            self.model_wrapped.optimizer.refresh_fp32_params()  # its own copy, which the next step would write back
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        """Loads nothing: Trainer calls it before the model is wrapped, see `_prepare_for_training`."""
+
+    def _load_best_model(self) -> None:
+        self.load_weights(self.state.best_model_checkpoint)
+
+    def _save_checkpoint(self, model, trial):
+        folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        if self.args.should_save:
+            (folder / SEAL).unlink(missing_ok=True)  # left by a run that was resumed from before this step
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            with clear_disk_errors(folder):
+                super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()  # every rank has written its random state
+        if self.args.should_save:
+            with clear_disk_errors(folder):
+                started = Path(self.args.output_dir, UNFINISHED)
+                if started.is_file():  # missing for a trainer used outside a job
+                    shutil.copyfile(started, folder / SETTINGS)
+                (folder / f"{FSDP_MODEL_NAME}.bin").unlink(missing_ok=True)  # the weights again, which nothing reads
+                seal(folder)
+            rotate_checkpoints(
+                str(folder.parent), limit, best_model_checkpoint=self.state.best_model_checkpoint, use_mtime=True
+            )
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
+        with clear_disk_errors(output_dir or self.args.output_dir):
+            super().save_model(output_dir, _internal_call)
+
+    def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint=None, **kwargs):
+        set_epoch(train_dataloader, epoch)
+        if resume_from_checkpoint is not None and self.starts_at_end is None:  # later, the checkpoint may be gone
+            self.starts_at_end = had_ended(resume_from_checkpoint, self.state.max_steps)
+        if self.starts_at_end:
+            self.control.should_training_stop = True
+        else:
+            resume = {"resume_from_checkpoint": resume_from_checkpoint}
+            super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **resume, **kwargs)
+
+
+def set_epoch(dataloader, epoch: int) -> None:
+    """Sets the epoch of a dataloader's sampler, however deep accelerate has wrapped it.
+
+    accelerate 1.15 looks two wrappers deep, but there are three if several processes resume within an epoch: their
+    sampler would repeat the order of the first epoch.
+    """
+    sampler = dataloader.batch_sampler
+    while sampler is not None:
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
