@@ -286,6 +286,33 @@ def test_the_public_names():
         from cosent import SentenceEncodr  # noqa: F401
 
 
+THREADS = """
+import sys
+from cosent.cli import main
+sys.argv = ["cosent", "audit", "--help"]
+try:
+    main()
+finally:
+    import torch
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PyTorch has another OpenMP there")
+def test_waiting_threads_leave_the_cores_to_others(monkeypatch):
+    """Fails if a command next to another busy program takes nine times as long, or a user's own choice is lost."""
+    for own in ({"GOMP_SPINCOUNT": "5"}, {"OMP_WAIT_POLICY": "active"}, {}):
+        for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in own.items():
+            monkeypatch.setenv(name, value)
+        cli.let_waiting_threads_sleep()
+        assert os.environ.get("GOMP_SPINCOUNT") == ("1000" if not own else own.get("GOMP_SPINCOUNT"))
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")  # libgomp prints what it has read
+    process = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True)
+    assert "GOMP_SPINCOUNT = '1000'" in process.stderr
+
+
 @pytest.mark.distributed
 def test_a_job_starts_its_own_processes(tiny_model, tmp_path):
     """Fails if --launch starts another job or other processes than asked for, or each does all of the work."""
@@ -293,10 +320,13 @@ def test_a_job_starts_its_own_processes(tiny_model, tmp_path):
     config |= {"main_process_port": free_port(), "mixed_precision": "no", "num_machines": 1, "use_cpu": False}
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     (tmp_path / "two.txt").write_text("怎么还款\n如何还款\n", encoding="utf-8")
-    command = [sys.executable, "-m", "cosent.encode", "--launch", str(tmp_path / "ours.yaml"), "--processes", "2"]
+    command = [sys.executable, "-c", "from cosent.cli import main; main()", "encode"]
+    command += ["--launch", str(tmp_path / "ours.yaml"), "--processes", "2"]
     command += ["--model", str(tiny_model), "--text", str(tmp_path / "two.txt"), "--output", str(tmp_path / "v.npy")]
-    done = subprocess.run(command, env=os.environ | {"ACCELERATE_USE_CPU": "true"}, capture_output=True, text=True)
+    settings = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_DISPLAY_ENV": "verbose"}
+    done = subprocess.run(command, env=settings, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count('"rows": 2') == 1, done.stderr
+    assert sys.platform != "linux" or done.stderr.count("GOMP_SPINCOUNT = '1000'") >= 2, done.stderr
     refused = subprocess.run([*command, "--tex", "a"], capture_output=True, text=True)
     assert refused.returncode == 2 and "'--tex'" in refused.stderr and refused.stderr.count("\n") == 1
 

@@ -1,6 +1,7 @@
-"""Every command of the documentation and of the recipes' headers parses, and every link leads somewhere."""
+"""Every command of the documentation and of the recipes' headers parses, its Python runs, and links lead somewhere."""
 
 import argparse
+import ast
 import importlib.util
 import os
 import re
@@ -14,7 +15,9 @@ import warnings
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+import sentence_transformers
 from accelerate.commands.launch import launch_command_parser
 
 import cosent.cli
@@ -23,6 +26,7 @@ from cosent.encode import main as encode
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.student import Student
+from cosent.run import save_scores
 from tests.conftest import save_record
 
 ROOT = Path(__file__).parents[2]
@@ -203,31 +207,100 @@ def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student):
     monkeypatch.chdir(tmp_path)
     for name in ("demo", "faq", "stsb", "lcqmc"):
         SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path / "runs" / name)
-    save_record(tmp_path / "runs/lcqmc", {"lcqmc": 0.9})
+        save_record(tmp_path / "runs" / name, {name: 0.9})
     CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(tmp_path / "runs/cross")
-    (tmp_path / "questions.txt").write_text("怎么还款\n如何借款\n天气\n", encoding="utf-8")
-    encode(EncodeArguments(["questions.txt"], "vectors.npy", "runs/faq", normalize=True, device="cpu"))
     Student.from_pretrained(str(tiny_student)).save_pretrained(tmp_path / "runs/student")
+    (tmp_path / "runs/a").mkdir()
+    save_scores(tmp_path / "runs/a/scores.npz", {"stsb": {"test": {"after": np.array([0.5, 0.7])}}})
+    (tmp_path / "questions.txt").write_text("怎么还款\n如何借款\n天气\n", encoding="utf-8")
+    for output in ("vectors.npy", "vectors/"):
+        encode(EncodeArguments(["questions.txt"], output, "runs/faq", normalize=True, device="cpu"))
+
+
+NOT_RUN = "<!-- not run: "  # and the reason, on the line above a block
+TEXTS = ["怎么还款", "如何还款"]
+PLACEHOLDERS = {"folder": "runs/faq", "other": "copy", "texts": TEXTS, "a": TEXTS, "b": TEXTS, "scores": [0.5]}
+
+
+def python_blocks(page: Path) -> list[str]:
+    blocks = re.findall(r"^([^\n]*)\n```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [block for above, block in blocks if not above.startswith(NOT_RUN)]
+
+
+def is_call(code: str, names: set[str]) -> bool:
+    """Whether it is a Python expression that calls, and begins with, one of these names; with `...` it is a sketch."""
+    try:
+        node = ast.parse(code, mode="eval").body
+    except SyntaxError:
+        return False
+    sketch = any(isinstance(part, ast.Constant) and part.value is ... for part in ast.walk(node))
+    calls = any(isinstance(part, ast.Call) for part in ast.walk(node))
+    while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return calls and not sketch and isinstance(node, ast.Name) and node.id in names
+
+
+def run_python(page: Path) -> tuple[int, list[str]]:
+    """Runs the blocks of a page in turn, then the calls in its text and in comments; returns their number, and errors.
+
+    Blocks share their names, as in a session that copies one after the other. Calls know these, ours and those of
+    sentence-transformers.
+    """
+    blocks, ran, problems = python_blocks(page), 0, []
+    names = {"cosent": cosent, "sentence_transformers": sentence_transformers, **PLACEHOLDERS}
+    names |= {name: getattr(cosent, name) for name in cosent.__all__}
+    names |= {"SentenceTransformer": sentence_transformers.SentenceTransformer}
+    spans = re.findall(r"`([^`\n]+)`", without_code(page))
+    spans += [span for block in blocks for span in re.findall(r"#.*?([\w.]+\(.*?\))", block)]
+    for code in [*blocks, *spans]:
+        if code in blocks or is_call(code, names.keys() - PLACEHOLDERS.keys()):
+            ran += 1
+            try:
+                exec(compile(code, str(page), "exec"), names)
+            except Exception as error:
+                problems.append(f"{page.name}: {type(error).__name__}: {error}\n{code}")
+    return ran, problems
 
 
 @pytest.mark.slow
-def test_every_python_example_runs(trained_models):
-    """Fails if a user who copies an example gets an error, or a score where the page shows vectors."""
-    examples = [(page, block) for page in PAGES for block in code_blocks(page, "python")]
-    assert len(examples) >= 6
-    problems = []
-    for page, block in examples:
-        names: dict = {}
-        try:
-            exec(compile(block, str(page), "exec"), names)
-            assert {"cosent", "Index", "SentenceEncoder", "CrossEncoder", "Student"} & set(names), (
-                "uses nothing of ours"
-            )
-            if "vectors" in names:
-                assert names["vectors"].shape[0] == 2 and -1 <= names.get("cosine", 0) <= 1
-        except Exception as error:
-            problems.append(f"{page.relative_to(ROOT)}: {type(error).__name__}: {error}\n{block}")
+def test_all_python_runs(trained_models):
+    """Fails if a user who copies an example, or a call from a sentence, gets an error."""
+    results = {page: run_python(page) for page in PAGES}
+    assert sum(ran for ran, _ in results.values()) >= 18 and results[ROOT / "docs/serving.md"][0] >= 3
+    problems = [problem for _, problems in results.values() for problem in problems]
     assert not problems, "\n".join(problems)
+
+
+def test_python_that_does_not_run_is_found(tmp_path):
+    """Fails if the test above would pass on an example that fails, or loses the reason why one cannot run."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        """Load it: `SentenceTransformer("runs/all", trust_remote_code=True)`, of `max(1, 2)` and `Bundle(...).encode`.
+
+```python
+rows = [1, 2]
+```
+
+```python
+sum(rows)  # or: cosent.load_model("runs/none")
+```
+
+```python
+absent
+```
+
+<!-- not run: needs a GPU -->
+```python
+absent_too
+```
+""", encoding="utf-8")  # fmt: skip
+    ran, problems = run_python(page)
+    assert ran == 5
+    assert [re.findall("absent|runs/all|runs/none", problem)[-1] for problem in problems] == [
+        "absent",
+        "runs/all",
+        "runs/none",
+    ]
 
 
 def test_the_layers_on_the_page_are_those_that_are_checked():

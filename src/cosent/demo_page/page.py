@@ -335,7 +335,7 @@ def serve(models: Models, port: int | None = None, share: bool = False) -> None:
     """Opens the page and waits until the process is stopped."""
     page = build(models)
     page.queue(max_size=QUEUE, api_open=False)
-    # Without --share, a page of another site cannot pretend to be this host and read the
+    # Without --share, other host names are refused: a site whose name comes to mean this machine cannot read the page.
     hosts = [] if share else [Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])]
     theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     try:
