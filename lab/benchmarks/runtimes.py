@@ -4,7 +4,8 @@
         --output lab/results/runtimes.json
 
 Sides take turns, each in its own process on the same cores, with its own default batch size. No row is read twice. On
-one core processor seconds are counted, on several the seconds of a machine that must be quiet.
+one core processor seconds are counted, on several the seconds of a machine that must be quiet. `--busy 1` keeps another
+process busy on the same cores.
 `--theirs_python` is an interpreter with sentence-transformers, optimum-onnx, optimum-intel, nncf and datasets, which
 need an older transformers. Without it, their torch backend alone is measured.
 """
@@ -97,16 +98,20 @@ def main() -> None:
     parser.add_argument("--model", default="similar", help="bi-encoder")
     parser.add_argument("--theirs_python", help="interpreter that has their backends")
     parser.add_argument("--cpus", type=int, nargs="+", default=[0], help="numbers of the cores to run on")
+    parser.add_argument("--busy", type=int, default=0, help="other processes that never rest")
     parser.add_argument("--repeats", type=int, default=5, help="timed turns of each side")
     parser.add_argument("--pairs", type=int, default=1000, help="of each turn")
     args = parser.parse_args()
     os.sched_setaffinity(0, args.cpus)
     os.environ |= {"OMP_NUM_THREADS": str(len(args.cpus)), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        for _ in range(args.busy):
+            neighbour = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(neighbour.kill)
         result = compare(args, Path(folder))
     output = Path(args.output)
     before = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else {}
-    if before.get("model") == args.model:  # rows of other corpora and numbers of cores stay
+    if (before.get("model"), before.get("busy", 0)) == (args.model, args.busy):  # other corpora and cores stay
         new = {(row["cpus"], row["corpus"]) for row in result["rows"]}
         others = [row for row in before["rows"] if (row["cpus"], row["corpus"]) not in new]
         result["rows"] = others + result["rows"]
@@ -138,14 +143,15 @@ def compare(args, folder: Path) -> dict:
     Path(folders["calibration"]).write_text(json.dumps(rows["sentence1"][:]), encoding="utf-8")
     sides = [*OURS, *BUNDLES, "theirs", *(THEIRS if args.theirs_python else ())]
     result = {"kind": "runtimes", "model": args.model, **asdict(environment())}
-    result |= {"when": time.strftime("%Y-%m-%d"), "rows": []}
+    result |= {"when": time.strftime("%Y-%m-%d"), "busy": args.busy, "rows": []}
     with ExitStack() as stack:
         processes = {}
         for side in sides:
             python = args.theirs_python if side in THEIRS else sys.executable
             command = [python, __file__, "--side", side, json.dumps(folders)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-            processes[side] = stack.enter_context(subprocess.Popen(command, **pipes))
+            waiting = {"GOMP_SPINCOUNT": "1000"} if side in OURS else {}  # as the command sets it
+            processes[side] = stack.enter_context(subprocess.Popen(command, env=os.environ | waiting, **pipes))
         for corpus in args.corpus:
             turns, labels = parts_of(corpus, args.pairs, args.repeats + 1, folder)
             measured: dict[str, list[dict]] = {side: [] for side in sides}
@@ -201,7 +207,8 @@ def runtimes_table(result: dict) -> str:
         lines.append(line)
     header = []
     for corpus, cpus in columns:
-        header.append(f"{Path(corpus).name}, sentences/s, {cpus} core{'s' * (cpus > 1)}")
+        beside = ", next to a busy process" if result.get("busy") else ""
+        header.append(f"{Path(corpus).name}, sentences/s, {cpus} core{'s' * (cpus > 1)}{beside}")
         header += [f"{Path(corpus).name}, Spearman x100"] if cpus == 1 else []
     return (
         f"{markdown_table(['', *header], lines)}\n\n`{result['model']}`; seconds of one core's time, or of two cores; "

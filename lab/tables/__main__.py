@@ -67,6 +67,7 @@ TABLES = {  # of lab/results/NAME.json
     "roofline": roofline_sentence,
     "runtimes": runtimes_table,
     "runtimes_base": runtimes_table,
+    "runtimes_busy": runtimes_table,
     "speed": speed_table,
     "widths": widths_table,
 }
