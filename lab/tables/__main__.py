@@ -7,8 +7,8 @@ python -m lab.tables --check      change nothing, exit with 1 where a table is n
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `lab/results/NAME`, or of the benchmark whose JSON is `lab/results/NAME.json`. `<!-- results:NAME probabilities -->`
 asks for the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
-`corpora` for a row per corpus, `options` for differences to the first variant with verdicts, `teaching` for what
-teachers add, and `picture` for the picture of an experiment. Figures in sentences and other tables: see figures.py.
+`corpora` for a row per corpus, `teaching` for what teachers add, and `picture` for the picture of an experiment.
+Figures in sentences and other tables: see figures.py.
 """
 
 import argparse
@@ -37,7 +37,6 @@ from lab.tables.pictures import picture
 from lab.tables.rows import read_study
 from lab.tables.studies import (
     corpora_table,
-    options_table,
     probabilities_table,
     retrieval_table,
     study_table,
@@ -48,7 +47,6 @@ BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", 
 VIEWS = {  # of a study
     None: study_table,
     "corpora": corpora_table,
-    "options": options_table,
     "picture": picture,
     "probabilities": probabilities_table,
     "retrieval": retrieval_table,

@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from cosent.evaluation.significance import Difference
 from cosent.reporting.comparison import Compared, by_seed, compare, compare_queries, start_rows, test_row
 from cosent.reporting.document import Cell, markdown_table, mean_of, times_100
 from cosent.reporting.sections import ERROR_HEADER, error_rows, setting
@@ -148,56 +147,6 @@ def retrieval_table(study: Study) -> str:
     note = "Test x100, mean ± std; differences with 95% intervals over rows and seeds."
     parts.append(f"{note} {protocol(study.results, study.tune)}")
     return "\n\n".join(parts)
-
-
-def options_table(study: Study) -> str:
-    """How far each variant of a study is ahead of the first and of the one that it adds to, with verdicts."""
-    first = next(iter(study.rows))
-    plain = study.rows[first][0].settings
-    own = {row: {key: value for key, value in runs[0].settings.items() if plain.get(key) != value}
-           for row, runs in study.rows.items()}  # fmt: skip
-    pairs = {row: runs[0].train_pairs for row, runs in study.rows.items()}
-    parts = []
-    for corpus in study.corpora:
-        runs = by_seed(study, corpus, "queries")
-        compared = (compare(runs, corpus), compare_queries(runs, corpus, "recall_at_10"))
-        rows: list[list[Cell]] = []
-        for base, row in sorted(compared[0], key=lambda both: list(runs).index(both[1])):
-            if base == first or adds_to(base, row, own, pairs):
-                named = [variant(row), flags(own[row]), f"{pairs[row]:,}"] if base == first else [""] * 3
-                gaps = [gap_of(found, (base, row), -1) for found in compared]
-                rows.append([*named, variant(base), *gaps, verdict([found[base, row][0] for found in compared])])
-        header = [f"{corpus}, option", "flags", "pairs read", "compared with", "Spearman [95%]", "Recall@10 [95%]"]
-        _, ranked, found_10, seeds = test_row(study, first, corpus, ("spearman", "recall_at_10"))
-        parts.append(markdown_table([*header, "verdict"], rows))
-        parts.append(f"{variant(first)}: Spearman {ranked}, Recall@10 {found_10}, {seeds} seeds.")
-    parts.append(f"Test x100; intervals over rows and seeds, not adjusted. {protocol(study.results, study.tune)}")
-    return "\n\n".join(parts)
-
-
-def adds_to(base: str, row: str, own: dict[str, dict], pairs: dict[str, int | None]) -> bool:
-    """Whether a row is also compared with `base`: its loss without options, or as many pairs drawn at random."""
-    same_loss = own[base] == {"loss": own[row].get("loss")}
-    return same_loss or (own[base].keys() == {"limit_train"} and pairs[base] == pairs[row])
-
-
-def flags(settings: dict) -> str:
-    values = {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
-    return " ".join(f"--{key} {' '.join(str(setting(one)) for one in some)}" for key, some in values.items())
-
-
-def variant(row: str) -> str:
-    return row.split()[-1]
-
-
-def verdict(each: list[Difference]) -> str:
-    """Of the differences in Spearman and Recall@10 of a base less an option."""
-    signs = {name: (gap.high < 0) - (gap.low > 0) for name, gap in zip(("Spearman", "Recall@10"), each, strict=True)}
-    words = []
-    for word, sign in (("better", 1), ("worse", -1)):
-        names = [name for name, value in signs.items() if value == sign]
-        words += [word if len(names) == 2 else f"{word} in {names[0]}"] if names else []
-    return ", ".join(words) or "not significant"
 
 
 def teaching_table(study: Study) -> str:
