@@ -18,12 +18,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
+from cosent.comparing.results import Result, read_results, save_results
 from cosent.data.manifest import Manifest, sha256_of_file
 from cosent.encoders import resolve
 from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.significance import spearman
 from cosent.models.modules import IDENTITY, Dense, Pooling
-from cosent.results import Result, read_results, save_results
 from cosent.run import CorpusRecord, Environment, RunRecord
 from tests.launching import later_wins
 

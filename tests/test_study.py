@@ -14,10 +14,10 @@ import yaml
 
 from cosent import study
 from cosent.cli import as_words, parse
+from cosent.comparing.results import read_results
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.results import read_results
 from cosent.run import (
     QUERIES_NAME,
     SCORES_NAME,

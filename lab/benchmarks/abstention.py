@@ -5,11 +5,11 @@ python -m lab.benchmarks.abstention --corpora lcqmc bq stsb --output lab/results
 
 import argparse
 
+from cosent.comparing.document import Cell, markdown_table
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
 from cosent.inference.abstention import fit_rule, simulate
 from cosent.models.auto import load_bi_encoder
-from cosent.reporting.document import Cell, markdown_table
 from cosent.run import shortened
 from lab.benchmarks.common import save
 

@@ -22,10 +22,10 @@ from peft import LoraConfig
 from transformers import TrainerCallback
 
 from cosent import CrossEncoder, PairTrainer, PairTrainingArguments, SentenceEncoder
+from cosent.comparing.document import markdown_table
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
 from cosent.losses import TOWERS
-from cosent.reporting.document import markdown_table
 from cosent.run import shortened
 from cosent.training.job import environment, footprint
 from lab.benchmarks.common import shuffled_rows

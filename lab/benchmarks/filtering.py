@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from cosent.comparing.document import Cell, markdown_table, mean_of, times_100
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users
 from cosent.evaluation.significance import ranks, spearman
 from cosent.inference.mining import write_corpus
 from cosent.models.auto import load_bi_encoder
-from cosent.reporting.document import Cell, markdown_table, mean_of, times_100
 from cosent.run import shortened
 from cosent.training.launches import Run
 from lab.benchmarks.common import ranking_gap, save, trained

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cosent.comparing.document import Cell, markdown_table, times_100
 from cosent.data.corpus import load_corpus, random_subset
 from cosent.errors import messages_for_users
 from cosent.evaluation.phenomena import CHANGES, PHENOMENA, pairs, passed, read_items
@@ -21,7 +22,6 @@ from cosent.evaluation.significance import spearman
 from cosent.inference.contrasts import changed
 from cosent.mine import write_contrasts
 from cosent.models.auto import load_bi_encoder
-from cosent.reporting.document import Cell, markdown_table, times_100
 from cosent.run import shortened
 from cosent.training.launches import Run
 from lab.benchmarks.common import gap, ranking_gap, save, trained

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
+from cosent.comparing.document import Cell, markdown_table
 from cosent.compute.onednn import onednn_linears
 from cosent.data.corpus import load_corpus
 from cosent.models.decoding import Sampling, sample_tokens, unilm_mask, unwritable, write_targets
 from cosent.models.student import Student
-from cosent.reporting.document import Cell, markdown_table
 from cosent.run import shortened
 from cosent.training.job import environment
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from cosent.reporting.figures import COLORS, DASHES, FAINT, canvas, saved, styled
+from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, saved, styled
 from cosent.run import shortened
 
 CHARACTERS = np.array([chr(code) for code in range(0x4E00, 0x4E00 + 3000)])

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from cosent.comparing.document import Cell, markdown_table
 from cosent.errors import messages_for_users
 from cosent.evaluation.phenomena import CHANGES, PHENOMENA, by_phenomenon, pairs, passed, read_items
 from cosent.models.auto import load_model
-from cosent.reporting.document import Cell, markdown_table
 from cosent.run import choose_rule, decision_rules, shortened
 from lab.benchmarks.common import save
 

@@ -11,11 +11,11 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
+from cosent.comparing.document import Cell, markdown_table
 from cosent.data.files import PAIR, open_table
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations
 from cosent.models.auto import load_model
-from cosent.reporting.document import Cell, markdown_table
 from cosent.run import read_record, shortened
 
 PAIRS = "recipes/demo/pairs_8541.tsv"

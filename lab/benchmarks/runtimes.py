@@ -191,7 +191,7 @@ def parts_of(corpus: str, pairs: int, turns: int, folder: Path) -> tuple[list[Pa
 
 def runtimes_table(result: dict) -> str:
     """Sentences per second of time and Spearman, a row per side, a column per corpus and number of cores."""
-    from cosent.reporting.document import markdown_table
+    from cosent.comparing.document import markdown_table
     from cosent.run import shortened
 
     columns = list(dict.fromkeys((row["corpus"], row["cpus"]) for row in result["rows"]))

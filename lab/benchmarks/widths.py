@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from cosent.comparing.document import Cell, markdown_table, times_100
 from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError, messages_for_users
@@ -20,7 +21,6 @@ from cosent.evaluation.significance import spearman
 from cosent.evaluation.similarity import principal_directions
 from cosent.inference.neighbours import found_by_vectors, unit
 from cosent.models.auto import load_bi_encoder
-from cosent.reporting.document import Cell, markdown_table, times_100
 from cosent.run import read_record, shortened
 from lab.benchmarks.common import save
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.stats import binomtest, fisher_exact
 
+from cosent.comparing.results import Result
 from cosent.evaluation.significance import LEVEL, ranks
-from cosent.results import Result
 from lab import RESULTS
 from lab.claims.measures import study_of
 from lab.tables.rows import CORPORA, read_test_rows

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from cosent.comparing.comparison import shared_queries, shared_scores
+from cosent.comparing.results import Result, Study
 from cosent.evaluation.significance import (
     Difference,
     components,
@@ -21,8 +23,6 @@ from cosent.evaluation.significance import (
     spearman,
 )
 from cosent.losses import TOWERS
-from cosent.reporting.comparison import shared_queries, shared_scores
-from cosent.results import Result, Study
 from lab import RESULTS
 from lab.tables.rows import read_study, read_test_rows
 from lab.tables.studies import audited, limited, published, run_length

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from cosent.reporting.document import Cell, markdown_table
+from cosent.comparing.document import Cell, markdown_table
 from lab import RESULTS
 from lab.tables.studies import with_interval
 

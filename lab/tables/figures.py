@@ -25,8 +25,8 @@ from typing import Any
 
 import yaml
 
+from cosent.comparing.results import Study
 from cosent.errors import InputError
-from cosent.results import Study
 from lab import RESULTS, ROOT
 from lab.claims.measures import of_row, of_studies, study_of
 from lab.tables.studies import kept_claims, with_interval

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, curves, intervals, saved, styled
+from cosent.comparing.results import Result, Study
 from cosent.errors import write_atomically
 from cosent.losses import TOWERS
-from cosent.reporting.figures import COLORS, DASHES, FAINT, canvas, curves, intervals, saved, styled
-from cosent.results import Result, Study
 from lab import RESULTS, ROOT
 from lab.benchmarks.growth import growth_picture
 from lab.benchmarks.roofline import roofline_picture

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from cosent.reporting.comparison import Compared, by_seed, compare, compare_queries, start_rows, test_row
-from cosent.reporting.document import Cell, markdown_table, mean_of, times_100
-from cosent.reporting.sections import ERROR_HEADER, error_rows, setting
-from cosent.results import Result, Study
+from cosent.comparing.comparison import Compared, by_seed, compare, compare_queries, start_rows, test_row
+from cosent.comparing.document import Cell, markdown_table, mean_of, times_100
+from cosent.comparing.results import Result, Study
+from cosent.comparing.sections import ERROR_HEADER, error_rows, setting
 from lab import RESULTS, ROOT
 
 SHOWN = ("spearman", "recall_at_1", "recall_at_10")

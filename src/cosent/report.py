@@ -25,9 +25,9 @@ def main(args: ReportArguments) -> None:
 
 def write(folder: Path) -> Path:
     """Writes `report.md` and `report.html` into a folder of results, and their figures to `report/`."""
-    from cosent.reporting import sections
-    from cosent.reporting.document import plain, to_html
-    from cosent.results import read_results
+    from cosent.comparing import sections
+    from cosent.comparing.document import plain, to_html
+    from cosent.comparing.results import read_results
 
     study, figures = read_results(folder), folder / "report"
     if find_spec("matplotlib") is None:

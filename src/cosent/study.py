@@ -31,7 +31,7 @@ from cosent.cli import run as run_job
 from cosent.errors import InputError
 
 if TYPE_CHECKING:
-    from cosent.results import Result
+    from cosent.comparing.results import Result
     from cosent.training.launches import Run
 
 NEEDED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants", "tune", "tune_flags")
@@ -62,7 +62,7 @@ def main(args: StudyArguments) -> int:
 
 def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
     """Trains what the results of a study lack; returns the exit status."""
-    from cosent.results import name_of, points, read_study_folder
+    from cosent.comparing.results import name_of, points, read_study_folder
     from cosent.training.launches import STOPPED, settings_of, study_lock
 
     overrides = settings_of(args.set or [], args.study)
@@ -154,7 +154,7 @@ class Session:
             return f"its output in {output} cannot be kept ({type(problem).__name__}: {problem})"
 
     def save(self) -> None:
-        from cosent.results import save_results
+        from cosent.comparing.results import save_results
 
         save_results(self.folder, self.definition, self.results)
 
@@ -197,7 +197,7 @@ class Session:
 
 def choose(runs: list["Run"], tune: dict[str, list], results: list["Result"]) -> tuple[list["Run"], list["Run"]]:
     """Runs with the flags that were best on validation, and runs whose grid is not complete."""
-    from cosent.results import Study, points
+    from cosent.comparing.results import Study, points
 
     grid, tried = points(tune), Study("", [], {"tune": tune}, [result for result in results if result.point]).tried
     chosen, waiting = [], []

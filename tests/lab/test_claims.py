@@ -8,9 +8,9 @@ import pytest
 import yaml
 from scipy import stats
 
+from cosent.comparing.results import read_results
 from cosent.errors import InputError
 from cosent.evaluation.significance import Difference
-from cosent.results import read_results
 from cosent.study import expand
 from lab import RESULTS, ROOT
 from lab.claims import __main__ as claims

@@ -4,9 +4,9 @@ import json
 import re
 from pathlib import Path
 
+from cosent.comparing.document import times_100
+from cosent.comparing.results import read_results
 from cosent.losses import TOWERS
-from cosent.reporting.document import times_100
-from cosent.results import read_results
 from lab import RESULTS
 
 ROOT = Path(__file__).parents[2]

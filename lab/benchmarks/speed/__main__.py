@@ -19,9 +19,9 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from cosent.comparing.document import Cell, markdown_table
 from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users
-from cosent.reporting.document import Cell, markdown_table
 from cosent.run import shortened
 from cosent.training.job import environment
 from lab.benchmarks.common import peak_flops

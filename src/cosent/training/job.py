@@ -21,6 +21,7 @@ from torch.utils.data import ConcatDataset
 from transformers import TrainingArguments
 
 import cosent
+from cosent.comparing.card import write_card
 from cosent.compute.distributed import decided_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
@@ -28,7 +29,6 @@ from cosent.data.groups import pair_groups
 from cosent.data.manifest import sha256_of_file
 from cosent.evaluation.metrics import can_rank
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.reporting.card import write_card
 from cosent.run import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.checkpoints import check_settings, claim_output_folder, find_checkpoint, has_finished, run_settings

@@ -16,10 +16,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from cosent.cli import as_words, parser_of, read_yaml, recipe_file
+from cosent.comparing.results import Result
 from cosent.compute.processes import PARENT_VARIABLE, end_tree
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
-from cosent.results import Result
 from cosent.run import QUERIES_NAME, SCORES_NAME, CorpusRecord, RunRecord, read_queries, read_record, read_scores
 from cosent.training.arguments import TRAIN_ARGUMENTS
 

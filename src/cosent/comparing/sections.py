@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from cosent.comparing import figures
+from cosent.comparing.comparison import Compared, by_seed, by_start, compare, compare_queries, start_rows, test_row
+from cosent.comparing.document import Cell, image, markdown_table, mean_of, measured, plain, section, times_100
+from cosent.comparing.results import Result, Study, points
 from cosent.evaluation.retrieval import METRICS, NAMES
 from cosent.evaluation.significance import RESAMPLES
-from cosent.reporting import figures
-from cosent.reporting.comparison import Compared, by_seed, by_start, compare, compare_queries, start_rows, test_row
-from cosent.reporting.document import Cell, image, markdown_table, mean_of, measured, plain, section, times_100
-from cosent.results import Result, Study, points
 
 # Settings that every report shows, next to those in which the methods differ.
 SHOWN = ("model_name_or_path", "pooling", "limit_train", "per_device_train_batch_size", "learning_rate",

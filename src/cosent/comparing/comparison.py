@@ -5,6 +5,8 @@ from itertools import combinations
 
 import numpy as np
 
+from cosent.comparing.document import Cell, times_100
+from cosent.comparing.results import Result, Study
 from cosent.errors import InputError
 from cosent.evaluation.significance import (
     Difference,
@@ -14,8 +16,6 @@ from cosent.evaluation.significance import (
     resampled_spearman,
     spearman,
 )
-from cosent.reporting.document import Cell, times_100
-from cosent.results import Result, Study
 
 # Settings that decide what a model scores before it is trained.
 STARTS = ("model_name_or_path", "tower", "pooling")

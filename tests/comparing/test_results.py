@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cosent.comparing.results import ARRAYS_NAME, COMPARED, KNOTS, STUDY_NAME, pack, read_results, unpack
 from cosent.errors import InputError
-from cosent.results import ARRAYS_NAME, COMPARED, KNOTS, STUDY_NAME, pack, read_results, unpack
 from cosent.run import QueryMetrics
 
 

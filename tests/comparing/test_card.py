@@ -13,9 +13,9 @@ from huggingface_hub import HfApi, ModelCard, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import filter_repo_objects
 
+from cosent.comparing.card import CARD_NAME, card_text
 from cosent.encoders import resolve
 from cosent.models.auto import load_model
-from cosent.reporting.card import CARD_NAME, card_text
 from cosent.run import read_record
 
 
