@@ -1,0 +1,243 @@
+"""`PairTrainer` and `StudentTrainer` as users of transformers hold them: from Python, on a `datasets.Dataset`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig
+from sentence_transformers import SentenceTransformer
+from transformers import TrainerCallback
+
+from cosent import (
+    CrossEncoder,
+    Labels,
+    PairTrainer,
+    PairTrainingArguments,
+    SentenceEncoder,
+    Student,
+    StudentTrainer,
+    StudentTrainingArguments,
+)
+from cosent.losses.cosent import cosent_loss
+from cosent.losses.in_batch import infonce_loss
+from cosent.training import resumable
+from tests.launching import ROOT, launch
+
+QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
+SHORT = QUIET | {"per_device_train_batch_size": 16, "num_train_epochs": 1, "learning_rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def rows(made_up):
+    """The splits of the corpus `made_up` as a user loads them."""
+    return datasets.load_dataset("parquet", data_files={s: f"{made_up}/{s}.parquet" for s in ("train", "validation")})
+
+
+@pytest.fixture
+def encoder(tiny_model):
+    return SentenceEncoder.from_pretrained(str(tiny_model), max_length=32)
+
+
+def arguments(folder, **changes) -> PairTrainingArguments:
+    return PairTrainingArguments(output_dir=str(folder), **SHORT | changes)
+
+
+def test_python_and_the_command_train_the_same_weights(train, made_up, rows, encoder, tmp_path):
+    """Fails if a run from Python is another experiment than the one of the command line."""
+    folder = train(made_up, "--num_train_epochs", "2")
+    trainer = PairTrainer(
+        encoder,
+        arguments(tmp_path / "python", num_train_epochs=2),
+        train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
+    )
+    trainer.train()
+    trainer.save_model()
+    assert (tmp_path / "python/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    texts = rows["train"]["sentence1"][:8]
+    served = SentenceTransformer(str(tmp_path / "python"), device="cpu")
+    np.testing.assert_allclose(served.encode(texts), encoder.encode(texts), atol=1e-5)
+
+
+def test_a_loss_for_each_dataset(rows, encoder, tmp_path):
+    """Fails if a batch of one dataset gets the loss of another, or pairs of two are compared."""
+    seen = []
+    positives = rows["train"].filter(lambda row: row["label"] == 1)
+    trainer = PairTrainer(
+        encoder,
+        arguments(tmp_path),
+        loss={"graded": "cosent", "faq": "infonce"},
+        train_dataset={"graded": rows["train"], "faq": positives},
+        corpus_weights={"graded": 2, "faq": 1},
+    )
+    graded, faq = trainer.objectives.values()
+    object.__setattr__(
+        graded, "loss", lambda scores, labels: seen.append(("graded", len(labels))) or cosent_loss(scores, labels)
+    )
+    object.__setattr__(
+        faq,
+        "loss",
+        lambda embeddings, labels, groups: (
+            seen.append(("faq", len(labels))) or infonce_loss(embeddings, labels, groups)
+        ),
+    )
+    trainer.train()
+    assert seen.count(("graded", 16)) == 2 * seen.count(("faq", 16)) and len(seen) == trainer.state.global_step
+
+
+def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
+    """Fails if a user of Python learns late, or from a trace of transformers, what is wrong with the data."""
+    columns = {"sentence1": ["甲", "乙"], "sentence2": ["丙", "丁"], "label": [0.0, 1.0]}
+
+    def table(**changes):
+        return datasets.Dataset.from_dict(columns | changes)
+
+    cases = [
+        ({"train_dataset": table().rename_column("sentence2", "sentence_2")}, "no column sentence2.*rename_column"),
+        ({"train_dataset": table(label=["0", "1"])}, "label is '0'.*cast_column"),
+        ({"train_dataset": table(label=[0.0, float("nan")])}, "label is missing in row 1"),
+        ({"train_dataset": table(sentence1=["甲", None])}, "sentence1 is missing in row 1"),
+        ({"train_dataset": table(label=[1.0, 1.0])}, "have the label 1"),
+        ({"train_dataset": table(label=[3.0, 3.0])}, "Labels"),
+        ({"train_dataset": rows["train"].to_iterable_dataset()}, "streamed"),
+        ({"train_dataset": [columns]}, "is a list, not a Dataset"),
+        ({"train_dataset": {"a": table(), "b": table()}, "loss": {"a": "cosent"}}, "loss names a.*a, b"),
+        (
+            {"train_dataset": {"a": table(), "b": table()}, "corpus_weights": {"a": 1, "c": 1}},
+            "corpus_weights names a, c",
+        ),
+        ({"train_dataset": table(), "labels": {"c": Labels("c", "binary", 0, 1)}}, "labels names c"),
+        ({"train_dataset": table(), "loss": "bce"}, "--tower cross_encoder"),
+        ({"train_dataset": table(), "peft_config": LoraConfig(r=2, use_dora=True)}, "use_dora"),
+        ({"train_dataset": table(), "loss_args": {"skale": 3}}, "skale"),
+        ({"train_dataset": table(), "model": "no/such/model"}, "no/such/model"),
+        ({"train_dataset": table(), "model_init": lambda: encoder}, "model_init"),
+    ]
+    for case, message in cases:
+        with pytest.raises(ValueError, match=message):
+            PairTrainer(**{"model": encoder, "args": arguments(tmp_path)} | case)
+    cross = CrossEncoder.from_pretrained(str(tiny_cross))
+    with pytest.raises(ValueError, match="cosine_mse"):
+        PairTrainer(cross, arguments(tmp_path), loss="cosine_mse", train_dataset=rows["train"])
+
+
+class Seen(TrainerCallback):
+    steps = 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps += 1
+
+
+def test_what_users_do_with_a_trainer(rows, tiny_model, tmp_path, monkeypatch):
+    """Fails if callbacks, own metrics, a cross-encoder, other datasets, resuming or the Hub do not work."""
+    cross = CrossEncoder.from_pretrained(str(tiny_model), num_labels=2, max_length=64)
+    args = arguments(tmp_path / "run", save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2)
+    options = {"loss": "ce", "train_dataset": rows["train"], "eval_dataset": rows["validation"]}
+    own = {"compute_metrics": lambda found: {"pairs": len(found.predictions)}, "callbacks": [Seen()]}
+    trainer = PairTrainer(cross, args, **options, **own)
+    trainer.train()
+    assert own["callbacks"][0].steps == 4
+    curve = [entry for entry in trainer.state.log_history if "eval_spearman" in entry]
+    assert len(curve) == 2 and all(entry["eval_pairs"] == 32 for entry in curve)
+    metrics = trainer.evaluate(rows["train"])
+    assert metrics["eval_pairs"] == 64 and -1 <= metrics["eval_spearman"] <= 1
+    predicted = trainer.predict(rows["validation"]).predictions["scores"]
+    expected = cross.similarity(rows["validation"]["sentence1"][:], rows["validation"]["sentence2"][:])
+    np.testing.assert_allclose(predicted, expected, atol=1e-5)
+    weights = {name: weight.clone() for name, weight in cross.state_dict().items()}
+    again = PairTrainer(CrossEncoder.from_pretrained(str(tiny_model), num_labels=2, max_length=64), args, **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "run/checkpoint-2"))
+    assert all(torch.equal(weight, weights[name]) for name, weight in again.model.state_dict().items())
+    sent = []
+    monkeypatch.setattr(resumable, "upload", lambda *given: sent.append(given) or "address")
+    again.hub_model_id = "me/pairs"
+    again.save_model()
+    assert again.push_to_hub("first") == "address" and sent == [
+        (str(tmp_path / "run"), "me/pairs", True, "first", None)
+    ]
+
+
+def test_nothing_is_selected_without_evaluation_or_checkpoints(rows, encoder, tmp_path, caplog):
+    """Fails if defaults for selecting the best epoch clash with `save_strategy="no"` or with no evaluation set."""
+    trainer = PairTrainer(
+        encoder, arguments(tmp_path, save_strategy="no"), train_dataset=rows["train"], eval_dataset=rows["validation"]
+    )
+    trainer.train()
+    assert not list(tmp_path.glob("checkpoint-*")) and "eval_spearman" in trainer.state.log_history[-2]
+    PairTrainer(encoder, arguments(tmp_path), train_dataset=rows["train"]).train()
+    assert "the last epoch is kept" in caplog.text
+
+
+def test_an_adapter_is_saved_and_merged(rows, encoder, tmp_path):
+    """Fails if `peft_config` trains all weights, or the saved model lacks what was learnt."""
+    args = arguments(tmp_path, learning_rate=1e-2)
+    before = encoder.encode(["怎么还款"])
+    trainer = PairTrainer(
+        encoder, args, train_dataset=rows["train"], peft_config=LoraConfig(r=2, target_modules=["query"])
+    )
+    trained = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
+    assert trained and all(".lora_" in name for name in trained)
+    trainer.train()
+    trainer.save_model()
+    saved = SentenceEncoder.from_pretrained(str(tmp_path)).encode(["怎么还款"])
+    np.testing.assert_allclose(saved, encoder.encode(["怎么还款"]), atol=1e-5)
+    assert np.abs(saved - before).max() > 1e-4 and (tmp_path / "adapter").is_dir()
+
+
+def test_a_student_learns_from_a_teacher_in_memory(rows, tiny_student, tiny_bi, tmp_path):
+    """Fails if a student from Python has another loss than `cosent distill`, or cannot be saved."""
+    student = Student.from_pretrained(str(tiny_student))
+    args = StudentTrainingArguments(output_dir=str(tmp_path), eval_strategy="no", **SHORT)
+    teacher = SentenceEncoder.from_pretrained(str(tiny_bi))
+    trainer = StudentTrainer(student, args, teacher=teacher, train_dataset=rows["train"])
+    trainer.train()
+    trainer.save_model()
+    entry = next(entry for entry in trainer.state.log_history if "loss" in entry)
+    assert entry["loss"] == pytest.approx(entry["similarity_loss"] + entry["generation_loss"], rel=1e-3)
+    np.testing.assert_allclose(
+        Student.from_pretrained(str(tmp_path)).encode(["怎么还款"]), student.encode(["怎么还款"]), atol=1e-5
+    )
+    with pytest.raises(ValueError, match="generation=False"):
+        StudentTrainer(teacher, args, generation=True, train_dataset=rows["train"])
+
+
+PROGRAM = """
+import sys
+from datasets import load_dataset
+from cosent import PairTrainer, PairTrainingArguments, SentenceEncoder
+rows, model, folder, batch = sys.argv[1:]
+pairs = load_dataset("parquet", data_files=rows)["train"]
+args = PairTrainingArguments(
+    output_dir=folder, per_device_train_batch_size=int(batch), num_train_epochs=2, optim="sgd", learning_rate=3e-3,
+    use_cpu=True, disable_tqdm=True, report_to="none", eval_strategy="no", save_strategy="no",
+)
+trainer = PairTrainer(SentenceEncoder.from_pretrained(model, dropout=0.0, max_length=32), args, train_dataset=pairs)
+trainer.train()
+trainer.save_model()
+"""
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
+def test_two_processes_train_as_one(made_up, tiny_model, tmp_path, launcher):
+    """Fails if a user's own script compares pairs within a process when `accelerate launch` or torchrun starts it."""
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM, encoding="utf-8")
+    program = [str(script), f"{made_up}/train.parquet", str(tiny_model)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([f"{ROOT}/src", *sys.path[1:]])}
+    subprocess.run([sys.executable, *program, str(tmp_path / "one"), "16"], check=True, env=environment)
+    if launcher == "accelerate":
+        launch("ddp", [*program, str(tmp_path / "two"), "8"], ACCELERATE_USE_CPU="true")
+    else:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+        subprocess.run([*command, *program, str(tmp_path / "two"), "8"], check=True, env=environment)
+    one, two = (SentenceEncoder.from_pretrained(str(tmp_path / name)).state_dict() for name in ("one", "two"))
+    start = SentenceEncoder.from_pretrained(str(tiny_model)).state_dict()
+    moved = max(float((one[name] - start[name]).abs().max()) for name in one)
+    assert moved > 1e-4 and max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-2 * moved
+    assert not json.loads((tmp_path / "two/modules.json").read_text())[0]["path"]
