@@ -27,6 +27,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.student import Student
 from cosent.run import save_scores
+from tests.conftest import prepare as prepare_corpus
 from tests.conftest import save_record
 
 ROOT = Path(__file__).parents[2]
@@ -202,9 +203,11 @@ def test_every_link_leads_somewhere():
 
 
 @pytest.fixture
-def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student):
-    """The folders that the examples load, with tiny models in them."""
+def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student, pairs):
+    """The folders that the examples load, with tiny models and few pairs in them."""
     monkeypatch.chdir(tmp_path)
+    rows = [(first, second, 5 * label) for first, second, label in pairs[:24]]
+    prepare_corpus(tmp_path / "data/stsb", {"train": rows, "validation": rows[:12]}, "graded", 5.0)
     for name in ("demo", "faq", "stsb", "lcqmc"):
         SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(tmp_path / "runs" / name)
         save_record(tmp_path / "runs" / name, {name: 0.9})

@@ -51,6 +51,12 @@ def test_a_wheel_in_an_empty_folder(tmp_path):
            "--use_cpu", "true")  # fmt: skip
     assert "怎么还款" in cosent("similarity", "--model", "runs/faq", "怎么还款", "如何还款")
     cosent("study", "--help")
+
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    shutil.copytree(here / "data/faq", here / "data/stsb")
+    (here / "first.py").write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "first.py"], cwd=here, env=environment, check=True)
+    assert "怎么还款" in cosent("similarity", "--model", "runs/stsb", "怎么还款", "如何还款")
     found = [sys.executable, "-c", "from cosent.cli import recipe_file; print(recipe_file('cpu', 'accelerate'))"]
-    environment = os.environ | {"PYTHONPATH": str(site)}
     assert str(site) in subprocess.run(found, cwd=here, env=environment, capture_output=True, text=True).stdout
