@@ -17,7 +17,7 @@ COMMON = {
     "distill": "--model_name_or_path {student} --corpus {made_up} --output_dir {run} --use_cpu true",
     "merge": "--output {new}",
     "generate": "--model {student}",
-    "encode": "--model {bi} --text {faq} --output {run}",
+    "encode": "--model {bi} --text {faq} --output {new}.npy",
 } | dict.fromkeys(("search", "dedup", "similarity", "evaluate", "demo"), "--model {bi}")
 CROSS = "--tower cross_encoder"
 TRAIN = [
@@ -76,10 +76,9 @@ OTHERS = [
     ("distill", "--prompt 一：", "--prompt"),
     ("distill", "--eval_corpora {made_up} {made_up}", "--eval_corpora names made_up more than once"),
     ("distill", "--corpus {negatives}", "no synonyms in train"),
-    *(("encode", f"--shard {shard}", f"--shard {shard}.* I/N") for shard in ("0/3", "4/3", "1", "1/x")),
-    ("encode", "--output {faq} --overwrite", "--output .* --text"),
-    ("encode", "--output {new} --device cuda --int8", "CPU"),
-    ("encode", "--output {new} --int8 --dtype bfloat16", "--int8 .*--dtype bfloat16"),
+    ("encode", "--output {faq} --overwrite", "--output .*x.npy"),
+    ("encode", "--device cuda --int8", "CPU"),
+    ("encode", "--int8 --dtype bfloat16", "--int8 .*--dtype bfloat16"),
     ("encode", "--text nowhere.txt", "--text: .* nowhere.txt"),
     ("merge", "--models {bi} {cls}", "differ in their pooling"),
     ("merge", "--models {bi} {tiny} --weights 1 -1", "--weights .* 2 models, got 1 -1"),

@@ -42,7 +42,7 @@ def encoder(tiny_bi):
 
 
 def encoded(text, output, model, **changes):
-    encode(EncodeArguments([str(text)], str(output), str(model), **{"normalize": True, "device": "cpu"} | changes))
+    encode(EncodeArguments(str(text), str(output), str(model), **{"normalize": True, "device": "cpu"} | changes))
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_reranking(search, folder, encoder, tiny_cross, monkeypatch):
     best = np.argsort(-scores, kind="stable")[:2]
     assert [hit["row"] for hit in answer["hits"]] == [hits[place]["row"] for place in best]
     assert [hit["rerank"] for hit in answer["hits"]] == pytest.approx(scores[best].tolist(), abs=1e-5)
-    index = Index.open(folder / "index", encoder)
+    index = Index.open(folder / "index/vectors.npy", encoder)
     found = index.search(["还款"], top=2, reranker=cross, candidates=5)[0]
     assert [hit.row for hit in found] == [hit["row"] for hit in answer["hits"]]
     assert reranked(cross, ["a"], [[]]) == [[]] and isinstance(found[0], Hit)
@@ -149,7 +149,7 @@ def test_prompts_of_queries_and_sentences(folder, tiny_bi, tmp_path, caplog):
 def test_an_index_that_does_not_fit_is_refused(folder, encoder, tiny_bi, tiny_model, tmp_path):
     """Fails if vectors of another model, or of any length, are searched: what is found would mean nothing."""
     with pytest.raises(InputError, match="another model"):
-        Index.open(folder / "index", SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"))
+        Index.open(folder / "index/vectors.npy", SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"))
     encoded(folder / "faq.txt", tmp_path / "long.npy", tiny_bi, normalize=False)
     with pytest.raises(InputError, match="length .* --normalize"):
         Index.open(tmp_path / "long.npy", encoder)
@@ -175,7 +175,7 @@ def test_a_table_without_a_header(search, tiny_bi, tmp_path):
 
 def test_impossible_questions(folder, encoder):
     """Fails if an impossible question gets an answer or a traceback, or an empty query gets hits."""
-    index = Index.open(folder / "index", encoder)
+    index = Index.open(folder / "index/vectors.npy", encoder)
     for call, message in (
         (lambda: index.search(["还款", "\t"]), "Query 2 of 2"),
         (lambda: index.search(["还款"], top=8), "1 to 7 sentences"),

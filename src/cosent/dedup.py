@@ -44,6 +44,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     resolve(index_args.model)
     from cosent.compute.onednn import choose_device
     from cosent.inference.index import open_index
+    from cosent.inference.vectors import open_vectors
     from cosent.models.auto import load_bi_encoder
     from cosent.models.teacher import growing_vectors
     from cosent.run import needed_rule
@@ -55,7 +56,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
         choose_device(index_args.device)
     )
     index = open_index(index_args, encoder, growing_vectors)
-    inputs = index_args.text or [*index.vectors.files, *index.vectors.inputs]
+    inputs = index_args.text or [index_args.index, open_vectors(index_args.index).input]
     if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:
         raise InputError(f"--output {args.output} is an input. Name another file.")
     kept_apart = KeptApart(index.sentences, encoder) if args.keep_apart else None

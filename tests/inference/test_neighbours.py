@@ -8,7 +8,6 @@ import pytest
 from cosent.errors import InputError
 from cosent.inference import neighbours
 from cosent.inference.neighbours import approximate, nearest, pairs_above
-from cosent.inference.vectors import VectorManifest, VectorSet
 
 
 @pytest.fixture
@@ -51,17 +50,6 @@ def test_memory_maps(tmp_path, small_blocks):
         mapped = np.load(tmp_path / "vectors.npy", mmap_mode=mode)
         np.testing.assert_array_equal(nearest(vectors[:9], mapped, 3)[0], nearest(vectors[:9], vectors, 3)[0])
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), vectors)
-
-
-def test_shards_are_searched_as_one(small_blocks):
-    """Fails if a row of a second file of vectors gets the number of another, or is lost at the border of two files."""
-    whole = integers(50, 6, seed=3)
-    manifest = VectorManifest("mini", "", 6, input="", input_sha256="")
-    parts = VectorSet([], [manifest], [whole[:13], whole[13:14], whole[14:14], whole[14:]])
-    for found, expected in zip(nearest(whole[:20], parts, 7), nearest(whole[:20], whole, 7), strict=True):
-        np.testing.assert_array_equal(found, expected)
-    for found, expected in zip(pairs_above(parts, 5.0), pairs_above(whole, 5.0), strict=True):
-        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("threshold", [6.0, -100.0, 100.0])

@@ -11,7 +11,7 @@ class IndexArguments:
     """The sentences, and the model that compares them."""
 
     model: str = option("similar", "Bi-encoder: folder of a trained model, a shipped model or a Hub id.")
-    index: str | None = option(None, "Vectors that `cosent encode` wrote with --normalize, or a folder of them.")
+    index: str | None = option(None, "Vectors that `cosent encode` wrote with --normalize.")
     text: list[str] | None = option(
         None, "Instead: text files, a sentence per line; embedded once, and cached by model and text."
     )

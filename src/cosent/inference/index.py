@@ -24,7 +24,7 @@ from cosent.errors import InputError
 from cosent.inference.arguments import IndexArguments
 from cosent.inference.differences import collisions
 from cosent.inference.embedding import windows
-from cosent.inference.neighbours import Vectors, approximate, nearest
+from cosent.inference.neighbours import approximate, nearest
 from cosent.inference.vectors import fingerprint, open_vectors
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Index:
         faiss_folder, key, name: where `approximate` stores an index of faiss; no folder keeps it in memory.
     """
 
-    def __init__(self, encoder: "SentenceEncoder", vectors: Vectors, sentences: Sequence[str], prompt: str = "",
+    def __init__(self, encoder: "SentenceEncoder", vectors: np.ndarray, sentences: Sequence[str], prompt: str = "",
                  faiss_folder: Path | None = None, key: str = "", name: str | None = None):  # fmt: skip
         self.encoder, self.vectors, self.sentences, self.prompt = encoder, vectors, sentences, prompt
         self.faiss_folder, self.key, self.name = faiss_folder, key, name
@@ -72,20 +72,21 @@ class Index:
 
     @classmethod
     def open(cls, path: str | Path, encoder: "SentenceEncoder") -> "Index":
-        """An index of the vectors that `cosent encode --normalize` wrote: one file, or a folder of shards.
+        """An index of the vectors that `cosent encode --normalize` wrote.
 
         Raises:
             InputError: vectors of another model, of other lengths than 1, or not complete; sentences that have changed.
         """
-        vectors = open_vectors(path, fingerprint(encoder))
+        stored = open_vectors(path, fingerprint(encoder))
+        vectors, manifest = stored.vectors, stored.manifest
         rows = np.linspace(0, len(vectors) - 1, min(LENGTHS, len(vectors))).astype(np.int64)
         lengths = np.linalg.norm(vectors[rows], axis=1)
         wrong = np.flatnonzero(~((np.abs(lengths - 1) <= 0.001) | (lengths == 0)))  # NaN too; 0: without tokens
         if len(wrong):
             raise InputError(f"{path}: row {rows[wrong[0]]} from 0 is a vector of length {lengths[wrong[0]]:.4g}, "
                              "expected 1. Encode the sentences again with --normalize.")  # fmt: skip
-        key, prompt = sha256(repr(vectors.manifests).encode()).hexdigest()[:16], vectors.manifests[0].prefix
-        return cls(encoder, vectors, vectors.sentences(), prompt, vectors.files[0].parent, key,
+        key = sha256(repr(manifest).encode()).hexdigest()[:16]
+        return cls(encoder, vectors, stored.sentences(), manifest.prefix, stored.file.parent, key,
                    Path(path).resolve().name)  # fmt: skip
 
     @classmethod

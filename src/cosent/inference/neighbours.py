@@ -19,7 +19,6 @@ from tqdm.auto import tqdm
 
 from cosent.errors import InputError, partial_file, writing
 from cosent.evaluation.retrieval import DEPTH, Relevance, retrieval_metrics
-from cosent.inference.vectors import VectorSet
 
 logger = logging.getLogger(__name__)
 
@@ -30,17 +29,15 @@ TRAINED_ON = 262144  # rows, at most, that an index of faiss which has to be tra
 ROWS_ADDED = 65536  # to an index of faiss at a time
 SAMPLE, RECALL_AT = 200, 10  # queries and neighbours that recall is measured with
 
-Vectors = np.ndarray | VectorSet
-
 
 def nearest(
-    queries: np.ndarray, vectors: Vectors, k: int, exclude: np.ndarray | None = None
+    queries: np.ndarray, vectors: np.ndarray, k: int, exclude: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the `k` vectors with the highest dot product for each query.
 
     Args:
         queries: float32 of shape `(queries, width)`.
-        vectors: float32 of shape `(rows, width)`, an array, a memory map or a `VectorSet`.
+        vectors: float32 of shape `(rows, width)`, an array or a memory map.
         k: neighbours per query, at least 1.
         exclude: int64 of shape `(queries,)`, a row of `vectors` that is no neighbour of each query, usually the query
             itself; -1 for none.
@@ -62,7 +59,7 @@ def nearest(
 
 
 def search_part(
-    queries: np.ndarray, vectors: Vectors, rows: np.ndarray, scores: np.ndarray, exclude: np.ndarray | None
+    queries: np.ndarray, vectors: np.ndarray, rows: np.ndarray, scores: np.ndarray, exclude: np.ndarray | None
 ) -> None:
     """As `nearest`, for at most `QUERIES` queries, into the views `rows` and `scores`."""
     k, length = rows.shape[1], min(LARGEST, ROWS * QUERIES // len(queries))
@@ -114,11 +111,11 @@ def merge(
     rows[changed], scores[changed] = (np.take_along_axis(of, order, axis=1) for of in (all_rows, all_scores))
 
 
-def pairs_above(vectors: Vectors, threshold: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def pairs_above(vectors: np.ndarray, threshold: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yields all pairs of rows with a dot product of at least `threshold`, each once, in blocks.
 
     Args:
-        vectors: float32 of shape `(rows, width)`, an array, a memory map or a `VectorSet`.
+        vectors: float32 of shape `(rows, width)`, an array or a memory map.
 
     Yields:
         First and second row, int64, with first < second, and scores, float32, each of shape `(pairs,)`.
@@ -135,7 +132,7 @@ def pairs_above(vectors: Vectors, threshold: float) -> Iterator[tuple[np.ndarray
                 yield first[later] + start, second[later] + offset, values[later]
 
 
-def blocks(vectors: Vectors, rows: int, first: int = 0) -> Iterator[tuple[int, np.ndarray]]:
+def blocks(vectors: np.ndarray, rows: int, first: int = 0) -> Iterator[tuple[int, np.ndarray]]:
     """Yields blocks of vectors from row `first` on, each with the number of its first row."""
     for start in range(first, len(vectors), rows):
         yield start, np.asarray(vectors[start : start + rows])
@@ -144,7 +141,7 @@ def blocks(vectors: Vectors, rows: int, first: int = 0) -> Iterator[tuple[int, n
 class Approximate:
     """An index of faiss, whose neighbours are scored again with `vectors` themselves."""
 
-    def __init__(self, index: Any, vectors: Vectors):
+    def __init__(self, index: Any, vectors: np.ndarray):
         self.index, self.vectors = index, vectors
 
     def nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -158,7 +155,7 @@ class Approximate:
 
 
 def approximate(
-    vectors: Vectors, factory: str, folder: Path | None, key: str = "", name: str | None = None
+    vectors: np.ndarray, factory: str, folder: Path | None, key: str = "", name: str | None = None
 ) -> Approximate:
     """An index of faiss, read from a folder, or built, and stored there; logs the recall of a new one.
 
@@ -195,7 +192,7 @@ def approximate(
     return found
 
 
-def build(vectors: Vectors, factory: str) -> Any:
+def build(vectors: np.ndarray, factory: str) -> Any:
     """A new index of all vectors, trained on evenly spaced ones if it has to be."""
     import faiss
 
@@ -211,7 +208,7 @@ def build(vectors: Vectors, factory: str) -> Any:
     return index
 
 
-def recall(found: Approximate, vectors: Vectors) -> float:
+def recall(found: Approximate, vectors: np.ndarray) -> float:
     """Share of the nearest neighbours of evenly spaced rows, themselves excluded, that are found; 1 of a single row."""
     rows = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.int64)
     depth, queries = min(RECALL_AT, len(vectors) - 1), vectors[rows]
@@ -235,5 +232,5 @@ def found_by_vectors(queries: np.ndarray, documents: np.ndarray, relevance: Rele
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors scaled to length 1, float32; zeros stay zeros."""
+    """np.ndarray scaled to length 1, float32; zeros stay zeros."""
     return (vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)).astype(np.float32)

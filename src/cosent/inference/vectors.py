@@ -1,20 +1,17 @@
-"""Files of vectors: encode sentences into `.npy` files with a JSON manifest each, and read them as one array.
+"""A file of vectors: encode the sentences of a file into a `.npy` file with a JSON manifest, and read both.
 
 Rows are written to a partial file, which gets its name when it is complete. The last bits of a vector depend on the
-`CHUNK_ROWS` rows that it is encoded with, and on nothing else that a run decides: files that are encoded again, by
-whatever process, have the same bytes.
+`CHUNK_ROWS` rows that it is encoded with, and not on the number of processes.
 """
 
 import errno
-import glob
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
 
@@ -24,39 +21,31 @@ from torch import nn
 
 from cosent import __version__
 from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
-from cosent.data.files import KEYED, SENTENCE, format_of, open_table, stem_of
+from cosent.data.files import KEYED, SENTENCE, format_of, open_table
 from cosent.data.manifest import sha256_of_file
 from cosent.errors import InputError, partial_file, write_atomically, writing
 from cosent.inference.embedding import check_finite, embed
 
 CHUNK_ROWS = 4096
 SAMPLE = 1024  # rows whose bytes tie a manifest to its vectors: those of a chunk that was never written are among them
-SAME = ("model_sha256", "prefix", "dim", "normalize", "dtype", "int8")  # in every shard of a set
 
 
 @dataclass(frozen=True)
-class ShardSettings:
-    """What all shards of a set have in common: the model, its `fingerprint`, and how it reads and computes."""
+class VectorManifest:
+    """Contents of `vectors.npy.json`, next to `vectors.npy`: the model, how it computed, and from what."""
 
     model: str
-    model_sha256: str
+    model_sha256: str  # its `fingerprint`
     dim: int
     prefix: str = ""
     normalize: bool = False
     text_column: str | None = None  # None to let `open_table` find it
     dtype: str = "float32"
     int8: bool = False
-    shards: int = 1  # files of the whole set
-
-
-@dataclass(frozen=True, kw_only=True)
-class VectorManifest(ShardSettings):
-    """Contents of `vectors.npy.json`, next to `vectors.npy`: how it was encoded, and from what."""
-
     rows: int = 0
     sample_sha256: str = ""  # `sample_hash` of the vectors
-    input: str  # file of the sentences, relative to the folder of the vectors
-    input_sha256: str
+    input: str = ""  # file of the sentences, relative to the folder of the vectors
+    input_sha256: str = ""
     version: str = __version__
 
     @classmethod
@@ -99,59 +88,35 @@ def sample_hash(vectors: np.ndarray) -> str:
 
 
 @dataclass(frozen=True)
-class VectorSet:
-    """Vectors of one or several files, read where and when rows of them are asked for.
+class StoredVectors:
+    """What `cosent encode` wrote: `vectors`, memory-mapped float32 of shape `(rows, dim)`, and their manifest."""
 
-    `vectors[1000:2000]` is float32 of shape `(1000, dim)`, a view if all of it lies in one file. A list of row numbers
-    gives those rows.
-    """
-
-    files: list[Path]  # in the order of the rows, that of their names
-    manifests: list[VectorManifest]
-    parts: list[np.ndarray]  # memory-mapped
-
-    @cached_property
-    def starts(self) -> np.ndarray:
-        """First row of each file, and the number of all rows."""
-        return np.concatenate([[0], np.cumsum([len(part) for part in self.parts])])
+    file: Path
+    manifest: VectorManifest
+    vectors: np.ndarray
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return int(self.starts[-1]), self.manifests[0].dim
-
-    @property
-    def inputs(self) -> list[Path]:
-        """The files that the vectors were encoded from."""
-        return [Path(file.parent, about.input) for file, about in zip(self.files, self.manifests, strict=True)]
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray) -> np.ndarray:
-        if not isinstance(rows, slice):
-            return np.concatenate([self[row : row + 1] for row in rows])
-        start, stop, step = rows.indices(len(self))
-        if step != 1:
-            raise IndexError("a VectorSet is read in slices of step 1")
-        spans = [(max(start, first) - first, min(stop, last) - first, part)
-                 for first, last, part in zip(self.starts, self.starts[1:], self.parts, strict=False)]  # fmt: skip
-        parts = [part[low:high] for low, high, part in spans if low < high]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.shape[1]), np.float32), *parts])
+    def input(self) -> Path:
+        """The file that the vectors were encoded from."""
+        return Path(self.file.parent, self.manifest.input)
 
     def sentences(self) -> list[str]:
-        """The sentence of every row, of the inputs, which must not have changed."""
-        texts: list[str] = []
-        for vectors, about, source in zip(self.files, self.manifests, self.inputs, strict=True):
-            if not source.is_file() or sha256_of_file(source) != about.input_sha256:
-                raise InputError(f"{source}, the input of {vectors}, is missing or has changed. Put it back, or encode "
-                                 "again with --overwrite.")  # fmt: skip
-            column = None if format_of(source) == "txt" else [about.text_column]
-            texts += open_table(source, column, SENTENCE, "--text_column").texts()
-        return texts
+        """The sentence of every row, of the input, which must not have changed."""
+        if not self.input.is_file() or sha256_of_file(self.input) != self.manifest.input_sha256:
+            raise InputError(f"{self.input}, the input of {self.file}, is missing or has changed. Put it back, or "
+                             "encode again with --overwrite.")  # fmt: skip
+        column = None if format_of(self.input) == "txt" else [str(self.manifest.text_column)]
+        return list(open_table(self.input, column, SENTENCE, "--text_column").texts())
 
 
-def read_vectors(path: Path, manifest: VectorManifest) -> np.ndarray:
-    """The vectors of a file, memory-mapped, float32 of shape `(rows, dim)`."""
+def open_vectors(path: str | Path, model_sha256: str | None = None) -> StoredVectors:
+    """A `.npy` file that `cosent encode` wrote; None for `model_sha256` accepts any model's."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"There are no vectors at {path}. Write them with `cosent encode --output {path}`.")
+    manifest = VectorManifest.read(path)
+    if model_sha256 not in (None, manifest.model_sha256):
+        raise InputError(f"{path} was encoded by another model, {manifest.model}. Use that one, or encode again.")
     try:
         vectors = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
@@ -159,78 +124,38 @@ def read_vectors(path: Path, manifest: VectorManifest) -> np.ndarray:
     shape = manifest.rows, manifest.dim
     if vectors.shape != shape or vectors.dtype != np.float32 or sample_hash(vectors) != manifest.sample_sha256:
         raise InputError(f"{path} does not hold the vectors of its manifest, float32 of shape {shape}. Encode again.")
-    return vectors
+    return StoredVectors(path, manifest, vectors)
 
 
-def open_vectors(path: str | Path, model_sha256: str | None = None) -> VectorSet:
-    """A `.npy` file that `cosent encode` wrote, or a folder of them; None for `model_sha256` accepts any model's."""
-    path = Path(path)
-    files = sorted({*path.glob("*.npy"), *(file.with_suffix("") for file in path.glob("*.npy.json"))})
-    files = files if path.is_dir() else [path]
-    if not (path.exists() and files):
-        raise InputError(f"There are no vectors at {path}. Write them with `cosent encode --output {path}`.")
-    manifests = [VectorManifest.read(file) for file in files]
-    for file, manifest in zip(files, manifests, strict=True):
-        if not file.is_file():
-            raise InputError(f"{file} is not finished: its encoding was stopped. Run it again.")
-        different = [name for name in SAME if getattr(manifest, name) != getattr(manifests[0], name)]
-        if different:
-            raise InputError(f"{files[0]} and {file} were encoded with different {', '.join(different)}.")
-    expected = max(manifest.shards for manifest in manifests)
-    if path.is_dir() and len(files) < expected:
-        raise InputError(f"{path} has {len(files)} of {expected} shards. Encode again: only those missing are encoded.")
-    if model_sha256 not in (None, manifests[0].model_sha256):
-        raise InputError(f"{path} was encoded by another model, {manifests[0].model}. Use that one, or encode again.")
-    return VectorSet(files, manifests, list(map(read_vectors, files, manifests)))
-
-
-def shards_of(patterns: Sequence[str], output: Path) -> list[tuple[Path, Path]]:
-    """The files of names and patterns with `*`, each with its file of vectors: `output.npy`, or one in that folder."""
-    sources: dict[Path, None] = {}
-    for pattern in patterns:
-        names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))
-        files = [Path(name) for name in names if Path(name).is_file()]
-        if not files:
-            raise InputError(f"--text: there is no file {pattern}. Name files, or a pattern such as 'part-*.parquet'.")
-        sources |= dict.fromkeys(files)
-    outputs = [output if output.suffix == ".npy" else output / f"{stem_of(source)}.npy" for source in sources]
-    if twice := {path for path in outputs if outputs.count(path) > 1}:
-        raise InputError(f"Several files of --text would be written to {twice.pop()}. Name a folder as --output, and "
-                         "inputs of different names.")  # fmt: skip
-    return list(zip(sources, outputs, strict=True))
-
-
-def encode_shard(
-    encoder: nn.Module, source: Path, output: Path, settings: ShardSettings, overwrite: bool = False,
+def encode_file(
+    encoder: nn.Module, source: Path, output: Path, settings: VectorManifest,
     on_start: Callable[[int], None] = lambda rows: None, progress: Callable[[int], None] | None = None,
-) -> tuple[int, int | None]:  # fmt: skip
-    """Encodes one input, unless its vectors are there; the output appears when it is complete.
+) -> tuple[int, int]:  # fmt: skip
+    """Encodes a file; the output appears when it is complete.
 
     Of several processes launched together, each encodes every world_size-th chunk; they need a common file system.
 
     Args:
         encoder: an `SentenceEncoder`.
+        settings: the manifest, without what this function finds out.
         on_start: called with the number of rows before any is encoded.
         progress: called with the number of further sentences that are embedded.
 
     Returns:
-        The rows, and how many sentences were cut; None of what an earlier run had encoded.
+        The rows, and how many sentences were cut.
     """
     column = None if settings.text_column is None else [settings.text_column]
     table = open_table(source, column, SENTENCE, "--text_column")
     (name,) = table.sentences
     made_up = not table.header and table.format not in ("txt", *KEYED)
-    manifest = VectorManifest(
-        **vars(settings) | {"text_column": str(table.names.index(name)) if made_up else name},
+    rows = sum(1 for _ in table.texts())  # all are checked first
+    manifest = replace(
+        settings,
+        text_column=str(table.names.index(name)) if made_up else name,
+        rows=rows,
         input=relative_to(source, output.parent),
         input_sha256=sha256_of_file(source),
     )
-    existing = decided_by_main(lambda: existing_manifest(output, manifest, overwrite))
-    if existing is not None:
-        if existing.shards != settings.shards and rank() == 0:  # the set has grown
-            replace(existing, shards=settings.shards).save(output)
-        return existing.rows, None
-    rows = sum(1 for _ in table.texts())  # all are checked first
     on_start(rows)
     texts = table.texts()
     chunks = iter(lambda: list(islice(texts, CHUNK_ROWS)), [])
@@ -247,9 +172,9 @@ def encode_shard(
         if written != rows:
             raise InputError(f"{source} changed while it was read: {rows} sentences, then {written}. Run this again.")
         if rank() == 0:
-            output.unlink(missing_ok=True)  # a kill from here on leaves a manifest without vectors: an unfinished shard
+            output.unlink(missing_ok=True)  # a kill from here on leaves a manifest without vectors
             sample = sample_hash(np.load(partial, mmap_mode="r"))
-            replace(manifest, rows=rows, sample_sha256=sample).save(output)
+            replace(manifest, sample_sha256=sample).save(output)
     return rows, truncated
 
 
@@ -259,19 +184,6 @@ def relative_to(path: Path, folder: Path) -> str:
         return Path(os.path.relpath(path, folder)).as_posix()
     except ValueError:
         return path.absolute().as_posix()
-
-
-def existing_manifest(output: Path, manifest: VectorManifest, overwrite: bool) -> VectorManifest | None:
-    """The manifest of a complete output that an earlier run encoded alike; None if it is to be encoded."""
-    if not output.exists() or overwrite:
-        return None
-    existing = VectorManifest.read(output)
-    names = (*SAME, "input_sha256", "text_column")
-    if different := [name for name in names if getattr(existing, name) != getattr(manifest, name)]:
-        raise InputError(f"--output {output} exists, encoded with another {', '.join(different)}. Name another, or "
-                         "pass --overwrite.")  # fmt: skip
-    read_vectors(output, existing)
-    return existing
 
 
 def create(path: Path, rows: int, dim: int) -> tuple[Path, int]:

@@ -15,7 +15,7 @@ import torch
 from cosent.compute.distributed import gather_object, local_rank, local_world_size, wait_for_everyone
 from cosent.errors import partial_file
 from cosent.inference.embedding import check_finite, quantized
-from cosent.inference.vectors import ShardSettings, fingerprint
+from cosent.inference.vectors import VectorManifest, fingerprint
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
@@ -186,12 +186,12 @@ def load_with_settings(
     long_texts: str = "truncate",
     truncate_dim: int | None = None,
     **settings,
-) -> tuple[SentenceEncoder, ShardSettings]:
-    """An encoder for shards, and what their manifests say of it; `settings` are other fields of `ShardSettings`."""
+) -> tuple[SentenceEncoder, VectorManifest]:
+    """An encoder, and what the manifest of its vectors says of it; `settings` are other fields of `VectorManifest`."""
     encoder = load_bi_encoder(str(model), long_texts, truncate_dim)
     sha256 = fingerprint(encoder)  # before it gets another type
     encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
     encoder = quantized(encoder) if int8 else encoder
     prefix = encoder.prefix(encoder.prompts.text(prompt, prompt_name))
     settings |= {"prefix": prefix, "dtype": dtype, "int8": int8}
-    return encoder, ShardSettings(str(model), sha256, encoder.embedding_dimension, **settings)
+    return encoder, VectorManifest(str(model), sha256, encoder.embedding_dimension, **settings)
