@@ -97,7 +97,9 @@ def build_objective(
     sbert_classes, features = given.pop("sbert_classes", None), given.pop("features", None)
     has_head = tower == "bi_encoder" and "logits" in loss.inputs
     if features is not None and not has_head:
-        raise InputError("--features are those of a Sentence-BERT head: leave it out, or choose --loss sbert.")
+        raise InputError(
+            f"--features does nothing for --tower {tower} --loss {loss.name}, without a head. Add --loss sbert."
+        )
     defaults = dict(loss.on_logits) if tower == "cross_encoder" else {}
     bound = defaults | checked_parameters(loss, given, tower)
     check_labels(loss.name, manifests)
