@@ -13,7 +13,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from cosent import cli, distill
+from cosent import cli
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.modules import Dense, KeptSettings, Normalize
@@ -97,7 +97,7 @@ def one(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, t
     run_here("train", *flags(with_modules, uneven_corpus, folder / "modules", 16, "--use_cpu", "true"))
     student = (*STUDENT, "--teacher", str(tiny_model), "--use_cpu", "true")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(distill, "DEFAULT_CACHE", folder / "cache")
+        patched.setattr("cosent.training.student.DEFAULT_CACHE", folder / "cache")
         run_here("distill", *flags(tiny_student, uneven_corpus, folder / "student", 16, *student))
     return folder
 
