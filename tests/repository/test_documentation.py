@@ -230,16 +230,21 @@ def python_blocks(page: Path) -> list[str]:
 
 
 def is_call(code: str, names: set[str]) -> bool:
-    """Whether it is a Python expression that calls, and begins with, one of these names; with `...` it is a sketch."""
+    """Whether it is a Python expression that calls something, and begins with one of these names.
+
+    With `...` or a name that is neither one of these nor a placeholder inside, it is a sketch, and not run.
+    """
     try:
         node = ast.parse(code, mode="eval").body
     except SyntaxError:
         return False
-    sketch = any(isinstance(part, ast.Constant) and part.value is ... for part in ast.walk(node))
-    calls = any(isinstance(part, ast.Call) for part in ast.walk(node))
+    parts = list(ast.walk(node))
+    used = {part.id for part in parts if isinstance(part, ast.Name)}
+    sketch = used - names - PLACEHOLDERS.keys() or any(getattr(part, "value", None) is ... for part in parts)
     while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
         node = node.func if isinstance(node, ast.Call) else node.value
-    return calls and not sketch and isinstance(node, ast.Name) and node.id in names
+    first = node.id if isinstance(node, ast.Name) else ""
+    return first in names and not sketch and any(isinstance(part, ast.Call) for part in parts)
 
 
 def run_python(page: Path) -> tuple[int, list[str]]:
