@@ -78,7 +78,6 @@ class PretrainingArguments(RunArguments):
             if self.max_minutes is None:
                 raise InputError("Text is streamed endlessly: give --max_minutes or --max_steps.")
             self.max_steps = WITHOUT_LIMIT
-        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
         super().__post_init__()
         self.dataloader_pin_memory = False
         self.disable_tqdm = self.disable_tqdm or self.max_minutes is not None  # a bar counts steps, which have no end
@@ -161,4 +160,4 @@ def build(args: NewEncoderArguments, texts: Texts, checkpoint: str | None, train
 ARGUMENTS = (TextArguments, NewEncoderArguments, PretrainingArguments)
 
 if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)
+    run(main, *ARGUMENTS, shares_work=False, recipes=True)

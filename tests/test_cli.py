@@ -72,8 +72,16 @@ def test_a_recipe_that_is_wrong(recipe, text, message):
     [
         (["--learning_rat", "3"], "Did you mean '--learning_rate'"),
         (["--learning-rats=3"], "Did you mean '--learning_rate'"),
-        (["--lr", "3"], "Did you mean '--learning_rate'"),  # the initials, not a flag of as many letters
-        (["--epochs", "3"], "Did you mean '--num_train_epochs'"),
+        (["--lr", "3"], "--learning_rate"),  # the initials, not a flag of as many letters
+        (["--epochs", "3"], "--num_train_epochs"),
+        (["--warmup_ratio", "0.1"], "'--warmup_ratio'.*--warmup_steps 0.1"),
+        (["--batch-size=64"], "'--batch_size.*--per_device_train_batch_size"),
+        (["--evaluation_strategy", "epoch"], "--eval_strategy"),
+        (["--max_seq_length", "64"], "--max_length"),
+        (["--logging_dir", "x"], "TENSORBOARD_LOGGING_DIR"),
+        (["--save_safetensors"], "safetensors"),
+        (["--group_by_length"], "'--group_by_length'.*leave it out"),
+        (["--no_cuda"], "--use_cpu true"),
         (["--corpsu", "stsb"], "'--corpsu'. Did you mean '--corpus'"),
         (["a.txt", "--learning_rate", "1"], "'a.txt'"),
         (["--num_train_epochs", "many"], "--num_train_epochs.*'many'"),
@@ -158,8 +166,8 @@ def test_values_are_those_of_the_library():
     words = shlex.split(
         "--corpus a b --output_dir x --use_cpu --learning_rate 2e-5 --bf16 no --lr_scheduler_type cosine "
         """--lr_scheduler_kwargs '{"num_cycles": 1}' --warmup_steps 0.1 --optim adamw_torch --gradient_checkpointing """
-        "--gradient_checkpointing_kwargs {} --report_to none --include_for_metrics inputs loss --no_packing "
-        "--disable_tqdm true --save_strategy epoch --eval_steps 5 --lora_target_modules query value"
+        "--gradient_checkpointing_kwargs {} --report_to none --no_packing "
+        "--disable_tqdm true --save_strategy epoch --eval_steps 5 --use_peft --lora_target_modules query value"
     )
     library = HfArgumentParser(classes).parse_args_into_dataclasses(words, look_for_args_file=False)
     for ours, theirs in zip(parse(words, *classes), library, strict=True):
@@ -175,6 +183,31 @@ def test_every_flag_has_a_help_text(monkeypatch):
     assert "--no_packing" in text and "(default: mini)" in text and "(default: all-linear)" in text
     hidden = {name for name, flag in flags_of(*classes).items() if flag.metadata["help"] == HIDDEN}
     assert {name for name in flags_of(*classes) if f"--{name} " not in text} == hidden
+
+
+BARS = """
+import time
+from tqdm.auto import tqdm
+from cosent.cli import quiet_bars
+quiet_bars()
+for _ in tqdm(range(40), desc="outer"):
+    with tqdm(total=2, desc="inner", leave=False) as inner:
+        inner.update(2)
+    tqdm.write("a line", file=__import__("sys").stderr)
+    time.sleep(0.01)
+"""
+
+
+def test_a_bar_in_a_file_is_lines(monkeypatch):
+    """Fails if a log holds carriage returns and cursor movements, a line for every step, or no progress at all."""
+    monkeypatch.setenv("TQDM_MININTERVAL", "0.001")
+    log = subprocess.run([sys.executable, "-c", BARS], capture_output=True, check=True).stderr.decode()
+    assert not {"\r", "\x1b"} & set(log)
+    lines = [line for line in log.splitlines() if line != "a line"]
+    assert 5 <= sum(line.startswith("outer: ") for line in lines) <= 11 and all(lines)
+    monkeypatch.setenv("TQDM_MININTERVAL", "10")
+    log = subprocess.run([sys.executable, "-c", BARS], capture_output=True, check=True).stderr.decode()
+    assert log == 40 * "a line\n"
 
 
 @pytest.fixture
@@ -201,6 +234,19 @@ def quiet_afterwards():
     yield
     package.setLevel(level)
     logging.disable(logging.NOTSET)
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_recipes_are_offered_to_jobs_that_have_them(command, quiet_afterwards):
+    """Fails if `--help` offers --config to a job that has no recipe, or not to one that has."""
+    assert {job for job in cli.JOBS if "--config RECIPE " in command(job, "--help")[1]} == {
+        "train",
+        "distill",
+        "pretrain",
+        "teach",
+    } & set(cli.JOBS)
+    status, _, errors = command("encode", "--config", "cosent_mini")
+    assert status == 2 and "'--config'" in errors
 
 
 def test_the_command_lists_every_job(command):
@@ -323,10 +369,13 @@ def test_a_job_starts_its_own_processes(tiny_model, tmp_path):
     command = [sys.executable, "-c", "from cosent.cli import main; main()", "encode"]
     command += ["--launch", str(tmp_path / "ours.yaml"), "--processes", "2"]
     command += ["--model", str(tiny_model), "--text", str(tmp_path / "two.txt"), "--output", str(tmp_path / "v.npy")]
-    settings = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_DISPLAY_ENV": "verbose"}
-    done = subprocess.run(command, env=settings, capture_output=True, text=True)
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_DISPLAY_ENV": "verbose"}  # without a GPU: on the CPU
+    done = subprocess.run(command, env=hidden, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count('"rows": 2') == 1, done.stderr
     assert sys.platform != "linux" or done.stderr.count("GOMP_SPINCOUNT = '1000'") >= 2, done.stderr
+    failed = subprocess.run(command, env=hidden, capture_output=True, text=True)
+    assert failed.returncode == 2 and "v.npy exists" in failed.stderr, failed.stderr
+    assert "Traceback" not in failed.stderr, failed.stderr
     refused = subprocess.run([*command, "--tex", "a"], capture_output=True, text=True)
     assert refused.returncode == 2 and "'--tex'" in refused.stderr and refused.stderr.count("\n") == 1
 

@@ -145,8 +145,8 @@ def test_few_synonyms(distill, make_corpus, caplog):
     """Fails if a corpus of synonyms alone selects an epoch, or a batch larger than it ends in a stack trace."""
     only = make_corpus({"train": [("怎么还款", "如何还款", 1.0)] * 12}, name="only")
     with caplog.at_level(logging.WARNING):
-        assert (distill(only, output="only") / "model.safetensors").is_file()
-    assert "the last epoch is kept" in caplog.text
+        folder = distill(only, "--limit_train", "9", "--skip_test", "true", output="only")
+    assert "the last epoch is kept" in caplog.text and read_record(folder).train_pairs == 9
     with pytest.raises(InputError, match="12 pairs .* 16"):
         distill(only, "--per_device_train_batch_size", "16", output="large")
 

@@ -10,9 +10,6 @@ from cosent.data.files import table_writer
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from tests.conftest import prepare
-from tests.launching import ROOT
-
-OWN = ROOT / "examples/own_loss.py"
 
 # What the rows of a job below have in common; a row may replace a flag. {name} is a file of the fixture.
 COMMON = {
@@ -43,22 +40,13 @@ TRAIN = [
     (f"--loss angle {CROSS}", "--loss angle .*bi_encoder"),
     (f"--loss ce3 {CROSS}", "--loss ce3 .*made_up has binary.*ce, bce or cosent"),
     (f"--pooling mean {CROSS}", "--pooling .*--tower cross_encoder"),
-    (f"--features u {CROSS}", "--features .*--tower cross_encoder"),
+    (f"--features u {CROSS}", "--features .*--loss sbert"),
     ("--corpus_weights 1", "--corpus_weights"),
     ("--dropout 1.5", "--dropout"),
     ("--label_smoothing_factor 0.1", "--label_smoothing_factor"),
     ("--train_sampling_strategy group_by_length", "group_by_length"),
-    ("--loss cosent_in_batch --loss_args negative_weight=0", "--loss_args negative_weight must be above 0, got 0"),
-    ("--loss infonce --loss_args negative_weight=1", "--loss_args negative_weight .*--loss infonce, which has scale"),
-    ("--loss cosine_floor --loss_args floor", "--loss_args .*'floor'"),
-    ("--loss cosine_floor --loss_args floor=low", "floor=low.* 0.7"),
-    ("--scale 2 --loss_args scale=3", "--loss_args .*'scale=3'"),
-    ("--loss cosin", "--loss cosin: .*cosent, .*FILE.py:FUNCTION"),
-    ("--loss nowhere.py:mine", "no file nowhere.py"),
-    ("--loss {own}:nothing", "no function 'nothing'"),
-    ("--loss {own}:torch", "no function 'torch'"),
-    ("--loss {own}:correlation_loss --loss_args heavy=1", "--loss_args heavy .*which has weight"),
-    ("--loss {own}:correlation_loss --sbert_classes 3", "--sbert_classes"),
+    ("--negative_weight 0 --loss cosent_in_batch", "--negative_weight must be above 0, got 0"),
+    ("--negative_weight 1 --loss infonce", "--negative_weight .*--loss infonce, which has scale"),
     ("--loss sbert_joint --label_smoothing_factor 0.1", "--label_smoothing_factor .*sbert_joint"),
     ("--on_collapse warn --eval_strategy no", "--on_collapse warn .*--eval_strategy"),
     (f"--metric_for_best_model map {CROSS}", "--metric_for_best_model map"),
@@ -70,8 +58,25 @@ TRAIN = [
     (f"--prompt 一 二 {CROSS}", "one prompt"),
     ("--gradient_accumulation_steps 0", "--gradient_accumulation_steps .* 0"),
     ("--gradient_accumulation_steps 2 --cached_part_size auto", "--cached_part_size auto .*_accumulation_steps 2"),
-    ("--deepspeed x.json", "--deepspeed .*--launch"),
-    ("--fsdp full_shard", "--fsdp .*--launch"),
+    ("--deepspeed x.json", "--deepspeed.*--launch"),
+    ("--fsdp full_shard", "--fsdp.*--launch"),
+    ("--fp16 true", "--fp16 .*CPU.*--bf16"),
+    ("--greater_is_better false", "--greater_is_better false"),
+    ("--max_grad_norm -1", "--max_grad_norm .*-1"),
+    ("--report_to wandb", "--report_to wandb"),
+    ("--report_to nonsense", "--report_to nonsense"),
+    ("--optim adamw_bnb_8bit", "--optim adamw_bnb_8bit.*bitsandbytes"),
+    ("--optim_args lr=1", "--optim_args"),
+    ("--lr_scheduler_kwargs nofile.json", "--lr_scheduler_kwargs .*nofile.json"),
+    ("""--lr_scheduler_kwargs '{{"x": 1}}'""", "--lr_scheduler_kwargs .*'x': 1"),
+    ("""--lr_scheduler_type greedy --lr_scheduler_kwargs '{{"mode": "min"}}'""", "--lr_scheduler_kwargs .*max"),
+    ("--lr_scheduler_type greedy --corpus {grades_corpus}", "--lr_scheduler_type greedy"),
+    ("--save_only_model true --resume_from_checkpoint auto", "--save_only_model"),
+    ("--per_device_train_batch_size 1", "--per_device_train_batch_size 1"),
+    ("--per_device_train_batch_size 1 --loss infonce", "--per_device_train_batch_size 1"),
+    ("--hub_model_id me/x", "--hub_model_id .*--push_to_hub"),
+    ("--train_sampling_strategy batch_rebalance", "batch_rebalance"),
+    ("--train_sampling_strategy sequential --balanced_batches true", "--train_sampling_strategy sequential"),
     ("--num_train_epochs 0", "--num_train_epochs .* got 0"),
     ("--corpus {made_up} {made_up}", "made_up more than once"),
     ("--corpus {one_label}", "have the label 1"),
@@ -81,6 +86,7 @@ TRAIN = [
 if not torch.cuda.is_available():
     TRAIN.append(("--load_in_4bit true --use_peft true", "needs a CUDA device and bitsandbytes"))
 OTHERS = [
+    ("distill", "--limit_train 0", "--limit_train .* 0"),
     ("distill", "--metric_for_best_model map", "--metric_for_best_model map"),
     ("distill", "--local_comparisons true", "--local_comparisons"),
     ("distill", "--text {faq}", "--text .*--teacher"),
@@ -153,7 +159,7 @@ def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pair
     texts = {"faq": "怎么还款\n如何还款\n", "gap": "一\n\n二\n"}
     texts["plain"] = "".join(f"红{'的' * n}苹果\n" for n in range(12))
     found = {"new": tmp_path / "new.csv", "run": tmp_path / "run", "vectors": tmp_path / "v.npy", "made_up": made_up}
-    found |= {"tiny": tiny_model, "bi": tiny_bi, "cross": tiny_cross, "student": tiny_student, "own": OWN}
+    found |= {"tiny": tiny_model, "bi": tiny_bi, "cross": tiny_cross, "student": tiny_student}
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "cls")
     found["cls"] = tmp_path / "cls"
     for name, text in texts.items():

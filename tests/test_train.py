@@ -22,7 +22,6 @@ from cosent.training import trainer
 from cosent.training.arguments import DataArguments, ModelArguments, PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard
 from cosent.training.corpora import build_encoder, corpora_of_run
-from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
 from tests.launching import history
 
@@ -100,7 +99,7 @@ def test_every_loss_reaches_the_weights(made_up, tiny_model, tmp_path, tower, lo
     """Fails if a loss that reads logits, scores or embeddings is not fed by its tower, or gives the encoder nothing."""
     corpus = load_corpus(str(made_up))
     arguments = ModelArguments(model_name_or_path=str(tiny_model), tower=tower)
-    encoder = build_encoder(arguments, number_of_logits(LOSSES[loss], [corpus.manifest], tower), 32, seed=1)
+    encoder = build_encoder(arguments, LOSSES[loss].classes, 32, seed=1)
     args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", report_to="none")
     trainer = PairTrainer(encoder, args, loss=loss, train_dataset=corpus.split("train"), labels=corpus.manifest)
     trainer.compute_loss(trainer.model, next(iter(trainer.get_train_dataloader()))).backward()
@@ -111,7 +110,7 @@ def test_every_loss_reaches_the_weights(made_up, tiny_model, tmp_path, tower, lo
 def test_gradient_checkpointing_changes_no_weight(train, made_up):
     """Fails if the flag for small GPUs stops with an error, or trains something else."""
     plain = train(made_up, output="plain") / "model.safetensors"
-    checkpointed = train(made_up, "--gradient_checkpointing", "true", output="checkpointed") / "model.safetensors"
+    checkpointed = train(made_up, "--activation_checkpointing", "true", output="checkpointed") / "model.safetensors"
     assert plain.read_bytes() == checkpointed.read_bytes()
 
 
@@ -141,9 +140,9 @@ def test_balanced_batches_leave_no_batch_of_one_label(train, make_corpus, pairs,
     rows = make_corpus({"train": [(a, b, float(number % 8 == 0)) for number, (a, b, _) in enumerate(pairs)]})
     with caplog.at_level(logging.WARNING):
         train(rows, "--per_device_train_batch_size", "8", "--balanced_batches", "true", output="balanced")
-        assert "batches taught nothing" not in caplog.text
+        assert "batches held pairs of one label only" not in caplog.text
         train(rows, "--per_device_train_batch_size", "8", output="plain")
-    assert "batches taught nothing" in caplog.text
+    assert "batches held pairs of one label only" in caplog.text
 
 
 @pytest.mark.slow
@@ -211,15 +210,15 @@ def test_validation_that_selects_nothing(train, make_corpus, pairs, caplog):
 def test_batches_without_order_and_truncation_are_reported(train, make_corpus, pairs, caplog):
     """Fails if steps that teach nothing, cut sentences or unknown characters pass in silence."""
     with caplog.at_level(logging.INFO):
-        rows = [*pairs[:5], ("好" * 60, "璟", 0.0)]
-        train(make_corpus({"train": rows}), "--per_device_train_batch_size", "1", "--num_train_epochs", "1")
+        rows = [(a, b, float(n == 0)) for n, (a, b, _) in enumerate(pairs[:11])]
+        rows.append(("好" * 60, "璟", 0.0))
+        train(make_corpus({"train": rows}), "--per_device_train_batch_size", "2", "--num_train_epochs", "1")
         few = make_corpus({"train": [(f"句{n}", f"话{n}", float(n == 0)) for n in range(12)]}, name="few")
         flags = ("--per_device_train_batch_size", "2", "--num_train_epochs", "1", "--loss", "infonce")
         train(few, *flags, output="infonce")
-    assert "made_up train: 1 of 12 sentences are longer than 32 tokens" in caplog.text
+    assert "made_up train: 1 of 24 sentences are longer than 32 tokens" in caplog.text
     assert "% of characters are unknown to the model: 璟 1." in caplog.text
-    assert "epoch 1: 6 of 6 batches" in caplog.text
-    assert "epoch 1: 5 of 6 batches" in caplog.text, "batches without a similar pair"
+    assert caplog.text.count("epoch 1: 5 of 6 batches") == 2, "of one label; without a similar pair"
 
 
 def test_two_corpora_train_one_head(train, make_corpus, pairs):
@@ -328,15 +327,17 @@ def test_corpora_with_weights(train, nli, similar):
     ("curve", "collapsed"),
     [((0.5, 0.41), False), ((0.5, 0.39), True), ((0.1, 0.3), False), ((0.5, math.nan), True), ((math.nan,), True)],
 )
+@pytest.mark.parametrize("losses", [[{"loss": 2.0}, {"loss": 1.5}], []], ids=["logged", "not logged yet"])
 @pytest.mark.parametrize("action", ["warn", "stop"])
-def test_what_is_a_collapse(curve, collapsed, action, caplog):
+def test_what_is_a_collapse(curve, collapsed, action, losses, caplog):
     """Fails if a collapse passes unseen, `stop` goes on, `warn` stops, or the guard cries wolf."""
     args, control = SimpleNamespace(eval_strategy="epoch"), TrainerControl()
-    log = [{"loss": 2.0}, *({"eval_spearman": value} for value in curve)]
+    log = [*losses, *({"eval_spearman": value} for value in curve)]
     state = TrainerState(log_history=log, global_step=8)
     with caplog.at_level(logging.WARNING):
         CollapseGuard(args, action).on_log(args, state, control, logs=log[-1])
     assert ("collapse. Validation Spearman is" in caplog.text) == collapsed
+    assert ("from 2 to 1.5" in caplog.text) == (collapsed and bool(losses)) and "nan to nan" not in caplog.text
     assert control.should_training_stop == (collapsed and action == "stop")
 
 

@@ -10,6 +10,7 @@ import atexit
 import difflib
 import inspect
 import logging
+import math
 import os
 import re
 import runpy
@@ -21,6 +22,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 import yaml
 
@@ -48,6 +50,51 @@ JOBS = {
     "demo": "try models on a page in the browser",
 }
 PACKAGES = {"prepare": "data_scripts", "audit": "data_scripts"}
+
+# What to do instead of flags of other programs, of other versions of transformers, and of `TrainingArguments` that no
+# training job has: message -> names.
+INSTEAD = {
+    "Take --per_device_train_batch_size: pairs per device.": "batch_size train_batch_size per_gpu_train_batch_size",
+    "Take --per_device_eval_batch_size: pairs per device.": "eval_batch_size per_gpu_eval_batch_size",
+    "Take --num_train_epochs.": "epochs num_epochs",
+    "Take --learning_rate.": "lr",
+    "Take --max_length: tokens.": "max_seq_length max_seq_len max_len",
+    "Take --warmup_steps 0.1: a number below 1 is a share of all steps.": "warmup_ratio warmup_proportion",
+    "Take --eval_strategy: no, steps or epoch.": "evaluation_strategy",
+    "Take --eval_steps with --eval_strategy steps --save_strategy steps.": "evaluation_steps",
+    "Take --model_name_or_path.": "model model_name",
+    "Take --corpus, after cosent prepare.": "train_file train_data dataset_name",
+    "Take --scale, its inverse: 20 for a temperature of 0.05.": "temperature",
+    "Take --use_cpu true for the CPU; CUDA_VISIBLE_DEVICES in the environment chooses a GPU.": "no_cuda device",
+    "Take --bf16 true to compute in bfloat16; weights keep float32.": "torch_dtype dtype bf16_full_eval fp16_full_eval",
+    "Take --optim adafactor.": "adafactor",
+    "Set TENSORBOARD_LOGGING_DIR in the environment; the default is a folder in --output_dir.": "logging_dir",
+    "Take --launch fsdp, or a file of `accelerate config`.": "fsdp fsdp_config",
+    "Take --launch deepspeed_zero2, or a file of `accelerate config`.": "deepspeed",
+    "Take --launch.": "parallelism_config",
+    "Take --cached_part_size auto, which keeps the batch that is compared.": "auto_find_batch_size",
+    "Weights are always saved as safetensors: leave it out.": "save_safetensors",
+    "Pairs of similar length would be compared only with one another, and packing needs no padding: leave it out.": (
+        "group_by_length length_column_name"
+    ),
+    "Its settings change which pairs are compared: leave it out.": "accelerator_config",
+    "Every run trains, validates and tests; --eval_strategy no and --skip_test true leave that out.": (
+        "do_train do_eval do_predict"
+    ),
+    "Its noise depends on the length of a row, which here holds many sentences: leave it out.": "neftune_noise_alpha",
+    "It is for models that generate: leave it out.": "use_liger_kernel liger_kernel_config use_cache",
+    "Metrics are always computed from the scores of all pairs: leave it out.": (
+        "prediction_loss_only include_for_metrics batch_eval_metrics eval_do_concat_batches eval_use_gather_object"
+    ),
+    "A prepared corpus has the columns of every run: leave it out.": "remove_unused_columns label_names",
+    "No loss here is a mean over tokens: leave it out.": "average_tokens_across_devices",
+    "A loss that is not finite always ends the run: leave it out.": "logging_nan_inf_filter",
+    "The order of the pairs would depend on the speed of the workers: leave it out.": "dataloader_in_order",
+    "No callback here has a state: leave it out.": "restore_callback_states_from_checkpoint",
+    "Take --save_strategy steps --save_steps N, and --resume_from_checkpoint auto.": "enable_jit_checkpoint",
+    "--push_to_hub publishes once, at the end: leave it out.": "hub_strategy hub_always_push hub_revision",
+}
+ELSEWHERE = {name: message for message, names in INSTEAD.items() for name in names.split()}
 
 # In a wheel inside the package, in a clone at its root.
 HERE = Path(__file__).parent
@@ -79,7 +126,7 @@ def main() -> None:
         runpy.run_module(f"{PACKAGES.get(job, 'cosent')}.{job}", run_name="__main__", alter_sys=True)
 
 
-def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> None:
+def run(job: Callable, *argument_classes: type, shares_work: bool = True, recipes: bool = False) -> None:
     """Parses `sys.argv` and runs a job; user errors end in one message and exit status 2.
 
     Processes that were launched together join their group before the job begins, and only the first one prints.
@@ -87,6 +134,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
     Args:
         job: takes an instance of each class, and may return an exit status.
         shares_work: whether processes launched together share out the work; False refuses several.
+        recipes: whether it takes --config.
     """
     module = sys.modules[job.__module__]
     name = module.__spec__.name if module.__spec__ else Path(sys.argv[0]).stem
@@ -98,7 +146,8 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True) -> Non
             end_with_parent(int(os.environ[PARENT_VARIABLE]))
         package, _, short = name.rpartition(".")
         program = f"cosent {short}" if package in ("cosent", *PACKAGES.values()) else f"python -m {name}"
-        parser = Parser(*argument_classes, program=program, description=module.__doc__, launches=shares_work)
+        options = {"launches": shares_work, "recipes": recipes}
+        parser = Parser(*argument_classes, program=program, description=module.__doc__, **options)
         values = parser.values(sys.argv[1:])
         strategy, processes = values.pop("launch", None), values.pop("processes", None)
         if strategy is not None and os.environ.pop(LAUNCHED_VARIABLE, None) is None:
@@ -168,7 +217,10 @@ def option(default, help_text: str, choices=None, *, positional: bool = False, c
 
 @cache
 def flags_of(*argument_classes: type) -> dict[str, Flag]:
-    """The flags of dataclasses by name, in order; values of other types than these four stay text."""
+    """The flags of dataclasses by name, in order; values of other types than these four stay text.
+
+    Those of `TrainingArguments` that are in `ELSEWHERE` are left out.
+    """
     found = {}
     for cls in argument_classes:
         hints = get_type_hints(cls)
@@ -184,6 +236,8 @@ def flags_of(*argument_classes: type) -> dict[str, Flag]:
             made = one.default_factory() if one.default_factory is not MISSING else one.default
             default, required = (None, True) if made is REQUIRED else (made, False)
             owner = next(base for base in cls.__mro__ if one.name in inspect.get_annotations(base))
+            if one.name in ELSEWHERE and owner.__module__.startswith("transformers."):
+                continue
             found[one.name] = Flag(one.name, kind, is_list, optional, required, default, one.metadata, owner)
     return found
 
@@ -219,13 +273,20 @@ class Parser(argparse.ArgumentParser):
     transformers.HfArgumentParser does so too, but importing it takes longer than light jobs need in all.
     """
 
-    def __init__(self, *argument_classes: type, program: str = "", description: str | None = None, launches=False):
+    def __init__(
+        self,
+        *argument_classes: type,
+        program: str = "",
+        description: str | None = None,
+        launches: bool = False,
+        recipes: bool = True,
+    ):
         self.flags = flags_of(*argument_classes)
         names = "".join(f" {f.name.upper()}{' ...' * f.is_list}" for f in self.flags.values() if
                         f.metadata.get("positional"))  # fmt: skip
         super().__init__(
             prog=program,
-            usage=f"{program} [--config RECIPE] [--flag value ...]{names}",
+            usage=f"{program}{' [--config RECIPE]' * recipes} [--flag value ...]{names}",
             description=description,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
             allow_abbrev=False,
@@ -233,8 +294,9 @@ class Parser(argparse.ArgumentParser):
         )
         self._negative_number_matcher = re.compile(r"-\.?\d")  # as in Python 3.14: -1e-5 is no flag either
         self.register("action", None, Once)
-        recipe = "YAML file of defaults, or a shipped one: cosent_mini, cross_encoder/cosent_mini"
-        self.add_argument("--config", metavar="RECIPE", help=recipe)
+        if recipes:
+            recipe = f"YAML file of defaults, or the name of a shipped one: {RECIPES}"
+            self.add_argument("--config", metavar="RECIPE", help=recipe)
         if launches:
             strategy = "start several processes: ddp, fsdp, deepspeed_zero2, or a file of `accelerate config`"
             self.add_argument("--launch", metavar="STRATEGY", help=strategy)
@@ -263,9 +325,15 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].removeprefix("--").split("=")[0]
             is_flag = unknown[0].startswith("--")
-            meant = nearest(name, ["config", *self.flags], "--") if is_flag else " A value stands behind its flag."
+            meant = self.meant(name, "--") if is_flag else " A value stands behind its flag."
             raise InputError(f"Unknown argument {unknown[0]!r}.{meant} Nothing was run; --help lists all flags.")
         return vars(namespace)
+
+    def meant(self, name: str, prefix: str = "") -> str:
+        """What to do instead of an unknown flag: the message of `ELSEWHERE` in a training job, or the `nearest`."""
+        if name in ELSEWHERE and "learning_rate" in self.flags:
+            return f" {ELSEWHERE[name]}"
+        return nearest(name, self.flags, prefix)
 
     def read_recipe(self, name: str) -> dict[str, Any]:
         """The values of a recipe; see `recipe_file`."""
@@ -278,7 +346,7 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"{where}: expected a flat list of `key: value` lines.")
         for key, value in settings.items():
             if key not in self.flags:
-                raise InputError(f"{where}: unknown key {key!r}.{nearest(key, self.flags)} Nothing was run.")
+                raise InputError(f"{where}: unknown key {key!r}.{self.meant(key)} Nothing was run.")
             empty, items = value is None and self.flags[key].optional, value if isinstance(value, list) else [value]
             if not empty and not all(isinstance(item, str) for item in items):
                 raise InputError(f"{where}: {key} takes a value or a flat list of values, got {value}.")
@@ -437,9 +505,30 @@ class Formatter(logging.Formatter):
 
 
 def quiet_bars() -> None:
-    """Lets progress bars of tqdm write every 10 s where stderr is no terminal, unless the user says otherwise."""
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_MININTERVAL", "10")
+    """Lets progress bars write lines where stderr is no terminal: one a tenth, at most one in TQDM_MININTERVAL, 10 s.
+
+    tqdm, which all libraries use, has no setting for that: it would move the cursor.
+    """
+    if sys.stderr.isatty():
+        return
+    from tqdm import tqdm
+
+    interval = float(os.environ.get("TQDM_MININTERVAL", 10))
+    written: WeakKeyDictionary[tqdm, tuple[float, float]] = WeakKeyDictionary()  # tenths and seconds
+    end = tqdm.close
+
+    def display(bar: tqdm, msg: str | None = None, pos: int | None = None) -> None:
+        tenths, seconds = written.get(bar, (0.0, 0.0))
+        now, elapsed = (10 * bar.n // bar.total if bar.total else bar.n), bar.format_dict["elapsed"]
+        if msg is None and now != tenths and elapsed - seconds >= interval:
+            written[bar] = now, elapsed
+            bar.fp.write(f"{bar}\n")
+
+    def close(bar: tqdm) -> None:
+        bar.delay = math.inf  # as of a bar that was never shown: nothing to clean up
+        end(bar)
+
+    tqdm.display, tqdm.clear, tqdm.close = display, lambda bar, nolock=False: None, close
 
 
 def let_waiting_threads_sleep() -> None:
@@ -455,8 +544,7 @@ def let_waiting_threads_sleep() -> None:
 
 def launch(module: str, strategy: str, processes: int | None) -> NoReturn:
     """Replaces this process by `accelerate launch` of the same command."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "-q"]
-    command += ["--config_file", recipe_file(strategy, "accelerate")]
+    command = [sys.executable, "-m", "cosent.compute.launcher", "--config_file", recipe_file(strategy, "accelerate")]
     command += [] if processes is None else ["--num_processes", str(processes)]
     command += ["-m", module, *sys.argv[1:]]
     os.environ[LAUNCHED_VARIABLE] = "1"

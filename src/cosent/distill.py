@@ -57,7 +57,7 @@ def main(
         return
     if not data_args.corpus:
         raise InputError("--corpus is missing: name prepared corpora with similar pairs.")
-    corpora = load_corpora(data_args, adjacent_lines)
+    corpora = load_corpora(data_args, adjacent_lines, args.seed)
     set_seed(args.seed)
     student = build(model_args, corpora.max_length("bi_encoder"), args.seed)
     if model_args.max_length is None:
@@ -96,4 +96,4 @@ def build(args: StudentArguments, max_length: int, seed: int) -> SentenceEncoder
 ARGUMENTS = (StudentArguments, PromptArguments, CorpusArguments, DistillArguments, StudentTrainingArguments)
 
 if __name__ == "__main__":
-    run(main, *ARGUMENTS)
+    run(main, *ARGUMENTS, recipes=True)

@@ -174,7 +174,7 @@ def learnt(tiny_model, output, checkpointing: bool = False) -> tuple[list[float]
     set_seed(1)
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), dropout=0.1)
     if checkpointing:
-        encoder.backbone.gradient_checkpointing_enable()
+        encoder.backbone.activation_checkpointing_enable()
     texts = [(a, b) for a in SENTENCES for b in SENTENCES[:5]]
     rows = [{"sentence1": a, "sentence2": b, "label": float(i % 3)} for i, (a, b) in enumerate(texts)]
     args = PairTrainingArguments(

@@ -131,7 +131,7 @@ def test_training_in_every_way_learns_the_same(name):
 
     if model.encoder.backbone.supports_gradient_checkpointing:
         model.train()  # without which nothing is recomputed; there is no dropout
-        model.encoder.gradient_checkpointing_enable()
+        model.encoder.activation_checkpointing_enable()
         assert difference(learn(model, batch, packing=True), expected) < 5e-6
 
     model, _ = towers(name)

@@ -1,6 +1,7 @@
 """Arguments of training on machines of other kinds, the device of a serving job, and what may be sharded and how."""
 
 import logging
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -8,14 +9,85 @@ import torch
 import transformers
 from torch import nn
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
+from cosent.cli import ELSEWHERE, Parser
 from cosent.compute.onednn import choose_device, has_bfloat16
 from cosent.distill import StudentTrainingArguments
 from cosent.errors import InputError
-from cosent.training.arguments import PairTrainingArguments
+from cosent.training.arguments import TRAIN_ARGUMENTS, PairTrainingArguments
 from cosent.training.sharding import check_strategy, layer_classes
 from lab.pretrain import PretrainingArguments
+
+# Every flag of the pinned transformers: passed on as it is; with another default here; passed on changed, or under a
+# condition that the tests of refusals name; or not taken at all.
+FLAGS = {
+    "accepted": """
+        per_device_train_batch_size num_train_epochs max_steps warmup_steps optim weight_decay adam_beta1 adam_beta2
+        adam_epsilon gradient_accumulation_steps bf16 tf32 activation_checkpointing gradient_checkpointing
+        gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps
+        logging_strategy logging_first_step log_on_each_node include_num_input_tokens_seen log_level log_level_replica
+        disable_tqdm run_name project trackio_space_id trackio_bucket_id trackio_static_space_id eval_steps eval_delay
+        eval_on_start eval_accumulation_steps save_steps save_on_each_node push_to_hub hub_token ignore_data_skip
+        full_determinism seed dataloader_drop_last dataloader_num_workers dataloader_prefetch_factor
+        dataloader_multiprocessing_context ddp_bucket_cap_mb ddp_static_graph ddp_backend ddp_timeout debug
+        skip_memory_metrics local_rank""",
+    "default changed": """
+        output_dir learning_rate logging_steps eval_strategy per_device_eval_batch_size save_strategy save_total_limit
+        load_best_model_at_end metric_for_best_model data_seed ddp_find_unused_parameters ddp_broadcast_buffers""",
+    "translated": """
+        lr_scheduler_type lr_scheduler_kwargs optim_args optim_target_modules max_grad_norm label_smoothing_factor fp16
+        activation_checkpointing_kwargs report_to save_only_model hub_private_repo hub_model_id greater_is_better
+        use_cpu dataloader_pin_memory dataloader_persistent_workers train_sampling_strategy resume_from_checkpoint""",
+    "refused": """
+        average_tokens_across_devices bf16_full_eval fp16_full_eval use_liger_kernel liger_kernel_config use_cache
+        neftune_noise_alpha auto_find_batch_size logging_nan_inf_filter prediction_loss_only eval_do_concat_batches
+        eval_use_gather_object include_for_metrics batch_eval_metrics enable_jit_checkpoint hub_strategy hub_always_push
+        hub_revision restore_callback_states_from_checkpoint accelerator_config parallelism_config dataloader_in_order
+        remove_unused_columns label_names length_column_name fsdp fsdp_config deepspeed do_train do_eval do_predict""",
+}
+
+
+def test_every_flag_of_transformers_is_decided_on(tmp_path):
+    """Fails if a new transformers brings a flag that nobody looked at, or one that does nothing is offered."""
+    kinds = {name: kind for kind, names in FLAGS.items() for name in names.split()}
+    assert sum(len(names.split()) for names in FLAGS.values()) == len(kinds), "a flag of two kinds"
+    assert set(kinds) == {field.name for field in fields(TrainingArguments) if field.init}
+    parser, text = Parser(*TRAIN_ARGUMENTS), Parser(*TRAIN_ARGUMENTS).format_help()
+    ours, theirs = (kind(output_dir=str(tmp_path), use_cpu=True) for kind in (PairTrainingArguments, TrainingArguments))
+    for name, kind in kinds.items():
+        assert (f"--{name} " in text) is (kind != "refused"), name
+        if kind == "refused":
+            with pytest.raises(InputError, match=f"--{name}") as refusal:
+                parser.read([f"--{name}", "1"])
+            assert ELSEWHERE[name] in str(refusal.value)
+        elif kind == "accepted":
+            assert getattr(ours, name) == getattr(theirs, name), name
+        elif kind == "default changed" and name != "output_dir":
+            assert getattr(ours, name) != getattr(theirs, name), name
+    with pytest.raises(InputError, match="neftune_noise_alpha"):
+        PairTrainingArguments(output_dir=str(tmp_path), neftune_noise_alpha=5.0)
+
+
+@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
+def test_a_schedule_by_a_metric_waits_for_it_to_rise(tmp_path, schedule):
+    """Fails if the learning rate falls as the model improves, or greedy never lowers one that is below 0.001."""
+    given = {"lr_scheduler_type": schedule, "lr_scheduler_kwargs": '{"patience": 0, "factor": 0.1}'}
+    args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, learning_rate=5e-4, **given)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=5e-4)
+    follow = transformers.get_scheduler(schedule, optimizer, scheduler_specific_kwargs=args.lr_scheduler_kwargs)
+    rates = []
+    for spearman in (0.2, 0.4, 0.6, 0.5):
+        follow.step(spearman)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert min(rates[:3]) >= 5e-4 and rates[3] == pytest.approx(0.1 * rates[2])
+
+
+def test_flags_that_do_nothing_alone_are_said(tmp_path, caplog):
+    """Fails if an evaluation every 100 steps, or a warm-up, is asked for and silently does not happen."""
+    idle = {"eval_steps": 100, "save_steps": 100, "lr_scheduler_type": "constant", "warmup_steps": 0.1}
+    PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **idle)
+    assert all(f"--{name} does nothing" in caplog.text for name in ("eval_steps", "save_steps", "warmup_steps"))
 
 
 @pytest.mark.parametrize("kind", [PairTrainingArguments, StudentTrainingArguments, PretrainingArguments])

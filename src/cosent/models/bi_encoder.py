@@ -163,8 +163,8 @@ class TextModel(nn.Module):
         self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
 
-    def gradient_checkpointing_enable(self, **kwargs) -> None:
-        self.backbone.gradient_checkpointing_enable(**kwargs)
+    def activation_checkpointing_enable(self, **kwargs) -> None:
+        self.backbone.activation_checkpointing_enable(**kwargs)
 
 
 HEAD_NAME = "head.safetensors"
@@ -408,8 +408,8 @@ class BiEncoder(nn.Module):
             outputs["logits"] = self.head(embeddings)
         return outputs
 
-    def gradient_checkpointing_enable(self, **kwargs) -> None:
-        self.encoder.gradient_checkpointing_enable(**kwargs)
+    def activation_checkpointing_enable(self, **kwargs) -> None:
+        self.encoder.activation_checkpointing_enable(**kwargs)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes the encoder as `SentenceEncoder` does, and the head, which is needed only for resuming."""

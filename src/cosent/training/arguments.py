@@ -2,17 +2,18 @@
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import torch
 from peft import LoraConfig
 from transformers import TrainingArguments
 
-from cosent.cli import option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.cli import ELSEWHERE, option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.compute.onednn import has_bfloat16
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.losses import LOSSES, TOWERS, file_of
+from cosent.losses import LOSSES, TOWERS
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.models.lora import lora_config
 from cosent.models.modules import CHOICES
@@ -24,6 +25,16 @@ logger = logging.getLogger(__name__)
 SMALL = 384  # width of an encoder up to which it is a small one
 SMALL_RATE, BASE_RATE = 5e-4, 2e-5
 SMALL_LORA_RATE, BASE_LORA_RATE = 2e-3, 2e-4
+
+DERIVED = (
+    "do_eval",
+    "accelerator_config",
+    "label_names",
+    "logging_nan_inf_filter",
+    "remove_unused_columns",
+)  # set below
+TO_RISE = ("spearman", "pearson", "kendall", *METRICS)
+BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules that follow the validation metric
 
 
 @dataclass
@@ -80,21 +91,21 @@ class CorpusArguments:
         "Files of sentences without labels, a line each (.txt, .jsonl, also .gz), for SimCSE (--loss infonce, simcse, "
         "cosent_infonce, cosent_in_batch) or for a teacher.",
     )
-
-
-@dataclass
-class DataArguments(CorpusArguments):
-    """Which pairs of the corpora, and how many."""
-
-    corpus_weights: list[float] | None = option(
-        None, "Several corpora: their shares of the batches, e.g. 2 1, then that of --text; default: equal."
-    )
     limit_train: int | None = option(
         None, "Train on a random subset of this many pairs, and select on no more than that of validation."
     )
     limit_validation: int | None = option(None, "Validate on a random subset of this many pairs of each corpus.")
     limit_seed: int | None = option(None, "Seed of these subsets, to fix them; default: --seed.")
     skip_test: bool = option(False, "Leave the test splits alone, as while settings are being chosen.")
+
+
+@dataclass
+class DataArguments(CorpusArguments):
+    """Which pairs make up a batch."""
+
+    corpus_weights: list[float] | None = option(
+        None, "Several corpora: their shares of the batches, e.g. 2 1, then that of --text; default: equal."
+    )
     random_negatives: bool = option(False, "Draw the second sentence of every negative pair anew (binary corpora).")
 
 
@@ -102,35 +113,34 @@ class DataArguments(CorpusArguments):
 class LossArguments:
     """The loss and its parameters; parameters that a loss does not have are refused."""
 
-    loss: str = option("cosent", f"{', '.join(LOSSES)}; or FILE.py:FUNCTION, a loss of your own (docs/losses.md).")
+    loss: str = option("cosent", "Name of the loss.", LOSSES)
     scale: float | None = option(
         None,
         f"cosent..., angle, infonce, simcse: inverse temperature; default {COSINE_SCALE:g}, logits {LOGIT_SCALE:g}.",
     )
-    loss_args: list[str] | None = option(
-        None, "Other parameters of the loss, e.g. floor=0.5 or negative_weight=0.2 (docs/losses.md)."
+    floor: float | None = option(None, "cosine_floor: cosine below which the loss of a negative pair is constant.")
+    upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair has no loss.")
+    lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
+    angle_scale: float | None = option(
+        None, f"angle: inverse temperature of its term on angles; default {COSINE_SCALE:g}."
+    )
+    cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines next to it.")
+    in_batch_weight: float | None = option(None, "angle: weight of the term on in-batch negatives next to it.")
+    contrastive_weight: float | None = option(None, "cosent_infonce: weight of InfoNCE next to CoSENT.")
+    negative_weight: float | None = option(
+        None, "cosent_in_batch: weight of all in-batch negatives, relative to the pairs of the batch."
     )
     features: list[str] | None = option(
-        None, "Losses of logits: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
+        None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )
 
     sbert_classes: int | None = option(
-        None, "sbert, or your own loss of logits: classes of graded labels, equal parts of their range; default 2."
+        None, "sbert: classes of graded labels, equal parts of their range; default 2, as in the source."
     )
 
-    def __post_init__(self):
-        if self.loss not in LOSSES:
-            file_of(self.loss)
-
     def parameters(self) -> dict[str, Any]:
-        """The `loss_args` of `PairTrainer`, numbers as text; None for the default of the loss."""
-        given: dict[str, Any] = {"scale": self.scale, "features": self.features, "sbert_classes": self.sbert_classes}
-        for word in self.loss_args or []:
-            name, equals, value = word.partition("=")
-            if not equals or given.get(name) is not None:
-                raise InputError(f"--loss_args takes NAME=VALUE, each name once, got {word!r}.")
-            given[name] = value
-        return given
+        """The `loss_args` of `PairTrainer`; None for the default of the loss."""
+        return {key: value for key, value in asdict(self).items() if key != "loss"}
 
 
 @dataclass
@@ -146,11 +156,26 @@ class RunArguments(TrainingArguments):
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
         refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
-        refuse_negative(self, *["learning_rate"] * (self.learning_rate is not None), "weight_decay")
-        for flag in ("fsdp", "deepspeed"):  # before Trainer looks for a library that may not be installed
-            if getattr(self, flag):
-                raise InputError(f"--{flag} is not supported. Use --launch fsdp or deepspeed_zero2 instead.")
+        refuse_negative(self, *["learning_rate"] * (self.learning_rate is not None), "weight_decay", "max_grad_norm")
+        for flag in fields(TrainingArguments):  # of a Python caller; on a command line they do not exist
+            if (
+                flag.name in ELSEWHERE
+                and flag.name not in DERIVED
+                and getattr(self, flag.name) not in (flag.default, [])
+            ):
+                raise InputError(f"{flag.name} is not supported. {ELSEWHERE[flag.name]}")
+        if self.save_only_model and self.resume_from_checkpoint:
+            raise InputError("--save_only_model leaves nothing to resume from. Leave out --resume_from_checkpoint.")
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
         super().__post_init__()
+        self.check_flags()
+        if self.lr_scheduler_type in BY_METRIC:
+            mode = "max" if self.greater_is_better else "min"
+            self.lr_scheduler_kwargs = {"mode": mode, "min_lr": 0.0} | (self.lr_scheduler_kwargs or {})
+            if self.lr_scheduler_kwargs["mode"] != mode:
+                raise InputError(
+                    f"--lr_scheduler_kwargs has another mode than {mode}, in which the metric improves. Omit it."
+                )
         if self.n_gpu > 1:
             # Trainer would use `nn.DataParallel`, which multiplies the batch by their number.
             logger.warning(
@@ -165,6 +190,36 @@ class RunArguments(TrainingArguments):
             )
         # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
+
+    def check_flags(self) -> None:
+        """Refuses flags that would do nothing on this machine, or without another one."""
+        if self.fp16 and self.device.type == "cpu":
+            raise InputError("--fp16 does nothing on a CPU. Take --bf16 true, or leave it out.")
+        if isinstance(self.lr_scheduler_kwargs, str):
+            raise InputError(f"--lr_scheduler_kwargs takes JSON as '{{\"power\": 2}}', got {self.lr_scheduler_kwargs}.")
+        if self.report_to:
+            from transformers.integrations import get_available_reporting_integrations
+
+            installed = get_available_reporting_integrations()
+            if missing := [name for name in self.report_to if name not in installed]:
+                names = ", ".join(installed) or "nothing"
+                raise InputError(
+                    f"--report_to {missing[0]} is not installed here, {names} is. pip install {missing[0]}."
+                )
+        for flag, works, needed in (
+            ("activation_checkpointing_kwargs", self.activation_checkpointing, "--activation_checkpointing true"),
+            ("hub_model_id", self.push_to_hub, "--push_to_hub true"),
+            ("dataloader_persistent_workers", self.dataloader_num_workers, "--dataloader_num_workers 2"),
+            ("optim_args", self.optim not in ("adamw_torch", "adamw_torch_fused"), "another --optim"),
+            ("optim_target_modules", self.optim.startswith(("galore", "apollo")), "--optim galore_adamw"),
+        ):
+            if not works:
+                refuse_changed(self, (flag,), needed)
+        for name, strategy in (("eval", self.eval_strategy), ("save", self.save_strategy)):
+            if strategy != "steps" and getattr(self, f"{name}_steps") not in (None, 500):
+                logger.warning("--%s_steps does nothing without --%s_strategy steps.", name, name)
+        if self.warmup_steps and self.lr_scheduler_type in (*BY_METRIC, "constant"):
+            logger.warning("--warmup_steps does nothing with --lr_scheduler_type %s.", self.lr_scheduler_type.value)
 
 
 @dataclass
@@ -181,7 +236,7 @@ class PairTrainingArguments(RunArguments):
     metric_for_best_model: str | None = option(
         "spearman",
         "Validation metric that decides which checkpoint is best.",
-        ("spearman", "pearson", "kendall", *METRICS),
+        TO_RISE,
     )
     learning_rate: float | None = option(
         None,
@@ -218,12 +273,13 @@ class PairTrainingArguments(RunArguments):
                 f"--cached_part_size auto cannot be combined with --gradient_accumulation_steps "
                 f"{self.gradient_accumulation_steps}. Raise --cached_batch_size instead."
             )
-        for flag in ("bf16_full_eval", "fp16_full_eval"):
-            if getattr(self, flag):
-                raise InputError(f"--{flag} is not supported: weights and losses stay as they are. Leave it out.")
-        if self.train_sampling_strategy == "group_by_length":
+        if self.train_sampling_strategy not in ("random", "sequential"):
             raise InputError(
-                "--train_sampling_strategy group_by_length compares only pairs of similar length. Omit it."
+                f"--train_sampling_strategy {self.train_sampling_strategy} compares pairs of similar length. Omit it."
+            )
+        if self.greater_is_better is False and self.metric_for_best_model in TO_RISE:
+            raise InputError(
+                f"--greater_is_better false keeps the epoch of least {self.metric_for_best_model}. Omit it."
             )
         if self.eval_strategy == "no":
             self.metric_for_best_model = None

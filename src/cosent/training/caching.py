@@ -56,7 +56,7 @@ class CachedParts(TrainerCallback):
             if tried == 1:
                 raise InputError(
                     f"--cached_part_size auto: out of memory with a single pair at a time ({reason}). Lower "
-                    "--max_length, or add --gradient_checkpointing true."
+                    "--max_length, or add --activation_checkpointing true."
                 )
             self.pairs = (tried + 1) // 2
             forget()

@@ -24,17 +24,17 @@ class DeadBatchReport(TrainerCallback):
     batches = 0
     alive: torch.Tensor | int = 0
 
-    def add(self, taught: torch.Tensor) -> None:
-        """Counts one batch; `taught` is a bool tensor of shape `()`. Kept on its device: no synchronisation."""
+    def add(self, has_order: torch.Tensor) -> None:
+        """Counts one batch; `has_order` is a bool tensor of shape `()`. Kept on its device: no synchronisation."""
         self.batches += 1
-        self.alive = self.alive + taught.long()
+        self.alive = self.alive + has_order.long()
 
     def on_epoch_end(self, args, state, control, **kwargs):
         dead = self.batches - int(self.alive)
         if dead:
             logger.warning(
-                "epoch %d: %d of %d batches taught nothing, with a loss of 0: all pairs of one label (infonce: no "
-                "similar ones). Raise --per_device_train_batch_size, or add --balanced_batches true.",
+                "epoch %d: %d of %d batches held pairs of one label only (infonce: no similar ones) and taught "
+                "nothing. Raise --per_device_train_batch_size, or add --balanced_batches true.",
                 round(state.epoch),
                 dead,
                 self.batches,
@@ -67,11 +67,11 @@ class CollapseGuard(TrainerCallback):
         best, now = max((value for value in curve if not math.isnan(value)), default=math.nan), curve[-1]
         if not (math.isnan(now) or now < best - self.drop):
             return
-        losses = [entry["loss"] for entry in state.log_history if "loss" in entry] or [math.nan]
+        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         logger.warning(
-            "step %d: collapse. Validation Spearman is %.4f, the best was %.4f; the training loss went from %.3g to "
-            "%.3g. Lower --learning_rate, or add --on_collapse stop.",
-            *(state.global_step, now, best, losses[0], losses[-1]),
+            "step %d: collapse. Validation Spearman is %.4f%s%s. Lower --learning_rate, or add --on_collapse stop.",
+            *(state.global_step, now, "" if math.isnan(best) else f", the best was {best:.4f}"),
+            f"; the training loss went from {losses[0]:.3g} to {losses[-1]:.3g}" if losses else "",
         )
         if self.action == "stop":
             control.should_training_stop = True

@@ -27,7 +27,7 @@ SETTINGS = "settings.json"  # settings of the run, in each of its checkpoints
 TRAINER_SETTINGS = {
     *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "learning_rate"),
     *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args", "optim_target_modules"),
-    *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "neftune_noise_alpha", "bf16"),
+    *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "save_only_model", "bf16"),
     *("fp16", "tf32", "seed", "data_seed", "dataloader_drop_last", "train_sampling_strategy"),
     *("metric_for_best_model", "greater_is_better", "ignore_data_skip", "full_determinism"),
 }

@@ -13,7 +13,7 @@ from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subs
 from cosent.data.manifest import Labels
 from cosent.data.pairs import Prefixes, random_negatives, read_texts, simcse_pairs
 from cosent.errors import InputError
-from cosent.losses import LOSSES, Loss
+from cosent.losses import LOSSES
 from cosent.models import lora
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
@@ -66,24 +66,23 @@ class RunCorpora:
         return max(corpus.manifest.max_length[tower] for corpus in self.by_name.values())
 
 
-def corpora_of_run(args: DataArguments, loss: Loss, seed: int) -> RunCorpora:
-    """Loads the corpora of a run, or random parts of them; a validation split is no larger than --limit_train."""
+def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
+    """The corpora of a run of a loss, with negatives as the arguments say."""
     check_text(args, loss)
-    corpora = load_corpora(args, lines_with_themselves)
-    seed = seed if args.limit_seed is None else args.limit_seed
+    corpora = load_corpora(args, lines_with_themselves, seed)
     for corpus in corpora.training:
-        rows = random_subset(corpus.splits["train"], args.limit_train, "--limit_train", seed)
+        rows = corpus.splits["train"]
         if (question := reversed_labels(rows, corpus.manifest)) is not None:
             logger.warning("%s train: %s.", corpus.manifest.name, question)
         corpus.splits["train"] = random_negatives(rows, corpus.manifest) if args.random_negatives else rows
-    limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
-    for corpus in (*corpora.training, *corpora.selecting):
-        corpus.splits = measured_splits(corpus.splits, min(limits, default=None), args.skip_test, seed)
     return corpora
 
 
-def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dataset]) -> RunCorpora:
-    """Loads the corpora to train on, those for selection and test, by default the same, and the text."""
+def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dataset], seed: int) -> RunCorpora:
+    """Loads the corpora to train on, those for selection and test, by default the same, and the text.
+
+    Of a limit, the rows depend only on the seed; a validation split is no larger than --limit_train.
+    """
     names, eval_names = args.corpus or [], args.eval_corpora or args.corpus or []
     loaded = {name: load_corpus(name, args.data_dir) for name in dict.fromkeys([*names, *eval_names])}
     text = pairs_of_text(args.text) if args.text else None
@@ -97,6 +96,12 @@ def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dat
             others = [c for c in corpora.training if c.manifest.name == name and c.folder != corpus.folder]
             if others or [c.manifest.name for c in some].count(name) > 1:
                 raise InputError(f"{flag} names {name} more than once. Name each corpus once.")
+    seed = seed if args.limit_seed is None else args.limit_seed
+    for corpus in corpora.training:
+        corpus.splits["train"] = random_subset(corpus.splits["train"], args.limit_train, "--limit_train", seed)
+    limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
+    for corpus in (*corpora.training, *corpora.selecting):
+        corpus.splits = measured_splits(corpus.splits, min(limits, default=None), args.skip_test, seed)
     return corpora
 
 
@@ -116,13 +121,13 @@ def adjacent_lines(files: list[str]) -> Dataset:
     return Dataset.from_dict({"sentence1": lines[::2], "sentence2": lines[1::2], "label": labels})
 
 
-def check_text(args: DataArguments, loss: Loss) -> None:
+def check_text(args: DataArguments, loss: str) -> None:
     """Refuses text that a loss cannot learn from, and a run with nothing to train on or to measure."""
     if not args.text and not args.corpus:
         raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
-    if args.text and not loss.compares_sentences:
+    if args.text and not LOSSES[loss].compares_sentences:
         able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
-        raise InputError(f"--text has no labels, and --loss {loss.name} learns from labels only. Choose one of {able}.")
+        raise InputError(f"--text has no labels, and --loss {loss} learns from labels only. Choose one of {able}.")
     if not args.corpus and not args.eval_corpora:
         raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
 

@@ -323,7 +323,10 @@ class GlobalBatchTrainer(ResumableTrainer):
             weights=self.corpus_weights,
             balanced=args.balanced_batches,
         )
-        sampler = super()._get_train_sampler(train_dataset) if sampler is None else sampler
+        if sampler is None:
+            sampler = super()._get_train_sampler(train_dataset)
+        elif args.train_sampling_strategy == "sequential":
+            raise InputError("--train_sampling_strategy sequential is for one corpus in its own order. Leave it out.")
         self.rows_of_epoch = len(sampler)
         return sampler
 

@@ -1,5 +1,6 @@
 """`ResumableTrainer`: a Trainer whose checkpoints are complete folders, under any strategy."""
 
+import logging
 import shutil
 import warnings
 from collections.abc import Callable
@@ -14,10 +15,13 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from cosent.comparing.card import upload
 from cosent.compute.distributed import decided_by_main
+from cosent.errors import InputError
 from cosent.models.loading import quiet_transformers
 from cosent.run import UNFINISHED
 from cosent.training.checkpoints import SEAL, SETTINGS, best_checkpoint, clear_disk_errors, had_ended, seal
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
+
+logger = logging.getLogger(__name__)
 
 
 class ResumableTrainer(Trainer):
@@ -41,7 +45,22 @@ class ResumableTrainer(Trainer):
         of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate earlier.
         """
         self.at_start = at_start
-        return super().train(resume_from_checkpoint, **kwargs)
+        result = super().train(resume_from_checkpoint, **kwargs)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
+            logger.warning("No evaluation had a %s: the last step is kept.", self.args.metric_for_best_model)
+        return result
+
+    def create_optimizer(self, *args, **kwargs):
+        try:
+            return super().create_optimizer(*args, **kwargs)
+        except ImportError as error:
+            raise InputError(f"--optim {self.args.optim.value}: {error}") from error
+
+    def create_scheduler(self, *args, **kwargs):
+        try:
+            return super().create_scheduler(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"--lr_scheduler_kwargs {self.args.lr_scheduler_kwargs}: {error}. Correct it.") from error
 
     def init_hf_repo(self, token=None, private=None):
         """Creates the repository, private by default, at the start: the Hub refuses a run then, not at its end."""

@@ -8,16 +8,16 @@ from peft import LoraConfig
 from torch import Tensor, nn
 from transformers import EvalPrediction
 
-from cosent import losses
 from cosent.data.manifest import Labels
 from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
+from cosent.losses.cosent import has_ordered_pair
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.lora import add_adapter
-from cosent.training.arguments import PairTrainingArguments
+from cosent.training.arguments import BY_METRIC, PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard, DeadBatchReport
 from cosent.training.global_batch import GlobalBatchTrainer, Outputs
 from cosent.training.objective import Objective, build_objective
@@ -52,8 +52,8 @@ class PairTrainer(GlobalBatchTrainer):
         model: a `SentenceEncoder` or a `CrossEncoder`, or the name or folder of one; instead, `model_init` makes one,
             for `hyperparameter_search`.
         args: `PairTrainingArguments`; the learning rate defaults to one that suits the width of the model.
-        loss: name of a loss (`cosent.losses.LOSSES`), `FILE.py:FUNCTION`, or a function as in `cosent.losses.Loss`; a
-            dict with one for each dataset.
+        loss: name of a loss (`cosent.losses.LOSSES`) or a function of `scores`, `embeddings` or `logits`; a dict with
+            one for each dataset.
         loss_args: values for parameters of the loss, e.g. `{"scale": 30.0}`; of a Sentence-BERT head `features` and
             `sbert_classes`.
         train_dataset: columns `sentence1`, `sentence2` and `label`; a dict of several is drawn from in turn, one to a
@@ -138,6 +138,10 @@ class PairTrainer(GlobalBatchTrainer):
         args = self.args
         self.dead_batches = DeadBatchReport()
         if any(objective.compares_pairs for objective in self.objectives.values()):
+            if self._train_batch_size * (1 if args.local_comparisons else args.world_size) == 1:
+                raise InputError(
+                    "--per_device_train_batch_size 1: a batch of one pair has nothing to compare. Raise it."
+                )
             self.add_callback(self.dead_batches)
             if args.gradient_accumulation_steps > 1:
                 logger.warning(
@@ -184,17 +188,21 @@ class PairTrainer(GlobalBatchTrainer):
         return self.objective_of(targets).compares_pairs
 
     def read(self, outputs: Outputs, targets: dict[str, Tensor]) -> Outputs:
-        return {name: outputs[name] for name in self.objective_of(targets).outputs}
+        name = self.objective_of(targets).reads
+        return {name: outputs[name]}
 
     def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
         objective = self.objective_of(targets)
-        loss = objective.value(read, targets, self.state.global_step / max(1, self.state.max_steps))
-        self.taught = loss.detach() != 0 if objective.compares_pairs else None  # exactly 0: nothing to compare
+        targets = {name: value for name, value in targets.items() if name != "objective"}
+        loss = objective.loss(**read, **targets)
+        self.has_order = None
+        if objective.compares_pairs:  # with groups, one label can teach, and what taught nothing is exactly 0
+            self.has_order = loss.detach() != 0 if "groups" in targets else has_ordered_pair(targets["labels"])
         return loss
 
     def count_batch(self) -> None:
-        if self.taught is not None:
-            self.dead_batches.add(self.taught)
+        if self.has_order is not None:
+            self.dead_batches.add(self.has_order)
 
 
 def objectives(
@@ -202,17 +210,13 @@ def objectives(
 ) -> dict[str, Objective]:
     """The objective of every dataset: one for all, or one for each."""
     if not isinstance(loss, Mapping):
-        return dict.fromkeys(labels, build_objective(resolved(loss), options, list(labels.values()), tower))
+        return dict.fromkeys(labels, build_objective(loss, options, list(labels.values()), tower))
     if set(loss) != set(labels):
         raise InputError(f"loss names {', '.join(loss)}, and the datasets are {', '.join(labels)}. Give one for each.")
-    built = {name: build_objective(resolved(loss[name]), options, [labels[name]], tower) for name in labels}
+    built = {name: build_objective(loss[name], options, [labels[name]], tower) for name in labels}
     if len(heads := [name for name, one in built.items() if one.classes]) > 1:
         raise InputError(f"The losses of {' and '.join(heads)} both read logits, and a model has one head.")
     return built
-
-
-def resolved(loss: Loss) -> losses.Loss:
-    return losses.find_loss(loss) if isinstance(loss, str) else losses.own_loss(loss, "this function")
 
 
 def check_weights(
@@ -249,6 +253,10 @@ def selection(
     usable = {name: pairs for name, pairs in sets.items() if metric in METRICS or can_rank(pairs.labels)}
     idle = ", ".join(name for name in sets if name not in usable)
     if not usable:
+        if args.lr_scheduler_type in BY_METRIC:
+            raise InputError(
+                f"--lr_scheduler_type {args.lr_scheduler_type.value} follows validation, which has no metric."
+            )
         if args.eval_strategy != "no":
             logger.warning(
                 "%s has no validation split with two different labels: the last epoch is kept, best or not. Similar "
