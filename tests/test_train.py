@@ -205,6 +205,9 @@ def test_validation_that_selects_nothing(train, make_corpus, pairs, caplog):
         assert "no validation split with two different labels" in caplog.text
         record = read_record(folder)
         assert record.thresholds == record.calibrations == {} and (folder / "model.safetensors").is_file()
+    graded = make_corpus({"test": [(a, b, 2 * y) for a, b, y in pairs[:8]]}, "graded", 5.0, name="tested")
+    folder = train(make_corpus({"train": pairs}), "--eval_corpora", str(graded), output="tested")
+    assert "accuracy" not in read_record(folder).after["tested"]["test"]
 
 
 def test_batches_without_order_and_truncation_are_reported(train, make_corpus, pairs, caplog):

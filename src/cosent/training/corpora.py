@@ -58,7 +58,11 @@ class RunCorpora:
     @property
     def labels(self) -> dict[str, Labels]:
         """The meaning of the labels of `training_rows` and `validation_rows`."""
-        known: dict[str, Labels] = {name: corpus.manifest for name, corpus in self.by_name.items()}
+        known: dict[str, Labels] = {
+            corpus.manifest.name: corpus.manifest
+            for corpus in (*self.training, *self.selecting)
+            if corpus in self.training or "validation" in corpus.splits
+        }
         return known if self.text is None else known | {TEXT: Labels(TEXT, "binary", 0.0, 1.0)}
 
     def max_length(self, tower: str) -> int:

@@ -75,7 +75,7 @@ def held_out_sets(trainer: GlobalBatchTrainer, corpora: RunCorpora) -> dict[str,
     with trainer.args.main_process_first(desc="tokenising"):
         return {
             name: {
-                split: trainer.tokenise(rows, f"{name} {split}", name)
+                split: trainer.tokenise(rows, f"{name} {split}", corpus.manifest)
                 for split, rows in corpus.splits.items()
                 if split != "train"
             }

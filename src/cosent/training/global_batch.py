@@ -18,6 +18,7 @@ from transformers import EvalPrediction, set_seed
 from cosent.compute.distributed import average_gradients, decided_by_main, gather_pairs, without_sync
 from cosent.compute.grad_cache import backward_in_parts, fits_everywhere, split_batch
 from cosent.compute.onednn import trainable_onednn_linears
+from cosent.data.manifest import Labels
 from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError, apply_umask
@@ -117,12 +118,13 @@ class GlobalBatchTrainer(ResumableTrainer):
     encoder: TextModel
     prefixes: Prefixes  # in front of the sentences of a pair
 
-    def tokenise(self, rows: datasets.Dataset, where: str, name: str | None = None) -> EvaluationSet:
+    def tokenise(self, rows: datasets.Dataset, where: str, name: str | Labels | None = None) -> EvaluationSet:
         """Tokenised pairs of rows with the columns of the contract, for evaluation.
 
         Args:
             where: the rows, for messages.
-            name: of the dataset of the training whose labels mean the same; default: the only one, else none.
+            name: of the dataset of the training whose labels mean the same, or their meaning; default: the only one,
+                else none.
         """
         raise NotImplementedError
 

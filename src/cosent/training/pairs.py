@@ -113,8 +113,10 @@ def meanings(given: Labels | Mapping[str, Labels] | None, rows: Mapping[str, Row
     return {name: known.get(name) or read_labels(name, own) for name, own in rows.items()}
 
 
-def meaning_of(known: Mapping[str, Labels], name: str | None, rows: Rows, where: str) -> Labels:
-    """The meaning of the labels of the dataset `name`, or of the only known one, else read from the rows."""
+def meaning_of(known: Mapping[str, Labels], name: str | Labels | None, rows: Rows, where: str) -> Labels:
+    """The given meaning of labels, that of the dataset `name`, or of the only known one, else read from the rows."""
+    if isinstance(name, Labels):
+        return name
     if name is None and len(known) == 1:
         (name,) = known
     return known[name] if name in known else read_labels(where, rows)

@@ -253,7 +253,7 @@ class StudentTrainer(GlobalBatchTrainer):
         warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, where, "--max_length")
         return pairs
 
-    def tokenise(self, rows: Rows, where: str, name: str | None = None) -> EvaluationSet:
+    def tokenise(self, rows: Rows, where: str, name: str | Labels | None = None) -> EvaluationSet:
         """Tokenised pairs to evaluate on: their scores, the perplexity of some synonyms, with `retrieval` the rest."""
         rows = check_rows(rows, where)
         meaning = meaning_of(self.meanings, name, rows, where)

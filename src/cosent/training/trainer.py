@@ -170,7 +170,7 @@ class PairTrainer(GlobalBatchTrainer):
         """The module of a trial of `hyperparameter_search`."""
         return self.prepared(super().call_model_init(trial), self.args.seed)
 
-    def tokenise(self, rows: Rows, where: str, name: str | None = None) -> EvaluationSet:
+    def tokenise(self, rows: Rows, where: str, name: str | Labels | None = None) -> EvaluationSet:
         """Tokenised pairs of rows, to evaluate on; `name` is that of the dataset whose labels have the same meaning."""
         rows = check_rows(rows, where)
         pairs, meaning = (
