@@ -310,6 +310,14 @@ absent_too
     ]
 
 
+def test_tests_that_a_page_names_exist():
+    """Fails if a page promises a test that is gone or has another name."""
+    text = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))}
+    missing = named - {*re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
+    assert len(named) >= 20 and not missing, missing
+
+
 def test_the_layers_on_the_page_are_those_that_are_checked():
     """Fails if a folder is added or moved, and the page about the architecture still shows the old order."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
