@@ -1,4 +1,4 @@
-"""Try models on a page in the browser: scores and verdicts, search, paraphrases, labels.
+"""Try models on a page in the browser: scores and verdicts, search, paraphrases.
 
 cosent demo                                                              http://127.0.0.1:7860, until Ctrl-C
 cosent demo --model runs/faq --cross runs/cross --student runs/student --text questions.txt
@@ -20,7 +20,7 @@ class DemoArguments:
     model: str = option("similar", "Folder of a trained model of either tower, a shipped model or a Hub id.")
     cross: str | None = option(None, "Cross-encoder, which scores pairs too and reranks what --model found.")
     student: str | None = option(None, "Student, which writes paraphrases; default: similar-writer with similar.")
-    index: str | None = option(None, "To search: unit vectors that `cosent encode` wrote, or a folder of them.")
+    index: str | None = option(None, "To search: unit vectors that `cosent encode` wrote.")
     text: str | None = option(
         None, "Instead: file of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; embedded once."
     )
@@ -31,7 +31,7 @@ class DemoArguments:
 
 def main(args: DemoArguments) -> None:
     check(args)
-    from cosent.demo_page.page import serve
+    from cosent.demo_page import serve
 
     serve(load(args), args.port, args.share)
 
@@ -48,7 +48,7 @@ def load(args: DemoArguments):
     """The `Models` that the flags name."""
     from cosent.compute.onednn import choose_device
     from cosent.data.files import SENTENCE, open_table
-    from cosent.demo_page.page import Judge, Models
+    from cosent.demo_page import Judge, Models
     from cosent.inference.index import Index
     from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.student import Student

@@ -10,7 +10,6 @@ import openpyxl
 import pytest
 
 from cosent.data.files import PAIR, FileOptions, open_table
-from cosent.demo_page.page import read_pairs
 from cosent.errors import InputError
 from cosent.evaluate import read_labelled
 
@@ -28,15 +27,13 @@ def lines(rows, separator=","):
 
 
 def same_in_every_job(bench, path):
-    """The pairs of a file, which are those of `prepare`, `evaluate`, `similarity` and the page."""
+    """The pairs of a file, which are those of `prepare`, `evaluate` and `similarity`."""
     bench.binary(path)
     rows = bench.rows()
     split = read_labelled(str(path), None, None, "mine").split("test")
     assert list(zip(split["sentence1"], split["sentence2"], split["label"], strict=True)) == rows
     table = open_table(path, None, PAIR, "--text_columns")
     assert [tuple(row[name] for name in table.sentences) for row in table.rows()] == [row[:2] for row in rows]
-    shown, _ = read_pairs(str(path))
-    assert [(*row[:2], float(row[2])) for row in shown] == rows
     return rows
 
 

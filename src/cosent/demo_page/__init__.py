@@ -1,1 +1,0 @@
-"""The page of `cosent demo`: answers as HTML, and their layout in Gradio."""
