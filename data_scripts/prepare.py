@@ -28,7 +28,7 @@ from data_scripts.description import dataset_of, describe, fitting_loss, table
 FIRST_RECIPES = {  # by `fitting_loss`
     "cosent_in_batch": ("--config", "cosent_in_batch_mini"),
     "cosent": ("--config", "cosent_mini"),
-    "infonce": ("--config", "any_loss_mini", "--loss", "infonce"),
+    "infonce": ("--config", "cosent_mini", "--loss", "infonce"),
 }
 
 

@@ -10,6 +10,9 @@ from cosent.data.files import table_writer
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from tests.conftest import prepare
+from tests.launching import ROOT
+
+OWN = ROOT / "examples/own_loss.py"
 
 # What the rows of a job below have in common; a row may replace a flag. {name} is a file of the fixture.
 COMMON = {
@@ -45,8 +48,17 @@ TRAIN = [
     ("--dropout 1.5", "--dropout"),
     ("--label_smoothing_factor 0.1", "--label_smoothing_factor"),
     ("--train_sampling_strategy group_by_length", "group_by_length"),
-    ("--negative_weight 0 --loss cosent_in_batch", "--negative_weight must be above 0, got 0"),
-    ("--negative_weight 1 --loss infonce", "--negative_weight .*--loss infonce, which has scale"),
+    ("--loss cosent_in_batch --loss_args negative_weight=0", "--loss_args negative_weight must be above 0, got 0"),
+    ("--loss infonce --loss_args negative_weight=1", "--loss_args negative_weight .*--loss infonce, which has scale"),
+    ("--loss cosine_floor --loss_args floor", "--loss_args .*'floor'"),
+    ("--loss cosine_floor --loss_args floor=low", "floor=low.* 0.7"),
+    ("--scale 2 --loss_args scale=3", "--loss_args .*'scale=3'"),
+    ("--loss cosin", "--loss cosin: .*cosent, .*FILE.py:FUNCTION"),
+    ("--loss nowhere.py:mine", "no file nowhere.py"),
+    ("--loss {own}:nothing", "no function 'nothing'"),
+    ("--loss {own}:torch", "no function 'torch'"),
+    ("--loss {own}:correlation_loss --loss_args heavy=1", "--loss_args heavy .*which has weight"),
+    ("--loss {own}:correlation_loss --sbert_classes 3", "--sbert_classes"),
     ("--loss sbert_joint --label_smoothing_factor 0.1", "--label_smoothing_factor .*sbert_joint"),
     ("--on_collapse warn --eval_strategy no", "--on_collapse warn .*--eval_strategy"),
     (f"--metric_for_best_model map {CROSS}", "--metric_for_best_model map"),
@@ -159,7 +171,7 @@ def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pair
     texts = {"faq": "怎么还款\n如何还款\n", "gap": "一\n\n二\n"}
     texts["plain"] = "".join(f"红{'的' * n}苹果\n" for n in range(12))
     found = {"new": tmp_path / "new.csv", "run": tmp_path / "run", "vectors": tmp_path / "v.npy", "made_up": made_up}
-    found |= {"tiny": tiny_model, "bi": tiny_bi, "cross": tiny_cross, "student": tiny_student}
+    found |= {"tiny": tiny_model, "bi": tiny_bi, "cross": tiny_cross, "student": tiny_student, "own": OWN}
     SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "cls")
     found["cls"] = tmp_path / "cls"
     for name, text in texts.items():

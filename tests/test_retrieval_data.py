@@ -54,7 +54,7 @@ def test_scores_of_a_reranker_train_in_their_order(prepared, train):
     labels = np.array([given[pair] for pair in zip(pairs["sentence1"][:], pairs["sentence2"][:], strict=True)])
     assert len(labels) == 96 and labels.min() < 0 and labels.max() > 1
     np.testing.assert_array_equal(corpus.labels("train"), labels.astype(np.float32))
-    targets = loss_targets("cosent", corpus.labels("train"), corpus.manifest)
+    targets = loss_targets(LOSSES["cosent"], corpus.labels("train"), corpus.manifest)
     assert (np.argsort(targets, kind="stable") == np.argsort(labels, kind="stable")).all()
     record = read_record(train(folder, "--max_steps", "1"))
     assert record.train_pairs == 96 and "mine" in record.after
@@ -66,14 +66,14 @@ def test_labels_that_teach_nothing_are_refused_by_the_name_of_the_loss(loss):
     manifest = Manifest("mine", "binary", 0.0, 1.0, {"bi_encoder": 32}, {})
     positives, negatives = np.ones(8, dtype=np.float32), np.zeros(8, dtype=np.float32)
     if LOSSES[loss].compares_sentences:
-        assert loss_targets(loss, positives, manifest).tolist() == [1.0] * 8
+        assert loss_targets(LOSSES[loss], positives, manifest).tolist() == [1.0] * 8
         with pytest.raises(InputError, match=f"--loss {loss} .*mine .*0.8"):
-            loss_targets(loss, negatives, manifest)
+            loss_targets(LOSSES[loss], negatives, manifest)
         return
     with pytest.raises(InputError, match=f"have the label 1, .*--loss {loss} .*--loss infonce"):
-        loss_targets(loss, positives, manifest)
+        loss_targets(LOSSES[loss], positives, manifest)
     with pytest.raises(InputError, match="have the label 0, .*another label.$"):
-        loss_targets(loss, negatives, manifest)
+        loss_targets(LOSSES[loss], negatives, manifest)
 
 
 def test_positives_alone_train(prepared, train):

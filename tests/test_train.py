@@ -22,6 +22,7 @@ from cosent.training import trainer
 from cosent.training.arguments import DataArguments, ModelArguments, PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard
 from cosent.training.corpora import build_encoder, corpora_of_run
+from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
 from tests.launching import history
 
@@ -99,7 +100,7 @@ def test_every_loss_reaches_the_weights(made_up, tiny_model, tmp_path, tower, lo
     """Fails if a loss that reads logits, scores or embeddings is not fed by its tower, or gives the encoder nothing."""
     corpus = load_corpus(str(made_up))
     arguments = ModelArguments(model_name_or_path=str(tiny_model), tower=tower)
-    encoder = build_encoder(arguments, LOSSES[loss].classes, 32, seed=1)
+    encoder = build_encoder(arguments, number_of_logits(LOSSES[loss], [corpus.manifest], tower), 32, seed=1)
     args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", report_to="none")
     trainer = PairTrainer(encoder, args, loss=loss, train_dataset=corpus.split("train"), labels=corpus.manifest)
     trainer.compute_loss(trainer.model, next(iter(trainer.get_train_dataloader()))).backward()
@@ -140,9 +141,9 @@ def test_balanced_batches_leave_no_batch_of_one_label(train, make_corpus, pairs,
     rows = make_corpus({"train": [(a, b, float(number % 8 == 0)) for number, (a, b, _) in enumerate(pairs)]})
     with caplog.at_level(logging.WARNING):
         train(rows, "--per_device_train_batch_size", "8", "--balanced_batches", "true", output="balanced")
-        assert "batches held pairs of one label only" not in caplog.text
+        assert "batches taught nothing" not in caplog.text
         train(rows, "--per_device_train_batch_size", "8", output="plain")
-    assert "batches held pairs of one label only" in caplog.text
+    assert "batches taught nothing" in caplog.text
 
 
 @pytest.mark.slow

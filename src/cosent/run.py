@@ -174,6 +174,7 @@ class RunRecord:
     Args:
         recipe: every setting by name, flags and defaults alike.
         train_seconds: without evaluation before and after.
+        files: SHA-256 of the files of text, and of a loss of one's own, by name.
         seconds: duration of the job.
         history: the log of Trainer.
         thresholds: lowest cosine or logit of similar pairs, by corpus.
@@ -194,6 +195,7 @@ class RunRecord:
     processes: int | None = None
     footprint: Footprint | None = None
     corpora: dict[str, CorpusRecord] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     train_pairs: int | None = None
     before: Metrics = field(default_factory=dict)
     after: Metrics = field(default_factory=dict)

@@ -6,7 +6,7 @@ cosent train --config recipes/bi_encoder/cosent.yaml --corpus stsb --output_dir 
 from transformers import set_seed
 
 from cosent.cli import run
-from cosent.losses import LOSSES
+from cosent.losses import find_loss
 from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
@@ -17,6 +17,7 @@ from cosent.training.arguments import (
 )
 from cosent.training.corpora import build_encoder, corpora_of_run, make_room
 from cosent.training.job import begin, output_folder, run_training
+from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
 
 
@@ -30,9 +31,11 @@ def main(
     start = begin(args)
     if start is None:
         return
-    corpora = corpora_of_run(data_args, loss_args.loss, args.seed)
+    loss = find_loss(loss_args.loss)
+    corpora = corpora_of_run(data_args, loss, args.seed)
     set_seed(args.seed)
-    classes = LOSSES[loss_args.loss].classes
+    labels = [corpora.labels[name] for name in corpora.training_rows]
+    classes = number_of_logits(loss, labels, model_args.tower)
     encoder = build_encoder(model_args, classes, corpora.max_length(model_args.tower), args.seed)
     if model_args.max_length is None:
         make_room(encoder, prompt_args)
@@ -50,7 +53,8 @@ def main(
             prompt_name=prompt_args.prompt_name,
             peft_config=model_args.peft_config(),
         )
-    run_training(start, trainer, corpora, (args, model_args, prompt_args, data_args, loss_args))
+    arguments = (args, model_args, prompt_args, data_args, loss_args)
+    run_training(start, trainer, corpora, arguments, code=[loss.file] if loss.file else [])
 
 
 ARGUMENTS = TRAIN_ARGUMENTS

@@ -99,7 +99,7 @@ def test_what_comes_next_fits_the_labels(bench, capsys):
     bench.output = bench.folder / "my pairs"
     found = suggested("甲,乙,1\n丙,丁,1\n")[1]
     assert shlex.split(found)[:6] == [
-        *["--config", "any_loss_mini", "--loss", "infonce", "--corpus"],
+        *["--config", "cosent_mini", "--loss", "infonce", "--corpus"],
         str(bench.output),
     ]
     assert "--config cosent_in_batch_mini " in suggested("甲,乙,1\n丙,丁,0\n")[1]

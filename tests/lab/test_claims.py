@@ -110,7 +110,7 @@ def test_every_claim_can_be_measured_or_says_why_not(monkeypatch, recipe):
         names = claim["study"] if isinstance(claim["study"], list) else [claim["study"]] * 2
         for study, compared in zip(names, claim["compared"], strict=True):
             if study == "options":  # of options that ended, see lab/LOG.md
-                kept = read_results(ROOT / "results" / study)
+                kept = read_results(RESULTS / study)
                 rows, corpora = set(kept.rows), set(kept.corpora)
             else:
                 runs = expand(study_named(study), {})

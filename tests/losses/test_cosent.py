@@ -10,7 +10,7 @@ from sentence_transformers import losses as st_losses
 from sentence_transformers.util import pairwise_angle_sim
 
 from cosent.losses.angle import angle_loss
-from cosent.losses.cosent import cosent_loss, has_ordered_pair
+from cosent.losses.cosent import cosent_loss
 from tests.losses.gradients import loss_and_gradient
 
 
@@ -67,12 +67,6 @@ def test_cosent_without_an_ordered_pair_is_exactly_zero(labels):
     loss, gradient = loss_and_gradient(cosent_loss, torch.linspace(-0.5, 0.5, len(labels)), labels)
     assert loss.item() == 0
     assert torch.equal(gradient, torch.zeros(len(labels)))
-    assert not has_ordered_pair(labels)
-
-
-def test_has_ordered_pair_sees_any_difference():
-    """Fails if the count of dead batches that the trainer reports is wrong."""
-    assert has_ordered_pair(torch.tensor([1, 1, 0])) and has_ordered_pair(torch.tensor([False, True]))
 
 
 def test_cosent_depends_on_the_order_of_labels_only():

@@ -10,6 +10,7 @@ from cosent.cli import parse
 from cosent.data.corpus import load_corpus
 from cosent.data.pairs import NO_PREFIXES, PairCollator
 from cosent.errors import InputError
+from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.run import read_record
 from cosent.train import main
@@ -25,7 +26,7 @@ def pairs_for(loss: str, folder, encoder):
     """The training pairs of a corpus as a loss reads them."""
     corpus = load_corpus(str(folder))
     name, meaning = corpus.manifest.name, corpus.manifest
-    objective = build_objective(loss, {}, [meaning])
+    objective = build_objective(LOSSES[loss], {}, [meaning])
     return training_pairs({name: corpus.split("train")}, {name: meaning}, {name: objective}, encoder, NO_PREFIXES)
 
 
@@ -94,7 +95,7 @@ def test_what_teaches_nothing_is_refused(train, made_up, tmp_path, caplog):
     ]
     for arguments, loss, message in cases:
         with pytest.raises(InputError, match=message):
-            corpora_of_run(DataArguments(**arguments), loss, 1)
+            corpora_of_run(DataArguments(**arguments), LOSSES[loss], 1)
     (tmp_path / "empty.txt").write_text("\n一样\n\n一样\n", encoding="utf-8")
     with pytest.raises(InputError, match="empty.txt has 1 "):
         train(made_up, "--loss", "simcse", "--text", str(tmp_path / "empty.txt"))

@@ -1,9 +1,29 @@
-"""Options of losses on their way from flags to the loss."""
+"""Losses and their options on their way from flags to the weights."""
 
 import pytest
 
+from cosent.data.corpus import load_corpus
+from cosent.data.manifest import sha256_of_file
+from cosent.errors import InputError
 from cosent.run import read_record
-from tests.launching import history
+from cosent.training.arguments import PairTrainingArguments
+from cosent.training.trainer import PairTrainer
+from tests.launching import ROOT, apart, history
+
+SGD = ("--dropout", "0", "--optim", "sgd", "--learning_rate", "0.01", "--max_grad_norm", "1000")
+OWN = f"{ROOT}/examples/own_loss.py:correlation_loss"
+MINE = """
+from cosent.losses.cosent import cosent_loss
+
+def on_logits(logits, labels, progress, weight=1.0):
+    seen.append(progress)
+    return weight * logits[:, 1].sub(labels).square().mean()
+
+def in_batch(embeddings, labels, groups):
+    return (embeddings[:, 0] - embeddings[:, 1]).square().mean() + 0 * groups.sum()
+
+seen = []
+"""
 
 
 @pytest.mark.parametrize(
@@ -16,3 +36,59 @@ def test_labels_are_smoothed(train, made_up, tower, loss):
     smooth = train(made_up, *flags, "--label_smoothing_factor", "0.3", output="smooth")
     assert history(plain, "loss") != history(smooth, "loss")
     assert read_record(smooth).recipe["label_smoothing_factor"] == 0.3
+
+
+def test_a_loss_of_ones_own_trains_as_ours_do(train, made_up, tiny_model):
+    """Fails if a function from a file does not see the whole of a cached batch, its parameter is lost, or the record
+    does not say which code has run."""
+    flags = ("--loss", OWN, *SGD, "--num_train_epochs", "1")
+    parts = ("--per_device_train_batch_size", "4", "--cached_batch_size", "16")
+    whole = train(made_up, *flags, "--per_device_train_batch_size", "16", output="whole")
+    cached = train(made_up, *flags, *parts, output="cached")
+    padded = train(made_up, *flags, *parts, "--packing", "false", output="padded")
+    assert apart(whole, cached, tiny_model) < 1e-4 and apart(whole, padded, tiny_model) < 1e-3
+    half = train(made_up, *flags, *parts, "--loss_args", "weight=0.5", output="half")
+    assert history(half, "loss")[0] == pytest.approx(history(whole, "loss")[0] / 2, rel=1e-3)
+    record, file = read_record(half), OWN.rpartition(":")[0]
+    assert (record.recipe["loss"], record.recipe["loss_args"]) == (OWN, ["weight=0.5"])
+    assert record.files == {file: sha256_of_file(file)}
+
+
+def test_a_changed_file_is_another_run(train, made_up, tmp_path):
+    """Fails if a run is resumed with another loss than it was started with."""
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    flags = ("--loss", f"{file}:in_batch", "--eval_strategy", "no")
+    folder = train(made_up, *flags, "--max_steps", "5", "--save_strategy", "steps", "--save_steps", "2")
+    file.write_text(MINE.replace("0 * groups", "1 * groups"))
+    with pytest.raises(InputError, match=r"data of mine\.py \w{12}, not \w{12}"):
+        train(made_up, *flags, "--max_steps", "5", "--resume_from_checkpoint", str(folder / "checkpoint-4"))
+
+
+@pytest.mark.parametrize("tower", ["bi_encoder", pytest.param("cross_encoder", marks=pytest.mark.slow)])
+def test_logits_and_progress_reach_a_loss_of_ones_own(train, made_up, tmp_path, tower):
+    """Fails if a model has no head for it, or it does not see how much of the training is over."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        MINE.replace("seen.append(progress)", f"open({str(tmp_path / 'seen')!r}, 'a').write(f'{{progress}} ')")
+    )
+    flags = ("--tower", tower, "--loss", f"{file}:on_logits", "--loss_args", "weight=2", "--max_steps", "4")
+    losses = history(train(made_up, *flags), "loss")
+    assert (tmp_path / "seen").read_text().split() == ["0.0", "0.25", "0.5", "0.75"] and losses[-1] != losses[0] > 0
+
+
+def test_a_function_trains_in_python(made_up, tiny_model, tmp_path):
+    """Fails if a callable is no loss of `PairTrainer`, or its parameters cannot be set."""
+    corpus, seen = load_corpus(str(made_up)), []
+
+    def squared(scores, labels, weight: float = 1.0):
+        seen.append(weight)
+        return weight * (scores - labels).square().mean()
+
+    args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=2, report_to="none")
+    options = {"train_dataset": corpus.split("train"), "labels": corpus.manifest}
+    trainer = PairTrainer(str(tiny_model), args, loss=squared, loss_args={"weight": 3}, **options)
+    trainer.train()
+    assert seen == [3.0, 3.0]
+    with pytest.raises(InputError, match="heavy .*weight"):
+        PairTrainer(str(tiny_model), args, loss=squared, loss_args={"heavy": 1.0}, **options)

@@ -21,7 +21,7 @@ from cosent.training.objective import build_objective, loss_targets
 def test_labels_of_any_range_are_scaled_into_0_to_1():
     """Fails if a label leaves 0..1 by a rounding error and stops a run in the middle of an epoch."""
     manifest = Manifest("odd", "graded", -0.3, 0.6, {"bi_encoder": 32}, {})
-    targets = loss_targets("cosine_squared", np.array([-0.3, 0.6, 0.1], dtype=np.float32), manifest)
+    targets = loss_targets(LOSSES["cosine_squared"], np.array([-0.3, 0.6, 0.1], dtype=np.float32), manifest)
     assert targets.min() == 0 and targets.max() == 1 and targets.dtype == np.float32
 
 
@@ -57,7 +57,7 @@ def test_loss_groups_and_retrieval_agree_on_what_is_similar(low, high):
         assert grouped(threshold).tolist() == expected.tolist()
         if threshold > 0:
             assert retrieved(threshold).tolist() == expected.tolist()
-    targets = torch.from_numpy(loss_targets("infonce", labels, manifest))
+    targets = torch.from_numpy(loss_targets(LOSSES["infonce"], labels, manifest))
     similar = grouped(manifest.similar_from)
     assert 0 < similar.sum() < len(labels) and targets.dtype == torch.float32
     assert (targets.diff() >= 0).all() and targets.max() == 1 and targets.min() == 0
@@ -76,18 +76,18 @@ def test_classes_of_labels():
 
     def classes(kind, labels, number):
         manifest = Manifest("odd", kind, min(labels), max(labels), {"bi_encoder": 32}, {})
-        return loss_targets("sbert", np.array(labels, dtype=np.float32), manifest, number).tolist()
+        return loss_targets(LOSSES["sbert"], np.array(labels, dtype=np.float32), manifest, number).tolist()
 
     assert classes("graded", [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 5.0], 2) == [0, 0, 0, 0, 1, 1, 1]
     assert classes("graded", [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 6) == [0, 1, 2, 3, 4, 5]
     assert classes("graded", [1.0, 2.0, 3.0, 4.0, 5.0], 5) == [0, 1, 2, 3, 4]
     assert classes("nli", [0.0, 1.0, 2.0], 3) == [0, 1, 2] and classes("binary", [0.0, 1.0], 2) == [0, 1]
     graded, nli = ([Manifest("odd", kind, 0.0, high, {}, {})] for kind, high in (("graded", 5.0), ("nli", 2.0)))
-    assert [build_objective("sbert", {"sbert_classes": n}, graded).classes for n in (None, 6)] == [2, 6]
-    assert build_objective("sbert", {}, nli).classes == 3
+    assert [build_objective(LOSSES["sbert"], {"sbert_classes": n}, graded).classes for n in (None, 6)] == [2, 6]
+    assert build_objective(LOSSES["sbert"], {}, nli).classes == 3
     for name, manifests, number in (("sbert", nli, 2), ("cosent", graded, 2), ("sbert", graded, 1)):
         with pytest.raises(InputError, match="--sbert_classes"):
-            build_objective(name, {"sbert_classes": number}, manifests)
+            build_objective(LOSSES[name], {"sbert_classes": number}, manifests)
 
 
 def test_every_loss_says_how_many_logits_it_needs():
@@ -95,16 +95,16 @@ def test_every_loss_says_how_many_logits_it_needs():
     graded corpus is cut into classes for `ce` without a word."""
     binary = [Manifest("lcqmc", "binary", 0.0, 1.0, {}, {})]
     fitting = {name for name, loss in LOSSES.items() if "cross_encoder" in loss.towers} - {"ce3"}
-    classes = {name: build_objective(name, {}, binary, "cross_encoder").classes for name in fitting}
+    classes = {name: build_objective(LOSSES[name], {}, binary, "cross_encoder").classes for name in fitting}
     assert classes == {"cosent": 1, "ce": 2, "bce": 1, "mse": 1}
-    assert build_objective("cosent", {}, binary, "cross_encoder").loss.keywords == {"scale": 1.0}
-    assert build_objective("cosent", {}, binary).loss.keywords == {}
-    assert build_objective("cosent", {"scale": 5.0}, binary, "cross_encoder").loss.keywords == {"scale": 5.0}
+    assert build_objective(LOSSES["cosent"], {}, binary, "cross_encoder").loss.keywords == {"scale": 1.0}
+    assert build_objective(LOSSES["cosent"], {}, binary).loss.keywords == {}
+    assert build_objective(LOSSES["cosent"], {"scale": 5.0}, binary, "cross_encoder").loss.keywords == {"scale": 5.0}
     graded = [Manifest("stsb", "graded", 0.0, 5.0, {}, {})]
     with pytest.raises(InputError, match="--loss ce .*stsb has graded .*--loss cosent, bce or mse"):
-        build_objective("ce", {}, graded, "cross_encoder")
+        build_objective(LOSSES["ce"], {}, graded, "cross_encoder")
     for loss in ("cosent", "bce", "mse"):
-        assert build_objective(loss, {}, graded, "cross_encoder").classes == 1
+        assert build_objective(LOSSES[loss], {}, graded, "cross_encoder").classes == 1
 
 
 @pytest.mark.parametrize("features", [("u", "v", "|u-v|"), ("|u-v|",), ("u*v", "u")])

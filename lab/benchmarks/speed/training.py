@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from transformers import TrainerCallback
 
 from cosent.data.corpus import labels_of, load_corpus
+from cosent.losses import LOSSES
 from cosent.training.objective import loss_targets
 from lab.benchmarks.common import BATCH_SIZE, WARM_UP, cross_encoder_folder, encoder_folder, shuffled_rows, theirs
 
@@ -49,7 +50,7 @@ def bi_encoder(args) -> dict:
 def cross_encoder(args) -> dict:
     """Binary cross entropy on one logit."""
     rows, max_length = shuffled_rows(args.corpus, args.split, BATCH_SIZE * args.count)
-    labels = loss_targets("bce", labels_of(rows), load_corpus(args.corpus).manifest)
+    labels = loss_targets(LOSSES["bce"], labels_of(rows), load_corpus(args.corpus).manifest)
     model, clock = cross_encoder_folder(args.encoder, max_length["cross_encoder"]), Clock()
     with tempfile.TemporaryDirectory() as folder:
         if args.side == "ours":

@@ -78,11 +78,3 @@ def _group_logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
     """Logsumexp by group, `out[g] = logsumexp of x[group == g]`, no group empty: (batch,), (batch,) -> (groups,)."""
     top = x.new_full((groups,), -torch.inf).scatter_reduce_(0, group, x, "amax")
     return torch.zeros_like(top).scatter_add_(0, group, (x - top.index_select(0, group)).exp_()).log_().add_(top)
-
-
-def has_ordered_pair(labels: Tensor) -> Tensor:
-    """Whether any two labels of a batch differ: (batch,) -> bool scalar. If not, `cosent_loss` teaches nothing.
-
-    Stays on the labels' device and does not wait for it. False for one pair and for an empty batch.
-    """
-    return (labels != labels[:1]).any()

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from cosent.cli import ELSEWHERE, option, refuse_below_1, refuse_changed, refuse
 from cosent.compute.onednn import has_bfloat16
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.losses import LOSSES, TOWERS
+from cosent.losses import LOSSES, TOWERS, file_of
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.models.lora import lora_config
 from cosent.models.modules import CHOICES
@@ -113,34 +113,35 @@ class DataArguments(CorpusArguments):
 class LossArguments:
     """The loss and its parameters; parameters that a loss does not have are refused."""
 
-    loss: str = option("cosent", "Name of the loss.", LOSSES)
+    loss: str = option("cosent", f"{', '.join(LOSSES)}; or FILE.py:FUNCTION, a loss of your own (docs/losses.md).")
     scale: float | None = option(
         None,
         f"cosent..., angle, infonce, simcse: inverse temperature; default {COSINE_SCALE:g}, logits {LOGIT_SCALE:g}.",
     )
-    floor: float | None = option(None, "cosine_floor: cosine below which the loss of a negative pair is constant.")
-    upper: float | None = option(None, "cosine_hinge: cosine above which a positive pair has no loss.")
-    lower: float | None = option(None, "cosine_hinge: cosine below which a negative pair has no loss.")
-    angle_scale: float | None = option(
-        None, f"angle: inverse temperature of its term on angles; default {COSINE_SCALE:g}."
-    )
-    cosine_weight: float | None = option(None, "angle: weight of the CoSENT term on cosines next to it.")
-    in_batch_weight: float | None = option(None, "angle: weight of the term on in-batch negatives next to it.")
-    contrastive_weight: float | None = option(None, "cosent_infonce: weight of InfoNCE next to CoSENT.")
-    negative_weight: float | None = option(
-        None, "cosent_in_batch: weight of all in-batch negatives, relative to the pairs of the batch."
+    loss_args: list[str] | None = option(
+        None, "Other parameters of the loss, e.g. floor=0.5 or negative_weight=0.2 (docs/losses.md)."
     )
     features: list[str] | None = option(
-        None, "sbert: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
+        None, "Losses of logits: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
     )
 
     sbert_classes: int | None = option(
-        None, "sbert: classes of graded labels, equal parts of their range; default 2, as in the source."
+        None, "sbert, or your own loss of logits: classes of graded labels, equal parts of their range; default 2."
     )
 
+    def __post_init__(self):
+        if self.loss not in LOSSES:
+            file_of(self.loss)
+
     def parameters(self) -> dict[str, Any]:
-        """The `loss_args` of `PairTrainer`; None for the default of the loss."""
-        return {key: value for key, value in asdict(self).items() if key != "loss"}
+        """The `loss_args` of `PairTrainer`, numbers as text; None for the default of the loss."""
+        given: dict[str, Any] = {"scale": self.scale, "features": self.features, "sbert_classes": self.sbert_classes}
+        for word in self.loss_args or []:
+            name, equals, value = word.partition("=")
+            if not equals or given.get(name) is not None:
+                raise InputError(f"--loss_args takes NAME=VALUE, each name once, got {word!r}.")
+            given[name] = value
+        return given
 
 
 @dataclass

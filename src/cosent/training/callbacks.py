@@ -24,17 +24,17 @@ class DeadBatchReport(TrainerCallback):
     batches = 0
     alive: torch.Tensor | int = 0
 
-    def add(self, has_order: torch.Tensor) -> None:
-        """Counts one batch; `has_order` is a bool tensor of shape `()`. Kept on its device: no synchronisation."""
+    def add(self, taught: torch.Tensor) -> None:
+        """Counts one batch; `taught` is a bool tensor of shape `()`. Kept on its device: no synchronisation."""
         self.batches += 1
-        self.alive = self.alive + has_order.long()
+        self.alive = self.alive + taught.long()
 
     def on_epoch_end(self, args, state, control, **kwargs):
         dead = self.batches - int(self.alive)
         if dead:
             logger.warning(
-                "epoch %d: %d of %d batches held pairs of one label only (infonce: no similar ones) and taught "
-                "nothing. Raise --per_device_train_batch_size, or add --balanced_batches true.",
+                "epoch %d: %d of %d batches taught nothing, with a loss of 0: all pairs of one label (infonce: no "
+                "similar ones). Raise --per_device_train_batch_size, or add --balanced_batches true.",
                 round(state.epoch),
                 dead,
                 self.batches,

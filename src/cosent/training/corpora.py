@@ -13,7 +13,7 @@ from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subs
 from cosent.data.manifest import Labels
 from cosent.data.pairs import Prefixes, random_negatives, read_texts, simcse_pairs
 from cosent.errors import InputError
-from cosent.losses import LOSSES
+from cosent.losses import LOSSES, Loss
 from cosent.models import lora
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
@@ -70,7 +70,7 @@ class RunCorpora:
         return max(corpus.manifest.max_length[tower] for corpus in self.by_name.values())
 
 
-def corpora_of_run(args: DataArguments, loss: str, seed: int) -> RunCorpora:
+def corpora_of_run(args: DataArguments, loss: Loss, seed: int) -> RunCorpora:
     """The corpora of a run of a loss, with negatives as the arguments say."""
     check_text(args, loss)
     corpora = load_corpora(args, lines_with_themselves, seed)
@@ -125,13 +125,13 @@ def adjacent_lines(files: list[str]) -> Dataset:
     return Dataset.from_dict({"sentence1": lines[::2], "sentence2": lines[1::2], "label": labels})
 
 
-def check_text(args: DataArguments, loss: str) -> None:
+def check_text(args: DataArguments, loss: Loss) -> None:
     """Refuses text that a loss cannot learn from, and a run with nothing to train on or to measure."""
     if not args.text and not args.corpus:
         raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
-    if args.text and not LOSSES[loss].compares_sentences:
+    if args.text and not loss.compares_sentences:
         able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
-        raise InputError(f"--text has no labels, and --loss {loss} learns from labels only. Choose one of {able}.")
+        raise InputError(f"--text has no labels, and --loss {loss.name} learns from labels only. Choose one of {able}.")
     if not args.corpus and not args.eval_corpora:
         raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
 

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -67,20 +67,22 @@ def run_training(
     trainer: GlobalBatchTrainer,
     corpora: RunCorpora,
     arguments: tuple,
+    code: Sequence[str] = (),
     **facts,
 ) -> None:
     """Trains, evaluates, saves, proves and publishes a model; with --dry_run, prints the plan instead.
 
     Args:
         arguments: argument dataclasses of the job, `TrainingArguments` first.
+        code: files of the user's own code that the run depends on.
         facts: further fields of the record.
     """
     args, model = trainer.args, trainer.model
     warn_of_missing_prompts(corpora, trainer.prefixes, isinstance(trainer.encoder, SentenceEncoder))
     training, evaluated, asked = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
     records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
-    hashes = manifest_hashes(records) | {file: sha256_of_file(file) for file in asked["text"] or []}
-    settings = run_settings(*arguments, data=hashes)
+    files = {file: sha256_of_file(file) for file in [*(asked["text"] or []), *code]}
+    settings = run_settings(*arguments, data=manifest_hashes(records) | files)
     evaluate = partial(evaluate_splits, trainer, corpora, held_out_sets(trainer, corpora))
     if args.dry_run:
         return show_plan(trainer, training, evaluated, start.checkpoint, settings)
@@ -103,6 +105,7 @@ def run_training(
         processes=args.world_size,
         footprint=footprint(model, trainer.optimizer),
         corpora=records,
+        files=files,
         cached_part_size=trainer.cached_parts and trainer.cached_parts.pairs,
         train_pairs=len(trainer.train_dataset),
         before=before.metrics,

@@ -1,18 +1,19 @@
 """Objective of a run: a loss with bound parameters, checked against the labels of its corpora."""
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cosent.data.groups import similar
 from cosent.data.manifest import Labels
 from cosent.errors import InputError
-from cosent.losses import LOSSES
+from cosent.losses import LOSSES, OUTPUTS, Loss, inputs_of
+from cosent.losses.checks import equal_parts
 from cosent.losses.in_batch import SIMILAR
 from cosent.models.heads import SentenceBertHead
 
@@ -22,30 +23,48 @@ class Objective:
     """A loss as a trainer uses it.
 
     Args:
-        name: that of the loss in `LOSSES`.
-        loss: `(output named by reads, targets) -> scalar`, with its parameters bound.
-        reads: output of the model that the loss reads: `scores` (batch,), `embeddings` (batch, 2, hidden) or `logits`
-            (batch, classes).
-        compares_pairs: whether the loss ranks the pairs of a batch against one another, so that a batch without two
-            different labels teaches nothing.
-        compares_sentences: whether sentences of different pairs are compared too, by the groups of a batch.
+        name: that of the loss.
+        loss: a function as in `losses.Loss`, with its hyper-parameters bound or at their defaults.
+        compares_pairs: whether it compares the pairs of a batch with one another.
         classes: number of logits of a bi-encoder's head, 0 for a loss that reads none, or of a cross-encoder.
         bias, features: whether a bi-encoder's head has a bias (the joint model of kexue.fm 8541 has none), and what it
             reads of two embeddings `u` and `v`.
     """
 
     name: str
-    loss: Callable[..., torch.Tensor]
-    reads: str
-    compares_pairs: bool
-    compares_sentences: bool = False
+    loss: Callable[..., Tensor]
+    compares_pairs: bool = True
     classes: int = 0
     bias: bool = True
     features: tuple[str, ...] = ("u", "v", "|u-v|")
 
+    @cached_property
+    def inputs(self) -> list[str]:
+        return inputs_of(self.loss)
+
+    @property
+    def outputs(self) -> list[str]:
+        """Outputs of the model that the loss reads."""
+        return [name for name in self.inputs if name in OUTPUTS]
+
+    @property
+    def compares_sentences(self) -> bool:
+        return "groups" in self.inputs
+
+    def value(self, outputs: dict[str, Tensor], targets: dict[str, Tensor], progress: float) -> Tensor:
+        """The loss of a batch, when the share `progress` of the training is over."""
+        known = outputs | targets | {"progress": progress}
+        value = self.loss(**{name: known[name] for name in self.inputs})
+        if not isinstance(value, Tensor) or value.ndim:
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(
+                f"{self.name} has to return a scalar tensor, got {got}. Return a mean or sum of its terms."
+            )
+        return value
+
     def targets(self, labels: np.ndarray, meaning: Labels, in_batch_negatives: bool = True) -> np.ndarray:
         """`loss_targets` of the labels of a corpus."""
-        return loss_targets(self.name, labels, meaning, self.classes, in_batch_negatives)
+        return loss_targets(self, labels, meaning, self.classes, in_batch_negatives)
 
     def head(self, hidden_size: int, seed: int) -> torch.nn.Module | None:
         """A fresh head of a bi-encoder, or None for a loss that reads no logits."""
@@ -54,80 +73,76 @@ class Objective:
 
 # The one kind of label that a classifier of pairs can learn, and the losses for other kinds.
 ONLY_KIND = {"ce": ("binary", "cosent, bce or mse"), "ce3": ("nli", "ce, bce or cosent")}
+OF_CLASSES = ("sbert", "ce", "ce3")  # their labels are numbers of classes
+FLAGS = ("scale", "label_smoothing_factor")  # hyper-parameters with a flag of their own
 ABOVE_0 = ("scale", "negative_weight", "contrastive_weight")
-NO_FLAGS = ("scores", "logits", "embeddings", "labels", "groups")  # from the model or the batch
 
 
 def build_objective(
-    name: str,
-    parameters: dict[str, Any],
-    manifests: list[Labels],
-    tower: str = "bi_encoder",
+    loss: Loss, parameters: Mapping[str, Any], manifests: list[Labels], tower: str = "bi_encoder"
 ) -> Objective:
     """Binds a loss and its parameters, for one corpus or several.
 
     Args:
-        name: a key of `LOSSES`.
-        parameters: values for the loss's own parameters, e.g. `{"scale": 20.0}`, and of a Sentence-BERT head `features`
-            and `sbert_classes`; None for the default.
+        parameters: values for the loss's own parameters, numbers or their text, e.g. `{"scale": 20.0}`, and of a
+            Sentence-BERT head `features` and `sbert_classes`; None for the default.
         manifests: of the training corpora.
     """
-    check_tower(name, tower)
-    chosen = LOSSES[name]
+    if tower not in loss.towers:
+        fitting = ", ".join(other for other, known in LOSSES.items() if tower in known.towers)
+        raise InputError(
+            f"--loss {loss.name} is for --tower {loss.towers[0]}, not {tower}. Choose it, or a loss among {fitting}."
+        )
     given = {key: value for key, value in parameters.items() if value is not None}
     sbert_classes, features = given.pop("sbert_classes", None), given.pop("features", None)
-    reads_head = tower == "bi_encoder" and chosen.reads == "logits"
-    if features is not None and not reads_head:
-        raise InputError("--features are those of a Sentence-BERT head: leave it out, or choose --loss sbert.")
-    check_parameters(name, given, tower)
-    check_labels(name, manifests)
-    loss = partial(chosen.function, **{**chosen.tower_defaults.get(tower, {}), **given})
-    classes = chosen.classes if tower == "cross_encoder" else 0
-    if reads_head:
-        classes = 5 if name == "sbert_joint" else 3 if manifests[0].label_kind == "nli" else sbert_classes or 2
-    if sbert_classes is not None and (name != "sbert" or manifests[0].label_kind in ("binary", "nli")):
-        raise InputError("--sbert_classes is for --loss sbert on graded labels. Leave it out.")
+    has_head = tower == "bi_encoder" and "logits" in loss.inputs
+    if features is not None and not has_head:
+        raise InputError(
+            f"--features does nothing for --tower {tower} --loss {loss.name}, without a head. Add --loss sbert."
+        )
+    defaults = dict(loss.on_logits) if tower == "cross_encoder" else {}
+    bound = defaults | checked_parameters(loss, given, tower)
+    check_labels(loss.name, manifests)
+    if sbert_classes is not None and (loss.classes or not has_head or manifests[0].label_kind in ("binary", "nli")):
+        raise InputError("--sbert_classes is for heads of bi-encoders on graded labels, as --loss sbert. Leave it out.")
     if sbert_classes is not None and sbert_classes < 2:
         raise InputError(f"--sbert_classes must be at least 2, got {sbert_classes}.")
     return Objective(
-        name,
-        loss,
-        chosen.reads,
-        chosen.compares_pairs,
-        chosen.compares_sentences,
-        classes,
-        bias=name != "sbert_joint",
+        loss.name,
+        partial(loss.function, **bound),
+        loss.compares_pairs,
+        number_of_logits(loss, manifests, tower, sbert_classes),
+        bias=loss.name != "sbert_joint",
         features=tuple(features or Objective.features),
     )
 
 
-def check_tower(name: str, tower: str) -> None:
-    """Refuses a loss that reads an output that this tower does not have."""
-    towers = LOSSES[name].towers
-    if tower not in towers:
-        fitting = ", ".join(other for other, loss in LOSSES.items() if tower in loss.towers)
-        raise InputError(
-            f"--loss {name} is for --tower {towers[0]}, not {tower}. Choose it, or one of the losses {fitting}."
-        )
+def number_of_logits(loss: Loss, manifests: list[Labels], tower: str, sbert_classes: int | None = None) -> int:
+    """Logits that a model needs for a loss: one class each, 1 for the score of a cross-encoder, 0 without a head."""
+    if "logits" not in loss.inputs:
+        return int(tower == "cross_encoder")
+    return loss.classes or (3 if manifests and manifests[0].label_kind == "nli" else sbert_classes or 2)
 
 
-def check_parameters(name: str, given: dict[str, Any], tower: str) -> None:
-    """Refuses parameters that a loss does not have, and values out of range."""
-    parameters = inspect.signature(LOSSES[name].function).parameters
-    accepted = [key for key in parameters if key not in NO_FLAGS]
-    for key in given:
+def checked_parameters(loss: Loss, given: dict[str, Any], tower: str) -> dict[str, float]:
+    """Values of the types of their defaults; refuses parameters that a loss does not have, and values out of range."""
+    accepted, values = loss.hyper_parameters, {}
+    for key, value in given.items():
+        flag = f"--{key}" if key in FLAGS else f"--loss_args {key}"
         if key not in accepted:
             raise InputError(
-                f"--{key} does nothing for --tower {tower} --loss {name}, which has "
+                f"{flag} does nothing for --tower {tower} --loss {loss.name}, which has "
                 f"{', '.join(accepted) or 'no parameters'}. Leave it out."
             )
-    for key in ABOVE_0:
-        if given.get(key, 1.0) <= 0:
-            raise InputError(f"--{key} must be above 0, got {given[key]:g}.")
-    if not 0 < given.get("label_smoothing_factor", 0.5) < 1:
-        raise InputError(
-            f"--label_smoothing_factor must be above 0 and below 1, got {given['label_smoothing_factor']:g}."
-        )
+        try:
+            values[key] = type(accepted[key])(value)
+        except ValueError as error:
+            raise InputError(f"{flag}={value}: expected a number like {accepted[key]}, its default.") from error
+        if key in ABOVE_0 and values[key] <= 0:
+            raise InputError(f"{flag} must be above 0, got {values[key]:g}.")
+        if key == "label_smoothing_factor" and not 0 < values[key] < 1:
+            raise InputError(f"{flag} must be above 0 and below 1, got {values[key]:g}.")
+    return values
 
 
 def check_labels(name: str, manifests: list[Labels]) -> None:
@@ -150,7 +165,7 @@ def check_labels(name: str, manifests: list[Labels]) -> None:
 
 
 def loss_targets(
-    name: str, labels: np.ndarray, manifest: Labels, classes: int = 2, in_batch_negatives: bool = True
+    loss: Loss | Objective, labels: np.ndarray, manifest: Labels, classes: int = 2, in_batch_negatives: bool = True
 ) -> np.ndarray:
     """Targets of a loss for the labels of a corpus, float32 of shape `(pairs,)`.
 
@@ -164,21 +179,21 @@ def loss_targets(
     distinct = np.unique(labels)
     in_batch = ", or train a bi-encoder on positives alone with --loss infonce" * in_batch_negatives
     any_similar = similar(distinct, manifest.similar_from).any()
-    if LOSSES[name].compares_sentences:
+    if loss.compares_sentences:
         if not any_similar:
             raise InputError(
-                f"--loss {name} learns from similar pairs, and no training pair of {manifest.name} has a label of at "
-                f"least {manifest.similar_from:g}. Add such pairs{', or use --loss cosent' * (len(distinct) > 1)}."
+                f"--loss {loss.name} learns from similar pairs, and no training pair of {manifest.name} has a label of "
+                f"at least {manifest.similar_from:g}. Add such pairs{', or use --loss cosent' * (len(distinct) > 1)}."
             )
     elif len(distinct) < 2:
         raise InputError(
             f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}, from which --loss "
-            f"{name} learns nothing. Add pairs of another label{in_batch if any_similar else ''}."
+            f"{loss.name} learns nothing. Add pairs of another label{in_batch if any_similar else ''}."
         )
-    if name == "sbert_joint":
-        return labels + 2 if manifest.label_kind == "nli" else equal_parts(labels, manifest, 2)
-    if name in ("sbert", "ce", "ce3"):
-        targets = equal_parts(labels, manifest, classes)
+    if loss.name == "sbert_joint":
+        return labels + 2 if manifest.label_kind == "nli" else classes_of(labels, manifest, 2)
+    if loss.name in OF_CLASSES:
+        targets = classes_of(labels, manifest, classes)
         if (targets == targets[0]).all():
             raise InputError(
                 f"All {len(labels)} training pairs of {manifest.name} fall into one of {classes} classes of labels. "
@@ -188,23 +203,19 @@ def loss_targets(
     return scaled(labels, manifest)
 
 
-def equal_parts(labels: np.ndarray, manifest: Labels, classes: int) -> np.ndarray:
-    """Class of each label, from 0: the range of labels in equal parts, each with its upper end; float32 `(pairs,)`.
+def shares(labels: np.ndarray, manifest: Labels) -> np.ndarray:
+    """Labels scaled to 0..1 in float64."""
+    return (labels.astype(np.float64) - manifest.label_min) / (manifest.label_max - manifest.label_min)
 
-    Two classes of the grades 0..5 split them at 2.5, as the Sentence-BERT of kexue.fm 8847 does on STS-B; six make a
-    class of every grade.
 
-    Source: https://github.com/bojone/CoSENT, `sbert.py`.
-    """
-    shares = (labels.astype(np.float64) - manifest.label_min) / (manifest.label_max - manifest.label_min)
-    return (np.ceil((shares * classes).round(6)) - 1).clip(0, classes - 1).astype(np.float32)
+def classes_of(labels: np.ndarray, manifest: Labels, classes: int) -> np.ndarray:
+    return equal_parts(torch.from_numpy(shares(labels, manifest)), classes).numpy().astype(np.float32)
 
 
 def scaled(labels: np.ndarray, manifest: Labels) -> np.ndarray:
     """Labels scaled to 0..1, float32 of shape `(pairs,)`: at least `SIMILAR` where they are at least `similar_from`."""
-    low, high = manifest.label_min, manifest.label_max
-    shares = ((labels.astype(np.float64) - low) / (high - low)).astype(np.float32)
+    values = shares(labels, manifest).astype(np.float32)
     # Rounding could carry a label over an end of its range, or over the boundary that in-batch losses read.
     boundary = np.float32(SIMILAR)
     is_similar = similar(labels, manifest.similar_from)
-    return np.where(is_similar, shares.clip(boundary, 1), shares.clip(0, np.nextafter(boundary, np.float32(0))))
+    return np.where(is_similar, values.clip(boundary, 1), values.clip(0, np.nextafter(boundary, np.float32(0))))

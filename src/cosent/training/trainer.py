@@ -8,11 +8,11 @@ from peft import LoraConfig
 from torch import Tensor, nn
 from transformers import EvalPrediction
 
+from cosent import losses
 from cosent.data.manifest import Labels
 from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
-from cosent.losses.cosent import has_ordered_pair
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
@@ -52,8 +52,8 @@ class PairTrainer(GlobalBatchTrainer):
         model: a `SentenceEncoder` or a `CrossEncoder`, or the name or folder of one; instead, `model_init` makes one,
             for `hyperparameter_search`.
         args: `PairTrainingArguments`; the learning rate defaults to one that suits the width of the model.
-        loss: name of a loss (`cosent.losses.LOSSES`) or a function of `scores`, `embeddings` or `logits`; a dict with
-            one for each dataset.
+        loss: name of a loss (`cosent.losses.LOSSES`), `FILE.py:FUNCTION`, or a function as in `cosent.losses.Loss`; a
+            dict with one for each dataset.
         loss_args: values for parameters of the loss, e.g. `{"scale": 30.0}`; of a Sentence-BERT head `features` and
             `sbert_classes`.
         train_dataset: columns `sentence1`, `sentence2` and `label`; a dict of several is drawn from in turn, one to a
@@ -188,21 +188,17 @@ class PairTrainer(GlobalBatchTrainer):
         return self.objective_of(targets).compares_pairs
 
     def read(self, outputs: Outputs, targets: dict[str, Tensor]) -> Outputs:
-        name = self.objective_of(targets).reads
-        return {name: outputs[name]}
+        return {name: outputs[name] for name in self.objective_of(targets).outputs}
 
     def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
         objective = self.objective_of(targets)
-        targets = {name: value for name, value in targets.items() if name != "objective"}
-        loss = objective.loss(**read, **targets)
-        self.has_order = None
-        if objective.compares_pairs:  # with groups, one label can teach, and what taught nothing is exactly 0
-            self.has_order = loss.detach() != 0 if "groups" in targets else has_ordered_pair(targets["labels"])
+        loss = objective.value(read, targets, self.state.global_step / max(1, self.state.max_steps))
+        self.taught = loss.detach() != 0 if objective.compares_pairs else None  # exactly 0: nothing to compare
         return loss
 
     def count_batch(self) -> None:
-        if self.has_order is not None:
-            self.dead_batches.add(self.has_order)
+        if self.taught is not None:
+            self.dead_batches.add(self.taught)
 
 
 def objectives(
@@ -210,13 +206,17 @@ def objectives(
 ) -> dict[str, Objective]:
     """The objective of every dataset: one for all, or one for each."""
     if not isinstance(loss, Mapping):
-        return dict.fromkeys(labels, build_objective(loss, options, list(labels.values()), tower))
+        return dict.fromkeys(labels, build_objective(resolved(loss), options, list(labels.values()), tower))
     if set(loss) != set(labels):
         raise InputError(f"loss names {', '.join(loss)}, and the datasets are {', '.join(labels)}. Give one for each.")
-    built = {name: build_objective(loss[name], options, [labels[name]], tower) for name in labels}
+    built = {name: build_objective(resolved(loss[name]), options, [labels[name]], tower) for name in labels}
     if len(heads := [name for name, one in built.items() if one.classes]) > 1:
         raise InputError(f"The losses of {' and '.join(heads)} both read logits, and a model has one head.")
     return built
+
+
+def resolved(loss: Loss) -> losses.Loss:
+    return losses.find_loss(loss) if isinstance(loss, str) else losses.own_loss(loss, "this function")
 
 
 def check_weights(

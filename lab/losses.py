@@ -1,0 +1,80 @@
+"""Options of CoSENT that its sources propose, and RankNet, as losses of one's own: none was better (lab/LOG.md).
+
+cosent train --config cosent_mini --loss lab/losses.py:margin --loss_args margin=0.2 --corpus stsb \
+    --output_dir runs/margin
+
+`s` are scores, `t` labels within 0..1; a sum over i, j runs over all pairs with t[i] > t[j]. O(batch^2) where CoSENT is
+O(batch log batch), except for `margin`, `curriculum` and `changing_scale`.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cosent.losses.checks import check_targets, equal_parts
+from cosent.losses.classification import cross_entropy_loss
+from cosent.losses.cosent import cosent_loss
+
+
+def margin(scores: Tensor, labels: Tensor, scale: float = 20.0, margin: float = 0.1) -> Tensor:
+    """CoSENT of `s - margin * t`: scores should differ by `margin` times the difference of labels."""
+    scores, labels = check_targets(scores, labels)
+    return cosent_loss(scores - margin * labels, labels, scale)
+
+
+def hardest(scores: Tensor, labels: Tensor, scale: float = 20.0, top_k: int = 5) -> Tensor:
+    """CoSENT that compares each pair with the `top_k` highest scores of lower labels."""
+    terms = differences(scores, labels, scale)
+    return log_1_plus(terms.topk(min(top_k, len(terms)), dim=1).values)
+
+
+def focal(scores: Tensor, labels: Tensor, scale: float = 20.0, gamma: float = 1.0) -> Tensor:
+    """CoSENT whose term of i, j weighs `(d[i] * d[j]) ** gamma`, `d = |t - s|` without gradient."""
+    offsets = gamma * difficulty(scores, labels).clamp(min=1e-30).log()
+    return log_1_plus(differences(scores, labels, scale) + offsets[:, None] + offsets)
+
+
+def curriculum(scores: Tensor, labels: Tensor, progress: float, scale: float = 20.0, start: float = 0.3) -> Tensor:
+    """CoSENT of the easiest pairs by `|t - s|`: the share `start` at first, all from half of the training on."""
+    share = start + (1 - start) * min(1.0, progress / 0.5)
+    hard = difficulty(scores, labels)
+    easy = hard <= hard.sort().values[math.ceil(share * len(hard)) - 1]
+    return cosent_loss(scores[easy], labels[easy], scale)
+
+
+def changing_scale(scores: Tensor, labels: Tensor, progress: float, scale: float = 20.0, end: float = 40.0) -> Tensor:
+    """CoSENT whose scale moves linearly from `scale` to `end` over the training."""
+    return cosent_loss(scores, labels, scale + (end - scale) * progress)
+
+
+def sbert_cosent(logits: Tensor, labels: Tensor, scores: Tensor, weight: float = 0.1, scale: float = 20.0) -> Tensor:
+    """Sentence-BERT's cross entropy on equal parts of the labels, plus `weight` times CoSENT on the cosines."""
+    classes = equal_parts(labels, logits.shape[-1])
+    return cross_entropy_loss(logits, classes) + weight * cosent_loss(scores, labels, scale)
+
+
+def ranknet(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
+    """`mean over i, j of log(1 + exp(scale * (s[j] - s[i])))`: each wrong pair weighs the same.
+
+    Source: https://icml.cc/Conferences/2005/proceedings/papers/012_LearningToRank_BurgesEtAl.pdf, eq. 3.
+    """
+    terms = differences(scores, labels, scale)
+    return F.softplus(terms).sum() / (terms > -torch.inf).sum().clamp(min=1)
+
+
+def differences(scores: Tensor, labels: Tensor, scale: float) -> Tensor:
+    """`[i, j] = scale * (s[j] - s[i])` where `t[i] > t[j]`, -inf elsewhere: (batch, batch)."""
+    scores, labels = check_targets(scores, labels)
+    return (scale * (scores - scores[:, None])).masked_fill(labels[:, None] <= labels, -torch.inf)
+
+
+def difficulty(scores: Tensor, labels: Tensor) -> Tensor:
+    scores, labels = check_targets(scores.detach(), labels)
+    return (labels - scores).abs()
+
+
+def log_1_plus(terms: Tensor) -> Tensor:
+    """`log(1 + sum of exp(terms))`."""
+    return torch.cat((terms.new_zeros(1), terms.flatten())).logsumexp(0)

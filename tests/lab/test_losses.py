@@ -1,0 +1,77 @@
+"""The options of `lab/losses.py`, as --loss loads them, against sums over all pairs on paper."""
+
+import math
+
+import pytest
+import torch
+
+from cosent.losses import find_loss
+from cosent.losses.cosent import cosent_loss
+
+S, T = [0.5, 0.1, 0.9, 0.4], [1.0, 0.0, 0.0, 0.5]  # scores and labels of four pairs
+ORDERED = [(i, j) for i in range(4) for j in range(4) if T[i] > T[j]]
+
+
+def value_of(name: str, scores: list[float] = S, **further) -> float:
+    """The value of an option in float64, which has a gradient."""
+    scores = torch.tensor(scores, dtype=torch.float64, requires_grad=True)
+    value = find_loss(f"lab/losses.py:{name}").function(scores, torch.tensor(T, dtype=torch.float64), **further)
+    (gradient,) = torch.autograd.grad(value, scores)
+    assert gradient.isfinite().all() and gradient.norm() > 0
+    return value.item()
+
+
+def cosent_of(pairs: list[tuple[int, int]], weights=(1.0, 1.0, 1.0, 1.0), scale: float = 2.0) -> float:
+    return math.log(1 + sum(weights[i] * weights[j] * math.exp(scale * (S[j] - S[i])) for i, j in pairs))
+
+
+def test_a_margin_is_that_of_labels():
+    """Fails if scores have to differ by the same margin whatever their labels."""
+    expected = math.log(1 + sum(math.exp(2 * (S[j] - S[i] + 0.3 * (T[i] - T[j]))) for i, j in ORDERED))
+    assert value_of("margin", scale=2.0, margin=0.3) == pytest.approx(expected)
+
+
+def test_the_hardest_are_the_highest_of_lower_labels():
+    """Fails if another comparison than that with the highest lower score is kept."""
+    assert value_of("hardest", scale=2.0, top_k=1) == pytest.approx(cosent_of([(0, 2), (3, 2)]))
+    assert value_of("hardest", scale=2.0, top_k=9) == pytest.approx(cosent_of(ORDERED))
+
+
+def test_difficult_pairs_weigh_more():
+    """Fails if easy pairs pass for hard ones: difficulties 0.5, 0.1, 0.9 and 0.1."""
+    assert value_of("focal", scale=2.0, gamma=2.0) == pytest.approx(cosent_of(ORDERED, [0.25, 0.01, 0.81, 0.01]))
+
+
+def test_a_curriculum_starts_with_the_easiest():
+    """Fails if it leaves out easy pairs, or does not end at all of them: of four, half is rows 1 and 3."""
+    assert value_of("curriculum", progress=0.0, scale=2.0, start=0.5) == pytest.approx(cosent_of([(3, 1)]))
+    three = [(0, 1), (0, 3), (3, 1)]
+    assert value_of("curriculum", progress=0.25, scale=2.0, start=0.5) == pytest.approx(cosent_of(three))
+    assert value_of("curriculum", progress=0.5, scale=2.0, start=0.5) == pytest.approx(cosent_of(ORDERED))
+
+
+def test_the_scale_moves():
+    """Fails if it does not start at one scale and end at the other."""
+    for progress, scale in ((0.0, 2.0), (0.5, 3.0), (1.0, 4.0)):
+        assert value_of("changing_scale", progress=progress, scale=2.0, end=4.0) == pytest.approx(
+            cosent_of(ORDERED, scale=scale)
+        )
+
+
+def test_sentence_bert_with_a_ranking_term():
+    """Fails if grades become other classes than those of --loss sbert (here 1, 0, 0, 0), or the term is another."""
+    logits = torch.zeros(4, 2, dtype=torch.float64)
+    logits[0, 1] = math.log(3)
+    loss = find_loss("lab/losses.py:sbert_cosent")
+    value = loss.function(logits, torch.tensor(T), torch.tensor(S), weight=0.5, scale=2.0).item()
+    assert loss.inputs == ["logits", "labels", "scores"]
+    expected = (math.log(4 / 3) + 3 * math.log(2)) / 4 + 0.5 * cosent_of(ORDERED)
+    assert value == pytest.approx(expected)
+
+
+def test_ranknet_weighs_every_comparison_the_same():
+    """Fails if it is not the mean of log(1 + e^x) over ordered pairs."""
+    terms = [math.log1p(math.exp(2 * (S[j] - S[i]))) for i, j in ORDERED]
+    assert value_of("ranknet", scale=2.0) == pytest.approx(sum(terms) / len(terms))
+    same = torch.ones(3)
+    assert find_loss("lab/losses.py:ranknet").function(torch.rand(3), same) == 0 == cosent_loss(torch.rand(3), same)
