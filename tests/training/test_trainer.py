@@ -105,7 +105,7 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
         ({"train_dataset": table(label=[1.0, 1.0])}, "have the label 1"),
         ({"train_dataset": table(label=[3.0, 3.0])}, "Labels"),
         ({"train_dataset": rows["train"].to_iterable_dataset()}, "streamed"),
-        ({"train_dataset": [columns]}, "is a list, not a Dataset"),
+        ({"train_dataset": [columns]}, "is a list, not a"),
         ({"train_dataset": {"a": table(), "b": table()}, "loss": {"a": "cosent"}}, "loss names a.*a, b"),
         (
             {"train_dataset": {"a": table(), "b": table()}, "corpus_weights": {"a": 1, "c": 1}},
