@@ -30,7 +30,7 @@ FLAGS = {
         disable_tqdm run_name project trackio_space_id trackio_bucket_id trackio_static_space_id eval_steps eval_delay
         eval_on_start eval_accumulation_steps save_steps save_on_each_node push_to_hub hub_token ignore_data_skip
         full_determinism seed dataloader_drop_last dataloader_num_workers dataloader_prefetch_factor
-        dataloader_multiprocessing_context ddp_bucket_cap_mb ddp_static_graph ddp_backend ddp_timeout debug
+        dataloader_multiprocessing_context ddp_bucket_cap_mb ddp_static_graph ddp_backend ddp_timeout
         skip_memory_metrics local_rank""",
     "default changed": """
         output_dir learning_rate logging_steps eval_strategy per_device_eval_batch_size save_strategy save_total_limit
@@ -44,7 +44,8 @@ FLAGS = {
         neftune_noise_alpha auto_find_batch_size logging_nan_inf_filter prediction_loss_only eval_do_concat_batches
         eval_use_gather_object include_for_metrics batch_eval_metrics enable_jit_checkpoint hub_strategy hub_always_push
         hub_revision restore_callback_states_from_checkpoint accelerator_config parallelism_config dataloader_in_order
-        remove_unused_columns label_names length_column_name fsdp fsdp_config deepspeed do_train do_eval do_predict""",
+        remove_unused_columns label_names length_column_name fsdp fsdp_config deepspeed do_train do_eval do_predict
+        debug""",
 }
 
 

@@ -203,10 +203,8 @@ class RunArguments(TrainingArguments):
 
             installed = get_available_reporting_integrations()
             if missing := [name for name in self.report_to if name not in installed]:
-                names = ", ".join(installed) or "nothing"
-                raise InputError(
-                    f"--report_to {missing[0]} is not installed here, {names} is. pip install {missing[0]}."
-                )
+                names = ", ".join(installed) or "none"
+                raise InputError(f"--report_to {missing[0]} is not among those installed here: {names}. Install it.")
         for flag, works, needed in (
             ("activation_checkpointing_kwargs", self.activation_checkpointing, "--activation_checkpointing true"),
             ("hub_model_id", self.push_to_hub, "--push_to_hub true"),
