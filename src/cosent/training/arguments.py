@@ -26,13 +26,8 @@ SMALL = 384  # width of an encoder up to which it is a small one
 SMALL_RATE, BASE_RATE = 5e-4, 2e-5
 SMALL_LORA_RATE, BASE_LORA_RATE = 2e-3, 2e-4
 
-DERIVED = (
-    "do_eval",
-    "accelerator_config",
-    "label_names",
-    "logging_nan_inf_filter",
-    "remove_unused_columns",
-)  # set below
+# Set here or by transformers, whatever is given.
+DERIVED = ("accelerator_config", "debug", "do_eval", "label_names", "logging_nan_inf_filter", "remove_unused_columns")
 TO_RISE = ("spearman", "pearson", "kendall", *METRICS)
 BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules that follow the validation metric
 
