@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
 
+from cosent.atomic import write_atomically
 from cosent.cli import REQUIRED, option, run
 from cosent.data.manifest import Manifest, corpus_folder
 from cosent.encoders import resolve
-from cosent.errors import InputError, write_atomically
-from data_scripts.description import dataset_of, in_pairs_of, read_splits, shown_histogram
+from cosent.errors import InputError
+
+from .description import dataset_of, in_pairs_of, read_splits, shown_histogram
 
 PERCENTILES = (50, 90, 99, 100)
 
@@ -64,7 +66,7 @@ def add_unknown_characters(splits: dict[str, dict], rows: dict, model: str) -> s
     """Adds to the facts of each split the share of characters that a model does not know; returns the most frequent."""
     from tokenizers import Tokenizer
 
-    from cosent.inference.differences import unknown_characters
+    from cosent.search.differences import unknown_characters
 
     file = Path(resolve(model), "tokenizer.json")
     if not file.is_file():

@@ -12,9 +12,10 @@ import datasets
 
 from cosent.data.manifest import COLUMNS, SPLITS, sha256_of_file
 from cosent.errors import InputError
-from data_scripts.pairs import Tally
-from data_scripts.sources import Source
-from data_scripts.splits import assign_splits
+
+from .pairs import Tally
+from .sources import Source
+from .splits import assign_splits
 
 VERSION = "1.0.0"
 ONE_FILE = "1000GB"  # a split is one file, however large: `datasets` would start a second shard at 500 MB

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from cosent.data.manifest import NLI_CLASSES, SPLITS, Manifest, sha256_of_file
 from cosent.errors import InputError
-from data_scripts.pairs import LARGEST, Tally
+
+from .pairs import LARGEST, Tally
 
 MOST_HISTOGRAM_KEYS = 20  # if there are more distinct labels, they are counted in ten bins
 

@@ -9,9 +9,10 @@ from cosent.data.files import PAIR, SCORE_NAMES, first_fields, known_format, lab
 from cosent.data.formats import FORMATS, KEYED, RowError, format_of, with_quoting
 from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
-from data_scripts.corpora import Corpus, unknown_name
-from data_scripts.pairs import LARGEST, SIDES, PairRows, QueryRows, RawFile, prompt_of, query_columns
-from data_scripts.sources import COLUMN_NAMES, Source
+
+from .corpora import Corpus, unknown_name
+from .pairs import LARGEST, SIDES, PairRows, QueryRows, RawFile, prompt_of, query_columns
+from .sources import COLUMN_NAMES, Source
 
 SPLIT_WORDS = {
     "train": ("train", "training"),

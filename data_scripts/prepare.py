@@ -22,8 +22,9 @@ from cosent.cli import REQUIRED, option, run
 from cosent.data.files import TableArguments
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
 from cosent.errors import InputError
-from data_scripts.corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
-from data_scripts.description import dataset_of, describe, fitting_loss, table
+
+from .corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
+from .description import dataset_of, describe, fitting_loss, table
 
 FIRST_RECIPES = {  # by `fitting_loss`
     "cosent_in_batch": ("--config", "cosent_in_batch_mini"),
@@ -125,8 +126,8 @@ def refuse_to_replace(output: Path, overwrite: bool) -> None:
 
 
 def open_source(arguments: PrepareArguments, own: OwnPairsArguments):
-    from data_scripts import sources
-    from data_scripts.own import from_own_pairs
+    from . import sources
+    from .own import from_own_pairs
 
     corpus = CORPORA.get(arguments.name)
     if corpus is None:
@@ -143,7 +144,7 @@ def open_source(arguments: PrepareArguments, own: OwnPairsArguments):
 
 def write(source, output: Path) -> Manifest:
     """Builds next to `output` and moves the result there at the end, so that a failure leaves nothing half written."""
-    from data_scripts import builder
+    from . import builder
 
     work = output.parent / f".{output.name}.{os.getpid()}.partial"
     staging = work / "staging"

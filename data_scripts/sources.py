@@ -9,8 +9,9 @@ from pathlib import Path
 from cosent.data.files import LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES, Table, TableRecord, open_table
 from cosent.data.manifest import COLUMNS, SPLITS
 from cosent.errors import InputError
-from data_scripts.corpora import CORPORA, Corpus
-from data_scripts.pairs import LabelRange, Pair, PairRows, RawFile, Tally
+
+from .corpora import CORPORA, Corpus
+from .pairs import LabelRange, Pair, PairRows, RawFile, Tally
 
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
 HUB_SPLITS = {"train": "train", "validation": "validation", "dev": "validation", "valid": "validation", "test": "test"}

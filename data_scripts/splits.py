@@ -13,7 +13,8 @@ import pandas as pd
 
 from cosent.data.manifest import NLI_CLASSES, SPLITS
 from cosent.errors import InputError
-from data_scripts.pairs import Tally
+
+from .pairs import Tally
 
 SHOWN_CONFLICTS, SHOWN_ROWS = 3, 6
 LEFT_OUT = -1

@@ -19,7 +19,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import load_tokenizer
 from cosent.models.modules import Pooling
-from cosent.run import PretrainingRecord, RunRecord
+from cosent.record import PretrainingRecord, RunRecord
 from cosent.training.arguments import RunArguments
 from cosent.training.checkpoints import claim_output_folder, run_settings
 from cosent.training.job import begin, finish, footprint, recipe

@@ -24,8 +24,8 @@ from cosent.encoders import resolve
 from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.significance import spearman
 from cosent.models.modules import IDENTITY, Dense, Pooling
-from cosent.run import CorpusRecord, Environment, RunRecord
-from tests.launching import later_wins
+from cosent.record import CorpusRecord, Environment, RunRecord
+from tests.support.launching import later_wins
 
 SENTENCES = [
     "我喜欢北京",
@@ -120,7 +120,7 @@ def evaluate(tiny_model, job):
     """Returns a function that runs `cosent evaluate` and gives back the JSON of stdout, and the table on stderr."""
 
     def run(*flags, model=tiny_model) -> tuple[dict, str]:
-        printed, table = job("cosent.evaluate", "--model", model, *flags)
+        printed, table = job("cosent.jobs.evaluate", "--model", model, *flags)
         return json.loads(printed), table
 
     return run
@@ -181,7 +181,7 @@ def uneven_corpus(pairs, tmp_path_factory) -> Path:
 def run_train(model: Path, corpora, folder: Path, *flags: str) -> Path:
     """Trains a model on prepared folders and gives back the output folder."""
     from cosent.cli import parse  # not every test trains
-    from cosent.train import main
+    from cosent.jobs.train import main
     from cosent.training.arguments import TRAIN_ARGUMENTS
 
     corpora = map(str, corpora if isinstance(corpora, tuple) else (corpora,))
@@ -211,7 +211,7 @@ class FinishedRun:
     """A finished training that tests only read: its folder, its record and what it printed."""
 
     def __init__(self, model: Path, corpus: Path, folder: Path, *flags: str):
-        from cosent.run import read_record
+        from cosent.record import read_record
 
         with redirect_stdout(StringIO()) as stdout:
             self.folder = run_train(model, corpus, folder, *flags)
@@ -264,7 +264,7 @@ def tiny_student(tokenizer, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def make_study(tmp_path):
-    """Returns a function that leaves the results of a study, as `cosent.study` does, and gives back its folder."""
+    """Returns a function that leaves the results of a study, as `cosent.jobs.study` does, and gives back its folder."""
 
     def make(noise: dict[str, float], corpora=("lcqmc",), seeds=(1, 2), name="made_up", keep_scores=True, **changes):
         def result(corpus: str, method: str, seed: int) -> Result:

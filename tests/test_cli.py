@@ -21,7 +21,7 @@ from cosent.cli import HIDDEN, REQUIRED, Parser, as_words, flags_of, option, par
 from cosent.errors import InputError
 from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import TRAIN_ARGUMENTS
-from tests.launching import free_port
+from tests.support.launching import free_port
 
 
 @dataclass
@@ -263,7 +263,7 @@ def test_the_command_lists_every_job(command):
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_a_job_runs_as_with_python_m(command, quiet_afterwards):
-    """Fails if `cosent similarity` is another job than `python -m cosent.similarity`, or its flags do not arrive."""
+    """Fails if `cosent similarity` is another job than `python -m cosent similarity`, or its flags do not arrive."""
     status, text, _ = command("similarity", "--model", "mini", "怎么还款", "如何还款")
     assert status == 0 and text.endswith("  怎么还款  |  如何还款\n") and -1 <= float(text.split()[0]) <= 1
     status, _, errors = command("similarity", "--model", "mini", "怎么还款")
@@ -284,8 +284,8 @@ def test_what_a_job_shows_of_its_log(monkeypatch, capsys, quiet_afterwards, rank
     """Fails if progress is hidden or called a warning, a library chats, or every process says the same."""
 
     def job(_):
-        logging.getLogger("cosent.train").info("resuming from %s", "here")
-        logging.getLogger("cosent.train").warning("cut off")
+        logging.getLogger("cosent.jobs.train").info("resuming from %s", "here")
+        logging.getLogger("cosent.jobs.train").warning("cut off")
         logging.getLogger("library").info("chat")
         logging.getLogger("library").warning("old")
         logging.getLogger("DeepSpeed").warning("Setting accelerator to CPU. If you have GPU ...")

@@ -8,9 +8,9 @@ import argparse
 from cosent.comparing.document import Cell, markdown_table
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.inference.abstention import fit_rule, simulate
 from cosent.models.auto import load_bi_encoder
-from cosent.run import shortened
+from cosent.record import shortened
+from cosent.search.precision import fit_rule, simulate
 from lab.benchmarks.common import save
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from cosent import train
+from cosent.atomic import write_atomically
 from cosent.cli import parse
 from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.groups import pair_groups
 from cosent.encoders import resolve
-from cosent.errors import write_atomically
 from cosent.evaluation.phenomena import difference_interval
 from cosent.evaluation.significance import difference, independent, resampled_means, resampled_spearman, spearman
+from cosent.jobs import train
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run import read_record
+from cosent.record import read_record
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.job import environment
 from cosent.training.launches import Run

@@ -26,7 +26,7 @@ from cosent.comparing.document import markdown_table
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
 from cosent.losses import TOWERS
-from cosent.run import shortened
+from cosent.record import shortened
 from cosent.training.job import environment, footprint
 from lab.benchmarks.common import shuffled_rows
 

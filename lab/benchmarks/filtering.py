@@ -17,9 +17,9 @@ from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users
 from cosent.evaluation.significance import ranks, spearman
-from cosent.inference.mining import write_corpus
 from cosent.models.auto import load_bi_encoder
-from cosent.run import shortened
+from cosent.record import shortened
+from cosent.search.mining import write_corpus
 from cosent.training.launches import Run
 from lab.benchmarks.common import ranking_gap, save, trained
 from lab.tables.studies import with_interval

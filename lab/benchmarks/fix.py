@@ -19,10 +19,10 @@ from cosent.data.corpus import load_corpus, random_subset
 from cosent.errors import messages_for_users
 from cosent.evaluation.phenomena import CHANGES, PHENOMENA, pairs, passed, read_items
 from cosent.evaluation.significance import spearman
-from cosent.inference.contrasts import changed
-from cosent.mine import write_contrasts
+from cosent.jobs.mine import write_contrasts
 from cosent.models.auto import load_bi_encoder
-from cosent.run import shortened
+from cosent.record import shortened
+from cosent.search.contrasts import changed
 from cosent.training.launches import Run
 from lab.benchmarks.common import gap, ranking_gap, save, trained
 from lab.tables.studies import with_interval

@@ -22,7 +22,7 @@ from cosent.compute.onednn import onednn_linears
 from cosent.data.corpus import load_corpus
 from cosent.models.decoding import Sampling, sample_tokens, unilm_mask, unwritable, write_targets
 from cosent.models.student import Student
-from cosent.run import shortened
+from cosent.record import shortened
 from cosent.training.job import environment
 
 

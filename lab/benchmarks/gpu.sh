@@ -26,7 +26,7 @@ part() { # name command...
 train() { # name recipe flags...
     local name=$1 recipe=$2
     shift 2
-    part "$name" "$python" -m cosent.train --config "$recipe" --data_dir "$data" --corpus stsb --max_steps 20 \
+    part "$name" "$python" -m cosent train --config "$recipe" --data_dir "$data" --corpus stsb --max_steps 20 \
         --eval_strategy no --save_strategy no --load_best_model_at_end false --output_dir "$output/$name" --overwrite_output_dir true "$@"
 }
 
@@ -38,7 +38,7 @@ train bf16 bi_encoder/cosent_mini --bf16 true
 train four_bit bi_encoder/cosent --model_name_or_path "$model" --use_peft true --load_in_4bit true --bf16 true
 train fsdp bi_encoder/cosent_mini --launch fsdp --processes 1
 train deepspeed bi_encoder/cosent_mini --launch deepspeed_zero2 --processes 1
-part base "$python" -m cosent.train --config bi_encoder/cosent --model_name_or_path "$model" --data_dir "$data" \
+part base "$python" -m cosent train --config bi_encoder/cosent --model_name_or_path "$model" --data_dir "$data" \
     --corpus stsb --bf16 true --output_dir "$output/base" --overwrite_output_dir true
 grep -q FAILED "$output/summary.txt" && exit 1
 exit 0

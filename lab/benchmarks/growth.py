@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, saved, styled
-from cosent.run import shortened
+from cosent.record import shortened
 
 CHARACTERS = np.array([chr(code) for code in range(0x4E00, 0x4E00 + 3000)])
 AT_ONCE = 10**5  # rows drawn
@@ -81,7 +81,7 @@ def measure(command: str, folder: str) -> dict[str, float]:
     caches = dict.fromkeys(("XDG_CACHE_HOME", "HF_HOME"), folder) | {"PYTHONPATH": os.pathsep.join(sys.path)}
     alone = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     job, *flags = command.split()
-    module = "data_scripts.prepare" if job == "prepare" else f"cosent.{job}"
+    module = "cosent.data_scripts.prepare" if job == "prepare" else f"cosent.jobs.{job}"
     process = subprocess.Popen(
         [sys.executable, "-m", module, *flags], cwd=folder, env=os.environ | caches | alone,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -12,7 +12,8 @@ from cosent.comparing.document import Cell, markdown_table
 from cosent.errors import messages_for_users
 from cosent.evaluation.phenomena import CHANGES, PHENOMENA, by_phenomenon, pairs, passed, read_items
 from cosent.models.auto import load_model
-from cosent.run import choose_rule, decision_rules, shortened
+from cosent.models.decision import choose_rule, decision_rules
+from cosent.record import shortened
 from lab.benchmarks.common import save
 
 MODELS = ("mini", "similar", "similar-writer")

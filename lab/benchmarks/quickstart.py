@@ -16,7 +16,7 @@ from cosent.data.files import PAIR, open_table
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations
 from cosent.models.auto import load_model
-from cosent.run import read_record, shortened
+from cosent.record import read_record, shortened
 
 PAIRS = "recipes/demo/pairs_8541.tsv"
 SIMILAR = 0.9  # published scores above it are of sentences that say the same; the others are at most 0.72

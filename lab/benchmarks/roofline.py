@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import TrainerCallback, set_seed
 
 from cosent.comparing.figures import COLORS, FAINT, canvas, rows_of, saved, styled
-from cosent.run import shortened
+from cosent.record import shortened
 from cosent.training.job import environment
 from lab.benchmarks.common import BATCH_SIZE, WARM_UP, encoder_folder, peak_flops, shuffled_rows
 from lab.benchmarks.speed.training import bi_ours, flags, flops_per_pair

@@ -34,15 +34,15 @@ def encoder_of(side: str, folders: dict[str, str]):
     if kind == "ours":
         import torch
 
-        from cosent.inference.embedding import quantized
         from cosent.models.bi_encoder import SentenceEncoder
+        from cosent.models.embedding import quantized
 
         model = SentenceEncoder.from_pretrained(folders["model"])
         if rest == ["bf16"]:
             model = model.to(torch.bfloat16)
         return (quantized(model) if rest == ["int8"] else model).encode
     if kind == "bundle":
-        from cosent.inference.bundle import Bundle
+        from cosent.models.bundle import Bundle
 
         return Bundle(folders[side]).encode
     from sentence_transformers import SentenceTransformer
@@ -134,7 +134,7 @@ def compare(args, folder: Path) -> dict:
     for side in BUNDLES:
         _, format, *rounded = side.split()
         folders[side] = str(folder / side.replace(" ", "_"))
-        command = [sys.executable, "-m", "cosent.export", "--model", resolve(args.model), "--format", format]
+        command = [sys.executable, "-m", "cosent.jobs.export", "--model", resolve(args.model), "--format", format]
         command += ["--output", folders[side], *(f"--{one}" for one in rounded)]
         command += ["--corpus", args.corpus[0]] if rounded else []
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -192,7 +192,7 @@ def parts_of(corpus: str, pairs: int, turns: int, folder: Path) -> tuple[list[Pa
 def runtimes_table(result: dict) -> str:
     """Sentences per second of time and Spearman, a row per side, a column per corpus and number of cores."""
     from cosent.comparing.document import markdown_table
-    from cosent.run import shortened
+    from cosent.record import shortened
 
     columns = list(dict.fromkeys((row["corpus"], row["cpus"]) for row in result["rows"]))
     cells = {(row["side"], row["corpus"], row["cpus"]): row for row in result["rows"]}

@@ -18,10 +18,10 @@ from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.significance import spearman
-from cosent.evaluation.similarity import principal_directions
-from cosent.inference.neighbours import found_by_vectors, unit
+from cosent.evaluation.similarity import principal_directions, unit
 from cosent.models.auto import load_bi_encoder
-from cosent.run import read_record, shortened
+from cosent.record import read_record, shortened
+from cosent.search.neighbours import found_by_vectors
 from lab.benchmarks.common import save
 
 WIDTHS = (16, 32, 64, 128, 256)

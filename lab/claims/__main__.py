@@ -19,7 +19,8 @@ import numpy as np
 import yaml
 from scipy.stats import false_discovery_control
 
-from cosent.errors import InputError, messages_for_users, write_atomically
+from cosent.atomic import write_atomically
+from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.significance import LEVEL, Difference
 from lab import RESULTS
 from lab.claims.facts import FACTS

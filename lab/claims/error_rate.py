@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from cosent.errors import messages_for_users, write_atomically
+from cosent.atomic import write_atomically
+from cosent.errors import messages_for_users
 from cosent.evaluation.significance import Components, Difference
 from lab import RESULTS
 from lab.claims import AGREES, DISAGREES, POINT, judge

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cosent.compute.packing import pack, plan_rows
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import normalized_text, read_texts
+from cosent.data.files import normalized_text, read_texts
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.loading import load_tokenizer

@@ -19,11 +19,12 @@ from transformers import (
     TrainerCallback,
 )
 
+from cosent.atomic import apply_umask
 from cosent.compute.distributed import seeded
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.compute.packing import sentences_apart
 from cosent.encoders import resolve
-from cosent.errors import InputError, apply_umask
+from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
 from cosent.models.folder import read_json, save_modules, write_json

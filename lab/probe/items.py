@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from cosent.evaluation.phenomena import CHANGES, COLUMNS, ITEMS, PHENOMENA, Item
-from cosent.inference.contrasts import VARIANT, changed_part
+from cosent.search.contrasts import VARIANT, changed_part
 
 COUNT, SEED = 120, 42  # items of a phenomenon
 TRIES = 60  # draws per item, before a grammar is said to have no more

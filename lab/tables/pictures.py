@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from cosent.atomic import write_atomically
 from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, curves, intervals, saved, styled
 from cosent.comparing.results import Result, Study
-from cosent.errors import write_atomically
 from cosent.losses import TOWERS
 from lab import RESULTS, ROOT
 from lab.benchmarks.growth import growth_picture

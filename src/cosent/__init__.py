@@ -6,6 +6,7 @@
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,13 +14,17 @@ if TYPE_CHECKING:
     from cosent.models.auto import load_model
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
+    from cosent.models.decision import decision_rules
     from cosent.models.student import Student
-    from cosent.run import decision_rules
     from cosent.training.arguments import PairTrainingArguments, StudentTrainingArguments
     from cosent.training.student import StudentTrainer
     from cosent.training.trainer import PairTrainer
 
 __version__ = "0.1.0"
+
+if (Path(__file__).parents[2] / "data_scripts").is_dir():  # a clone; a wheel has it, and the recipes, in this folder
+    __path__.append(str(Path(__file__).parents[2]))
+
 __all__ = [
     "CrossEncoder",
     "Labels",
@@ -42,7 +47,7 @@ HOMES = {
     "Student": "cosent.models.student",
     "StudentTrainer": "cosent.training.student",
     "StudentTrainingArguments": "cosent.training.arguments",
-    "decision_rules": "cosent.run",
+    "decision_rules": "cosent.models.decision",
     "load_model": "cosent.models.auto",
 }
 

@@ -49,7 +49,7 @@ JOBS = {
     "serve": "answer requests for embeddings, reranking and similarities over HTTP",
     "demo": "try models on a page in the browser",
 }
-PACKAGES = {"prepare": "data_scripts", "audit": "data_scripts"}
+PACKAGES = {"prepare": "cosent.data_scripts", "audit": "cosent.data_scripts"}  # of jobs that are not in cosent.jobs
 
 # What to do instead of flags of other programs, of other versions of transformers, and of `TrainingArguments` that no
 # training job has: message -> names.
@@ -107,7 +107,7 @@ LAUNCHED_VARIABLE = "COSENT_LAUNCHED"  # environment variable of a job that --la
 
 
 def main() -> None:
-    """The `cosent` command: `cosent train ...` runs the same job as `python -m cosent.train ...`."""
+    """The `cosent` command: `cosent train ...`, the same as `python -m cosent train ...`."""
     job = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if job in ("-h", "--help"):
         print("usage: cosent JOB [--flag value ...]\n")
@@ -123,7 +123,7 @@ def main() -> None:
         quiet_bars()
         let_waiting_threads_sleep()
         del sys.argv[1]
-        runpy.run_module(f"{PACKAGES.get(job, 'cosent')}.{job}", run_name="__main__", alter_sys=True)
+        runpy.run_module(f"{PACKAGES.get(job, 'cosent.jobs')}.{job}", run_name="__main__", alter_sys=True)
 
 
 def run(job: Callable, *argument_classes: type, shares_work: bool = True, recipes: bool = False) -> None:
@@ -145,7 +145,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True, recipe
         if PARENT_VARIABLE in os.environ:
             end_with_parent(int(os.environ[PARENT_VARIABLE]))
         package, _, short = name.rpartition(".")
-        program = f"cosent {short}" if package in ("cosent", *PACKAGES.values()) else f"python -m {name}"
+        program = f"cosent {short}" if package in ("cosent.jobs", *PACKAGES.values()) else f"python -m {name}"
         options = {"launches": shares_work, "recipes": recipes}
         parser = Parser(*argument_classes, program=program, description=module.__doc__, **options)
         values = parser.values(sys.argv[1:])

@@ -1,21 +1,15 @@
 """`InputError`, the error shown to users, and context managers that raise or print it."""
 
 import errno
-import glob
 import os
-import re
-import secrets
 import select
 import shutil
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import psutil
 
 
 class InputError(ValueError):
@@ -96,54 +90,3 @@ def reader_has_gone() -> bool:
 def discard_stdout() -> None:
     """Sends what is left of stdout nowhere: flushing it at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-@contextmanager
-def partial_file(path: str | Path) -> Iterator[Path]:
-    """Yields a path next to `path` to write to; it is renamed to `path` when the block ends, or removed if it raises.
-
-    Every call uses its own name, `<name>.<machine>-<process>-<random>.partial`, so that several processes, even on
-    several machines, can write the same file, and the last one wins. What a process that was killed left behind is
-    removed by the next call for the same `path` on that machine.
-    """
-    path = Path(path)
-    mine = f"{path.name}.{re.sub(r'[^A-Za-z0-9]', '', socket.gethostname())}"
-    for other in path.parent.glob(f"{glob.escape(mine)}-*-*.partial"):
-        if not psutil.pid_exists(int(other.name.split("-")[-2])):
-            other.unlink(missing_ok=True)
-    partial = path.with_name(f"{mine}-{os.getpid()}-{secrets.token_hex(4)}.partial")
-    try:
-        yield partial
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def complete_folder(folder: Path) -> Iterator[Path]:
-    """Yields a new folder next to `folder`, which gets that name when the block ends, or is removed if it raises."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        apply_umask(partial)
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def apply_umask(folder: str | Path) -> None:
-    """Gives the weights in a folder the permissions of any new file; safetensors writes them for their owner alone."""
-    umask = os.umask(0o077)  # reading it means setting it
-    os.umask(umask)
-    for file in Path(folder).rglob("*.safetensors"):
-        file.chmod(0o666 & ~umask)
-
-
-def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Writes a file that is complete from the moment it exists; text in UTF-8, with `\\n` line ends everywhere."""
-    with partial_file(path) as partial:
-        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)

@@ -16,7 +16,7 @@ from huggingface_hub.utils import filter_repo_objects
 from cosent.comparing.card import CARD_NAME, card_text
 from cosent.encoders import resolve
 from cosent.models.auto import load_model
-from cosent.run import read_record
+from cosent.record import read_record
 
 
 @pytest.fixture

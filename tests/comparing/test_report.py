@@ -9,14 +9,14 @@ import matplotlib
 import numpy as np
 import pytest
 
-from cosent import report
 from cosent.comparing import comparison, figures, sections
 from cosent.comparing.document import markdown_table, mean_of, plain, section, times_100, to_html
 from cosent.comparing.results import read_results, save_results
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration, calibration_metrics
 from cosent.evaluation.retrieval import METRICS
-from cosent.run import QueryMetrics
+from cosent.jobs import report
+from cosent.record import QueryMetrics
 
 NAMES = ["余弦排序", "<script>a & b</script>", "_private $x$", "a\x00b"]
 DRAWN = {

@@ -8,7 +8,7 @@ from scipy import stats
 
 from cosent.comparing.results import ARRAYS_NAME, COMPARED, KNOTS, STUDY_NAME, pack, read_results, unpack
 from cosent.errors import InputError
-from cosent.run import QueryMetrics
+from cosent.record import QueryMetrics
 
 
 def test_results_read_back_as_they_were(make_study, change_study):

@@ -13,7 +13,7 @@ from cosent.models.loading import freeze_sines
 from cosent.models.lora import add_adapter, lora_config
 from cosent.models.modules import Pooling
 from tests.compute.test_packed_backbone import LENGTHS, tokens_computed
-from tests.families import FAMILIES, LETTERS, LONGEST, REPRESENTATIVES, each, random_family
+from tests.support.families import FAMILIES, LETTERS, LONGEST, REPRESENTATIVES, each, random_family
 
 KINDS = {name: family.model_type or name for name, family in FAMILIES.items()}
 PACKED = [name for name, kind in KINDS.items() if kind in POSITIONS]

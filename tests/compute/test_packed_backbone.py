@@ -23,7 +23,7 @@ from cosent.compute.packing import (
 )
 from cosent.errors import InputError
 from cosent.models.loading import freeze_sines
-from tests.families import LONGEST, random_family
+from tests.support.families import LONGEST, random_family
 
 LENGTHS = [LONGEST, 3, 9, 1, 30, 12, 5, 22, 9, 17, 54, 2]
 

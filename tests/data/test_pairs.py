@@ -7,16 +7,12 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
+from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.corpus import load_corpus
+from cosent.data.files import read_texts
 from cosent.data.manifest import COLUMNS
-from cosent.data.pairs import (
-    JoinedPairCollator,
-    JoinedPairDataset,
-    PairCollator,
-    PairDataset,
-    random_negatives,
-    read_texts,
-)
+from cosent.data.negatives import random_negatives
+from cosent.data.pairs import JoinedPairDataset, PairDataset
 from cosent.errors import InputError
 
 

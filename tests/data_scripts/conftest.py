@@ -6,10 +6,10 @@ from pathlib import Path
 import openpyxl
 import pyarrow.parquet
 import pytest
+from cosent.data_scripts import prepare
 
 from cosent.cli import parse
 from cosent.errors import InputError
-from data_scripts import prepare
 
 
 class Workbench:

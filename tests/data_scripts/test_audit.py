@@ -5,12 +5,12 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from cosent.data_scripts import audit
+from cosent.data_scripts.description import read_splits
 
 from cosent.cli import parse
 from cosent.data.files import PAIR, open_table
 from cosent.evaluation.similarity import character_overlap
-from data_scripts import audit
-from data_scripts.description import read_splits
 
 TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]
 TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 1), ("甲", "新", 1), ("新", "璟", 1)]

@@ -5,9 +5,9 @@ import re
 import shlex
 
 import pytest
+from cosent.data_scripts import audit
 
 from cosent.cli import parse
-from data_scripts import audit
 from tests.data_scripts.test_reading import lines
 
 GRADED = ("--label_kind", "graded", "--label_min", "1", "--label_max", "3")

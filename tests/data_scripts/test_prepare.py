@@ -3,10 +3,10 @@
 import datasets
 import pyarrow.parquet
 import pytest
+from cosent.data_scripts.corpora import CORPORA
 
 from cosent.data.manifest import Manifest, sha256_of_file
 from cosent.errors import InputError
-from data_scripts.corpora import CORPORA
 
 BINARY = ("--label_kind", "binary")
 

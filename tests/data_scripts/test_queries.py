@@ -7,12 +7,12 @@ import tracemalloc
 import pyarrow
 import pyarrow.parquet
 import pytest
+from cosent.data_scripts import prepare
+from cosent.data_scripts.own import from_own_pairs
+from cosent.data_scripts.pairs import Tally
+from cosent.data_scripts.splits import assign_splits
 
 from cosent.errors import InputError
-from data_scripts import prepare
-from data_scripts.own import from_own_pairs
-from data_scripts.pairs import Tally
-from data_scripts.splits import assign_splits
 
 Q, A, B, C = "怎么还款", "如何还款", "怎么借款", "今天天气好"
 

@@ -11,7 +11,7 @@ import pytest
 
 from cosent.data.files import PAIR, FileOptions, open_table
 from cosent.errors import InputError
-from cosent.evaluate import read_labelled
+from cosent.jobs.evaluate import read_labelled
 
 PAIRS = [("怎么还款", "如何还款", "1"), ("怎么还款", "怎么借款", "0")]
 NAMES = [

@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-
-from data_scripts import audit
-from data_scripts.description import read_splits
+from cosent.data_scripts import audit
+from cosent.data_scripts.description import read_splits
 
 RAW = Path(os.environ.get("COSENT_RAW_DATA", "nowhere"))
 pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason="COSENT_RAW_DATA names no folder with the real corpora")

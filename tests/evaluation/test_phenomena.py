@@ -50,7 +50,7 @@ def test_the_shipped_items_are_whole():
 def test_two_models_side_by_side(job, tiny_bi, tiny_cross):
     """Fails if a program cannot read what the table shows, or a cross-encoder cannot be probed."""
     words = ["--probe", "--model", tiny_cross, "--baseline", tiny_bi, "--device", "cpu"]
-    printed, table = job("cosent.evaluate", *words)
+    printed, table = job("cosent.jobs.evaluate", *words)
     result = json.loads(printed)
     assert list(result["probe"]) == [*PHENOMENA] and result["baseline"] == str(tiny_bi)
     for name, found in result["probe"].items():
@@ -66,7 +66,7 @@ def test_a_model_that_cannot_score(job, tiny_bi, tmp_path):
     next(model.parameters()).data.fill_(float("nan"))
     model.save_pretrained(tmp_path / "broken")
     with pytest.raises(InputError, match="nan"):
-        job("cosent.evaluate", "--probe", "--model", tmp_path / "broken", "--device", "cpu")
+        job("cosent.jobs.evaluate", "--probe", "--model", tmp_path / "broken", "--device", "cpu")
 
 
 def test_the_interval_of_independent_items_is_wilsons():

@@ -1,4 +1,4 @@
-"""Retrieval metrics by hand; tests/test_retrieval.py compares those of models with sentence-transformers."""
+"""Retrieval metrics by hand; tests/training/test_retrieval_sets.py compares with sentence-transformers."""
 
 import math
 

@@ -11,7 +11,7 @@ from scipy import stats
 from cosent.comparing.results import read_results
 from cosent.errors import InputError
 from cosent.evaluation.significance import Difference
-from cosent.study import expand
+from cosent.jobs.study import expand
 from lab import RESULTS, ROOT
 from lab.claims import __main__ as claims
 from lab.claims import facts

@@ -10,9 +10,9 @@ from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run import read_record
+from cosent.record import read_record
 from lab.pretrain import ARGUMENTS, main
-from tests.launching import later_wins
+from tests.support.launching import later_wins
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
 

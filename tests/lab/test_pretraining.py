@@ -28,7 +28,7 @@ from lab.pretraining.model import (
     fresh_model,
     initial_model,
 )
-from tests.families import save_family
+from tests.support.families import save_family
 
 LINES = ["怎么还款才好", "如何还款", "我想买一辆红色的车", "今天天气很好", "你喜欢北京吗", "北京的天气怎么样"] * 20
 TEXT = ["我喜欢北京", "今天天气很好", "红色的苹果", "怎么还款", "如何还款", "推荐一辆红车", "好"]

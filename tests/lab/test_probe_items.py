@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from cosent.evaluation.phenomena import CHANGES, PHENOMENA, VARIANTS, read_items
-from cosent.inference.contrasts import changed_part
-from cosent.inference.differences import difference
+from cosent.search.contrasts import changed_part
+from cosent.search.differences import difference
 from lab.probe.items import BRACKETS, COUNT, SEED, SLOT, grammar, items
 
 TEMPLATES = [

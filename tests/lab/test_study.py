@@ -7,8 +7,8 @@ import pytest
 from cosent.cli import as_words, parse, read_yaml
 from cosent.comparing.results import STUDY_NAME, read_results
 from cosent.errors import InputError
+from cosent.jobs.study import choose, expand
 from cosent.losses import LOSSES
-from cosent.study import choose, expand
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from lab import RESULTS, ROOT
 from lab.study import FILE, study_named

@@ -11,7 +11,7 @@ from sentence_transformers.util import pairwise_angle_sim
 
 from cosent.losses.angle import angle_loss
 from cosent.losses.cosent import cosent_loss
-from tests.losses.gradients import loss_and_gradient
+from tests.support.gradients import loss_and_gradient
 
 
 def all_pairs_cosent(scores: torch.Tensor, labels: torch.Tensor, scale: float) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.in_batch import cosent_in_batch_loss, cosent_infonce_loss, infonce_loss
-from tests.losses.gradients import loss_and_gradient
+from tests.support.gradients import loss_and_gradient
 
 LOSSES = [infonce_loss, cosent_in_batch_loss, cosent_infonce_loss]
 E1, E2 = [1.0, 0.0], [0.0, 1.0]

@@ -24,7 +24,7 @@ from cosent.losses.cosine import (
     cosine_squared_loss,
 )
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
-from tests.losses.gradients import loss_and_gradient
+from tests.support.gradients import loss_and_gradient
 
 NAIVE = [cosine_linear_loss, cosine_squared_loss, cosine_floor_loss, cosine_mse_loss, cosine_hinge_loss]
 ON_LOGITS = [binary_cross_entropy_loss, mse_loss]

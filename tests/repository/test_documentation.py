@@ -21,12 +21,12 @@ import sentence_transformers
 from accelerate.commands.launch import launch_command_parser
 
 import cosent.cli
-from cosent.encode import EncodeArguments
-from cosent.encode import main as encode
+from cosent.jobs.encode import EncodeArguments
+from cosent.jobs.encode import main as encode
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.student import Student
-from cosent.run import save_scores
+from cosent.record import save_scores
 from tests.conftest import prepare as prepare_corpus
 from tests.conftest import save_record
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [page for place in ("", "docs/", "lab/", "src/cosent/encoders/*/") for page in ROOT.glob(f"{place}*.md")]
 OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "curl", "export", "git", "cd", "bash", "hf"}  # of others
 OTHER_MODULES = {"pip", "venv", "ruff", "mypy", "pytest"}
-LEARNING_JOBS = {"cosent.train", "cosent.distill", "lab.pretrain"}
+LEARNING_JOBS = {"cosent.jobs.train", "cosent.jobs.distill", "lab.pretrain"}
 
 
 def code_blocks(page: Path, language: str) -> list[str]:
@@ -115,7 +115,7 @@ def understands(monkeypatch, capsys):
             module, *words = launched(tuple(words[1:]))
             parse(module, words)
         elif Path(tool).name == "python":
-            if words[0].endswith("/run.py"):  # of an exported bundle, see tests/test_export.py
+            if words[0].endswith("/run.py"):  # of an exported bundle, see tests/jobs/test_export.py
                 return
             assert words[0] == "-m"
             if words[1] not in OTHER_MODULES:
@@ -150,7 +150,7 @@ def test_a_command_that_does_not_parse_is_found(understands):
     train = "cosent train --config recipes/bi_encoder/cosent_mini.yaml --corpus stsb --output_dir runs/x"
     assert understands(train) is None
     wrong = [f"{train} {flags}" for flags in ("--rate 1.0", "--loss cosine", "--num_train_epochs many")]
-    wrong += ["cosent similarity --encoder runs/stsb a b", "python -m cosent.similarity --model", "make coffee", "rm a"]
+    wrong += ["cosent similarity --encoder runs/stsb a b", "python -m cosent similarity --model", "make coffee", "rm a"]
     assert all(understands(line) for line in wrong)
 
 

@@ -8,15 +8,15 @@ import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
+from cosent.data_scripts.corpora import CORPORA
 
-from cosent import distill
 from cosent.cli import parse
 from cosent.data.manifest import Manifest
+from cosent.jobs import distill
+from cosent.jobs.study import expand, read_study
 from cosent.losses import LOSSES
-from cosent.study import expand, read_study
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.objective import build_objective
-from data_scripts.corpora import CORPORA
 from lab.benchmarks.memory import CONFIGS, build, estimate
 
 ROOT = Path(__file__).parents[2]

@@ -94,7 +94,7 @@ def run_without_network(*command: str) -> subprocess.CompletedProcess:
 @pytest.mark.slow
 def test_serving_a_shipped_encoder_asks_no_host():
     """Fails if a user behind a firewall waits for time-outs, or what they use leaves the machine."""
-    done = run_without_network("cosent.similarity", "--model", "mini", "我喜欢北京", "我不喜欢北京")
+    done = run_without_network("cosent.jobs.similarity", "--model", "mini", "我喜欢北京", "我不喜欢北京")
     assert done.returncode == 0 and "我喜欢北京" in done.stdout, done.stderr
 
 
@@ -103,13 +103,13 @@ def test_training_asks_no_host(make_corpus, pairs, tmp_path):
     """Fails if training, saving or the check of the saved folder reports to anybody."""
     corpus = make_corpus({split: pairs for split in ("train", "validation", "test")})
     words = ["--model_name_or_path", "mini", "--corpus", str(corpus), "--output_dir", str(tmp_path / "run")]
-    done = run_without_network("cosent.train", *words, "--use_cpu", "--max_steps", "1")
+    done = run_without_network("cosent.jobs.train", *words, "--use_cpu", "--max_steps", "1")
     assert done.returncode == 0 and (tmp_path / "run" / "run.json").is_file(), done.stderr
 
 
 def test_the_block_blocks():
     """Fails if the two tests above could not see a connection."""
-    done = run_without_network("cosent.similarity", "--model", "somebody/no-such-model", "我", "你")
+    done = run_without_network("cosent.jobs.similarity", "--model", "somebody/no-such-model", "我", "你")
     assert done.returncode == 97 and "looked up" in done.stderr
 
 

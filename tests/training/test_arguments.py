@@ -12,9 +12,10 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from transformers import Trainer, TrainingArguments
 
 from cosent.cli import ELSEWHERE, Parser
-from cosent.compute.onednn import choose_device, has_bfloat16
-from cosent.distill import StudentTrainingArguments
+from cosent.compute.devices import choose_device
+from cosent.compute.onednn import has_bfloat16
 from cosent.errors import InputError
+from cosent.jobs.distill import StudentTrainingArguments
 from cosent.training.arguments import TRAIN_ARGUMENTS, PairTrainingArguments
 from cosent.training.sharding import check_strategy, layer_classes
 from lab.pretrain import PretrainingArguments

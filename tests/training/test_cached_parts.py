@@ -7,10 +7,10 @@ from cosent.compute.grad_cache import DoesNotFit, fits_everywhere, is_out_of_mem
 from cosent.errors import InputError
 from cosent.models.bi_encoder import BiEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run import read_record
+from cosent.record import read_record
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.caching import CachedParts, sizes
-from tests.launching import history
+from tests.support.launching import history
 
 TOWERS = {"bi_encoder": BiEncoder, "cross_encoder": CrossEncoder}
 AUTO = ("--cached_part_size", "auto")

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from cosent.errors import InputError
-from cosent.run import read_record
+from cosent.record import read_record
 from cosent.training import checkpoints
 
 
@@ -66,7 +66,7 @@ def test_a_run_resumes_with_its_own_settings_only(tmp_path):
 
 def test_what_changes_the_training_is_compared(tmp_path):
     """Fails if a setting of our own, of Trainer's mathematics or of the launch is not part of the comparison."""
-    from cosent import distill, train
+    from cosent.jobs import distill, train
     from cosent.training.arguments import LossArguments, PairTrainingArguments
     from lab import pretrain
 

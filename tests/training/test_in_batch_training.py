@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 
 from cosent.cli import parse
+from cosent.data.collators import PairCollator
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import NO_PREFIXES, PairCollator
+from cosent.data.pairs import NO_PREFIXES
 from cosent.errors import InputError
+from cosent.jobs.train import main
 from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.run import read_record
-from cosent.train import main
+from cosent.record import read_record
 from cosent.training.arguments import TRAIN_ARGUMENTS, DataArguments
 from cosent.training.corpora import corpora_of_run
 from cosent.training.objective import build_objective
 from cosent.training.pairs import training_pairs
 from tests.conftest import SENTENCES
-from tests.launching import history
+from tests.support.launching import history
 
 
 def pairs_for(loss: str, folder, encoder):

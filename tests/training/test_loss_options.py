@@ -5,10 +5,10 @@ import pytest
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import sha256_of_file
 from cosent.errors import InputError
-from cosent.run import read_record
+from cosent.record import read_record
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.trainer import PairTrainer
-from tests.launching import ROOT, apart, history
+from tests.support.launching import ROOT, apart, history
 
 SGD = ("--dropout", "0", "--optim", "sgd", "--learning_rate", "0.01", "--max_grad_norm", "1000")
 OWN = f"{ROOT}/examples/own_loss.py:correlation_loss"

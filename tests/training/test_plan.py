@@ -6,9 +6,9 @@ import pytest
 
 from cosent.data.corpus import leaks, load_corpus
 from cosent.errors import InputError
-from cosent.run import read_record
+from cosent.record import read_record
 from cosent.training import student
-from tests.launching import run_here
+from tests.support.launching import run_here
 
 DRY = ("--dry_run", "true")
 

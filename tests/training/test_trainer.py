@@ -26,7 +26,7 @@ from cosent import (
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.in_batch import infonce_loss
 from cosent.training import resumable
-from tests.launching import ROOT, launch
+from tests.support.launching import ROOT, launch
 
 QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
 SHORT = QUIET | {"per_device_train_batch_size": 16, "num_train_epochs": 1, "learning_rate": 1e-3}

@@ -7,7 +7,7 @@ import pytest
 
 from cosent.data.manifest import COLUMNS
 from cosent.evaluation.similarity import overlap_spearman
-from cosent.run import Environment, RunRecord, Shortfall, in_words, read_record
+from cosent.record import Environment, RunRecord, Shortfall, in_words, read_record
 from cosent.training.evaluation import shortfalls
 
 ROWS = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
@@ -28,8 +28,7 @@ def judged(before: dict, after: dict, floor: dict, intervals: dict | None = None
 def test_the_floor_is_what_an_audit_reports():
     """Fails if the floor is another number than the one of the documentation."""
     import pandas as pd
-
-    from data_scripts.audit import overlap_spearman as audited
+    from cosent.data_scripts.audit import overlap_spearman as audited
 
     firsts, seconds, labels = zip(*ROWS, strict=True)
     floor = overlap_spearman(list(firsts), list(seconds), np.array(labels))

@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from cosent.comparing.document import Cell, markdown_table
 from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users
-from cosent.run import shortened
+from cosent.record import shortened
 from cosent.training.job import environment
 from lab.benchmarks.common import peak_flops
 

@@ -48,8 +48,8 @@ def load(side: str, folder: str, max_length: int):
     if side == "theirs":
         model = theirs(folder, max_length)
         return model.bfloat16() if DEVICE == "cuda" else model
-    from cosent.inference.embedding import quantized
     from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.embedding import quantized
 
     model = SentenceEncoder.from_pretrained(folder, pooling="mean", max_length=max_length)
     if DEVICE == "cuda":

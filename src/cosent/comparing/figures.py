@@ -1,7 +1,7 @@
 """Dots, intervals and learning curves, drawn by matplotlib as SVG.
 
 Series differ in form as well as in colour; the colours are those of Okabe and Ito, which colour-blind readers can tell
-apart. matplotlib is imported on first use, so that `import cosent.report` stays fast.
+apart. matplotlib is imported on first use, so that `import cosent.jobs.report` stays fast.
 """
 
 import io

@@ -18,8 +18,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from cosent.errors import InputError, partial_file, write_atomically
-from cosent.run import QueryMetrics, RunRecord, readable_by_this_version
+from cosent.atomic import partial_file, write_atomically
+from cosent.errors import InputError
+from cosent.record import QueryMetrics, RunRecord, readable_by_this_version
 
 STUDY_NAME, ARRAYS_NAME = "study.jsonl", "scores.npz"
 KNOTS = 65

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cosent.compute.onednn import modes, survive_forks
+from cosent.compute.devices import modes, survive_forks
 from cosent.errors import InputError
 
 if TYPE_CHECKING:

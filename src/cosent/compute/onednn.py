@@ -6,20 +6,17 @@ AVX-512 there: 490 rather than 215 GFLOP/s on two cores of a Zen 5, for the shap
 
 import ctypes
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from threading import Lock, RLock
+from threading import Lock
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-
-from cosent.errors import InputError
 
 # The operator is private to PyTorch, so another version may lack it: layers are then left as they are.
 AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -176,37 +173,3 @@ def run_linears(run: Callable[[nn.Linear, torch.Tensor], torch.Tensor]) -> Itera
             users -= 1
             if not users:
                 nn.Linear.forward = stock_forward  # type: ignore[method-assign]
-
-
-modes, _tokenizers = RLock(), RLock()  # for the modes of models (see `distributed.evaluating`), and for tokenizers
-
-
-def run_tokenizer(tokenizer, *texts: str | list[str], **options):
-    """Calls a tokenizer, one thread at a time: each call stores its truncation in it, which others would apply too."""
-    with _tokenizers:
-        return tokenizer(*texts, **options)
-
-
-@cache
-def survive_forks() -> None:
-    """Makes processes forked from now on able to compute, on one thread: those of OpenMP are not copied.
-
-    A fork waits for the locks: the thread that holds one is not copied either, and would never release it.
-    """
-    if sys.platform != "win32":
-        for lock in (modes, _tokenizers):
-            os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
-        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
-
-
-def choose_device(device: str | None, int8: bool = False) -> str:
-    """Returns the device that was asked for, or the default."""
-    if device is None:
-        return "cuda" if torch.cuda.is_available() and not int8 else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise InputError(f"--device is cpu, cuda or cuda:N, got {device}.")
-    if device != "cpu" and int8:
-        raise InputError(f"--int8 is for the CPU, got --device {device}. Drop one of the two.")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise InputError(f"--device {device}: this PyTorch sees no CUDA device. Install a CUDA build, or use the CPU.")
-    return device

@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cosent.compute.packing import (
-    IMPLEMENTATIONS,
-    pack,
-    sentences_apart,
-    token_counts,
-    unpack,
-    worthwhile_plan,
-)
+from cosent.compute.packing import IMPLEMENTATIONS, pack, sentences_apart, token_counts, unpack, worthwhile_plan
 
 logger = logging.getLogger(__name__)
 

@@ -1,15 +1,19 @@
 """Tables of sentences: read as a stream by column names, and written; no row is skipped in silence."""
 
+from __future__ import annotations
+
 import csv
 import gzip
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
 
+from cosent.atomic import partial_file
 from cosent.cli import option
 from cosent.data.formats import (
     AS_USUAL,
@@ -29,7 +33,7 @@ from cosent.data.formats import (
     read_records,
     with_quoting,
 )
-from cosent.errors import InputError, partial_file, writing
+from cosent.errors import InputError, writing
 
 logger = logging.getLogger(__name__)
 
@@ -429,3 +433,19 @@ WRITERS = {
     "parquet": _parquet_writer,
     "xlsx": _xlsx_writer,
 }
+
+
+def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
+    """Streams the texts of files, stripped, in their order; empty ones are left out.
+
+    Args:
+        paths: `.txt` with a text per line, or tables with a column `text` or `sentence`, or a single one.
+    """
+    for path in paths:
+        table = open_table(path, None, SENTENCE, "a column named text", "--text")
+        yield from filterfalse(is_blank, map(str.strip, table.texts(keep_empty=True)))
+
+
+def normalized_text(text: str) -> str:
+    """Normalises a sentence for comparison: no punctuation, spaces or case."""
+    return re.sub(r"\W+", "", text).lower()

@@ -9,23 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import filterfalse
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
-from cosent.compute.onednn import run_tokenizer
+from cosent.compute.devices import run_tokenizer
 from cosent.data.corpus import labels_of
-from cosent.data.files import SENTENCE, open_table
-from cosent.data.formats import is_blank
-from cosent.data.manifest import COLUMNS, Manifest
+from cosent.data.manifest import COLUMNS
 from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -179,121 +171,3 @@ def column_view(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """
     column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return (column.values.to_numpy(), column.offsets.to_numpy()) if hasattr(column, "offsets") else column.to_numpy()
-
-
-def random_negatives(rows: datasets.Dataset, manifest: Manifest, seed: int = 42) -> datasets.Dataset:
-    """Replaces the second sentence of negative pairs by a random one of `rows`.
-
-    It is neither of the pair's own, nor one that `rows` label as similar to the first, so that labels stay true. Rows
-    and labels keep their order. Depends only on `seed`.
-
-    Source: kexue.fm 8847, which claims that naive cosine losses fail only on hard negatives.
-    """
-    if manifest.label_kind != "binary":
-        raise InputError(f"--random_negatives needs labels of 0 and 1, {manifest.name} has {manifest.label_kind} ones.")
-    first, second, labels = rows["sentence1"][:], rows["sentence2"][:], labels_of(rows)
-    similar = {pair for a, b, label in zip(first, second, labels, strict=True) if label for pair in ((a, b), (b, a))}
-    drawn, rng = list(second), np.random.default_rng(seed)
-    for row in np.flatnonzero(labels == 0):
-        candidates = (second[index] for index in rng.integers(len(second), size=100))
-        own = (first[row], second[row])
-        drawn[row] = next((c for c in candidates if c not in own and (first[row], c) not in similar), None)
-        if drawn[row] is None:
-            count = len(set(second))
-            raise InputError(f"--random_negatives: {count} different sentences of {manifest.name} train are too few.")
-    return rows.remove_columns("sentence2").add_column("sentence2", drawn).select_columns(list(COLUMNS))
-
-
-def simcse_pairs(sentences: Iterable[str], label: float = 1.0) -> datasets.Dataset:
-    """SimCSE pairs: each distinct sentence with itself, in the order of their first occurrence, all with one label."""
-    import datasets
-
-    column = pc.unique(pa.array(sentences, pa.string()))  # both columns share its memory
-    labels = pa.array([label] * len(column), pa.float32())
-    return datasets.Dataset(pa.table([column, column, labels], names=list(COLUMNS)))
-
-
-@dataclass
-class PairCollator:
-    """Pads pairs on the right to the longest sentence of the batch.
-
-    Example, with `pad_token_id` 0 and one pair of 2 and 3 tokens::
-
-        PairCollator(0)([([2, 3], [2, 7, 3], {"labels": 1.0})])
-        {"input_ids":      [[[2, 3, 0], [2, 7, 3]]],    # (batch, 2, tokens), int64
-         "attention_mask": [[[1, 1, 0], [1, 1, 1]]],    # (batch, 2, tokens), int64
-         "labels":         [1.0]}                       # (batch,), float32
-
-    Further targets are added by their names, `groups` as int64 of shape (batch, 2).
-    """
-
-    pad_token_id: int
-
-    @classmethod
-    def from_tokenizer(cls, tokenizer) -> PairCollator:
-        return cls(tokenizer.pad_token_id)
-
-    def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
-        padded = pad([ids for first, second, *_ in pairs for ids in (first, second)], self.pad_token_id)
-        batch = {name: tensor.view(len(pairs), 2, -1) for name, tensor in padded.items()}
-        return batch | collated_targets(pairs)
-
-
-@dataclass
-class JoinedPairCollator:
-    """Pads joined pairs on the right to the longest of the batch, and numbers their segments where a model wants it.
-
-    Example, with `pad_token_id` 0, segments, and pairs of 2 + 2 and 2 + 1 tokens::
-
-        JoinedPairCollator(0, True)([([2, 3, 7, 3], 2, {"labels": 1.0}), ([2, 3, 3], 2, {"labels": 0.0})])
-        {"input_ids":      [[2, 3, 7, 3], [2, 3, 3, 0]],    # (batch, tokens), int64
-         "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],    # (batch, tokens), int64
-         "token_type_ids": [[0, 0, 1, 1], [0, 0, 1, 0]],    # (batch, tokens), int64; absent without segments
-         "labels":         [1.0, 0.0]}                      # (batch,), float32
-    """
-
-    pad_token_id: int
-    segments: bool
-
-    @classmethod
-    def from_tokenizer(cls, tokenizer) -> JoinedPairCollator:
-        return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
-
-    def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
-        batch = pad([ids for ids, *_ in pairs], self.pad_token_id)
-        if self.segments:
-            first_tokens = torch.tensor([int(first) for _, first, *_ in pairs])[:, None]
-            is_second = torch.arange(batch["input_ids"].shape[1]) >= first_tokens
-            batch["token_type_ids"] = is_second * batch["attention_mask"]
-        return batch | collated_targets(pairs)
-
-
-def collated_targets(pairs: list[tuple]) -> dict[str, torch.Tensor]:
-    """The targets of pairs by name, `(batch, ...)` each; floats become float32."""
-    columns = {name: torch.from_numpy(np.stack([pair[2][name] for pair in pairs])) for name in pairs[0][2]}
-    return {name: column.float() if column.is_floating_point() else column for name, column in columns.items()}
-
-
-def pad(sequences: list[np.ndarray], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """`input_ids` and `attention_mask` of shape `(sequences, longest)`, int64, padded on the right."""
-    lengths = np.array([len(ids) for ids in sequences])
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    input_ids = np.full(mask.shape, pad_token_id, dtype=np.int64)
-    input_ids[mask] = np.concatenate(sequences)
-    return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
-
-
-def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
-    """Streams the texts of files, stripped, in their order; empty ones are left out.
-
-    Args:
-        paths: `.txt` with a text per line, or tables with a column `text` or `sentence`, or a single one.
-    """
-    for path in paths:
-        table = open_table(path, None, SENTENCE, "a column named text", "--text")
-        yield from filterfalse(is_blank, map(str.strip, table.texts(keep_empty=True)))
-
-
-def normalized_text(text: str) -> str:
-    """Normalises a sentence for comparison: no punctuation, spaces or case."""
-    return re.sub(r"\W+", "", text).lower()

@@ -39,3 +39,8 @@ def overlaps(sentences1: list[str], sentences2: list[str]) -> np.ndarray:
 def principal_directions(units: np.ndarray) -> np.ndarray:
     """Orthonormal columns `(width, width)`, that of the greatest variance of vectors `(sentences, width)` first."""
     return np.linalg.svd(np.cov(units.T))[0]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """np.ndarray scaled to length 1, float32; zeros stay zeros."""
+    return (vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)).astype(np.float32)

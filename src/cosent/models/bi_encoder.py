@@ -13,14 +13,14 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, normalize
 from tqdm.auto import tqdm
 
-from cosent.compute.onednn import run_tokenizer
+from cosent.compute.devices import run_tokenizer
 from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_forward
 from cosent.data.formats import is_blank
 from cosent.data.pairs import Prefixes, tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines, principal_directions
-from cosent.inference.embedding import best_of_windows, check_pairs, check_sentences, embed
+from cosent.models.embedding import best_of_windows, check_pairs, check_sentences, embed
 from cosent.models.folder import add_server_keys, is_cross_encoder, save_modules, submodule_state
 from cosent.models.loading import (
     check_architecture,

@@ -18,8 +18,8 @@ from cosent.data.manifest import NLI_CLASSES
 from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.inference.embedding import score_pairs
 from cosent.models.bi_encoder import TextModel
+from cosent.models.embedding import score_pairs
 from cosent.models.folder import add_server_keys, is_cross_encoder, remove_modules, submodule_state
 from cosent.models.heads import classifier_heads, keep_in_full_precision, logits_of_tokens, patterns_of_heads
 from cosent.models.loading import (

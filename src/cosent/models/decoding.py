@@ -14,7 +14,7 @@ from transformers import DynamicCache
 
 from cosent.compute.distributed import evaluating
 from cosent.compute.onednn import onednn_linears
-from cosent.data.pairs import normalized_text
+from cosent.data.files import normalized_text
 from cosent.errors import InputError
 
 CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}  # limit for the keys and values of all samples of a batch

@@ -17,7 +17,7 @@ from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
 from cosent.errors import InputError
 from cosent.models.folder import read_json
-from cosent.run import UNFINISHED
+from cosent.record import UNFINISHED
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from cosent.data.pairs import tokenizer_rules
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run import read_record
+from cosent.record import read_record
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cosent.cli import option
 from cosent.errors import InputError
-from cosent.run import read_record
+from cosent.record import read_record
 
 DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
 DOCUMENT_NAMES = ("document", "passage", "corpus")

@@ -309,7 +309,7 @@ class StudentTrainingArguments(PairTrainingArguments):
                 raise InputError(f"--{flag} does nothing for students. Leave it out.")
 
 
-# Arguments of `cosent.train`.
+# Arguments of `cosent.jobs.train`.
 TRAIN_ARGUMENTS = (
     ModelArguments,
     PromptArguments,

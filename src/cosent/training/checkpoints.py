@@ -12,10 +12,11 @@ from pathlib import Path
 from safetensors import SafetensorError
 from transformers import TrainingArguments
 
+from cosent.atomic import write_atomically
 from cosent.compute.distributed import decided_by_main, rank
-from cosent.errors import InputError, write_atomically
+from cosent.errors import InputError
 from cosent.models.lora import ADAPTER
-from cosent.run import QUERIES_NAME, RECORD_NAME, SCORES_NAME, UNFINISHED
+from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME, UNFINISHED
 from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)

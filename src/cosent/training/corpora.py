@@ -10,8 +10,10 @@ from datasets import Dataset
 
 from cosent.compute.packed_backbone import max_tokens
 from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset, reversed_labels
+from cosent.data.files import read_texts
 from cosent.data.manifest import Labels
-from cosent.data.pairs import Prefixes, random_negatives, read_texts, simcse_pairs
+from cosent.data.negatives import random_negatives, simcse_pairs
+from cosent.data.pairs import Prefixes
 from cosent.errors import InputError
 from cosent.losses import LOSSES, Loss
 from cosent.models import lora

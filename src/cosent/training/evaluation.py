@@ -14,7 +14,7 @@ from cosent.evaluation.metrics import can_rank, find_threshold
 from cosent.evaluation.retrieval import mean_intervals
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlap_spearman
-from cosent.run import (
+from cosent.record import (
     BEFORE,
     OVERLAP,
     QUERIES_NAME,

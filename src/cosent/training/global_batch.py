@@ -15,18 +15,19 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader
 from transformers import EvalPrediction, set_seed
 
+from cosent.atomic import apply_umask
 from cosent.compute.distributed import average_gradients, decided_by_main, gather_pairs, without_sync
 from cosent.compute.grad_cache import backward_in_parts, fits_everywhere, split_batch
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.data.manifest import Labels
 from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.samplers import choose_sampler
-from cosent.errors import InputError, apply_umask
+from cosent.errors import InputError
 from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.evaluation.retrieval import METRICS
-from cosent.inference.neighbours import found_by_vectors
 from cosent.models.bi_encoder import TextModel
 from cosent.models.lora import Adapter
+from cosent.search.neighbours import found_by_vectors
 from cosent.training.caching import CachedParts
 from cosent.training.callbacks import use_log_lines
 from cosent.training.pairs import EvaluationSet

@@ -20,7 +20,7 @@ from cosent.comparing.results import Result
 from cosent.compute.processes import PARENT_VARIABLE, end_tree
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
-from cosent.run import QUERIES_NAME, SCORES_NAME, CorpusRecord, RunRecord, read_queries, read_record, read_scores
+from cosent.record import QUERIES_NAME, SCORES_NAME, CorpusRecord, RunRecord, read_queries, read_record, read_scores
 from cosent.training.arguments import TRAIN_ARGUMENTS
 
 STOPPED = 130  # exit status after Ctrl-C
@@ -58,7 +58,7 @@ class Run:
 
     def job(self, output: Path, data_dir: str, **flags) -> list[str]:
         """Command line of the training, from its module on."""
-        words = ["cosent.train", "--config", self.recipe, "--corpus", *self.corpora, "--data_dir", data_dir]
+        words = ["cosent.jobs.train", "--config", self.recipe, "--corpus", *self.corpora, "--data_dir", data_dir]
         words += ["--output_dir", str(output), "--seed", str(self.seed)]
         return words + as_words({"disable_tqdm": True, "save_total_limit": 1} | flags | self.flags)
 

@@ -12,25 +12,19 @@ import pyarrow.compute as pc
 import torch
 from torch.utils.data import ConcatDataset
 
+from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.corpus import labels_of
 from cosent.data.groups import sentence_groups, share_of_known_similar
 from cosent.data.manifest import COLUMNS, Labels
-from cosent.data.pairs import (
-    JoinedPairCollator,
-    JoinedPairDataset,
-    PairCollator,
-    PairDataset,
-    Prefixes,
-    simcse_pairs,
-    warn_truncated,
-)
+from cosent.data.negatives import simcse_pairs
+from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask, retrieval_task
 from cosent.errors import InputError
-from cosent.inference.differences import unknown_characters
-from cosent.inference.neighbours import unit
+from cosent.evaluation.similarity import unit
 from cosent.models.bi_encoder import TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
+from cosent.search.differences import unknown_characters
 from cosent.training.objective import Objective
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.run import Proof
+from cosent.record import Proof
 from cosent.training.sharding import launched_with, whole_state
 
 logger = logging.getLogger(__name__)

@@ -11,16 +11,17 @@ import torch
 from torch.nn.functional import normalize
 from transformers import EvalPrediction
 
+from cosent.data.collators import PairCollator, collated_targets
 from cosent.data.corpus import labels_of
 from cosent.data.manifest import Labels
-from cosent.data.pairs import NO_PREFIXES, PairCollator, PairDataset, collated_targets, warn_truncated
+from cosent.data.pairs import NO_PREFIXES, PairDataset, warn_truncated
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
+from cosent.models.cache import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.models.student import Student
-from cosent.models.teacher import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import GlobalBatchTrainer, Outputs
 from cosent.training.pairs import Datasets, EvaluationSet, Rows, check_rows, meaning_of, meanings, named, use_prompts

@@ -1,0 +1,97 @@
+"""Embed the sentences of a file into a NumPy file: one JSON line on stdout, progress on stderr.
+
+cosent encode --model runs/stsb --text sentences.txt --output vectors.npy --normalize
+cosent encode --launch ddp --processes 2 ...    shares the chunks out over GPUs, or over processes on a CPU
+
+Row n is the vector of row n of the input; vectors.npy.json, next to vectors.npy, says of which model and input.
+"""
+
+import json
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosent.cli import REQUIRED, option, run
+from cosent.encoders import resolve
+from cosent.errors import InputError
+from cosent.models.prompts import check_line_breaks, warn_of_other_prompts
+
+
+@dataclass
+class EncodeArguments:
+    """Input, output and speed of encoding."""
+
+    text: str = option(
+        REQUIRED, "File of any length: txt (one sentence per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
+    )
+    output: str = option(REQUIRED, "File to write, x.npy: float32, a row per sentence; numpy.load(..., mmap_mode='r').")
+    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
+    text_column: str | None = option(None, "Column of the sentences; default: text or sentence, or the only one.")
+    prompt: str | None = option(
+        None, 'Text in front of every sentence; "" for none; default: the default prompt of the model.'
+    )
+    prompt_name: str | None = option(None, "Instead: the name of a prompt of the model.")
+    long_texts: str = option(
+        "truncate", "What becomes of texts longer than the model reads: cut, or the mean of the vectors of overlapping "
+        "windows.", ("truncate", "mean"),
+    )  # fmt: skip
+    truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
+    normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
+    int8: bool = option(False, "Linear layers in int8 (CPU).")
+    dtype: str = option("float32", "Type of the computation; vectors are float32.", ("float32", "bfloat16", "float16"))
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
+    overwrite: bool = option(False, "Replace an existing output.")
+
+
+def main(args: EncodeArguments) -> None:
+    resolve(args.model)  # before imports that take seconds
+    from tqdm.auto import tqdm
+
+    from cosent.compute.devices import choose_device
+    from cosent.compute.distributed import rank, wait_for_everyone
+    from cosent.data.pairs import warn_truncated
+    from cosent.search.vectors import encode_file, load_with_settings
+
+    start, output = time.time(), Path(args.output)
+    device = choose_device(args.device, args.int8)
+    check(args)
+    wait_for_everyone()  # else a late process finds the output of an early one
+    encoder, settings = load_with_settings(
+        args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8, args.long_texts, args.truncate_dim,
+        normalize=args.normalize, text_column=args.text_column,
+    )  # fmt: skip
+    warn_of_other_prompts(args.model, settings.prefix)
+    with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:
+        rows, truncated = encode_file(encoder, Path(args.text), output, settings, progress.reset, progress.update)
+    if rank() > 0:
+        return
+    seconds = time.time() - start
+    warn_truncated(truncated, rows, "sentences", encoder.max_length)
+    result = {"output": args.output, "rows": rows, "dim": settings.dim, "truncated": truncated}
+    result |= {"prompt": settings.prefix, "seconds": round(seconds, 3)}
+    print(json.dumps(result | {"sentences_per_second": round(rows / seconds, 1)}))
+    if args.normalize:
+        words = shlex.join(["cosent", "search", "--model", args.model, "--index", args.output])
+        print(f"next: {words} --query 怎么还款", file=sys.stderr)
+
+
+def check(args: EncodeArguments) -> None:
+    """Refuses arguments that would fail only after minutes of work."""
+    source, output = Path(args.text), Path(args.output)
+    if not source.is_file():
+        raise InputError(f"--text: there is no file {source}. Name one file; of several, run this once for each.")
+    if output.suffix != ".npy" or not output.parent.is_dir():
+        raise InputError(f"--output {output}: expected a file x.npy in a folder that exists. Name one.")
+    if output.exists() and not args.overwrite:
+        raise InputError(f"--output {output} exists. Name another, or pass --overwrite.")
+    check_line_breaks(args.prompt and [args.prompt])
+    if args.int8 and args.dtype != "float32":
+        raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")
+
+
+ARGUMENTS = (EncodeArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS)

@@ -1,0 +1,374 @@
+"""Score a corpus, a labelled file or judged documents with a trained model: JSON, and a table on stderr.
+
+cosent evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
+cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --label_column same
+cosent evaluate --model runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels qrels/test.tsv
+cosent evaluate --model runs/cross --retriever runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels ...
+cosent evaluate --model runs/faq --probe --baseline mini
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from cosent.cli import option, refuse_changed, run
+from cosent.data.corpus import Corpus
+from cosent.data.files import (
+    AS_USUAL,
+    LABEL_NAMES,
+    OF_TABLES,
+    SENTENCE1_NAMES,
+    SENTENCE2_NAMES,
+    FileOptions,
+    LabelColumn,
+    TableArguments,
+    label_values,
+    open_table,
+    table_writer,
+)
+from cosent.data.manifest import SPLITS, Manifest
+from cosent.data.retrieval import Judged, RetrievalArguments, read_judged
+from cosent.encoders import resolve
+from cosent.errors import InputError
+from cosent.evaluation.calibration import Calibration
+from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
+from cosent.record import read_record
+
+PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
+OF_CORPUS = ("text_columns", "label_column", "split", "find_threshold", "predictions")
+CANDIDATES = 100  # documents of a retriever that a cross-encoder puts in order
+SPLIT = "test"  # of a labelled file
+FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
+
+
+@dataclass
+class EvaluateArguments:
+    """Model, corpus and threshold of an evaluation."""
+
+    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
+    corpus: str | None = option(None, "Prepared corpus: a name under --data_dir, or a folder.")
+    pairs: str | None = option(
+        None, "Instead: file with a labelled pair per row: txt or tsv (tabs), csv, jsonl, parquet, xlsx; text also as "
+        ".gz. --corpus then names the corpus whose threshold counts; default: the only one that the model has."
+    )  # fmt: skip
+    text_columns: list[str] | None = option(
+        None, "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
+        "sentence2 and their like, or the first two of three.", commas=True,
+    )  # fmt: skip
+    label_column: str | None = option(None, "Name or position of its column of labels; default: label, score, ...")
+    queries: str | None = option(
+        None, "Instead: queries of your own, with --documents and --qrels: tables with the columns _id and text, as in "
+        "BEIR."
+    )  # fmt: skip
+    documents: str | None = option(None, "Documents that the queries should find: _id, text and perhaps title.")
+    qrels: str | None = option(None, "Which query should find which document: query-id, corpus-id and score.")
+    retriever: str | None = option(
+        None, f"cross_encoder, with --qrels: bi-encoder whose {CANDIDATES} nearest documents --model puts in order."
+    )
+    probe: bool = option(False, "Instead: 2,040 minimal pairs of Chinese, by phenomenon: negation, number, typo, ...")
+    baseline: str | None = option(None, "With --probe: another model, from which the difference is reported too.")
+    split: str = option("test", "Split to score.", SPLITS)
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
+    truncate_dim: int | None = option(None, "bi_encoder: compare the first numbers of every vector only.")
+    int8: bool = option(False, "Linear layers in int8 (CPU).")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
+    predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
+
+
+def main(
+    args: EvaluateArguments,
+    prompt_args: PromptArguments,
+    retrieval_args: RetrievalArguments,
+    table_args: TableArguments,
+) -> None:
+    start = time.time()
+    check(args, retrieval_args, table_args)  # before imports that take seconds
+    resolve(args.model)
+    from cosent.compute.devices import choose_device
+    from cosent.compute.distributed import rank
+    from cosent.models.auto import load_bi_encoder, load_model
+    from cosent.models.embedding import quantized
+
+    device = choose_device(args.device, args.int8)
+    judged = None if args.qrels is None else read_judged(args.queries, args.documents, args.qrels)
+    corpus = None if args.qrels or args.probe else rows_of(args, table_args)
+    short = args.truncate_dim is not None
+    model = (load_bi_encoder(args.model, truncate_dim=args.truncate_dim) if short else load_model(args.model)).to(
+        device
+    )
+    if args.int8:
+        model = quantized(model)
+    prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+    if judged is not None and prompt_args == PromptArguments():
+        prompts = model.prompts.for_search()
+    warn_of_other_prompts(args.model, *prompts)
+    if judged is not None:
+        result, lines = evaluate_judged(model, judged, args, prompts)
+    elif corpus is None:
+        baseline = None if args.baseline is None else load_model(args.baseline).to(device)
+        result, lines = evaluate_probe(model, baseline, args, prompts, prompt_args)
+    else:
+        result, lines = evaluate_corpus(model, corpus, args, retrieval_args, prompts)
+    if rank() == 0:
+        print(*lines, sep="\n", file=sys.stderr)
+        head = {"model": args.model, "int8": args.int8, "prompts": prompts}
+        print(json.dumps(head | result | {"seconds": time.time() - start}))
+
+
+def check(args: EvaluateArguments, retrieval_args: RetrievalArguments, table_args: TableArguments) -> None:
+    """Refuses arguments before a model is loaded."""
+    judged = [name for name in ("queries", "documents", "qrels") if getattr(args, name) is not None]
+    if len(judged) not in (0, 3) or (args.retriever is not None and not judged):
+        raise InputError("--queries, --documents and --qrels belong together, and --retriever to them.")
+    if sum(map(bool, (args.corpus or args.pairs, args.probe, judged))) != 1:
+        raise InputError("Give one: --corpus NAME, --pairs FILE, --qrels with --queries and --documents, or --probe.")
+    if not args.probe:
+        refuse_changed(args, ("baseline",), "--probe")
+    if args.pairs is None:
+        refuse_changed(table_args, OF_TABLES, "--pairs FILE")
+        refuse_changed(args, ("text_columns", "label_column") if args.corpus else OF_CORPUS, "--pairs FILE")
+    if not (args.pairs or args.corpus) and retrieval_args != RetrievalArguments():
+        raise InputError("--retrieval and its like do nothing with --qrels and --probe. Leave them out.")
+    if args.predictions and not Path(args.predictions).parent.is_dir():
+        raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
+
+
+def rows_of(args: EvaluateArguments, table_args: TableArguments) -> Corpus:
+    """The corpus that is scored: a prepared one, or a file under the name of the corpus whose threshold counts."""
+    from cosent.data.corpus import load_corpus
+
+    if args.pairs is None:
+        return load_corpus(args.corpus, args.data_dir)
+    record = read_record(args.model)
+    rules = [] if record is None else list(record.thresholds)
+    name = args.corpus or (rules[0] if len(rules) == 1 else Path(args.pairs).stem)
+    values = label_values(table_args.label_values)
+    return read_labelled(args.pairs, args.text_columns, args.label_column, name, table_args.options, values)
+
+
+def read_labelled(
+    path: str,
+    text_columns: list[str] | None,
+    label_column: str | None,
+    name: str,
+    options: FileOptions = AS_USUAL,
+    values: Mapping[str, str] | None = None,
+) -> Corpus:
+    """Reads all pairs of a file as the corpus `name`: labels of 0 and 1 are binary, other numbers graded.
+
+    Columns are named, or numbered from 0 in a file without a header; `values` are what labels stand for.
+    """
+    import datasets
+
+    wanted = None
+    if text_columns is not None or label_column is not None:
+        wanted = [*(text_columns or ("sentence1", "sentence2")), label_column or "label"]
+    known = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
+    table = open_table(path, wanted, known, "--text_columns and --label_column", "--pairs", options)
+    first, second, label = table.sentences
+    labels = LabelColumn(table.path, label, values)
+    rows = replace(table, sentences=(first, second)).rows([first, second, label])
+    read = [(row[first], row[second], labels.read(row, number)) for number, row in enumerate(rows, start=1)]
+    columns = dict(zip(FEATURES, map(list, zip(*read, strict=True)), strict=True))
+    binary = set(columns["label"]) <= {0.0, 1.0}
+    low, high = (0.0, 1.0) if binary else (min(columns["label"]), max(columns["label"]))
+    manifest = Manifest(name, "binary" if binary else "graded", low, high, {}, {SPLIT: {"rows": len(read)}})
+    features = datasets.Features({name: datasets.Value(kind) for name, kind in FEATURES.items()})
+    return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(columns, features=features)})
+
+
+def evaluate_corpus(
+    model, corpus: Corpus, args: EvaluateArguments, retrieval_args: RetrievalArguments, prompts: tuple[str, str]
+) -> tuple[dict, list[str]]:
+    """The metrics on a split, as JSON and as lines; writes `--predictions`."""
+    from cosent.compute.distributed import rank
+    from cosent.data.retrieval import retrieval_task
+    from cosent.evaluation.calibration import calibration_metrics
+    from cosent.evaluation.metrics import SimilarityMetrics
+    from cosent.evaluation.similarity import pair_cosines
+    from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.embedding import embed_shared, score
+    from cosent.search.neighbours import found_by_vectors
+
+    task, embeds = None, isinstance(model, SentenceEncoder)
+    if retrieval_args.retrieval and embeds:
+        rows, where = corpus.split(args.split), f"{corpus.folder} {args.split}"
+        task = retrieval_task(rows, corpus.manifest, where, retrieval_args.retrieval_from)
+    if task is None:
+        scores = score(model, corpus.split(args.split), prompts)
+    else:
+        queries = documents = embed_shared(model, task.pool, prompts[0])
+        if prompts[0] != prompts[1]:
+            documents = embed_shared(model, task.pool, prompts[1])
+        scores = pair_cosines(queries[task.places[:, 0]], documents[task.places[:, 1]])
+    labels = corpus.labels(args.split)
+    threshold, calibration, source = choose_decision(args, corpus, model, prompts)
+    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
+    if rank() > 0:
+        return {}, []
+    if args.predictions:
+        write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
+    result = {"corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
+    result |= {} if args.pairs is None else {"file": args.pairs}
+    result |= {"threshold": threshold, "threshold_from": source, "calibration": calibration and calibration.method}
+    errors, found = {}, {}
+    if corpus.manifest.label_kind == "binary":
+        errors = calibration_metrics(calibration, scores, labels, "bi_encoder" if embeds else "cross_encoder")
+    lines = table(args.model, result, metrics, errors)
+    if task is not None:
+        found = summary(found_by_vectors(queries, documents, task.relevance)) | task.size
+        lines += retrieval_table(found)
+    numbers = {name: value if math.isfinite(value) else None for name, value in (metrics | errors).items()}
+    return result | numbers | found, lines  # JSON has no NaN
+
+
+def choose_decision(
+    args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]
+) -> tuple[float | None, Calibration | None, str]:
+    """Threshold and map to probabilities, of validation or of the training of the model, and where they are from.
+
+    What training found with other prompts does not apply.
+    """
+    from cosent.evaluation.calibration import fit_calibration
+    from cosent.evaluation.metrics import can_rank, find_threshold
+    from cosent.models.embedding import score
+
+    name, record = corpus.manifest.name, read_record(args.model)
+    if corpus.manifest.label_kind != "binary":
+        if args.find_threshold:
+            raise InputError(f"{name} has {corpus.manifest.label_kind} labels: a threshold needs 0 and 1.")
+        return None, None, "none: the labels are not binary"
+    if args.find_threshold:
+        scores, labels = score(model, corpus.split("validation"), prompts), corpus.labels("validation")
+        calibration = fit_calibration(scores, labels) if can_rank(labels) else None
+        return find_threshold(scores, labels)[0], calibration, f"{name} validation"
+    if record is not None and record.prompts != prompts:
+        return None, None, f"none: the model was trained with {described(record.prompts)}; --find_threshold"
+    if record is None or name not in record.thresholds:
+        return None, None, f"none: the model was not trained on {name}; --find_threshold"
+    source = f"{name} validation, when the model was trained"
+    return record.thresholds[name], record.calibrations.get(name), source
+
+
+def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:
+    """Writes a row per pair in corpus order; `prediction` is 1 or 0 at the threshold and empty without one."""
+    predictions = [None] * len(scores) if threshold is None else (scores.astype(np.float64) >= threshold).astype(int)
+    with table_writer(path, PREDICTION_COLUMNS) as write:
+        for number, (row, prediction, value) in enumerate(zip(rows, predictions, scores, strict=True)):
+            numbers = {"label": f"{row['label']:g}", "prediction": prediction, "score": f"{value:.6f}"}
+            write([{"id": number, "sentence1": row["sentence1"], "sentence2": row["sentence2"]} | numbers])
+
+
+def evaluate_judged(model, judged: Judged, args: EvaluateArguments, prompts: tuple[str, str]) -> tuple[dict, list[str]]:
+    """Retrieval metrics on judged documents, as JSON and as lines; of a cross-encoder those of its order."""
+    from cosent.evaluation.retrieval import retrieval_metrics
+    from cosent.models.auto import load_model
+    from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.embedding import check_finite, embed_shared, score
+    from cosent.search.neighbours import nearest
+
+    retriever = model if args.retriever is None else load_model(args.retriever).to(model.device)
+    if not isinstance(retriever, SentenceEncoder) or (
+        isinstance(model, SentenceEncoder) and args.retriever is not None
+    ):
+        raise InputError(f"{args.model}: if it is a bi-encoder, leave --retriever out; a cross-encoder needs one, "
+                         "such as --retriever similar.")  # fmt: skip
+    size = {"queries": len(judged.queries), "pool": len(judged.documents)}
+    sides = prompts if args.retriever is None else retriever.prompts.for_search()
+    queries = embed_shared(retriever, judged.queries, sides[0])
+    documents = embed_shared(retriever, judged.documents, sides[1])
+    rows, _ = nearest(queries, documents, min(CANDIDATES, len(documents)))
+    result = summary(retrieval_metrics(rows, judged.relevance))
+    lines = [f"{args.model} on {args.qrels}"]
+    lines += retrieval_table(result | size, f"retrieval by {args.retriever or args.model}")
+    if args.retriever is not None:
+        depth = rows.shape[1]
+        pairs = {
+            "sentence1": [query for query in judged.queries for _ in range(depth)],
+            "sentence2": [judged.documents[row] for row in rows.ravel()],
+        }
+        scores = score(model, pairs, prompts)
+        check_finite(scores, 0, "reranking")
+        order = np.argsort(-scores.reshape(rows.shape), axis=1, kind="stable")
+        rows = np.take_along_axis(rows, order, axis=1)
+        result = summary(retrieval_metrics(rows, judged.relevance)) | {"retriever": result}
+        lines += retrieval_table(result | size, f"the {depth} nearest in the order of {args.model}")
+    return {"qrels": args.qrels} | result | size, lines
+
+
+def evaluate_probe(
+    model, baseline, args: EvaluateArguments, prompts: tuple[str, str], prompt_args: PromptArguments
+) -> tuple[dict, list[str]]:
+    """Accuracy on the shipped minimal pairs by phenomenon, as JSON and as lines; of a baseline too if there is one."""
+    from cosent.evaluation.phenomena import by_phenomenon, pairs, passed, read_items
+    from cosent.models.embedding import check_finite, score
+
+    items, hits = read_items(), []
+    for one, name, sides in ((model, args.model, prompts), (baseline, args.baseline, None)):
+        if one is not None:
+            sides = sides or one.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+            scores = score(one, pairs(items), sides)
+            check_finite(scores, 0, f"--model {name}")
+            hits.append(passed(scores))
+    found = by_phenomenon(items, *hits)
+    return {"probe": found} | ({} if baseline is None else {"baseline": args.baseline}), probe_table(args, found)
+
+
+def probe_table(args: EvaluateArguments, found: dict[str, dict]) -> list[str]:
+    """Lines of the accuracy by phenomenon."""
+
+    def cell(one: dict, name: str, interval: str, sign: str = "") -> str:
+        low, high = (100 * end for end in one[interval])
+        return f"{100 * one[name]:>{sign}10.1f} {f'({low:{sign}.0f} to {high:{sign}.0f})':>12}"
+
+    lines = ["accuracy x100 (95%): the other wording scores above the changed sentence"]
+    lines.append(f"{'':14}{'items':>6}{'overlap':>9}{args.model[-22:]:>23}")
+    lines[-1] += f"{f'minus {args.baseline}'[-22:]:>23}" if args.baseline else ""
+    for name, one in found.items():
+        line = f"{name:14}{one['items']:>6}{100 * one['overlap']:>9.1f}" + cell(one, "accuracy", "interval")
+        lines.append(line + (cell(one, "difference", "difference_interval", "+") if args.baseline else ""))
+    return lines
+
+
+def summary(values: dict[str, np.ndarray]) -> dict:
+    """Means of retrieval metrics over queries, and their intervals."""
+    from cosent.evaluation.retrieval import mean_intervals
+
+    means = {name: float(np.mean(of_queries)) for name, of_queries in values.items()}
+    return means | {"intervals": mean_intervals(values)}
+
+
+def table(model: str, result: dict, metrics: dict, errors: dict) -> list[str]:
+    """Lines of the metrics, and of the errors of the probabilities."""
+    rows = result.get("file") or f"{result['corpus']} {result['split']}"
+    head = f"{model} on {rows} ({result['pairs']} pairs)"
+    if result["threshold"] is not None:
+        head += f", threshold {result['threshold']:.4f} from {result['threshold_from']}"
+    lines = [head, *(f"  {name:<18}{value:8.4f}" for name, value in metrics.items())]
+    if errors:
+        lines += ["", f"as probabilities ({result['calibration'] or 'no map'})", f"{'':20}   as is  calibrated"]
+    for name in ("brier", "log_loss", "calibration_error") if errors else ():
+        line = f"  {name:<18}{errors[f'uncalibrated_{name}']:8.4f}"
+        lines.append(line + (f"{errors[name]:12.4f}" if name in errors else ""))
+    return lines
+
+
+def retrieval_table(found: dict, what: str = "retrieval") -> list[str]:
+    """Lines of the retrieval metrics and their intervals."""
+    lines = ["", f"{what}: {found['queries']} queries among {found['pool']} sentences", f"{'':20}              95%"]
+    for name, (low, high) in found["intervals"].items():
+        lines.append(f"  {name:<18}{found[name]:8.4f}  {low:.4f} to {high:.4f}")
+    return lines
+
+
+ARGUMENTS = (EvaluateArguments, PromptArguments, RetrievalArguments, TableArguments)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS)

@@ -1,0 +1,85 @@
+"""Generate sentences similar to a given one, ranked by the model's own cosine.
+
+cosent generate --model runs/student 微信和支付宝哪个好 --num 20
+cosent generate --model runs/student --text questions.xlsx --text_column question --output similar.xlsx
+"""
+
+import json
+from dataclasses import dataclass
+
+from cosent.cli import option, refuse_changed, run
+from cosent.data.files import SENTENCE, check_output, open_table, table_writer
+from cosent.data.formats import is_blank
+from cosent.encoders import resolve
+from cosent.errors import InputError
+
+
+@dataclass
+class GenerateArguments:
+    """Input and sampling parameters of generation."""
+
+    model: str = option("similar-writer", "Folder of a student, or a published RoFormer-Sim.")
+    sentences: list[str] | None = option(None, "Sentences to generate similar ones for.", positional=True, commas=True)
+    text: str | None = option(
+        None,
+        "Instead: file of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz.",
+    )
+    text_column: str | None = option(None, "Column of its sentences; default: text or sentence, or the only one.")
+    output: str | None = option(
+        None,
+        "File to write, a row per generated sentence with text, similar and score (both empty if there is none): tsv, "
+        "csv, jsonl, parquet, xlsx.",
+    )
+    num: int = option(20, "Most sentences to show per text.")
+    num_samples: int = option(100, "Samples per text, before repetitions are dropped.")
+    top_p: float = option(0.95, "Draw from the most likely tokens that together reach this probability.")
+    max_length: int = option(64, "Tokens of a generated sentence.")
+    seed: int = option(42, "Seed of the sampling.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+
+def main(args: GenerateArguments) -> None:
+    resolve(args.model)  # before imports that take seconds
+    from cosent.compute.devices import choose_device
+    from cosent.models.student import Student
+
+    if args.text is None:
+        refuse_changed(args, ("text_column",), "--text FILE")
+    if args.output:
+        check_output(args.output, args.text or "", args.overwrite)
+    texts = read_texts(args.sentences, args.text, args.text_column)
+    student = Student.from_pretrained(args.model).to(choose_device(args.device))
+    found = student.similar_sentences(
+        texts, num_samples=args.num_samples, top_p=args.top_p, max_length=args.max_length, keep=args.num, seed=args.seed
+    )
+    if args.output:
+        rows = [
+            {"text": text, "similar": similar, "score": score}
+            for text, sentences in zip(texts, found, strict=True)
+            for similar, score in sentences or [(None, None)]
+        ]
+        with table_writer(args.output, ("text", "similar", "score")) as write:
+            write(rows)
+        print(json.dumps({"output": args.output, "texts": len(texts), "sentences": sum(map(len, found))}))
+        return
+    for text, sentences in zip(texts, found, strict=True):
+        print(text if sentences else f"{text}: no sentence ended within --max_length; raise it, or --num_samples")
+        for sentence, score in sentences:
+            print(f"{score:7.4f}  {sentence}")
+
+
+def read_texts(texts: list[str] | None, file: str | None, column: str | None = None) -> list[str]:
+    if (texts is None) == (file is None):
+        raise InputError("Give sentences or --text FILE, one of the two.")
+    if file is not None:
+        return list(open_table(file, column and [column], SENTENCE, "--text_column").texts())
+    if any(map(is_blank, texts)):
+        raise InputError("Nothing is similar to an empty sentence. Leave it out.")
+    return texts
+
+
+ARGUMENTS = (GenerateArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS, shares_work=False)

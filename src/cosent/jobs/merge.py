@@ -1,0 +1,135 @@
+"""Average the weights of trained models, or shorten the vectors of one: one JSON line on stdout.
+
+cosent merge --models runs/seed1 runs/seed2 --output runs/soup       runs from one start: the mean of their weights
+cosent merge --models runs/faq --pca_dim 64 --corpus faq --output runs/faq64     one model, with shorter vectors
+"""
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cosent.atomic import complete_folder
+from cosent.cli import REQUIRED, option, run
+from cosent.encoders import resolve
+from cosent.errors import InputError, writing
+
+PAIRS = [("今天天气不错", "今天天气很好"), ("我喜欢北京", "我不喜欢北京"), ("怎么还款", "如何还款")]  # of the proof
+
+
+@dataclass
+class MergeArguments:
+    """Models to merge, and how."""
+
+    models: list[str] = option(REQUIRED, "Folders of trained models, shipped models or Hub ids.")
+    output: str = option(REQUIRED, "Folder to write.")
+    weights: list[float] | None = option(None, "A positive number for each model; default: equal ones.")
+    corpus: list[str] | None = option(
+        None, "Prepared corpora whose validation splits find threshold and probabilities; default: none are found."
+    )
+    dtype: str = option("float32", "Type of the saved weights; float16 halves the folder.", ("float32", "float16"))
+    truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
+    pca_dim: int | None = option(
+        None, "Project vectors on so many principal directions of the training sentences of --corpus."
+    )
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+
+
+def main(args: MergeArguments) -> None:
+    from cosent.comparing.card import write_card
+    from cosent.compute.devices import choose_device
+    from cosent.data.corpus import load_corpus
+    from cosent.models.merging import common_start, shares
+    from cosent.record import CorpusRecord, RunRecord
+    from cosent.training.job import environment, footprint
+    from cosent.training.proof import SAME_WEIGHTS, FolderProof
+
+    start, output = time.time(), Path(args.output)
+    if output.exists():
+        raise InputError(f"--output {output} exists. Name another folder, or remove it.")
+    weights = shares(args.weights, len(args.models))
+    shorter = [name for name in ("truncate_dim", "pca_dim") if getattr(args, name) is not None]
+    if len(shorter) > 1 or ("pca_dim" in shorter and not args.corpus):
+        raise InputError("--pca_dim needs the sentences of --corpus NAME, and takes the place of --truncate_dim.")
+    corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
+    model = merged(args).to(choose_device(args.device))
+    if shorter:
+        shorten(model, args, corpora)
+    saved = {}
+    if args.dtype == "float16":
+        saved["state_dict"] = model.half().state_dict()
+        model.float()  # scored as it will be loaded
+    evaluation = evaluate(model, corpora)
+    record = RunRecord(
+        recipe=asdict(args) | {"model_name_or_path": common_start(args.models)},
+        environment=environment(),
+        train_seconds=0.0,
+        seconds=time.time() - start,
+        history=[],
+        footprint=footprint(model, None),
+        corpora={corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in corpora},
+        after=evaluation.metrics,
+        thresholds=evaluation.thresholds,
+        calibrations=evaluation.calibrations,
+        prompts=model.prompts.sides(),
+    )
+    with writing(args.output), complete_folder(output) as folder:
+        model.save_pretrained(folder, **saved)
+        record.proof = FolderProof(model, PAIRS, SAME_WEIGHTS).check(folder)
+        write_card(folder, record, output.name)
+        record.save(folder)
+    result = {"output": args.output, "weights": [round(weight, 4) for weight in weights]}
+    print(json.dumps(result | {"validation": evaluation.metrics, "seconds": round(time.time() - start, 1)}))
+
+
+def merged(args: MergeArguments):
+    """The merged model."""
+    from cosent.models.auto import load_model
+    from cosent.models.merging import average
+    from cosent.models.student import Student, is_student
+
+    students = all(is_student(resolve(name)) for name in args.models)
+    models = [(Student.from_pretrained if students else load_model)(name) for name in args.models]
+    return average(models, args.models, args.weights)
+
+
+def shorten(model, args: MergeArguments, corpora: list) -> None:
+    """Applies --truncate_dim or --pca_dim."""
+    from cosent.models.bi_encoder import SentenceEncoder
+
+    if not isinstance(model, SentenceEncoder):
+        raise InputError(f"--truncate_dim and --pca_dim shorten a bi-encoder, and this is a {type(model).__name__}.")
+    if args.pca_dim is None:
+        return model.truncate(args.truncate_dim)
+    splits = [corpus.split("train") for corpus in corpora]
+    texts = (text for rows in splits for name in ("sentence1", "sentence2") for text in rows[name][:])
+    model.truncate(args.pca_dim, list(dict.fromkeys(texts)))
+
+
+def evaluate(model, corpora):
+    """Scores the validation splits; for labels of 0 and 1 also finds threshold and map to probabilities.
+
+    Nothing is found without a corpus, since the thresholds of members mean nothing for their mean.
+    """
+    from cosent.evaluation.metrics import SimilarityMetrics, can_rank
+    from cosent.training.evaluation import Evaluation
+
+    evaluation = Evaluation()
+    for corpus in corpora:
+        name, rows, labels = corpus.manifest.name, corpus.split("validation"), corpus.labels("validation")
+        scores = model.similarity(rows["sentence1"][:], rows["sentence2"][:], show_progress_bar=True)
+        evaluation.scores[name] = {"validation": {"labels": labels, "scores": scores}}
+        if corpus.manifest.label_kind == "binary" and can_rank(labels):
+            evaluation.decide(name, scores, labels)
+        threshold = evaluation.thresholds.get(name)
+        metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
+        evaluation.metrics[name] = {"validation": metrics}
+    evaluation.decide_jointly(list(evaluation.scores))
+    return evaluation
+
+
+ARGUMENTS = (MergeArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS, shares_work=False)

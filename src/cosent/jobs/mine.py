@@ -1,0 +1,244 @@
+"""Make pairs of sentences, label them, and write them as a prepared corpus to train on.
+
+cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_hard
+cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_taught --teacher runs/bi --random 20000
+cosent mine --corpus faq --output data/faq_contrasts --contrasts
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cosent.cli import REQUIRED, flags_of, option, refuse_negative, run
+from cosent.errors import InputError
+from cosent.jobs.arguments import PairArguments
+
+if TYPE_CHECKING:
+    from cosent.search.mining import Pairs
+
+
+@dataclass(kw_only=True)
+class MineArguments(PairArguments):
+    """What to mine, and what labels the pairs."""
+
+    corpus: str = option(REQUIRED, "Prepared corpus whose train split is mined: a name under --data_dir, or a folder.")
+    output: str = option(REQUIRED, "Folder to write: a prepared corpus of that name.")
+    model: str | None = option(None, "Bi-encoder whose cosine finds neighbours; not needed with --neighbours 0.")
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    teacher: list[str] | None = option(
+        None, "Models of either tower whose scores label all pairs; default: 0 for pairs that are made."
+    )
+    cross: str | None = option(None, "Model that drops made pairs it finds similar, at the threshold of its training.")
+    validation_pairs: int = option(1000, "Pairs for a validation split, drawn at random.")
+    contrasts: bool = option(
+        False, "Instead: pairs of the sentences, reworded (2), with a number, date, negation, ... exchanged (1), and "
+        "random (0), for `cosent train --corpus faq FOLDER`."
+    )  # fmt: skip
+    seed: int = option(42, "Seed of all that is drawn.")
+
+
+OF_CONTRASTS = ("corpus", "output", "text", "data_dir", "contrasts", "seed")
+LEAST = 10  # sentences to contrast
+
+
+def main(args: MineArguments) -> None:
+    from cosent.compute.devices import choose_device
+    from cosent.compute.distributed import rank, wait_for_everyone
+    from cosent.data.corpus import load_corpus
+    from cosent.data.files import read_texts
+    from cosent.models.cache import DEFAULT_CACHE
+    from cosent.search.mining import judge, random_pairs, read_pool, some_of, teacher_labels, write_corpus
+
+    start = time.time()
+    if Path(args.output).exists():
+        raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
+    if args.contrasts:
+        refuse_others(args)
+    elif args.model is None and args.neighbours != 0:
+        raise InputError("--model is missing: a bi-encoder that finds neighbours. --neighbours 0 does without it.")
+    refuse_negative(args, "validation_pairs")
+    wait_for_everyone()  # else a late process finds the output of an early one
+    corpus = load_corpus(args.corpus, args.data_dir)
+    pool = read_pool(corpus, read_texts(args.text or []))
+    if args.contrasts:
+        if rank() == 0:
+            made_of = [f"{corpus.manifest.name} train", *(args.text or [])]
+            print(json.dumps(write_contrasts(Path(args.output), pool.texts[: pool.size], made_of, args.seed)))
+        return
+    check_labels(args, corpus)
+    device, cache = choose_device(args.device), Path(args.teacher_cache or DEFAULT_CACHE)
+    judged_by = partial(judge, texts=pool.texts, device=device, cache=cache)
+    rng, left_out = np.random.default_rng(args.seed), Counter(pool.left_out)
+    manifest, mined = manifest_of(args, corpus)
+
+    own = some_of((pool.first, pool.second), args.own, rng)
+    neighbours = np.empty(0, np.int64), np.empty(0, np.int64)
+    if args.neighbours != 0:
+        (one, other), mined["neighbours_by"] = find_neighbours(args, corpus, pool, device, cache, left_out)
+        drawn = some_of((one, other), args.neighbours, rng)
+        neighbours = one[drawn], other[drawn]
+    made = {"neighbours": neighbours, "random": random_pairs(pool, args.random, neighbours, rng)}
+    if args.cross is not None:
+        mined["cross"] = drop_similar(made, args.cross, judged_by, corpus.manifest.name, left_out)
+    pairs = {"own": (pool.first[own], pool.second[own]), **made}
+    mined["pairs"] = {kind: len(first) for kind, (first, _) in pairs.items()}
+    first, second = (np.concatenate([pair[side] for pair in pairs.values()]) for side in (0, 1))
+    labels = np.r_[pool.labels[own], np.full(len(first) - len(own), manifest.label_min, np.float32)]
+    if args.teacher is not None and len(first):
+        judged = [judged_by(teacher, first=first, second=second) for teacher in args.teacher]
+        labels, manifest.label_min, manifest.label_max, mined["labels"] = teacher_labels(judged)
+        manifest.label_kind, mined["teachers"] = "graded", [one.model for one in judged]
+    splits = {name: (first[rows], second[rows], labels[rows]) for name, rows in split(args, labels).items()}
+    manifest.splits["train"] = {"left_out": dict(+left_out), "mined": mined}
+    if rank() == 0:
+        write_corpus(Path(args.output), manifest, pool.texts, splits)
+        counts = {name: len(labels) for name, (_, _, labels) in splits.items()}
+        result = {"output": args.output} | counts | {"pairs": mined["pairs"], "left_out": dict(+left_out)}
+        print(json.dumps(result | {"seconds": round(time.time() - start, 1)}))
+
+
+def refuse_others(args: MineArguments) -> None:
+    """Refuses flags of mining that do nothing with `--contrasts`."""
+    for name, flag in flags_of(MineArguments).items():
+        if name not in OF_CONTRASTS and getattr(args, name) != flag.default:
+            raise InputError(f"--{name} does nothing with --contrasts, which needs no model. Leave it out.")
+
+
+def write_contrasts(folder: Path, sentences: list[str], made_of: list[str], seed: int) -> dict:
+    """Writes a prepared corpus of contrasts, and counts its pairs; validation has a tenth of the sentences to itself.
+
+    Args:
+        made_of: what the manifest calls the sentences.
+    """
+    from cosent.data.manifest import Manifest
+    from cosent.search.contrasts import LABELS, training_pairs
+    from cosent.search.mining import write_corpus
+
+    order = np.random.default_rng(seed).permutation(len(sentences))
+    held_out = set(order[: max(LEAST // 5, len(sentences) // 10)].tolist())
+    splits, texts, counts = {}, {}, {}
+    for split in ("train", "validation"):
+        own = [text for place, text in enumerate(sentences) if (place in held_out) == (split == "validation")]
+        pairs = training_pairs(own, seed)
+        counts[split] = {name: Counter(pairs.values())[label] for name, label in LABELS.items()}
+        if not all(counts[split].values()):
+            raise InputError(
+                f"--contrasts: {len(own)} sentences make {counts[split]} pairs for {split}. Add sentences with "
+                "numbers, dates, places, negations, ... by --text."
+            )
+        sides = [np.array([texts.setdefault(text, len(texts)) for text in side]) for side in zip(*pairs, strict=True)]
+        splits[split] = (*sides, np.array(list(pairs.values()), np.float32))
+    longest = max(map(len, texts)) + 2
+    manifest = Manifest(
+        name=folder.name,
+        label_kind="graded",
+        label_min=min(LABELS.values()),
+        label_max=max(LABELS.values()),
+        max_length={"bi_encoder": min(512, longest), "cross_encoder": min(512, 2 * longest)},
+        splits={"train": {"made": {"of": made_of, "seed": seed, "labels": LABELS}}},
+        source=f"pairs made by `cosent mine --contrasts` of {' and '.join(made_of)}",
+    )
+    write_corpus(folder, manifest, list(texts), splits)
+    return {"output": str(folder)} | counts
+
+
+def check_labels(args: MineArguments, corpus) -> None:
+    """Refuses corpora whose labels do not serve the request."""
+    manifest, labels = corpus.manifest, corpus.labels("train")
+    if Path(args.output).name == manifest.name:
+        raise InputError(f"--output {args.output} has the name of the corpus that is mined. Name another folder.")
+    if args.teacher is None and manifest.label_kind == "nli":
+        raise InputError(f"{manifest.name} has NLI labels, and neighbours are no contradictions. Label with --teacher.")
+    by_margin = args.margin is not None or args.relative_margin is not None
+    needs = "--margin" if by_margin else None if args.teacher else "training without --teacher"
+    if needs and not (labels >= manifest.similar_from).any():
+        raise InputError(f"{corpus.folder} train has no similar pair, which {needs} needs. Take another corpus, or "
+                         "--teacher without --margin.")  # fmt: skip
+
+
+def manifest_of(args: MineArguments, corpus):
+    """Manifest of the corpus to write, and a dict of how it was made."""
+    from cosent.data.manifest import Manifest
+    from cosent.record import CorpusRecord
+
+    source, text = corpus.manifest, args.text or []
+    mined = {
+        "corpus": {"name": source.name, **asdict(CorpusRecord.of(corpus.folder))},
+        "text": text,
+        "seed": args.seed,
+        "labels": f"own pairs: those of {source.name}; others: {source.label_min:g}",
+    }
+    manifest = Manifest(
+        name=Path(args.output).name,
+        label_kind=source.label_kind,
+        label_min=source.label_min,
+        label_max=source.label_max,
+        max_length=source.max_length,
+        splits={},
+        source=f"pairs made by `cosent mine` of {' and '.join([f'{source.name} train', *text])}",
+    )
+    return manifest, mined
+
+
+def find_neighbours(
+    args: MineArguments, corpus, pool, device: str, cache: Path, left_out: Counter
+) -> tuple["Pairs", dict]:
+    """Pairs of a sentence with its neighbours, and the model, ranks and search that found them."""
+    from cosent.models.auto import load_bi_encoder
+    from cosent.models.cache import fingerprint, sentence_vectors
+    from cosent.search.mining import Ranks, neighbour_pairs
+
+    if args.range_max > pool.size - 1:
+        raise InputError(f"--range_max {args.range_max}: a sentence has {pool.size - 1} others. Lower it.")
+    model = load_bi_encoder(args.model).to(device)
+    ranks = Ranks(
+        *(args.range_min, args.range_max, args.per_sentence, args.margin, args.relative_margin),
+        *(args.max_score, args.min_score, args.seed if args.draw == "random" else None),
+    )
+    facts = {"model": args.model, "sha256": fingerprint(model, []), **asdict(ranks)}
+    vectors = sentence_vectors(model, pool.texts, cache)[: pool.size]  # all of them, as a teacher reads them
+    similar = pool.labels >= corpus.manifest.similar_from
+    return neighbour_pairs(pool, vectors, ranks, similar, left_out), facts
+
+
+def drop_similar(made: dict[str, "Pairs"], cross: str, judged_by: Callable, corpus: str, left_out: Counter) -> dict:
+    """Drops from `made` what `--cross` finds similar, most likely unlabelled similar pairs; says what it is."""
+    from cosent.models.decision import decision_rules, needed_rule
+
+    rule = needed_rule(cross, corpus if corpus in decision_rules(cross) else None, "Name another --cross.")
+    facts = {"threshold": rule.threshold}
+    for kind, (first, second) in made.items():
+        if len(first):
+            judged = judged_by(cross, first=first, second=second)
+            dissimilar = judged.scores.astype(np.float64) < facts["threshold"]
+            left_out["pair that --cross finds similar"] += int((~dissimilar).sum())
+            made[kind], facts = (first[dissimilar], second[dissimilar]), judged.model | facts
+    return facts
+
+
+def split(args: MineArguments, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows of the train split, and of the validation split if there is to be one."""
+    from cosent.evaluation.metrics import can_rank
+
+    if not len(labels):
+        raise InputError("No pair is left. Raise --own, --per_sentence or --random, or filter less.")
+    order = np.random.default_rng(args.seed).permutation(len(labels))
+    validation, train = np.sort(order[: args.validation_pairs]), np.sort(order[args.validation_pairs :])
+    if len(train) <= len(validation):
+        raise InputError(f"--validation_pairs {args.validation_pairs} leaves {len(train)} for training. Lower it.")
+    if not can_rank(labels[train]):
+        raise InputError(f"All training pairs have the label {labels[train][0]:g}. Raise --own, or pass --teacher.")
+    return {"train": train} | ({"validation": validation} if len(validation) else {})
+
+
+ARGUMENTS = (MineArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS)

@@ -1,0 +1,195 @@
+"""Score pairs of sentences.
+
+cosent similarity --model runs/stsb 我喜欢北京 我不喜欢北京
+cosent similarity --model runs/stsb --pairs pairs.csv --text_columns q1 q2 --output scored.xlsx
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from cosent.cli import option, refuse_changed, run
+from cosent.data.files import OF_FILES, PAIR, FileArguments, Table, check_output, open_table, table_writer
+from cosent.data.formats import is_blank
+from cosent.encoders import resolve
+from cosent.errors import InputError
+from cosent.models.decision import choose_rule
+from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
+from cosent.search.differences import COLLISION, collisions
+
+CHUNK = 32768  # pairs read, scored and written at a time
+UNLIKELY = 1e-4  # a share at which EM has run to an end of its range
+ADDED = ("score", "token_collision", "probability", "verdict")  # columns
+
+
+@dataclass
+class SimilarityArguments:
+    """Sentences to compare."""
+
+    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
+    sentences: list[str] | None = option(None, "Sentences, in pairs.", positional=True, commas=True)
+    pairs: str | None = option(
+        None, "Instead of sentences: file with a pair per row, of any length: txt or tsv (tabs), csv, jsonl, parquet, "
+        "xlsx; text also as .gz."
+    )  # fmt: skip
+    text_columns: list[str] | None = option(
+        None, "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
+        "sentence2 and their like, or the only two.", commas=True,
+    )  # fmt: skip
+    output: str | None = option(
+        None, "File for the rows of --pairs with score, and where known probability and verdict: tsv, csv, jsonl, "
+        "parquet, xlsx; default: lines on stdout."
+    )  # fmt: skip
+    corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
+    base_rate: str | None = option(
+        None, "Share of similar pairs among yours, as 0.001, which probabilities and verdicts then hold for; auto: "
+        "estimated from the scores of all --pairs; default: that of the corpus."
+    )  # fmt: skip
+    long_texts: str = option(
+        "truncate", "What becomes of texts longer than the model reads (bi-encoders): cut; mean of the vectors of "
+        "overlapping windows; or the best pair of windows.", ("truncate", "mean", "best"),
+    )  # fmt: skip
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+
+def main(args: SimilarityArguments, prompt_args: PromptArguments, file_args: FileArguments) -> None:
+    table = check(args, file_args)  # before imports that take seconds
+    rows = pair_up(args.sentences or []) if table is None else table.rows()
+    resolve(args.model)
+    from tqdm.auto import tqdm
+
+    from cosent.compute.devices import choose_device
+    from cosent.models.auto import load_bi_encoder, load_model
+    from cosent.models.decision import decision_rules
+
+    load = load_model if args.long_texts == "truncate" else partial(load_bi_encoder, long_texts=args.long_texts)
+    model = load(args.model).to(choose_device(args.device))
+    prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+    warn_of_other_prompts(args.model, *prompts)
+    rule, note = rule_and_note(decision_rules(args.model), args, prompts)
+    print(note, file=sys.stderr)
+    columns = ("sentence1", "sentence2") if table is None else table.sentences
+    start = time.time()
+    scored: Iterable = score(model, rows, columns, prompts)
+    if rule is not None and args.base_rate is not None:
+        rule, scored = with_base_rate(rule, args.base_rate, scored)
+    if table is None or args.output is None:
+        for chunk, *answer in scored:
+            print(*(line(row | new, columns) for row, new in zip(chunk, answers(*answer, rule), strict=True)), sep="\n")
+        return
+    written, added = 0, ADDED[:2] if rule is None else ADDED
+    with table_writer(args.output, (*table.names, *added)) as append, tqdm(unit="pair", file=sys.stderr) as progress:
+        for chunk, *answer in scored:
+            append([row | new for row, new in zip(chunk, answers(*answer, rule), strict=True)])
+            written += len(chunk)
+            progress.update(len(chunk))
+    result = {"output": args.output, "pairs": written, "seconds": round(time.time() - start, 3)}
+    print(json.dumps(result | {"pairs_per_second": round(written / result["seconds"], 1)}))
+
+
+def check(args: SimilarityArguments, file_args: FileArguments) -> Table | None:
+    """The table of `--pairs`, or None for sentences."""
+    if args.pairs and args.sentences:
+        raise InputError("Give sentences or --pairs FILE, not both.")
+    check_base_rate(args.base_rate, args.pairs)
+    if args.pairs is None:
+        refuse_changed(args, ("text_columns", "output", "overwrite"), "--pairs FILE")
+        refuse_changed(file_args, OF_FILES, "--pairs FILE")
+        return None
+    table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs", file_args.options)
+    if args.output:
+        check_output(args.output, args.pairs, args.overwrite)
+        if taken := set(ADDED) & set(table.names):
+            raise InputError(f"{args.pairs} has a column {taken.pop()} already. Rename it.")
+    return table
+
+
+def check_base_rate(base_rate: str | None, pairs: str | None) -> None:
+    """Refuses anything but a share or `auto`, which needs many pairs."""
+    try:
+        fits = base_rate is None or (pairs is not None if base_rate == "auto" else 0 < float(base_rate) < 1)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InputError(f"--base_rate {base_rate}: expected a share between 0 and 1, or with --pairs FILE auto.")
+
+
+def score(
+    model, rows: Iterable[dict], columns: tuple[str, ...], prompts: tuple[str, str]
+) -> Iterator[tuple[list[dict], np.ndarray, list[bool]]]:
+    """Yields chunks of the rows, their scores, and their `collisions`."""
+    rows = iter(rows)
+    while chunk := list(islice(rows, CHUNK)):
+        first, second = ([row[name] for row in chunk] for name in columns)
+        yield chunk, model.similarity(first, second, prompt=prompts), collisions(model, first, second)
+
+
+def with_base_rate(rule, base_rate: str, scored: Iterable) -> tuple[Any, Iterable]:
+    """The rule at the base rate of the flag; for `auto`, all chunks are scored first, and held in memory."""
+    if rule.calibration.base_rate is None:
+        raise InputError("--base_rate: the model lacks the share of similar validation pairs. Train it again.")
+    if base_rate == "auto":
+        from cosent.evaluation.calibration import estimated_base_rate
+
+        scored = list(scored)
+        probabilities = rule.probabilities(np.concatenate([values for _, values, _ in scored]))
+        share = estimated_base_rate(probabilities, rule.calibration.base_rate)
+        if not UNLIKELY < share < 1 - UNLIKELY:
+            raise InputError(
+                f"--base_rate auto: {rule.corpus} has pairs of another kind. Label some and give the share."
+            )
+        known = f"{rule.calibration.base_rate:.4f} on {rule.corpus}"
+        print(f"base rate: {share:.4f} by the scores, {known}", file=sys.stderr)
+    else:
+        share = float(base_rate)
+    return replace(rule, base_rate=min(max(share, 1e-9), 1 - 1e-9)), scored
+
+
+def answers(scores, same_tokens: list[bool], rule) -> list[dict]:
+    """The new columns of each pair."""
+    both = zip(scores, same_tokens, strict=True)
+    found: list[dict] = [{"score": round(float(score), 6), "token_collision": same} for score, same in both]
+    if rule is not None:
+        judged = zip(rule.probabilities(scores), rule.similar(scores), strict=True)
+        for row, (probability, similar) in zip(found, judged, strict=True):
+            row |= {"probability": round(float(probability), 6), "verdict": "similar" if similar else "not similar"}
+    return found
+
+
+def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, str] = ("", "")):
+    """The decision rule, see `choose_rule`, or None, as where training read other prompts; and a note about it."""
+    rule = choose_rule(rules, args.corpus, args.model)
+    if not rules:
+        return None, "score; no probability or verdict, since this model was not trained here on labels of 0 and 1"
+    if rule is None:
+        return None, f"score; for probability and verdict choose --corpus {' or '.join(rules)}"
+    if rule.prompts != prompts:
+        return None, f"score; no probability or verdict, since this model was trained with {described(rule.prompts)}"
+    return rule, f"score, probability and verdict (at {rule.threshold:.4f}) as on {rule.corpus} validation"
+
+
+def line(row: dict, columns: tuple[str, ...]) -> str:
+    """Score, with a rule probability and verdict, and the sentences."""
+    judged = f"  {row['probability']:6.4f}  {row['verdict']:<11}" if "verdict" in row else ""
+    note = f"  ({COLLISION})" if row["token_collision"] else ""
+    return f"{row['score']:7.4f}{judged}  {row[columns[0]]}  |  {row[columns[1]]}{note}"
+
+
+def pair_up(sentences: list[str]) -> list[dict]:
+    if not sentences or len(sentences) % 2 or any(map(is_blank, sentences)):
+        raise InputError(f"Expected an even number of non-empty sentences, or --pairs FILE, got {sentences}.")
+    return [{"sentence1": one, "sentence2": two} for one, two in zip(sentences[::2], sentences[1::2], strict=True)]
+
+
+ARGUMENTS = (SimilarityArguments, PromptArguments, FileArguments)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS, shares_work=False)

@@ -1,0 +1,304 @@
+"""Bulk embedding of sentences, for `SentenceEncoder.encode`, the encode job and distillation."""
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Set
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import normalize as scale_to_length_1
+
+from cosent.compute.devices import run_tokenizer
+from cosent.compute.distributed import evaluating, gather_object, rank, world_size
+from cosent.compute.onednn import onednn_linears
+from cosent.data.collators import JoinedPairCollator
+from cosent.data.pairs import NO_PREFIXES, Prefixes, tokenize_joined
+from cosent.errors import InputError
+
+CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which limits the memory of token ids
+BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
+REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for oneDNN pays off
+
+
+def check_sentences(sentences: Collection[str]) -> None:
+    """Refuses anything but strings in an order; a single string is none, whose characters would be encoded."""
+    if isinstance(sentences, str | Set | Mapping) or not isinstance(sentences, Collection):
+        raise InputError(f"Expected a list of sentences, got {type(sentences).__name__}. Pass a list.")
+    for position, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            kind = type(sentence).__name__
+            raise InputError(f"Expected sentences as strings, got {sentence!r} ({kind}) at position {position}.")
+
+
+def check_pairs(sentences1: Collection[str], sentences2: Collection[str]) -> None:
+    """Refuses anything but two strings, or two lists of them of equal length."""
+    if isinstance(sentences1, str) != isinstance(sentences2, str):
+        kinds = f"{type(sentences1).__name__} and {type(sentences2).__name__}"
+        raise InputError(f"Expected two strings or two lists, got {kinds}. Pass the same kind.")
+    check_sentences(sentences1)
+    check_sentences(sentences2)
+    if len(sentences1) != len(sentences2):
+        raise InputError(f"Expected two lists of equal length, got {len(sentences1)} and {len(sentences2)} sentences.")
+
+
+def check_finite(values: np.ndarray, first: int, of: str) -> None:
+    """Refuses NaN and infinite numbers in vectors or scores `(rows, ...)`, whose first row has the number `first`."""
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
+    if len(wrong):
+        raise InputError(f"{of}: the model returns nan or inf for text {first + int(wrong[0]) + 1}. Use float32.")
+
+
+def batch_tokens(device: torch.device) -> int:
+    return BATCH_TOKENS["cpu" if device.type == "cpu" else "cuda"]
+
+
+def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tuple[int, int]]:
+    """Splits sequences, longest first, into batches of at most `batch_size` sequences and `tokens` with padding.
+
+    `lengths` `(sequences,)` are descending; a sequence longer than `tokens` becomes its own batch.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}.")
+    bounds, start = [], 0
+    while start < len(lengths):
+        stop = min(len(lengths), start + max(1, min(batch_size, tokens // int(lengths[start]))))
+        bounds.append((start, stop))
+        start = stop
+    return bounds
+
+
+@dataclass(frozen=True)
+class TokenizedSentences:
+    """Sentences as one flat array of token ids."""
+
+    ids: np.ndarray  # int64 (tokens in all,), sentence after sentence, longest first
+    lengths: np.ndarray  # (sentences,), tokens of each, descending
+    order: np.ndarray  # (sentences,), the index of each among the given sentences
+    truncated: np.ndarray  # (sentences,), by given sentence, whether it was cut to the encoder's `max_length`
+
+
+def embed(
+    encoder: nn.Module,
+    sentences: list[str],
+    batch_size: int = 512,
+    normalize: bool = False,
+    progress: Callable[[int], None] | None = None,
+    prefix: str = "",
+) -> tuple[np.ndarray, int]:
+    """Embeds sentences in evaluation mode, each distinct one once, in batches of similar length.
+
+    Args:
+        encoder: an `SentenceEncoder`; its mode (train or eval) is restored.
+        batch_size: most sentences per forward pass, which also has at most `BATCH_TOKENS` tokens.
+        normalize: scale every vector to length 1.
+        progress: called after each batch with the number of completed `sentences`, repeated ones included.
+        prefix: the prompt in front of every sentence.
+
+    Returns:
+        float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut. A
+        sentence without tokens, which some tokenizers can produce, has a vector of zeros. With `long_texts` of the
+        encoder set to `mean` none is cut: if there are longer ones, all have length 1, and those the direction of the
+        mean of their windows' unit vectors.
+    """
+    texts, owner = windows(encoder, sentences, prefix) if encoder.long_texts == "mean" else (sentences, None)
+    if owner is None or len(texts) == len(sentences):
+        return embed_each(encoder, sentences, batch_size, normalize, progress, prefix)
+    vectors, _ = embed_each(encoder, texts, batch_size, True, None, prefix)
+    means = np.zeros((len(sentences), vectors.shape[1]), np.float32)
+    np.add.at(means, owner, vectors)
+    if progress is not None:
+        progress(len(sentences))
+    return means / np.maximum(np.linalg.norm(means, axis=1), 1e-12)[:, None], 0
+
+
+def embed_each(
+    encoder: nn.Module,
+    sentences: list[str],
+    batch_size: int,
+    normalize: bool,
+    progress: Callable[[int], None] | None,
+    prefix: str,
+) -> tuple[np.ndarray, int]:
+    """As `embed`, cut at `max_length`."""
+    rows: dict[str, int] = {}
+    row = np.fromiter((rows.setdefault(sentence, len(rows)) for sentence in sentences), np.int64, len(sentences))
+    unique, copies = list(rows), np.bincount(row, minlength=len(rows))
+    vectors = np.empty((len(unique), encoder.embedding_dimension), dtype=np.float32)
+    truncated = np.zeros(len(unique), dtype=bool)
+    with evaluating(encoder):
+        for start in range(0, len(unique), CHUNK_SEQUENCES):
+            chunk = slice(start, start + CHUNK_SEQUENCES)
+            tokenized = tokenize(encoder, [prefix + sentence for sentence in unique[chunk]])
+            truncated[chunk] = tokenized.truncated
+            made = embed_tokens(encoder, tokenized, batch_size, copies[chunk], progress)
+            with torch.inference_mode():
+                made = scale_to_length_1(made, dim=-1) if normalize else made
+            vectors[chunk] = made.cpu().numpy()  # the only synchronisation with the device
+    return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
+
+
+def windows(encoder: nn.Module, sentences: list[str], prefix: str = "") -> tuple[list[str], np.ndarray]:
+    """Cuts sentences of more than `max_length` tokens into windows that overlap by half; others are one window.
+
+    Returns the windows in order, and the number of the sentence that each is of, int64 of shape `(windows,)`.
+    """
+    room = encoder.max_length - (encoder.count_tokens(prefix) if prefix else 0)
+    special = encoder.tokenizer.num_special_tokens_to_add()
+    options = {"return_overflowing_tokens": True, "return_offsets_mapping": True, "return_attention_mask": False}
+    texts: list[str] = []
+    owner: list[int] = []
+    for start in range(0, len(sentences), CHUNK_SEQUENCES):
+        chunk = sentences[start : start + CHUNK_SEQUENCES]
+        stride = max(0, (room - special) // 2)
+        cut = run_tokenizer(encoder.tokenizer, chunk, truncation=True, max_length=room, stride=stride, **options)
+        rows = cut["overflow_to_sample_mapping"]
+        counts = np.bincount(rows, minlength=len(chunk))
+        for row, offsets in zip(rows, cut["offset_mapping"], strict=True):
+            ends = [end for end in offsets if end[1] > end[0]]  # special tokens have no characters
+            whole = counts[row] == 1 or not ends
+            texts.append(chunk[row] if whole else chunk[row][ends[0][0] : ends[-1][1]])
+            owner.append(start + row)
+    return texts, np.array(owner)
+
+
+def best_of_windows(encoder, first: list[str], second: list[str], sides: tuple[str, str], **options) -> np.ndarray:
+    """The highest cosine of any window of one sentence with any of the other, float32 of shape `(pairs,)`."""
+    parts = []
+    for column, prompt in zip((first, second), sides, strict=True):
+        texts, owner = windows(encoder, column, encoder.prefix(prompt))
+        vectors = encoder.encode(texts, normalize_embeddings=True, prompt=prompt, **options)
+        parts.append(np.split(vectors, np.flatnonzero(np.diff(owner)) + 1))
+    return np.array([(one @ other.T).max() for one, other in zip(*parts, strict=True)], dtype=np.float32)
+
+
+def tokenize(encoder: nn.Module, sentences: list[str]) -> TokenizedSentences:
+    """Tokenises all sentences in one call, which the tokenizer spreads over the cores, and sorts them by length."""
+    options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+    ids = run_tokenizer(encoder.tokenizer, sentences, **options)["input_ids"]
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    truncated = lengths > encoder.max_length
+    too_long = truncated.nonzero()[0]
+    if len(too_long):
+        options |= {"truncation": True, "max_length": encoder.max_length}
+        cut = run_tokenizer(encoder.tokenizer, [sentences[i] for i in too_long], **options)["input_ids"]
+        for position, kept in zip(too_long, cut, strict=True):
+            ids[position], lengths[position] = kept, len(kept)
+    order = np.argsort(-lengths, kind="stable")
+    flat = np.fromiter(chain.from_iterable(ids[i] for i in order), np.int64, int(lengths.sum()))
+    return TokenizedSentences(flat, lengths[order], order, truncated)
+
+
+@torch.inference_mode()
+def embed_tokens(
+    encoder: nn.Module,
+    tokenized: TokenizedSentences,
+    batch_size: int,
+    copies: np.ndarray,
+    progress: Callable[[int], None] | None,
+) -> torch.Tensor:
+    """Runs the encoder over tokenised sentences; shape `(sentences, hidden)`, float32, in the order they were given."""
+    device, lengths, order = encoder.backbone.device, tokenized.lengths, tokenized.order
+    some = np.count_nonzero(lengths)  # sentences without tokens come last and keep vectors of zeros
+    vectors = torch.zeros((len(lengths), encoder.embedding_dimension), device=device)
+    ends = lengths.cumsum()
+    with onednn_linears(encoder, reorder=len(tokenized.ids) >= REORDER_TOKENS):
+        for start, stop in batch_bounds(lengths[:some], batch_size, batch_tokens(device)):
+            mask = np.arange(lengths[start]) < lengths[start:stop, None]  # (sentences, longest)
+            ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)
+            ids[mask] = tokenized.ids[ends[start] - lengths[start] : ends[stop - 1]]
+            inputs = [torch.from_numpy(array).to(device) for array in (ids, mask.astype(np.int64))]
+            vectors[start:stop] = encoder(*inputs)
+            if progress is not None:
+                progress(int(copies[order[start:stop]].sum()))
+    if progress is not None:
+        progress(int(copies[order[some:]].sum()))
+    restored = torch.empty_like(vectors)
+    restored[torch.from_numpy(order).to(device)] = vectors
+    return restored
+
+
+def quantized(encoder: nn.Module) -> nn.Module:
+    """A copy of an encoder for the CPU with int8 linear layers: weights by output channel, inputs as they come."""
+    if encoder.device.type != "cpu":
+        raise InputError(f"int8 is for the CPU, got an encoder on {encoder.device}. Use bfloat16 there.")
+    scheme = {nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig}
+    with warnings.catch_warnings():  # int8 tensors are deprecated in PyTorch: pytorch/pytorch#184982
+        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+        return torch.ao.quantization.quantize_dynamic(deepcopy(encoder).eval(), scheme, inplace=True)
+
+
+def score_pairs(
+    encoder: nn.Module,
+    sentences1: list[str],
+    sentences2: list[str],
+    batch_size: int,
+    progress: Callable[[int], None] | None = None,
+    prefixes: Prefixes = NO_PREFIXES,
+) -> tuple[np.ndarray, int]:
+    """Scores pairs in evaluation mode, in batches of similar length; the arguments are those of `embed`.
+
+    Returns float32 scores of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
+    """
+    scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
+    with evaluating(encoder):
+        for start in range(0, len(scores), CHUNK_SEQUENCES):
+            chunk = slice(start, start + CHUNK_SEQUENCES)
+            columns = {"sentence1": sentences1[chunk], "sentence2": sentences2[chunk]}
+            pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length, prefixes)
+            empty = [row for row, ids in enumerate(pairs["input_ids"], start) if not ids]
+            if empty:
+                raise InputError(f"Expected a token in every pair, got none at position {empty[0]}. Drop it.")
+            scores[chunk] = score_tokens(encoder, pairs, batch_size, progress)
+            truncated += sum(pairs["truncated"])
+    return scores, truncated
+
+
+@torch.inference_mode()
+def score_tokens(
+    encoder: nn.Module, pairs: dict[str, list], batch_size: int, progress: Callable[[int], None] | None
+) -> np.ndarray:
+    """Runs the encoder over the result of `tokenize_joined`: float32 of shape `(pairs,)`, in the order given."""
+    ids, first_tokens, device = pairs["input_ids"], pairs["first_tokens"], encoder.backbone.device
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    order = np.argsort(-lengths, kind="stable")
+    scores = torch.empty(len(ids), device=device)
+    collate = JoinedPairCollator.from_tokenizer(encoder.tokenizer)
+    with onednn_linears(encoder, reorder=lengths.sum() >= REORDER_TOKENS):
+        for start, stop in batch_bounds(lengths[order], batch_size, batch_tokens(device)):
+            batch = collate([(ids[row], first_tokens[row], {}) for row in order[start:stop]])
+            scores[start:stop] = encoder(**{name: tensor.to(device) for name, tensor in batch.items()})["scores"]
+            if progress is not None:
+                progress(stop - start)
+    restored = np.empty(len(ids), dtype=np.float32)
+    restored[order] = scores.cpu().numpy()  # the only synchronisation with the device
+    return restored
+
+
+def score(model, rows, prompts: tuple[str, str]) -> np.ndarray:
+    """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
+
+    def own(part: slice) -> np.ndarray:
+        sentences = (rows[name][:][part] for name in ("sentence1", "sentence2"))
+        return model.similarity(*sentences, show_progress_bar=rank() == 0, prompt=prompts)
+
+    return shared(own, len(rows["sentence1"]))
+
+
+def embed_shared(model, texts: list[str], prompt: str) -> np.ndarray:
+    """Vectors of length 1 of sentences behind a prompt, float32 of shape `(texts, width)`; processes share them out."""
+    options = {"normalize_embeddings": True, "show_progress_bar": rank() == 0, "prompt": prompt}
+    vectors = shared(lambda part: model.encode(texts[part], **options), len(texts))
+    check_finite(vectors, 0, "search")
+    return vectors
+
+
+def shared(compute: Callable[[slice], np.ndarray], rows: int) -> np.ndarray:
+    """What `compute` returns for all rows, float32 of shape `(rows, ...)`; processes share them out."""
+    parts = gather_object(compute(slice(rank(), None, world_size())))
+    every = np.empty((rows, *parts[0].shape[1:]), dtype=np.float32)
+    for number, part in enumerate(parts):
+        every[number :: len(parts)] = part
+    return every

@@ -1,0 +1,320 @@
+"""What a run leaves in its folder: `run.json`, its record, and the scores of pairs and queries; imports no torch."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from cosent.atomic import write_atomically
+from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
+from cosent.encoders import local
+from cosent.errors import InputError
+from cosent.evaluation.calibration import Calibration
+
+RECORD_NAME = "run.json"
+SCORES_NAME = "scores.npz"
+QUERIES_NAME = "queries.npz"
+BEFORE, OVERLAP = "before training", "character overlap"  # references of shortfalls
+SHORTFALL_METRICS = {"spearman": "Spearman", "recall_at_10": "Recall@10"}
+UNFINISHED = "UNFINISHED"  # in the folder of a run from its start until its record is written
+
+Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name
+Intervals = dict[str, dict[str, dict[str, tuple[float, float]]]]  # likewise
+Scores = dict[str, dict[str, dict[str, np.ndarray]]]  # by corpus, split and name; each array of shape (pairs,)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Software and hardware that a run was measured on."""
+
+    versions: dict[str, str]  # by package
+    commit: str | None  # of the checkout, with `+` when it has changes
+    device: str
+    threads: int
+
+    @property
+    def short_commit(self) -> str:
+        return shortened(self.commit)
+
+
+def shortened(commit: str | None) -> str:
+    """A commit as tables show it."""
+    return (commit or "unknown")[:10]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Size of a model, and the memory of its training on the first process; None where not measured."""
+
+    parameters: int
+    trainable_parameters: int
+    optimizer_mib: float | None
+    peak_mib: float | None  # of the GPU's allocator, or of the complete process on a CPU
+
+    @property
+    def trained_share(self) -> float:
+        return self.trainable_parameters / self.parameters
+
+    def __str__(self) -> str:
+        return (
+            f"trained {self.trainable_parameters:,} of {self.parameters:,} parameters ({self.trained_share:.1%}); "
+            f"optimizer {self.optimizer_mib:.1f} MiB, peak {self.peak_mib:.0f} MiB"
+        )
+
+
+@dataclass(frozen=True)
+class CorpusRecord:
+    """Identity of a prepared corpus at the time of the run."""
+
+    folder: str
+    manifest_sha256: str
+
+    @classmethod
+    def of(cls, folder: Path) -> "CorpusRecord":
+        return cls(str(folder), sha256_of_file(folder / MANIFEST_NAME))
+
+
+def manifest_hashes(corpora: dict[str, CorpusRecord]) -> dict[str, str]:
+    return {name: corpus.manifest_sha256 for name, corpus in corpora.items()}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A saved folder, loaded from disk, against the model in memory and the starting model.
+
+    Args:
+        reloaded: largest difference from the model in memory, relative to the largest value; 0 for the same bits.
+        moved: mean cosine distance of the vectors from those of the starting model, or mean absolute change of the
+            scores of a cross-encoder; None where the starting model is not known.
+        compared: how many vectors or scores.
+        what: `vectors` or `scores`.
+    """
+
+    reloaded: float
+    moved: float | None
+    compared: int
+    what: str
+
+    def __str__(self) -> str:
+        moved = "" if self.moved is None else f"; moved {self.moved:.2g} from the start"
+        return f"{self.compared} {self.what} of the saved folder: reloaded equal to {self.reloaded:.0e}{moved}"
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A metric that a run did not clearly raise above a reference, on one split.
+
+    Args:
+        metric: `spearman` or `recall_at_10`.
+        value: the metric after training.
+        than: what the reference is: `BEFORE` or `OVERLAP`.
+        low, high: 95% interval of `value`; None where it is not known.
+    """
+
+    corpus: str
+    split: str
+    metric: str
+    value: float
+    than: str
+    reference: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the reference lies above the interval of the value, or above the value if there is none."""
+        return not (self.value if self.high is None else self.high) >= self.reference
+
+    @property
+    def kind(self) -> str:
+        """What all shortfalls of this kind have in common, in words."""
+        if self.than == OVERLAP:
+            return "No better than counting shared characters"
+        if not self.clear:
+            return "No clear gain or loss, the value before training lies within the 95% interval"
+        return f"{'Ranks worse' if self.metric == 'spearman' else 'Finds less'} than before training"
+
+    def __str__(self) -> str:
+        interval = "" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]"
+        values = f"{self.reference:.4f} -> {self.value:.4f}{interval}"
+        if self.than == OVERLAP:
+            values = f"{self.value:.4f}, overlap {self.reference:.4f}"
+        return f"{SHORTFALL_METRICS[self.metric]} on {self.corpus} {self.split} {values}"
+
+
+def in_words(shortfalls: list[Shortfall]) -> list[str]:
+    """One line for each kind of shortfall."""
+    return [
+        f"{kind}: {'; '.join(str(shortfall) for shortfall in shortfalls if shortfall.kind == kind)}."
+        for kind in dict.fromkeys(shortfall.kind for shortfall in shortfalls)
+    ]
+
+
+@dataclass(frozen=True)
+class PretrainingRecord:
+    """Text and final losses of pretraining."""
+
+    text_sha256: dict[str, str]  # by file
+    excluded_sentences: int
+    excluded_lines_per_pass: int
+    tokens: int
+    minutes: float
+    mlm_loss: float | None = None
+    neighbour_loss: float | None = None
+    compare_loss: float | None = None
+
+
+@dataclass(kw_only=True)
+class RunRecord:
+    """Record of a run of `train`, `distill` or `merge`, or of pretraining; jobs leave out fields that do not apply.
+
+    Args:
+        recipe: every setting by name, flags and defaults alike.
+        train_seconds: without evaluation before and after.
+        files: SHA-256 of the files of text, and of a loss of one's own, by name.
+        seconds: duration of the job.
+        history: the log of Trainer.
+        thresholds: lowest cosine or logit of similar pairs, by corpus.
+        calibrations: maps from scores to probabilities, by corpus.
+        prompts: texts in front of the first and the second sentence of every pair.
+        intervals: 95% bootstrap intervals of the retrieval metrics in `after`.
+        cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
+        synonyms: number of pairs with a target to generate; only for students.
+        leaks: pairs of a held-out split that training has seen, by corpus and split in words.
+        shortfalls: where the run was in vain.
+    """
+
+    recipe: dict[str, Any]
+    environment: Environment
+    train_seconds: float
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    processes: int | None = None
+    footprint: Footprint | None = None
+    corpora: dict[str, CorpusRecord] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    train_pairs: int | None = None
+    before: Metrics = field(default_factory=dict)
+    after: Metrics = field(default_factory=dict)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    prompts: tuple[str, str] = ("", "")
+    intervals: Intervals = field(default_factory=dict)
+    cached_part_size: int | None = None
+    synonyms: int | None = None
+    pretraining: PretrainingRecord | None = None
+    proof: Proof | None = None
+    leaks: dict[str, int] = field(default_factory=dict)
+    shortfalls: list[Shortfall] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Self:
+        """The record from plain values; unknown keys are ignored."""
+        values = {f.name: raw[f.name] for f in fields(cls) if f.name in raw}
+        for name, kind in NESTED.items():
+            if values.get(name) is not None:
+                values[name] = kind(**values[name])
+        values["corpora"] = {name: CorpusRecord(**corpus) for name, corpus in values.get("corpora", {}).items()}
+        values["calibrations"] = {name: Calibration(**m) for name, m in values.get("calibrations", {}).items()}
+        values["shortfalls"] = [Shortfall(**shortfall) for shortfall in values.get("shortfalls", [])]
+        values["prompts"] = tuple(values.get("prompts", ("", "")))
+        values["intervals"] = {
+            corpus: {split: {name: tuple(ends) for name, ends in named.items()} for split, named in splits.items()}
+            for corpus, splits in values.get("intervals", {}).items()
+        }
+        return cls(**values)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes `run.json`, after which the run counts as finished."""
+        text = json.dumps(asdict(self), ensure_ascii=False, indent=2, default=str)
+        write_atomically(Path(folder, RECORD_NAME), text + "\n")
+        Path(folder, UNFINISHED).unlink(missing_ok=True)
+
+
+NESTED: dict[str, type] = {
+    "environment": Environment,
+    "footprint": Footprint,
+    "pretraining": PretrainingRecord,
+    "proof": Proof,
+}
+
+
+def read_record(folder: str | Path) -> RunRecord | None:
+    """Reads the record of a model folder; None for a model that was not made by a run of ours."""
+    file = local(folder) / RECORD_NAME
+    if not file.is_file():
+        return None
+    with readable_by_this_version(file):
+        return RunRecord.from_json(json.loads(file.read_text(encoding="utf-8")))
+
+
+@contextmanager
+def readable_by_this_version(file: Path) -> Iterator[None]:
+    """Converts errors while reading a record into an `InputError` that names the file."""
+    try:
+        yield
+    except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{file} was not written by this version of cosent ({reason}). Remove it.") from error
+
+
+def save_scores(file: str | Path, scores: Scores) -> None:
+    """Writes arrays by corpus, split and name (`labels`, `before`, `after`, `groups`) to a `.npz`."""
+    arrays: dict[str, Any] = {}
+    for corpus, splits in scores.items():
+        for split, named in splits.items():
+            arrays |= {f"{corpus}/{split}/{name}": np.asarray(values) for name, values in named.items()}
+    np.savez_compressed(file, **arrays)
+
+
+def read_scores(file: str | Path) -> Scores:
+    """Reads what `save_scores` wrote."""
+    scores: Scores = {}
+    with np.load(file) as arrays:
+        for key, values in arrays.items():
+            corpus, split, name = key.rsplit("/", 2)
+            scores.setdefault(corpus, {}).setdefault(split, {})[name] = values
+    return scores
+
+
+@dataclass
+class QueryMetrics:
+    """Retrieval metrics of the queries of a split.
+
+    Args:
+        task: `RetrievalTask.digest`; only runs of the same task can be compared query by query.
+        moments: metrics by moment (`before` and `after` training) and name, each of shape `(queries,)`.
+    """
+
+    task: str
+    moments: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+
+Queries = dict[str, dict[str, QueryMetrics]]  # by corpus and split
+
+
+def save_queries(file: str | Path, queries: Queries) -> None:
+    """Writes the metrics of all queries, rounded to float32, to a compressed `.npz`."""
+    arrays: dict[str, Any] = {}
+    for corpus, splits in queries.items():
+        for split, metrics in splits.items():
+            for moment, named in metrics.moments.items():
+                for name, values in named.items():
+                    arrays[f"{corpus}/{split}/{metrics.task}/{moment}/{name}"] = values.astype(np.float32)
+    np.savez_compressed(file, **arrays)
+
+
+def read_queries(file: str | Path) -> Queries:
+    """Reads what `save_queries` wrote; nothing if there is no such file."""
+    queries: Queries = {}
+    if Path(file).is_file():
+        with np.load(file) as arrays:
+            for key, values in arrays.items():
+                corpus, split, task, moment, name = key.rsplit("/", 4)
+                metrics = queries.setdefault(corpus, {}).setdefault(split, QueryMetrics(task))
+                metrics.moments.setdefault(moment, {})[name] = values
+    return queries

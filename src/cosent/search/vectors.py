@@ -1,0 +1,227 @@
+"""A file of vectors: encode the sentences of a file into a `.npy` file with a JSON manifest, and read both.
+
+Rows are written to a partial file, which gets its name when it is complete. The last bits of a vector depend on the
+`CHUNK_ROWS` rows that it is encoded with, and not on the number of processes.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap
+from torch import nn
+
+from cosent import __version__
+from cosent.atomic import partial_file, write_atomically
+from cosent.compute.distributed import (
+    decided_by_main,
+    gather_object,
+    rank,
+    world_size,
+)
+from cosent.data.files import KEYED, SENTENCE, format_of, open_table
+from cosent.data.manifest import sha256_of_file
+from cosent.errors import InputError, writing
+from cosent.models.auto import load_bi_encoder
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cache import fingerprint
+from cosent.models.embedding import check_finite, embed, quantized
+
+CHUNK_ROWS = 4096
+SAMPLE = 1024  # rows whose bytes tie a manifest to its vectors: those of a chunk that was never written are among them
+
+
+@dataclass(frozen=True)
+class VectorManifest:
+    """Contents of `vectors.npy.json`, next to `vectors.npy`: the model, how it computed, and from what."""
+
+    model: str
+    model_sha256: str  # its `fingerprint`
+    dim: int
+    prefix: str = ""
+    normalize: bool = False
+    text_column: str | None = None  # None to let `open_table` find it
+    dtype: str = "float32"
+    int8: bool = False
+    rows: int = 0
+    sample_sha256: str = ""  # `sample_hash` of the vectors
+    input: str = ""  # file of the sentences, relative to the folder of the vectors
+    input_sha256: str = ""
+    version: str = __version__
+
+    @classmethod
+    def read(cls, vectors: Path) -> "VectorManifest":
+        """The manifest of a file of vectors."""
+        path = manifest_path(vectors)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**values)
+        except FileNotFoundError as error:
+            raise InputError(f"{vectors} has no {path.name} next to it. Move both files, or encode again.") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path} is no manifest of `cosent encode`: {error!r}. Encode again.") from error
+
+    def save(self, vectors: Path) -> None:
+        with writing(manifest_path(vectors)):
+            write_atomically(manifest_path(vectors), json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n")
+
+
+def manifest_path(vectors: Path) -> Path:
+    return vectors.with_name(f"{vectors.name}.json")
+
+
+def sample_hash(vectors: np.ndarray) -> str:
+    """SHA-256 of up to `SAMPLE` evenly spaced rows."""
+    rows = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.int64)
+    return hashlib.sha256(np.ascontiguousarray(vectors[rows]).tobytes()).hexdigest()
+
+
+@dataclass(frozen=True)
+class StoredVectors:
+    """What `cosent encode` wrote: `vectors`, memory-mapped float32 of shape `(rows, dim)`, and their manifest."""
+
+    file: Path
+    manifest: VectorManifest
+    vectors: np.ndarray
+
+    @property
+    def input(self) -> Path:
+        """The file that the vectors were encoded from."""
+        return Path(self.file.parent, self.manifest.input)
+
+    def sentences(self) -> list[str]:
+        """The sentence of every row, of the input, which must not have changed."""
+        if not self.input.is_file() or sha256_of_file(self.input) != self.manifest.input_sha256:
+            raise InputError(f"{self.input}, the input of {self.file}, is missing or has changed. Put it back, or "
+                             "encode again with --overwrite.")  # fmt: skip
+        column = None if format_of(self.input) == "txt" else [str(self.manifest.text_column)]
+        return list(open_table(self.input, column, SENTENCE, "--text_column").texts())
+
+
+def open_vectors(path: str | Path, model_sha256: str | None = None) -> StoredVectors:
+    """A `.npy` file that `cosent encode` wrote; None for `model_sha256` accepts any model's."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"There are no vectors at {path}. Write them with `cosent encode --output {path}`.")
+    manifest = VectorManifest.read(path)
+    if model_sha256 not in (None, manifest.model_sha256):
+        raise InputError(f"{path} was encoded by another model, {manifest.model}. Use that one, or encode again.")
+    try:
+        vectors = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} is no complete file of vectors: {error}. Encode the sentences again.") from error
+    shape = manifest.rows, manifest.dim
+    if vectors.shape != shape or vectors.dtype != np.float32 or sample_hash(vectors) != manifest.sample_sha256:
+        raise InputError(f"{path} does not hold the vectors of its manifest, float32 of shape {shape}. Encode again.")
+    return StoredVectors(path, manifest, vectors)
+
+
+def encode_file(
+    encoder: nn.Module, source: Path, output: Path, settings: VectorManifest,
+    on_start: Callable[[int], None] = lambda rows: None, progress: Callable[[int], None] | None = None,
+) -> tuple[int, int]:  # fmt: skip
+    """Encodes a file; the output appears when it is complete.
+
+    Of several processes launched together, each encodes every world_size-th chunk; they need a common file system.
+
+    Args:
+        encoder: an `SentenceEncoder`.
+        settings: the manifest, without what this function finds out.
+        on_start: called with the number of rows before any is encoded.
+        progress: called with the number of further sentences that are embedded.
+
+    Returns:
+        The rows, and how many sentences were cut.
+    """
+    column = None if settings.text_column is None else [settings.text_column]
+    table = open_table(source, column, SENTENCE, "--text_column")
+    (name,) = table.sentences
+    made_up = not table.header and table.format not in ("txt", *KEYED)
+    rows = sum(1 for _ in table.texts())  # all are checked first
+    manifest = replace(
+        settings,
+        text_column=str(table.names.index(name)) if made_up else name,
+        rows=rows,
+        input=relative_to(source, output.parent),
+        input_sha256=sha256_of_file(source),
+    )
+    on_start(rows)
+    texts = table.texts()
+    chunks = iter(lambda: list(islice(texts, CHUNK_ROWS)), [])
+    own = (
+        embed(encoder, chunk, normalize=settings.normalize, progress=progress, prefix=settings.prefix)
+        for chunk in islice(chunks, rank(), None, world_size())
+    )
+    with partial_file(output) if rank() == 0 else nullcontext(output) as named:
+        partial, start = decided_by_main(lambda: create(named, rows, settings.dim))
+        if not partial.exists():
+            raise InputError(f"{partial}, created by process 0, is not visible here. All machines must share --output.")
+        parts = gather_object(write_chunks(own, partial, start, source))
+        written, truncated = map(sum, zip(*parts, strict=True))
+        if written != rows:
+            raise InputError(f"{source} changed while it was read: {rows} sentences, then {written}. Run this again.")
+        if rank() == 0:
+            output.unlink(missing_ok=True)  # a kill from here on leaves a manifest without vectors
+            sample = sample_hash(np.load(partial, mmap_mode="r"))
+            replace(manifest, sample_sha256=sample).save(output)
+    return rows, truncated
+
+
+def relative_to(path: Path, folder: Path) -> str:
+    """A path as seen from a folder, so that both can be moved together; absolute on another drive of Windows."""
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:
+        return path.absolute().as_posix()
+
+
+def create(path: Path, rows: int, dim: int) -> tuple[Path, int]:
+    """Creates a `.npy` file of zeros; returns its path and the offset of the first row."""
+    size = 4 * rows * dim
+    with writing(path, needed=size):
+        if shutil.disk_usage(path.absolute().parent).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return path, open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, dim)).offset
+
+
+def write_chunks(encoded: Iterable[tuple[np.ndarray, int]], path: Path, start: int, source: Path) -> tuple[int, int]:
+    """Writes this process's chunks into a `.npy` file, behind `start` bytes; returns rows, and how many were cut."""
+    rows = truncated = 0
+    for number, (vectors, cut) in zip(count(rank(), world_size()), encoded, strict=False):
+        first = number * CHUNK_ROWS
+        check_finite(vectors, first, str(source))
+        with writing(path), open(path, "r+b") as file:  # not a memory map: there, a full disk is a SIGBUS
+            file.seek(start + first * vectors[0].nbytes)
+            file.write(vectors.data)
+        rows, truncated = rows + len(vectors), truncated + cut
+    return rows, truncated
+
+
+def load_with_settings(
+    model: str | Path,
+    device: str = "cpu",
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    dtype: str = "float32",
+    int8: bool = False,
+    long_texts: str = "truncate",
+    truncate_dim: int | None = None,
+    **settings,
+) -> tuple[SentenceEncoder, VectorManifest]:
+    """An encoder, and what the manifest of its vectors says of it; `settings` are other fields of `VectorManifest`."""
+    encoder = load_bi_encoder(str(model), long_texts, truncate_dim)
+    sha256 = fingerprint(encoder)  # before it gets another type
+    encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
+    encoder = quantized(encoder) if int8 else encoder
+    prefix = encoder.prefix(encoder.prompts.text(prompt, prompt_name))
+    settings |= {"prefix": prefix, "dtype": dtype, "int8": int8}
+    return encoder, VectorManifest(str(model), sha256, encoder.embedding_dimension, **settings)

@@ -1,0 +1,102 @@
+"""Near-duplicates: groups and pairs of sentences, and the file without them."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+from cosent.errors import InputError
+from cosent.evaluation.calibration import DecisionRule
+from cosent.jobs import dedup as module
+from cosent.jobs.dedup import linked_groups
+from cosent.jobs.encode import EncodeArguments
+from cosent.jobs.encode import main as encode
+from cosent.models.cache import growing_vectors
+from tests.conftest import CALIBRATION
+
+LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹果", "今天天气很好。", "怎么还款", "推荐一辆红车"]
+
+
+@pytest.fixture
+def dedup(tiny_bi, job, tmp_path, monkeypatch):
+    """A function that runs the job on `LINES` and returns its lines of stdout, and stderr."""
+    cached = partial(growing_vectors, cache=tmp_path / "cache")
+    monkeypatch.setattr("cosent.models.cache.growing_vectors", cached)
+    (tmp_path / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+
+    def run(*flags, text="faq.txt"):
+        words = ["--text", tmp_path / text] if text else []
+        printed, said = job("cosent.jobs.dedup", "--model", tiny_bi, *words, "--device", "cpu", *flags)
+        return printed.splitlines(), said
+
+    return run
+
+
+def test_groups_and_the_file_without_duplicates(dedup, tmp_path):
+    """Fails if a sentence that is like no other is lost, or a duplicate stays."""
+    lines, errors = dedup("--threshold", 0.99999)
+    assert lines == ["group 1: 2 sentences", "       0  怎么还款", "       5  怎么还款"]
+    assert "7 sentences: 6 groups by a cosine of at least 1.0000, 1 of several sentences" in errors
+    (group,) = dedup("--threshold", 0.99999, "--json")[0]
+    assert json.loads(group) == {"rows": [0, 5], "sentences": ["怎么还款", "怎么还款"]}
+    dedup("--threshold", 0.99999, "--output", tmp_path / "unique.txt")
+    assert (tmp_path / "unique.txt").read_text(encoding="utf-8").splitlines() == [*LINES[:5], LINES[6]]
+    with pytest.raises(InputError, match=r"--output .*unique\.txt exists.*--overwrite"):
+        dedup("--threshold", 0.99999, "--output", tmp_path / "unique.txt")
+    assert dedup("--threshold", -1.0)[0][0] == "group 1: 7 sentences"
+
+
+def test_what_differs_in_a_number_is_kept_apart(dedup, tmp_path):
+    """Fails if 101 and 102 become one group, directly or through a sentence without a number, or nobody is told."""
+    lines = ["房间101怎么走", "房间102怎么走", "房间怎么走", "房间101怎么走？"]
+    (tmp_path / "rooms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    groups, said = dedup("--threshold", -1.0, text="rooms.txt")
+    assert [line.split()[-1] for line in groups[1:]] == [lines[0], lines[3]]
+    assert "kept apart: 5 by number or code" in said and "房间101怎么走 / 房间102怎么走" in said
+    groups, said = dedup("--threshold", -1.0, "--no_keep_apart", text="rooms.txt")
+    assert groups[0] == "group 1: 4 sentences" and "kept apart" not in said
+
+
+def test_what_the_model_cannot_tell_apart_is_never_merged(dedup, tmp_path):
+    """Fails if orders of persons whose names the tokenizer does not know become one, also through a third sentence."""
+    lines = ["陈璟的订单", "陈颢的订单", "陈明的订单", "陈璟的订单", "陈军的订单"]
+    (tmp_path / "orders.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    groups, said = dedup("--threshold", -1.0, "--json", text="orders.txt")
+    assert [json.loads(group)["rows"] for group in groups] == [[0, 3], [2, 4]]
+    assert "kept apart: 8 by token collision (陈璟的订单 / 陈颢的订单" in said
+    assert dedup("--threshold", -1.0, "--no_keep_apart", text="orders.txt")[0][0] == "group 1: 5 sentences"
+
+
+def test_the_input_is_never_replaced(dedup, tiny_bi, tmp_path):
+    """Fails if --overwrite costs the other columns of a table, the text of an index, or its vectors."""
+    (tmp_path / "faq.csv").write_text("id,text\n1,怎么还款\n2,如何还款\n", encoding="utf-8")
+    flags = ("--threshold", 0.9, "--overwrite", "--output")
+    with pytest.raises(InputError, match=r"--output .*faq\.csv"):
+        dedup(*flags, tmp_path / "faq.csv", text="faq.csv")
+    encode(EncodeArguments(str(tmp_path / "faq.csv"), str(tmp_path / "v.npy"), str(tiny_bi), normalize=True))
+    for name in ("faq.csv", "v.npy"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(InputError, match=f"--output .*{name}"):
+            dedup(*flags, tmp_path / name, "--index", tmp_path / "v.npy", text=None)
+        assert (tmp_path / name).read_bytes() == before
+
+
+def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):
+    """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
+    rules = {name: DecisionRule(name, 0.99999, CALIBRATION) for name in ("faq", "lcqmc")}
+    monkeypatch.setattr("cosent.models.decision.decision_rules", lambda model: rules)
+    with pytest.raises(InputError, match=r"for faq.* for lcqmc.*--threshold"):
+        dedup()
+    del rules["lcqmc"]
+    assert dedup()[0] == dedup("--threshold", 0.99999)[0]
+
+
+@pytest.mark.parametrize("held", [1, 1000])
+def test_rows_linked_by_others_are_one_group(monkeypatch, held):
+    """Fails if a chain of near-duplicates is cut where pairs arrive in several blocks."""
+    monkeypatch.setattr(module, "HELD_PAIRS", held)
+    blocks = [([0, 4], [3, 5]), ([3], [6]), ([], []), ([2], [4])]
+    groups = linked_groups(((np.array(a, int), np.array(b, int)) for a, b in blocks), 8)
+    assert groups.tolist() == [0, 1, 2, 0, 2, 2, 0, 3]
+    assert linked_groups([], 3).tolist() == [0, 1, 2]

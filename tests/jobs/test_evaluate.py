@@ -1,0 +1,121 @@
+"""Figures say where they come from, and files of predictions read back as they were."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from cosent.data.files import table_writer
+from cosent.jobs.evaluate import write_predictions
+from cosent.models.cross_encoder import CrossEncoder
+from tests.conftest import save_record
+
+
+@pytest.fixture
+def of_corpus(evaluate):
+    """As `evaluate`, on a prepared corpus; only the JSON."""
+    return lambda corpus, *flags, **model: evaluate("--corpus", corpus, *flags, **model)[0]
+
+
+@pytest.fixture
+def trained(tiny_model, tmp_path):
+    """Returns a function that writes a model folder whose run found these thresholds."""
+    shutil.copytree(tiny_model, tmp_path / "model")
+
+    def write(**thresholds):
+        save_record(tmp_path / "model", thresholds)
+        return tmp_path / "model"
+
+    return write
+
+
+@pytest.fixture
+def labelled(tmp_path, pairs):
+    """Returns a function that writes the pairs as a file of that ending, with an id in front."""
+
+    def write(ending, label=lambda value: value, header=("id", "q1", "q2", "same")):
+        path = tmp_path / f"mine{ending}"
+        rows = [dict(zip(header, (number, a, b, label(y)), strict=True)) for number, (a, b, y) in enumerate(pairs)]
+        with table_writer(path, header) as append:
+            append(rows)
+        return path
+
+    return write
+
+
+COLUMNS = ("--text_columns", "q1", "q2", "--label_column", "same")
+
+
+@pytest.fixture
+def corpus(make_corpus, pairs):
+    return make_corpus({"validation": pairs[:32], "test": pairs[32:]})
+
+
+def test_the_threshold_is_that_of_validation_and_says_so(of_corpus, make_corpus, pairs):
+    """Fails if it is found on the split that is scored, where the labels are turned round, or comes from nowhere."""
+    turned = [(a, b, 1 - label) for a, b, label in pairs[:32]]
+    corpus = make_corpus({"validation": pairs[:32], "test": turned})
+    without = of_corpus(corpus)
+    assert without["threshold"] is None and "accuracy" not in without
+    assert "--find_threshold" in without["threshold_from"]
+    honest = of_corpus(corpus, "--find_threshold")
+    assert honest["threshold_from"] == "made_up validation" and 0 <= honest["accuracy"] <= 1
+    assert honest["threshold"] == of_corpus(corpus, "--find_threshold", "--split", "validation")["threshold"]
+    other = of_corpus(make_corpus({"validation": turned, "test": turned}), "--find_threshold")
+    assert honest["threshold"] != other["threshold"]
+
+
+def test_the_threshold_of_training_is_used_for_its_own_corpus_alone(evaluate, of_corpus, corpus, labelled, trained):
+    """Fails if a threshold found on one corpus is applied to another without a word, or to no file of the user."""
+    file = ("--pairs", labelled(".csv"), *COLUMNS)
+    assert of_corpus(corpus, model=trained(made_up=0.25))["threshold"] == 0.25
+    assert evaluate(*file, model=trained(faq=0.25))[0]["threshold"] == 0.25
+    assert of_corpus(corpus, model=trained(another=0.25))["threshold"] is None
+    several = trained(faq=0.25, other=0.5)
+    assert evaluate(*file, model=several)[0]["threshold"] is None
+    assert evaluate(*file, "--corpus", "other", model=several)[0]["threshold"] == 0.5
+
+
+def test_predictions_read_back_as_they_were(tmp_path):
+    """Fails if a tab in a sentence breaks a row, or rounding calls similar what is not: 0.7 in float32 is below."""
+    rows = [
+        {"sentence1": '他说"好"', "sentence2": "他说\t不\r\n好", "label": 0.0},
+        {"sentence1": "好", "sentence2": "好", "label": 1.0},
+    ]
+    write_predictions(str(tmp_path / "p.tsv"), rows, np.array([0.7, 1], dtype=np.float32), 0.7)
+    header, first, second = [line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines()]
+    assert header == ["id", "sentence1", "sentence2", "label", "prediction", "score"]
+    assert first == ["0", '他说"好"', "他说 不 好", "0", "0", "0.700000"]
+    assert second == ["1", "好", "好", "1", "1", "1.000000"]
+
+
+def test_one_label_gives_null_not_nan(of_corpus, make_corpus):
+    """Fails if the JSON line is no JSON."""
+    with pytest.warns(UserWarning, match="labels are equal"):
+        assert of_corpus(make_corpus({"test": [("好", "坏", 1.0), ("红", "绿", 1.0)]}))["spearman"] is None
+
+
+def test_a_cross_encoder_is_recognised(of_corpus, corpus, pairs, tiny_model, tmp_path):
+    """Fails if a saved cross-encoder is pooled into cosines, or its predictions are not its scores."""
+    CrossEncoder.from_pretrained(str(tiny_model), num_labels=2).save_pretrained(tmp_path / "model")
+    ours = CrossEncoder.from_pretrained(str(tmp_path / "model"))
+    flags = ("--find_threshold", "true", "--predictions", str(tmp_path / "p.tsv"))
+    result = of_corpus(corpus, *flags, model=tmp_path / "model")
+    written = [float(line.split("\t")[-1]) for line in (tmp_path / "p.tsv").read_text().splitlines()[1:]]
+    first, second, _ = zip(*pairs[32:], strict=True)
+    assert written == pytest.approx(ours.similarity(list(first), list(second)), abs=1e-6)
+    assert len(set(written)) > 16 and 0 <= result["accuracy"] <= 1
+    assert of_corpus(corpus, "--int8", "true", model=tmp_path / "model")["pairs"] == 32
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv.gz", ".parquet"])
+def test_a_file_counts_as_the_corpus_it_would_be(evaluate, labelled, make_corpus, pairs, ending, trained):
+    """Fails if a row of some format is lost or gets another label: every figure is that of the prepared corpus."""
+    model = trained(faq=0.5)
+    prepared, _ = evaluate("--corpus", make_corpus({"test": pairs}, name="faq"), model=model)
+    path = labelled(ending)
+    found, table = evaluate("--pairs", path, *COLUMNS, "--corpus", "faq", model=model)
+    own = ("file", "seconds")
+    assert {k: v for k, v in found.items() if k not in own} == {k: v for k, v in prepared.items() if k not in own}
+    assert found["file"] == str(path) and f"on {path} (64 pairs)" in table
+    assert {"accuracy", "spearman", "map"} <= found.keys()

@@ -1,0 +1,47 @@
+"""`cosent similarity` and `cosent generate`: files of users in, files with scores and sentences out."""
+
+import json
+
+import pytest
+
+from cosent import load_model
+from cosent.data.files import PAIR, SENTENCE, open_table, table_writer
+from cosent.models.student import Student
+
+FIRST = [f"第{number}个问题" for number in range(7)]
+SECOND = [f"怎么还款{number}" for number in range(7)]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".xlsx"])
+def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, tmp_path, monkeypatch, job, ending):
+    """Fails if a score lands at another pair, where chunks meet or in some format, or a column of the user is lost."""
+    monkeypatch.setattr("cosent.jobs.similarity.CHUNK", 3)
+    questions, output = tmp_path / "pairs.csv", tmp_path / f"scored{ending}"
+    with table_writer(questions, ("id", "q1", "q2")) as write:
+        write([{"id": number, "q1": FIRST[number], "q2": SECOND[number]} for number in range(7)])
+        write([{"id": 7, "q1": "陈璟", "q2": "陈颢"}])
+    words = ("--pairs", questions, "--text_columns", "q1", "q2", "--output", output)
+    printed, said = job("cosent.jobs.similarity", "--model", tiny_model, *words)
+    assert json.loads(printed)["pairs"] == 8 and "8pair [" in said, "progress is counted in chunks"
+    *rows, unknown = open_table(output, ["q1", "q2"], PAIR, "--text_columns").rows()
+    assert [str(row["token_collision"]) for row in (rows[0], unknown)] == ["False", "True"]
+    assert [(row["id"], row["q1"], row["q2"]) for row in rows] == [(str(n), FIRST[n], SECOND[n]) for n in range(7)]
+    expected = load_model(str(tiny_model)).similarity(FIRST, SECOND)
+    assert [float(row["score"]) for row in rows] == pytest.approx(expected, abs=2e-6)
+    assert len(set(expected.round(4))) > 3, "scores are alike: nothing was compared"
+
+
+def test_sentences_of_a_sheet_are_written_to_a_sheet(tiny_student, job, tmp_path):
+    """Fails if a user's xlsx is not read by the name of its column, or what is written is not what was generated."""
+    with table_writer(tmp_path / "in.xlsx", ("id", "question")) as write:
+        write([{"id": 1, "question": "怎么还款"}, {"id": 2, "question": "我"}])
+    words = ["--model", str(tiny_student), "--text", str(tmp_path / "in.xlsx"), "--text_column", "question"]
+    words += ["--max_length", "6", "--num", "3"]
+    output = tmp_path / "out.xlsx"
+    written = json.loads(job("cosent.jobs.generate", *words, "--output", output)[0])
+    similar = Student.from_pretrained(str(tiny_student)).similar_sentences(["怎么还款", "我"], max_length=6, keep=3)
+    both = zip(("怎么还款", "我"), similar, strict=True)
+    expected = [(text, *found) for text, some in both for found in some or [(None, None)]]
+    rows = open_table(output, ["text"], SENTENCE, "--text_column").rows()
+    assert [(row["text"], row["similar"], row["score"]) for row in rows] == expected
+    assert written["texts"] == 2 and written["sentences"] == sum(map(len, similar))

@@ -1,0 +1,208 @@
+"""Command lines that cannot work: each ends in one message that names the flag, and writes nothing."""
+
+import shlex
+
+import pytest
+import torch
+
+from cosent.cli import PACKAGES
+from cosent.data.files import table_writer
+from cosent.errors import InputError
+from cosent.models.bi_encoder import SentenceEncoder
+from tests.conftest import prepare
+from tests.support.launching import ROOT
+
+OWN = ROOT / "examples/own_loss.py"
+
+# What the rows of a job below have in common; a row may replace a flag. {name} is a file of the fixture.
+COMMON = {
+    "train": "--model_name_or_path {tiny} --corpus {made_up} --output_dir {run} --use_cpu true",
+    "distill": "--model_name_or_path {student} --corpus {made_up} --output_dir {run} --use_cpu true",
+    "merge": "--output {new}",
+    "generate": "--model {student}",
+    "encode": "--model {bi} --text {faq} --output {new}.npy",
+} | dict.fromkeys(("search", "dedup", "similarity", "evaluate", "demo"), "--model {bi}")
+CROSS = "--tower cross_encoder"
+TRAIN = [
+    ("--limit_train -70", "--limit_train .*-70"),
+    ("--limit_validation 0", "--limit_validation .*0"),
+    ("--loss sbert --features u w", "--features .* u w"),
+    ("--features u", "--features .*--loss sbert"),
+    ("--bf16_full_eval true", "--bf16_full_eval"),
+    ("--lora_r 4", "--lora_r .*--use_peft true"),
+    ("--load_in_4bit true", "--use_peft true"),
+    ("--use_peft true --lora_target_modules query valeu --dry_run true", "--lora_target_modules valeu"),
+    ("--use_peft true --lora_r 0", "--lora_r and --lora_alpha must be positive"),
+    ("--max_length 0", "max_length"),
+    ("--scale -20", "--scale must be above 0, got -20"),
+    ("--loss cosine_squared --scale 5", "--scale .*--loss cosine_squared"),
+    ("--per_device_train_batch_size 16 --cached_batch_size 40", "--cached_batch_size .*16.*got 40"),
+    ("--torch_compile true", "--torch_compile .*--packing false"),
+    ("--loss ce", "--loss ce .*cross_encoder"),
+    ("--segment_ids zero", "--segment_ids .*--tower bi_encoder"),
+    (f"--loss angle {CROSS}", "--loss angle .*bi_encoder"),
+    (f"--loss ce3 {CROSS}", "--loss ce3 .*made_up has binary.*ce, bce or cosent"),
+    (f"--pooling mean {CROSS}", "--pooling .*--tower cross_encoder"),
+    (f"--features u {CROSS}", "--features .*--loss sbert"),
+    ("--corpus_weights 1", "--corpus_weights"),
+    ("--dropout 1.5", "--dropout"),
+    ("--label_smoothing_factor 0.1", "--label_smoothing_factor"),
+    ("--train_sampling_strategy group_by_length", "group_by_length"),
+    ("--loss cosent_in_batch --loss_args negative_weight=0", "--loss_args negative_weight must be above 0, got 0"),
+    ("--loss infonce --loss_args negative_weight=1", "--loss_args negative_weight .*--loss infonce, which has scale"),
+    ("--loss cosine_floor --loss_args floor", "--loss_args .*'floor'"),
+    ("--loss cosine_floor --loss_args floor=low", "floor=low.* 0.7"),
+    ("--scale 2 --loss_args scale=3", "--loss_args .*'scale=3'"),
+    ("--loss cosin", "--loss cosin: .*cosent, .*FILE.py:FUNCTION"),
+    ("--loss nowhere.py:mine", "no file nowhere.py"),
+    ("--loss {own}:nothing", "no function 'nothing'"),
+    ("--loss {own}:torch", "no function 'torch'"),
+    ("--loss {own}:correlation_loss --loss_args heavy=1", "--loss_args heavy .*which has weight"),
+    ("--loss {own}:correlation_loss --sbert_classes 3", "--sbert_classes"),
+    ("--loss sbert_joint --label_smoothing_factor 0.1", "--label_smoothing_factor .*sbert_joint"),
+    ("--on_collapse warn --eval_strategy no", "--on_collapse warn .*--eval_strategy"),
+    (f"--metric_for_best_model map {CROSS}", "--metric_for_best_model map"),
+    ("--prompt_name query", "'query'"),
+    ("--prompt 一 --prompt_name query", "'一' .*'query'"),
+    ("--prompt 一 二 三", "--prompt .* got 3"),
+    ("--prompt 'Instruct: 检索\\nQuery:'", "--prompt .*backslash"),
+    (f"--prompt {'长' * 30} --max_length 32", "32 tokens"),
+    (f"--prompt 一 二 {CROSS}", "one prompt"),
+    ("--gradient_accumulation_steps 0", "--gradient_accumulation_steps .* 0"),
+    ("--gradient_accumulation_steps 2 --cached_part_size auto", "--cached_part_size auto .*_accumulation_steps 2"),
+    ("--deepspeed x.json", "--deepspeed.*--launch"),
+    ("--fsdp full_shard", "--fsdp.*--launch"),
+    ("--fp16 true", "--fp16 .*CPU.*--bf16"),
+    ("--greater_is_better false", "--greater_is_better false"),
+    ("--max_grad_norm -1", "--max_grad_norm .*-1"),
+    ("--report_to wandb", "--report_to wandb"),
+    ("--report_to nonsense", "--report_to nonsense"),
+    ("--optim adamw_bnb_8bit", "--optim adamw_bnb_8bit.*bitsandbytes"),
+    ("--optim_args lr=1", "--optim_args"),
+    ("--lr_scheduler_kwargs nofile.json", "--lr_scheduler_kwargs .*nofile.json"),
+    ("""--lr_scheduler_kwargs '{{"x": 1}}'""", "--lr_scheduler_kwargs .*'x': 1"),
+    ("""--lr_scheduler_type greedy --lr_scheduler_kwargs '{{"mode": "min"}}'""", "--lr_scheduler_kwargs .*max"),
+    ("--lr_scheduler_type greedy --corpus {grades_corpus}", "--lr_scheduler_type greedy"),
+    ("--save_only_model true --resume_from_checkpoint auto", "--save_only_model"),
+    ("--per_device_train_batch_size 1", "--per_device_train_batch_size 1"),
+    ("--per_device_train_batch_size 1 --loss infonce", "--per_device_train_batch_size 1"),
+    ("--hub_model_id me/x", "--hub_model_id .*--push_to_hub"),
+    ("--train_sampling_strategy batch_rebalance", "batch_rebalance"),
+    ("--train_sampling_strategy sequential --balanced_batches true", "--train_sampling_strategy sequential"),
+    ("--num_train_epochs 0", "--num_train_epochs .* got 0"),
+    ("--corpus {made_up} {made_up}", "made_up more than once"),
+    ("--corpus {one_label}", "have the label 1"),
+    ("--corpus {corpus}", "has no train split, only test"),
+    ("--corpus {grades_corpus} --loss sbert", "one of 2 classes .*--sbert_classes 3"),
+]
+if not torch.cuda.is_available():
+    TRAIN.append(("--load_in_4bit true --use_peft true", "needs a CUDA device and bitsandbytes"))
+OTHERS = [
+    ("distill", "--limit_train 0", "--limit_train .* 0"),
+    ("distill", "--metric_for_best_model map", "--metric_for_best_model map"),
+    ("distill", "--local_comparisons true", "--local_comparisons"),
+    ("distill", "--text {faq}", "--text .*--teacher"),
+    ("distill", "--teacher_prompt 一：", "--teacher_prompt .*--teacher"),
+    ("distill", "--prompt 一：", "--prompt"),
+    ("distill", "--eval_corpora {made_up} {made_up}", "--eval_corpora names made_up more than once"),
+    ("distill", "--corpus {negatives}", "no synonyms in train"),
+    ("encode", "--output {faq} --overwrite", "--output .*x.npy"),
+    ("encode", "--device cuda --int8", "CPU"),
+    ("encode", "--int8 --dtype bfloat16", "--int8 .*--dtype bfloat16"),
+    ("encode", "--text nowhere.txt", "--text: .* nowhere.txt"),
+    ("merge", "--models {bi} {cls}", "differ in their pooling"),
+    ("merge", "--models {bi} {tiny} --weights 1 -1", "--weights .* 2 models, got 1 -1"),
+    ("merge", "--models {cross} --truncate_dim 8", "CrossEncoder"),
+    ("merge", "--models {bi} --pca_dim 8", "--corpus"),
+    *(("search", f"--index {{vectors}} --query 还款 '{blank}'", "--query: .* empty") for blank in (" ", "\u200b")),
+    ("search", "--index {vectors} --query 还款 --queries q.txt", "--query or --queries"),
+    ("search", "--index {vectors} --query 还款 --top 0", "--top .* 0"),
+    ("search", "--index {vectors} --text {faq} --query 还款", "--index.* or --text"),
+    ("search", "--text absent.txt --query 还款 --min_probability 0.5", "no threshold.*--min_score"),
+    ("search", "--index {vectors} --query 还款 --min_score 1 --min_probability 0.5", "--min_score and --min_prob"),
+    ("search", "--index {vectors} --query 还款 --precision 0.9", "--precision needs --corpus"),
+    ("search", "--index {vectors} --query 还款 --precision 1.5 --corpus a", "--precision .* 1.5"),
+    ("search", "--index {vectors} --query 还款 --corpus a", "--corpus does nothing"),
+    ("dedup", "--text {faq} --threshold nan", "--threshold nan"),
+    ("dedup", "--text {faq} --threshold 95", "--threshold 95"),
+    ("dedup", "--text {faq} --threshold -2", "--threshold -2"),
+    ("dedup", "--text {faq}", "no threshold.* --threshold"),
+    ("dedup", "--text {faq} --index {vectors} --threshold 0.9", "--index.* or --text"),
+    ("dedup", "--text {faq} --threshold 0.9 --json --output {new}", "--json .*--output"),
+    ("dedup", "--text {faq} --threshold 0.9 --output {gold}", "--output .*gold.csv exists.*--overwrite"),
+    ("similarity", "--pairs {gold} --output {new}", "gold.csv .* score"),
+    ("similarity", "甲 乙 --output {new}", "--output"),
+    ("similarity", "甲 乙 --pairs {gold}", "--pairs"),
+    ("similarity", "甲 乙 丙", "丙"),
+    ("similarity", "甲 \u200b", "甲"),
+    ("generate", "\u200b", "empty"),
+    ("similarity", "甲 乙 --sheet 数据", "--sheet"),
+    ("generate", "--text {gap}", "line 2"),
+    ("generate", "--text nowhere.txt", "nowhere.txt"),
+    ("generate", "一 --text {faq}", "--text FILE"),
+    ("generate", "好 --top_p 2", "top_p"),
+    ("evaluate", "", "--corpus NAME"),
+    ("evaluate", "--pairs {gold} --find_threshold", "validation"),
+    ("evaluate", "--pairs {grades} --find_threshold", "graded labels"),
+    ("evaluate", "--pairs {gold} --predictions nowhere/p.tsv", "--predictions .*nowhere"),
+    ("evaluate", "--pairs {words}", "words.csv, pair 1: .* score, got 'perhaps'"),
+    ("evaluate", "--pairs {gold} --label_column same", "same"),
+    ("evaluate", "--pairs {gold} --text_columns sentence1", "--text_columns"),
+    ("evaluate", "--pairs {faq}", "--text_columns and --label_column"),
+    ("evaluate", "--corpus {corpus} --retriever similar", "--retriever"),
+    ("evaluate", "--corpus {corpus} --retrieval false --retrieval_from 2", "--retrieval_from"),
+    ("evaluate", "--corpus {corpus} --retrieval_from 0", "above 0, got 0"),
+    ("evaluate", "--corpus {corpus} --baseline mini", "--baseline .*--probe"),
+    ("evaluate", "--probe --corpus stsb", "--corpus NAME"),
+    ("evaluate", "--probe --split train", "--split"),
+    ("evaluate", "--queries {gold} --documents {gold}", "belong together"),
+    ("evaluate", "--queries {gold} --documents {gold} --qrels {gold} --corpus stsb", "--corpus NAME"),
+    ("evaluate", "--queries {gold} --documents {gold} --qrels {gold} --split train", "--split"),
+    ("demo", "--index v.npy --text a.txt", "--index and --text"),
+    ("report", "nowhere", "holds no results"),
+    ("audit", "lcqmc", "cosent prepare"),
+    ("audit", ".", "cosent prepare"),
+]
+
+
+@pytest.fixture
+def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pairs, job) -> dict:
+    """Files by the names of the table; `new` and `run` are not there."""
+    texts = {"faq": "怎么还款\n如何还款\n", "gap": "一\n\n二\n"}
+    texts["plain"] = "".join(f"红{'的' * n}苹果\n" for n in range(12))
+    found = {"new": tmp_path / "new.csv", "run": tmp_path / "run", "vectors": tmp_path / "v.npy", "made_up": made_up}
+    found |= {"tiny": tiny_model, "bi": tiny_bi, "cross": tiny_cross, "student": tiny_student, "own": OWN}
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "cls")
+    found["cls"] = tmp_path / "cls"
+    for name, text in texts.items():
+        found[name] = tmp_path / f"{name}.txt"
+        found[name].write_text(text, encoding="utf-8")
+    for name, label in (("gold", 1), ("grades", 3), ("words", "perhaps")):
+        found[name] = tmp_path / f"{name}.csv"
+        with table_writer(found[name], ("sentence1", "sentence2", "score")) as write:
+            write([{"sentence1": "甲", "sentence2": "乙", "score": label}])
+    job("cosent.jobs.encode", "--model", tiny_bi, "--text", found["faq"], "--output", found["vectors"], "--normalize")
+    found["corpus"] = prepare(tmp_path / "faq", {"test": [("甲", "乙", 1.0)]}, "binary", 1.0)
+    for name, label, kind in (("one_label", 1.0, "binary"), ("negatives", 0.0, "binary")):
+        rows = [(first, second, label) for first, second, _ in pairs]
+        found[name] = prepare(tmp_path / name, {"train": rows}, kind, 1.0)
+    graded = {"train": [(first, second, 2.5 * label) for first, second, label in pairs]}
+    return found | {"grades_corpus": prepare(tmp_path / "grades_corpus", graded, "graded", 5.0)}
+
+
+def test_what_is_refused(files, job, tmp_path, monkeypatch):
+    """Fails if a flag that cannot work is ignored, guessed at, ends in a trace, or is noticed after hours."""
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    wrong = []
+    for name, flags, message in [*(("train", *row) for row in TRAIN), *OTHERS]:
+        common = [flag for flag in COMMON.get(name, "").split("--")[1:] if f"--{flag.split()[0]}" not in flags.split()]
+        words = shlex.split(" --".join((flags, *common)).format(**files))
+        try:
+            with pytest.raises(InputError, match=message):
+                job(f"{PACKAGES.get(name, 'cosent')}.{name}", *words)
+        except (Exception, pytest.fail.Exception) as error:
+            wrong.append(f"{name} {flags}: {type(error).__name__}: {error}")
+    assert not wrong, "\n".join(wrong)
+    assert not (tmp_path / "run/run.json").exists()
+    assert [path for path in sorted(tmp_path.rglob("*")) if tmp_path / "run" not in (path, path.parent)] == before

@@ -1,0 +1,190 @@
+"""`cosent serve`: what clients of OpenAI, TEI, Jina and Cohere send and read, and what is refused."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+
+from cosent.evaluation.calibration import Calibration, DecisionRule
+from cosent.jobs.serve import MOST_BYTES, MOST_TEXTS, Batches, build
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+
+testclient = pytest.importorskip("fastapi.testclient")
+TEXTS = ["怎么还款", "如何还款", "今天天气很好"]
+RULE = DecisionRule("faq", 0.5, Calibration(method="platt", pairs=98, base_rate=0.5, slope=4.0, intercept=-2.0))
+
+
+@pytest.fixture(scope="module")
+def models(tiny_model):
+    return SentenceEncoder.from_pretrained(str(tiny_model)), CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
+
+
+@pytest.fixture(scope="module")
+def client(models):
+    with testclient.TestClient(build("runs/faq", *models, RULE)) as client:
+        yield client
+
+
+def test_openai_embeddings(client, models):
+    """Fails if a vector is another one than `encode` gives, in either format, or its place is lost."""
+    answer = client.post("/v1/embeddings", json={"input": TEXTS, "model": "any"}).json()
+    vectors = np.array([one["embedding"] for one in answer["data"]])
+    np.testing.assert_allclose(vectors, models[0].encode(TEXTS, normalize_embeddings=True), atol=1e-6)
+    assert [one["index"] for one in answer["data"]] == [0, 1, 2] and answer["usage"]["total_tokens"] > 6
+    openai = pytest.importorskip("openai")
+    own = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
+    assert np.allclose(own.embeddings.create(input=TEXTS[0], model="any").data[0].embedding, vectors[0], atol=1e-6)
+    with pytest.raises(openai.UnprocessableEntityError, match="input.1"):
+        own.embeddings.create(input=["好", ""], model="any")
+
+
+def test_rerank(client, models):
+    """Fails if the order is not that of the reranker, or one of the two shapes is not what its clients read."""
+    scores = models[1].similarity(["还款"] * 3, TEXTS)
+    order = np.argsort(-scores, kind="stable").tolist()
+    tei = client.post("/rerank", json={"query": "还款", "texts": TEXTS}).json()
+    assert [one["index"] for one in tei] == order
+    assert [one["score"] for one in tei] == pytest.approx(scores[order].tolist(), abs=1e-5)
+    jina = client.post("/v1/rerank", json={"query": "还款", "documents": TEXTS, "top_n": 2}).json()["results"]
+    assert [one["index"] for one in jina] == order[:2] and jina[0]["relevance_score"] == tei[0]["score"]
+
+
+def test_similarity(client, models):
+    """Fails if probability and verdict are not those of `cosent similarity`."""
+    answer = client.post("/similarity", json={"pairs": [TEXTS[:2], TEXTS[1:]]}).json()
+    scores = models[0].similarity(TEXTS[:2], TEXTS[1:])
+    assert answer["scores"] == pytest.approx(scores.tolist(), abs=1e-6) and answer["corpus"] == "faq"
+    assert answer["token_collisions"] == [False, False]
+    assert answer["probabilities"] == pytest.approx(RULE.probabilities(scores).tolist(), abs=1e-6)
+    assert set(answer["verdicts"]) <= {"similar", "not similar"}
+
+
+def test_texts_that_the_model_cannot_tell_apart(client):
+    """Fails if a client takes the score of two texts of equal tokens for an answer."""
+    names = ["陈璟", "陈颢"]
+    answer = client.post("/similarity", json={"pairs": [names, TEXTS[:2]]}).json()
+    assert answer["token_collisions"] == [True, False] and answer["scores"][0] == 1
+    results = client.post("/rerank", json={"query": names[0], "texts": [*TEXTS, names[1]]}).json()
+    assert [result["index"] for result in results if "token_collision" in result] == [3]
+
+
+def test_what_is_refused(client, models):
+    """Fails if bad input ends in a trace, or in an error that does not name the field."""
+    for path, body, status, word in (
+        ("/v1/embeddings", {"input": []}, 422, "input"),
+        ("/v1/embeddings", {"input": ""}, 422, "input"),
+        ("/v1/embeddings", {"input": ["好", "\u200b "]}, 422, "input"),
+        ("/v1/embeddings", {"input": ["好", " \u3000\n"]}, 422, "input.1"),
+        ("/v1/embeddings", {"input": 3}, 422, "input"),
+        ("/v1/embeddings", {"input": ["好"] * (MOST_TEXTS + 1)}, 422, "input"),
+        ("/v1/embeddings", {"input": "好", "dimensions": 7}, 422, "dimensions"),
+        ("/rerank", {"query": "好"}, 422, "texts"),
+        ("/rerank", {"query": "好", "texts": ["好"], "documents": ["好"]}, 422, "documents"),
+        ("/similarity", {"pairs": [["好"]]}, 422, "pairs"),
+        ("/similarity", {"pairs": [["好", " "]]}, 422, "pairs"),
+    ):
+        answer = client.post(path, json=body)
+        assert answer.status_code == status and word in answer.json()["error"]["message"], (path, body)
+    lone = client.post("/v1/embeddings", content=b'{"input": "\\ud83d"}', headers={"Content-Type": "application/json"})
+    assert lone.status_code == 422
+    assert client.post("/similarity", content=b" " * (MOST_BYTES + 1)).status_code == 413
+    with testclient.TestClient(build("cross", models[1], models[1])) as cross:
+        assert cross.post("/v1/embeddings", json={"input": "好"}).status_code == 400
+        assert "probabilities" not in cross.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()
+        assert cross.get("/nothing").json()["error"]["code"] == 404
+    with testclient.TestClient(build("none", None, None), raise_server_exceptions=False) as broken:
+        assert broken.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()["error"]["code"] == 500
+
+
+def test_a_key(models):
+    """Fails if somebody without the key is answered, or a health check needs it."""
+    with testclient.TestClient(build("runs/faq", *models, key="secret")) as client:
+        body = {"input": "好"}
+        assert client.get("/health").json()["status"] == "ok"
+        assert client.post("/v1/embeddings", json=body).status_code == 401
+        assert client.post("/v1/embeddings", json=body, headers={"Authorization": "Bearer no"}).status_code == 401
+        assert client.post("/v1/embeddings", json=body, headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_clients_share_a_batch(models):
+    """Fails if each of several clients waits for the others one by one, or gets the answer of another."""
+    sizes = []
+
+    class Slow:
+        def similarity(self, first, second):
+            sizes.append(len(first))
+            time.sleep(0.2)
+            return np.array([len(text) for text in first], float)
+
+        def token_ids(self, texts):
+            return texts
+
+    answers = {}
+    with testclient.TestClient(build("slow", Slow(), Slow())) as client:
+
+        def ask(number):
+            answers[number] = client.post("/similarity", json={"pairs": [["好" * number, "好"]]}).json()["scores"]
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == {number: [number] for number in range(1, 9)}
+    assert sum(sizes) == 8 and len(sizes) < 8
+
+
+def test_a_client_that_has_gone():
+    """Fails if the results of a client that has gone are given to the next one."""
+
+    async def ask():
+        batches = Batches(lambda things: [10 * thing for thing in things])
+        gone, waiting = (asyncio.ensure_future(batches.results(things)) for things in ([1, 2], [3]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        task = asyncio.create_task(batches.run())
+        answer = await waiting
+        task.cancel()
+        return answer
+
+    assert asyncio.run(ask()) == [30]
+
+
+@pytest.mark.slow
+def test_the_job_serves_until_it_is_stopped():
+    """Fails if the command does not listen, or lives on after SIGTERM."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "cosent.jobs.serve", "--model", "mini", "--port", str(port), "--device", "cpu"]
+    process = subprocess.Popen(command, env=os.environ | {"NO_PROXY": "*"})
+    try:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/similarity",
+            json.dumps({"pairs": [["怎么还款", "如何还款"]]}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    assert json.load(answer)["scores"][0] == pytest.approx(0.9662, abs=1e-3)
+                break
+            except OSError:
+                assert process.poll() is None
+                time.sleep(0.2)
+        else:
+            pytest.fail("nobody listens")
+        process.terminate()
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,362 @@
+"""A study runs what it lists, once, with flags chosen on validation, in processes that do not outlive it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+from cosent.cli import as_words, parse
+from cosent.comparing.results import read_results
+from cosent.data.manifest import corpus_folder
+from cosent.errors import InputError
+from cosent.evaluation.retrieval import METRICS
+from cosent.jobs import study
+from cosent.jobs.study import StudyArguments, expand, read_study
+from cosent.record import (
+    QUERIES_NAME,
+    SCORES_NAME,
+    CorpusRecord,
+    Environment,
+    QueryMetrics,
+    RunRecord,
+    save_queries,
+    save_scores,
+)
+from cosent.training import launches
+from cosent.training.arguments import TRAIN_ARGUMENTS
+
+ROOT = Path(__file__).parents[2]
+STUDIES = sorted((ROOT / "recipes/studies").glob("*.yaml"))
+# Validation and test Spearman of the stand-in for training, by recipe and rate: test would choose otherwise.
+REACHED = {("cosent", 0.1): (0.6, 0.9), ("cosent", 0.2): (0.7, 0.1)}
+REACHED |= {("sbert", 0.1): (0.5, 0.4), ("sbert", 0.2): (0.4, 0.8)}
+KILLS = ("SIGTERM", "SIGKILL")
+GRID = {"tune": {"learning_rate": [0.1, 0.2]}}
+
+
+@pytest.fixture
+def make_recipe(tmp_path):
+    """Returns a function that writes a recipe and gives back its path."""
+
+    def make(name: str, text: str = "loss: cosent\n") -> str:
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def run_study(tmp_path, monkeypatch, make_recipe):
+    """Returns a function that runs a study with a stand-in for training, and what was trained as (folder, flags)."""
+    trained, failing = [], set()
+
+    def train(job, folder, accelerate_config, parallel, stop):
+        args = parse(job[1:], *TRAIN_ARGUMENTS)
+        given = {key: value for one in args for key, value in vars(one).items()}
+        name, rate = Path(job[job.index("--config") + 1]).stem, given["learning_rate"]
+        trained.append((f"{folder.parent.name}/{folder.name}", given))
+        if (name, rate) in failing or given["seed"] == 13:
+            return "unlucky"
+        validation, test = REACHED.get((name, rate), (0.5, 0.25))
+        (folder / "checkpoint-1").mkdir(parents=True, exist_ok=True)
+        history = [{"epoch": 1.0, "eval_spearman": validation, "eval_runtime": 2.0, "eval_samples_per_second": 100.0}]
+        history.append({"epoch": 1.0, "loss": 1.0})
+        there = corpus_folder("stsb", given["data_dir"])
+        measured = {"environment": Environment({"torch": "2"}, "c" * 40, "CPU", 1), "history": history}
+        measured |= {"train_pairs": 50, "train_seconds": 12.0}
+        measured["after"] = {"stsb": {"validation": {"spearman": validation}, "test": {"spearman": test}}}
+        measured["corpora"] = {} if there is None else {"stsb": CorpusRecord.of(there)}
+        recipe = {"loss": name, "learning_rate": rate, "model_name_or_path": "mini"}
+        RunRecord(recipe=recipe, **measured).save(folder)
+        split = {"labels": np.array([0, 1]), "after": np.array([0.1, 0.2])}
+        save_scores(folder / SCORES_NAME, {"stsb": {"validation": split, "test": split}, "nli": {"validation": split}})
+        queries = QueryMetrics("task", {"after": dict.fromkeys(METRICS, np.ones(2))})
+        save_queries(folder / QUERIES_NAME, {"stsb": {"test": queries}})
+        return ""
+
+    monkeypatch.setattr(launches, "launch", train)
+    paths = {name: make_recipe(name, f"loss: {name}\nlearning_rate: 0.5\n") for name in ("cosent", "sbert")}
+
+    def run(*arguments, seeds=(1,), recipes=("cosent",), fails=(), **more):
+        content = {"recipes": [paths[name] for name in recipes], "corpora": ["stsb"], "seeds": list(seeds), **more}
+        (tmp_path / "made_up.yaml").write_text(yaml.safe_dump(content))
+        monkeypatch.chdir(tmp_path)
+        trained.clear()
+        failing.clear()
+        failing.update(fails)
+        status = study.main(*parse(["made_up.yaml", *arguments], StudyArguments))
+        return status, [(name, flags["learning_rate"]) for name, flags in trained]
+
+    run.trained, run.results, run.runs = trained, tmp_path / "results/made_up", tmp_path / "runs/studies/made_up"
+    return run
+
+
+def test_runs_have_names_of_their_own(make_recipe):
+    """Fails if two runs share a folder, or an override trains the same twice under the names of two variants."""
+    recipe = make_recipe("a/cosent")
+    with pytest.raises(InputError, match="cosent-faq-1"):
+        expand({"recipes": [recipe], "corpora": ["v1/faq", "v2/faq"], "seeds": [1]}, {})
+    with pytest.raises(InputError, match="bi_encoder-cosent-faq-1"):
+        expand({"recipes": [recipe, make_recipe("b/cosent")], "corpora": ["faq"], "seeds": [1]}, {})
+    towers = ("bi_encoder", "cross_encoder")
+    recipes = [make_recipe(f"{tower}/cosent", f"tower: {tower}\n") for tower in towers]
+    runs = expand({"recipes": recipes, "corpora": [["x/lcqmc", "nli"]], "seeds": [1]}, {})
+    assert [run.name for run in runs] == ["bi_encoder-cosent-lcqmc-nli-1", "cross_encoder-cosent-lcqmc-nli-1"]
+    variants = {"BERT": {"model_name_or_path": "a"}, "RoBERTa": {"model_name_or_path": "b"}}
+    content = {"recipes": [make_recipe("cosent")], "corpora": ["faq"], "seeds": [1], "variants": variants}
+    assert [run.method for run in expand(content, {})] == ["cosent BERT", "cosent RoBERTa"]
+    (run,) = expand(content, {"model_name_or_path": "mini"})
+    assert run.method == "cosent" and run.flags == {"model_name_or_path": "mini"}
+
+
+def test_a_recipe_may_have_a_name_and_flags_of_its_own(tmp_path):
+    """Fails if two heads of one recipe share a name, or a flag of one loss reaches another, which would refuse it."""
+    file = tmp_path / "a.yaml"
+    heads = "{recipe: bi_encoder/sbert, name: sbert_six, sbert_classes: 6, scale: 3}"
+    start = f"recipes: [bi_encoder/sbert, {heads}]\ncorpora: [a]\nseeds: [1]\n"
+    file.write_text(start + "flags: {scale: 2, max_steps: 1}\nvariants: {x: {scale: 4}, y: {}}\n")
+    runs = {run.method: run.settings for run in expand(read_study(str(file)), {"max_steps": 5})}
+    assert {name: (flags["scale"], flags.get("sbert_classes"), flags["max_steps"]) for name, flags in runs.items()} == {
+        "sbert x": (4.0, None, 5), "sbert y": (2.0, None, 5), "sbert_six x": (4.0, 6, 5), "sbert_six y": (3.0, 6, 5)
+    }  # fmt: skip
+    for wrong, named in (("{name: a}", "recipe: FILE"), ("{recipe: sbert, scal: 1}", "'scal'")):
+        file.write_text(f"recipes: [{wrong}]\ncorpora: [a]\nseeds: [1]\n")
+        with pytest.raises(InputError, match=named):
+            read_study(str(file))
+
+
+@pytest.mark.slow
+def test_shipped_studies_are_whole(monkeypatch, tmp_path):
+    """Fails if a shipped study names a recipe or flag that is not there, or has no launch line."""
+    monkeypatch.chdir(ROOT)
+    assert 6 <= len(STUDIES) <= 8, "those of this repository's own questions are in lab/studies.yaml"
+    for path in STUDIES:
+        runs = expand(read_study(str(path)), {})
+        assert len({run.name for run in runs}) == len(runs) > 0
+        for run in {run.method: run for run in runs}.values():
+            words = ["--config", run.recipe, "--corpus", *run.corpora, "--output_dir", str(tmp_path)]
+            parse([*words, *as_words({"use_cpu": True} | run.flags)], *TRAIN_ARGUMENTS)
+        assert f"Launch: cosent study {path.relative_to(ROOT)}" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("recipes: []\ncorpus: [a]\nseeds: [1]\n", ["corpus", "corpora"]),
+        ("[1, 2]", ["recipes, corpora, seeds"]),
+        ("recipes:\ncorpora: [a]\nseeds: [1]\n", ["recipes", "None"]),
+        ("recipes: [cosent]\ncorpora: a\nseeds: [1]\n", ["corpora", "'a'"]),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nvariants: [x]\n", ["variants", "['x']"]),
+        ("recipes: [nowhere.yaml]\ncorpora: [a]\nseeds: [1]\n", ["nowhere.yaml"]),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [x]\n", ["seeds"]),
+        (
+            "recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nflags: {learning_rat: 1}\n",
+            ["'learning_rat'", "'learning_rate'"],
+        ),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nvariants: {x: {seed: 1}}\n", ["x: seed"]),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nvariants: {x/y: {}}\n", ["'x/y'"]),
+        ("recipes: [cosent]\ncorpora: [a]\nseeds: [1]\ntune: {scale: [5]}\n", ["tune", "'5'"]),
+    ],
+)
+def test_a_study_that_is_wrong(tmp_path, text, named):
+    """Fails if a misspelt key or flag makes a study run something else than meant."""
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        read_study(str(tmp_path / "a.yaml"))
+    assert all(word in str(error.value) for word in named)
+    with pytest.raises(InputError, match="KEY=VALUE"):
+        launches.settings_of(["pooling"], "b.yaml")
+
+
+def test_every_run_once_and_the_result_is_kept(run_study):
+    """Fails if a study loses a run, repeats a finished one, or forgets its settings."""
+    status, trained = run_study(seeds=[1, 2])
+    assert (status, trained) == (0, [("made_up/cosent-stsb-1", 0.5), ("made_up/cosent-stsb-2", 0.5)])
+    kept, _ = read_results(run_study.results).results
+    assert kept.validation_curve == [(1.0, 0.5)] and kept.test("stsb") == 0.25 and kept.history == []
+    assert (kept.method, kept.settings) == ("cosent", {"loss": "cosent", "learning_rate": 0.5})
+    # 12 s, 2 of them for scoring 200 pairs; 50 pairs trained once in the other 10.
+    assert (kept.train_pairs_per_second, kept.score_pairs_per_second) == (5.0, 100.0)
+    assert kept.scores.keys() == kept.queries.keys() == {"stsb"}
+    assert not list(run_study.runs.rglob("checkpoint-*")), "checkpoints of finished runs fill the disk"
+    assert run_study(seeds=[1, 2, 3])[1] == [("made_up/cosent-stsb-3", 0.5)]
+
+
+def test_results_of_other_settings_leave_the_table(run_study, capsys):
+    """Fails if a report averages runs of two protocols, or hours of results are deleted."""
+    run_study(seeds=[1, 2])
+    assert len(run_study(flags={"learning_rate": 0.2}, seeds=[1])[1]) == 1
+    assert [result.settings["learning_rate"] for result in read_results(run_study.results).results] == [0.2]
+    assert len((run_study.results / study.EARLIER).read_text().splitlines()) == 2
+    assert "cosent-stsb-2 was made with other settings" in capsys.readouterr().err
+
+
+def test_results_of_other_data_leave_the_table(run_study, make_corpus, capsys):
+    """Fails if a report compares methods that were trained on different rows under one name, or a machine without the
+    corpus loses its results."""
+    folder = make_corpus({"train": [("a", "b", 1.0)]}, name="stsb")
+    flags = ["--data_dir", str(folder.parent)]
+    assert len(run_study(*flags)[1]) == 1 and run_study(*flags)[1] == []
+    make_corpus({"train": [("a", "b", 0.0)]}, name="stsb")
+    assert run_study("--data_dir", "nowhere")[1] == [], "a corpus that is not there cannot be compared"
+    assert len(run_study(*flags)[1]) == 1 and run_study(*flags)[1] == []
+    assert "stsb was prepared anew" in capsys.readouterr().err
+
+
+def test_one_study_at_a_time(run_study):
+    """Fails if a second process trains in the folders of the first."""
+    with launches.study_lock(run_study.results), pytest.raises(InputError, match="another process"):
+        run_study()
+    assert run_study()[0] == 0
+
+
+def test_a_failure_is_listed_and_the_rest_goes_on(run_study, monkeypatch, capsys):
+    """Fails if one bad run, or one without a record, ends a night of work, or is taken for finished."""
+    status, trained = run_study(seeds=[13, 1])
+    assert status == 1 and len(trained) == 2
+    assert "cosent-stsb-13 failed: unlucky" in capsys.readouterr().err
+    assert [result.seed for result in read_results(run_study.results).results] == [1]
+    monkeypatch.setattr(launches, "launch", lambda *_: "")
+    assert run_study(seeds=[1, 2])[0] == 1
+    assert "cosent-stsb-2 failed: its output in" in capsys.readouterr().err
+
+
+def test_variants_and_overrides(run_study):
+    """Fails if a variant runs without its flags, or a trial's results stand among those of the study."""
+    variants = {"scale_5": {"scale": 5.0}, "slow": {"learning_rate": 0.01}}
+    assert run_study(variants=variants)[1] == [
+        ("made_up/cosent-scale_5-stsb-1", 0.5), ("made_up/cosent-slow-stsb-1", 0.01)]  # fmt: skip
+    assert [flags["scale"] for _, flags in run_study.trained] == [5.0, None]
+    assert read_results(run_study.results).definition["methods"] == ["cosent scale_5", "cosent slow"]
+    words = ["--seeds", "7", "--set", "pooling=cls", "learning_rate=1.0", "limit_train=50"]
+    assert len(run_study(*words, variants=variants)[1]) == 2
+    assert {flags["limit_train"] for _, flags in run_study.trained} == {50}
+    trial = run_study.results.with_name("made_up-pooling=cls-learning_rate=1.0-limit_train=50")
+    assert len(read_results(trial).results) == len(read_results(run_study.results).results) == 2
+
+
+def test_every_method_gets_what_validation_prefers(run_study):
+    """Fails if the test split chooses, if a method gets the rate of another, or if the grid's first seed runs again."""
+    both = {"recipes": ("cosent", "sbert"), **GRID}
+    names = ("cosent-stsb-1", "sbert-stsb-1")
+    status, trained = run_study(seeds=[1, 2], **both)
+    tried = [(f"learning_rate={rate}/{name}", rate) for rate in (0.1, 0.2) for name in names]
+    assert status == 0
+    assert trained == [*tried, ("made_up/cosent-stsb-2", 0.2), ("made_up/sbert-stsb-2", 0.1)]
+    kept = read_results(run_study.results)
+    assert [(r.name, r.recipe["learning_rate"]) for r in kept.results] == [
+        ("cosent-stsb-1", 0.2), ("cosent-stsb-2", 0.2), ("sbert-stsb-1", 0.1), ("sbert-stsb-2", 0.1)]  # fmt: skip
+    assert all(result.scores and result.queries for result in kept.results), "no interval without scores"
+    assert kept.tried["cosent", "stsb"] == {"learning_rate=0.1": 0.6, "learning_rate=0.2": 0.7}
+    assert run_study(seeds=[1, 2], **both) == (0, [])
+    assert [name for name, _ in run_study(seeds=[1, 2, 3], **both)[1]] == [
+        "made_up/cosent-stsb-3", "made_up/sbert-stsb-3"]  # fmt: skip
+
+
+def test_fewer_pairs_for_the_grid(run_study):
+    """Fails if a run on fewer pairs counts as one of the study, --limit_train leaves the grid at its full size, or a
+    rate by --set is tuned away."""
+    _, trained = run_study(tune_flags={"limit_train": 50}, **GRID)
+    assert [flags["limit_train"] for _, flags in run_study.trained] == [50, 50, None]
+    assert trained[-1] == ("made_up/cosent-stsb-1", 0.2)
+    run_study("--set", "limit_train=9", "--seeds", "2", tune_flags={"limit_train": 50}, **GRID)
+    assert [(flags["seed"], flags["limit_train"]) for _, flags in run_study.trained] == [(1, 9), (1, 9), (2, 9)]
+    assert run_study("--set", "learning_rate=0.1", **GRID)[1] == [("made_up-learning_rate=0.1/cosent-stsb-1", 0.1)]
+
+
+def test_a_failure_in_the_grid_makes_only_its_method_wait(run_study, capsys):
+    """Fails if a method is run at a value that won only since another failed, or loses its earlier results."""
+    both = {"recipes": ("cosent", "sbert")}
+    run_study(flags={"learning_rate": 0.1}, seeds=[1, 2], **both)
+    status, trained = run_study(seeds=[1, 2], fails={("sbert", 0.2)}, **both, **GRID)
+    assert status == 1
+    assert [each for each in trained if each[0].startswith("made_up/")] == [("made_up/cosent-stsb-2", 0.2)]
+    assert "not run, since their grid is not complete: sbert-stsb-1, sbert-stsb-2" in capsys.readouterr().err
+    assert [r.name for r in read_results(run_study.results).results if r.method == "sbert"] == [
+        "sbert-stsb-1", "sbert-stsb-2"]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys, monkeypatch):
+    """Fails if a study does not train with its flags or the user's threads, or a failure does not name its reason."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(os.cpu_count()))  # the study's own choice would be half of them
+    corpus = make_corpus({"train": pairs[:8], "validation": pairs[:16], "test": pairs[16:32]})
+    (tmp_path / "cosent.yaml").write_text("num_train_epochs: 1\npooling: mean\n")
+    content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1]}
+    variants = {"a": {"packing": False}, "b": {"features": ["u"]}}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(content | {"variants": variants}))
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--data_dir", corpus.parent, "--parallel", "2", "--set", f"model_name_or_path={tiny_model}"]
+    assert study.main(*parse(list(map(str, [tmp_path / "s.yaml", *arguments])), StudyArguments)) == 1
+    assert "cosent-b-made_up-1 failed: --features" in capsys.readouterr().err
+    (kept,) = read_results(tmp_path / f"results/s-model_name_or_path={tiny_model.name}").results
+    assert kept.recipe["packing"] is False and kept.train_pairs_per_second > 0
+    assert kept.environment.threads == os.cpu_count()
+
+
+@pytest.fixture
+def start_study(tmp_path, make_corpus, pairs, tiny_model):
+    """Returns a function that starts a study of two endless runs and waits until the first one trains.
+
+    Whatever the test does, nothing of the study is left when it ends.
+    """
+    started = []
+
+    def start(**options) -> subprocess.Popen:
+        corpus = make_corpus({"train": pairs, "validation": pairs[:16]})
+        recipe = {"num_train_epochs": 100000, "eval_strategy": "no", "save_strategy": "no", "logging_steps": 1}
+        (tmp_path / "cosent.yaml").write_text(yaml.safe_dump(recipe | {"model_name_or_path": str(tiny_model)}))
+        content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1, 2]}
+        (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
+        command = [sys.executable, "-m", "cosent.jobs.study", tmp_path / "s.yaml", "--data_dir", corpus.parent]
+        process = subprocess.Popen(list(map(str, command)), stderr=-1, text=True, cwd=tmp_path, **options)
+        started.append(process)
+        while not any("step 1" in log.read_text() for log in tmp_path.glob("runs/studies/s/*/log.txt")):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.2)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    for other in of_study(tmp_path):
+        other.kill()
+
+
+def of_study(folder: Path) -> list[psutil.Process]:
+    """Launchers and trainings of the studies in a folder."""
+    running = [other for other in psutil.process_iter(["cmdline", "status"]) if other.info["cmdline"]]
+    assert running, "processes cannot be listed here"
+    lines = [(other, " ".join(other.info["cmdline"])) for other in running]
+    return [other for other, line in lines if str(folder) in line and "runs/studies/s/" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send")
+@pytest.mark.parametrize("how", ["SIGINT", *(pytest.param(name, marks=pytest.mark.matrix) for name in KILLS)])
+def test_a_stopped_study_leaves_nothing_running(tmp_path, start_study, how):
+    """Fails if Ctrl-C or a kill leaves a run training in the dark, or starts the next one.
+
+    Shells start background jobs of scripts with SIGINT ignored, cron and CI start whole sessions that way.
+    """
+    killed, how = how == "SIGKILL", getattr(signal, how)
+    process = start_study(preexec_fn=None if killed else lambda: signal.signal(how, signal.SIG_IGN))
+    assert len(of_study(tmp_path)) == 2, "a launcher and a training"
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=60)
+    assert killed or (process.returncode == 130 and "the same command continues" in errors)
+    end = time.monotonic() + 60 * killed  # what was killed cannot wait for its trainings
+    while of_study(tmp_path) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not of_study(tmp_path) and len(list(tmp_path.glob("runs/studies/s/*"))) == 1

@@ -1,0 +1,362 @@
+"""The main job end to end with both towers on a tiny model, and what a user is told when the input is wrong."""
+
+import logging
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import sentence_transformers
+from sentence_transformers import SentenceTransformer
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from cosent.data.corpus import load_corpus
+from cosent.errors import InputError
+from cosent.evaluation.metrics import find_threshold
+from cosent.evaluation.significance import spearman
+from cosent.losses import LOSSES
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.record import read_record, read_scores
+from cosent.training import trainer
+from cosent.training.arguments import DataArguments, ModelArguments, PairTrainingArguments
+from cosent.training.callbacks import CollapseGuard
+from cosent.training.corpora import build_encoder, corpora_of_run
+from cosent.training.objective import number_of_logits
+from cosent.training.trainer import PairTrainer
+from tests.support.launching import history
+
+
+def test_training_ends_with_a_model_that_others_load(bi_run):
+    """Fails if the one command does not leave a better model, its record, and a folder that serving tools read."""
+    record = bi_run.record
+    before, after = record.before["made_up"], record.after["made_up"]
+    assert after["validation"]["spearman"] > before["validation"]["spearman"] + 0.2
+    assert 0.5 <= after["test"]["accuracy"] <= 1 and record.thresholds["made_up"] is not None
+    assert record.recipe["loss"] == "cosent" and record.recipe["learning_rate"] == 1e-3
+    assert record.train_pairs == 64 and not record.shortfalls, "the verdict cries wolf"
+    best = max(history(bi_run.folder, "eval_spearman"))
+    assert best == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
+    assert SentenceTransformer(str(bi_run.folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
+    assert f"model in {bi_run.folder}" in bi_run.printed and f"--model {bi_run.folder}" in bi_run.printed
+
+
+def test_others_may_read_the_folder(lora_run):
+    """Fails if weights are for their owner alone, so that a server of another user cannot load them."""
+    folder = lora_run.folder
+    modes = {str(file.relative_to(folder)): file.stat().st_mode & 0o777 for file in folder.rglob("*.*")}
+    assert {"model.safetensors", "run.json"} < set(modes) and any("adapter" in name for name in modes)
+    assert {name: oct(mode) for name, mode in modes.items() if mode not in (0o640, 0o750)} == {}
+
+
+def test_what_a_report_needs_is_kept(bi_run, cross_run, pairs):
+    """Fails if the scores beside a model are those of other pairs, of another moment, or rank differently."""
+    for run in (bi_run, cross_run):
+        record, scores = run.record, read_scores(run.folder / "scores.npz")["made_up"]
+        assert scores["test"]["labels"].tolist() == [label for _, _, label in pairs[32:]]
+        for split in ("validation", "test"):
+            for moment in ("before", "after"):
+                expected = getattr(record, moment)["made_up"][split]["spearman"]
+                assert spearman(scores[split][moment], scores[split]["labels"]) == pytest.approx(expected, abs=1e-9)
+    assert scores["test"].keys() == {"labels", "groups", "before", "after"}, "a cross-encoder has no vectors"
+
+
+def test_evaluation_draws_no_random_number_of_training(train, made_up):
+    """Fails if what else a run measures changes its dropout, and with it the model; or if a run that only chooses
+    settings reads the test split, or all of a large validation split."""
+    part = train(made_up, "--limit_validation", "20", "--skip_test", "true", "--retrieval", "false", output="part")
+    whole = train(made_up, "--eval_strategy", "steps", "--eval_steps", "1", "--save_strategy", "no",
+                  "--load_best_model_at_end", "false", output="whole")  # fmt: skip
+    record, scores = read_record(part), read_scores(part / "scores.npz")["made_up"]
+    assert record.before["made_up"].keys() == record.after["made_up"].keys() == {"validation"}
+    assert scores.keys() == {"validation"} and len(scores["validation"]["labels"]) == 20
+    losses = history(part, "loss")
+    assert len(losses) == 8 and losses == history(whole, "loss")
+    assert losses != history(train(made_up, "--dropout", "0.0", "--skip_test", "true", output="other"), "loss")
+
+
+@pytest.mark.slow
+def test_few_labels_are_few_for_selection_too(train, made_up):
+    """Fails if a run of 16 labels selects with 32, or all seeds train on the same 16."""
+    seen = []
+    for flags in (("--seed", "1"), ("--seed", "2"), ("--seed", "2", "--limit_seed", "1")):
+        folder = train(made_up, "--limit_train", "16", "--max_steps", "1", *flags, output="-".join(flags))
+        assert read_record(folder).train_pairs == 16
+        seen.append(read_scores(folder / "scores.npz")["made_up"]["validation"]["before"].tolist())
+        assert len(seen[-1]) == 16
+    assert seen[0] == seen[2] != seen[1]
+
+
+@pytest.mark.parametrize(
+    "tower, loss",
+    [
+        (tower, name)
+        for name, loss in sorted(LOSSES.items())
+        for tower in loss.towers
+        if (tower, name) not in (("bi_encoder", "cosent"), ("bi_encoder", "sbert_joint"), ("cross_encoder", "ce3"))
+    ],
+)
+def test_every_loss_reaches_the_weights(made_up, tiny_model, tmp_path, tower, loss):
+    """Fails if a loss that reads logits, scores or embeddings is not fed by its tower, or gives the encoder nothing."""
+    corpus = load_corpus(str(made_up))
+    arguments = ModelArguments(model_name_or_path=str(tiny_model), tower=tower)
+    encoder = build_encoder(arguments, number_of_logits(LOSSES[loss], [corpus.manifest], tower), 32, seed=1)
+    args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", report_to="none")
+    trainer = PairTrainer(encoder, args, loss=loss, train_dataset=corpus.split("train"), labels=corpus.manifest)
+    trainer.compute_loss(trainer.model, next(iter(trainer.get_train_dataloader()))).backward()
+    assert encoder.backbone.get_input_embeddings().weight.grad.norm() > 0
+
+
+@pytest.mark.slow
+def test_gradient_checkpointing_changes_no_weight(train, made_up):
+    """Fails if the flag for small GPUs stops with an error, or trains something else."""
+    plain = train(made_up, output="plain") / "model.safetensors"
+    checkpointed = train(made_up, "--activation_checkpointing", "true", output="checkpointed") / "model.safetensors"
+    assert plain.read_bytes() == checkpointed.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ("--tower", "cross_encoder"),
+        *(pytest.param(("--loss", name), marks=pytest.mark.slow) for name in ("angle", "infonce")),
+    ],
+)
+def test_cached_batches_train_as_large_ones_do(train, made_up, chosen):
+    """Fails if --cached_batch_size compares within its parts, counts rows twice, or scales the gradient.
+
+    Or if negatives in other parts are overlooked, or groups meet the sentences of others.
+    """
+    flags = ("--optim", "sgd", "--dropout", "0", "--learning_rate", "3e-3", "--max_grad_norm", "0", *chosen)
+    curves = []
+    for name, batch in {"large": ("24",), "cached": ("8", "--cached_batch_size", "24")}.items():  # 64 = 24 + 24 + 16
+        folder = train(made_up, *flags, "--per_device_train_batch_size", *batch, output=name)
+        curves.append([history(folder, "loss"), history(folder, "grad_norm")])
+    assert len(curves[0][0]) == 6
+    np.testing.assert_allclose(curves[1], curves[0], rtol=2e-4)
+
+
+def test_balanced_batches_leave_no_batch_of_one_label(train, make_corpus, pairs, caplog):
+    """Fails if the flag does not reach the sampler: the same rows in plain order waste batches."""
+    rows = make_corpus({"train": [(a, b, float(number % 8 == 0)) for number, (a, b, _) in enumerate(pairs)]})
+    with caplog.at_level(logging.WARNING):
+        train(rows, "--per_device_train_batch_size", "8", "--balanced_batches", "true", output="balanced")
+        assert "batches taught nothing" not in caplog.text
+        train(rows, "--per_device_train_batch_size", "8", output="plain")
+    assert "batches taught nothing" in caplog.text
+
+
+@pytest.mark.slow
+def test_seeds_decide_the_weights(train, made_up):
+    """Fails if a run cannot be repeated, or a seed (that of the order alone, too) is ignored by a sampler."""
+    chosen = {"a": ("--seed", "1"), "b": ("--seed", "1"), "c": ("--seed", "2")}
+    first, again, other = (train(made_up, *flags, output=name) for name, flags in chosen.items())
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, again, other)]
+    assert weights[0] == weights[1] != weights[2]
+    flags = ("--balanced_batches", "true", "--eval_strategy", "no", "--dropout", "0")
+    one, two = (history(train(made_up, *flags, "--data_seed", s, output=f"d{s}"), "loss") for s in ("1", "2"))
+    assert one != two
+
+
+@pytest.mark.parametrize(
+    ("tower", "loss"), [("bi_encoder", "sbert"), pytest.param("cross_encoder", "ce", marks=pytest.mark.slow)]
+)
+def test_resuming_continues_where_it_stopped(train, made_up, tower, loss):
+    """Fails if a resumed run, head included, ends elsewhere than one that was never interrupted, or mixes recipes."""
+    flags = ("--loss", loss, "--tower", tower)
+    whole = train(made_up, *flags, output="whole")
+    resume = ("--resume_from_checkpoint", str(whole / "checkpoint-4"))
+    resumed = train(made_up, *flags, *resume, output="resumed")
+    weights = sorted(path.relative_to(whole) for path in (whole / "checkpoint-8").glob("*.safetensors"))
+    assert len(weights) == (2 if tower == "bi_encoder" else 1)
+    assert all((whole / name).read_bytes() == (resumed / name).read_bytes() for name in weights)
+    with pytest.raises(InputError, match=f"loss {loss}, not cosent"):
+        train(made_up, "--tower", tower, *resume, output="other")
+
+
+def test_a_finished_model_is_not_overwritten(train, made_up):
+    """Fails if a second run destroys the first one's model unasked, or leaves files that make its own unreadable."""
+    folder = train(made_up, "--pooling", "linear_cls", "--loss", "sbert")
+    with pytest.raises(InputError, match="already holds a model"):
+        train(made_up)
+    before = (folder / "run.json").read_text()
+    with pytest.raises(InputError, match="no prepared corpus"):  # a typing error takes nothing with it
+        train("nowhere", "--overwrite_output_dir", "true")
+    assert (folder / "run.json").read_text() == before and (folder / "checkpoint-8").is_dir()
+    train(made_up, "--pooling", "mean", "--overwrite_output_dir", "true", "--num_train_epochs", "1")
+    assert SentenceEncoder.from_pretrained(str(folder)).pooling.mode == "mean"
+    assert not list(folder.rglob("head.safetensors")) and not list(folder.rglob("2_Dense/*.safetensors"))
+    assert SentenceTransformer(str(folder), device="cpu").encode(["好"]).shape == (1, 32)
+
+
+def test_a_diverged_run_stops(train, make_corpus, pairs):
+    """Fails if weights of NaN are saved as a finished model."""
+    flags = ("--learning_rate", "1e30", "--max_grad_norm", "0", "--num_train_epochs", "4")
+    with pytest.raises(InputError, match="loss is nan .* --learning_rate"):
+        train(make_corpus({"train": pairs}), *flags)
+
+
+def test_validation_that_selects_nothing(train, make_corpus, pairs, caplog):
+    """Fails if a user with one split, or one label in validation, cannot train or is not told what was not selected."""
+    one_label = [(a, b, 1.0) for a, b, _ in pairs[:8]]
+    for number, rows in enumerate(({"train": pairs}, {"train": pairs, "validation": one_label})):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            folder = train(make_corpus(rows, name=f"c{number}"), output=f"run{number}")
+        assert "no validation split with two different labels" in caplog.text
+        record = read_record(folder)
+        assert record.thresholds == record.calibrations == {} and (folder / "model.safetensors").is_file()
+    graded = make_corpus({"test": [(a, b, 2 * y) for a, b, y in pairs[:8]]}, "graded", 5.0, name="tested")
+    folder = train(make_corpus({"train": pairs}), "--eval_corpora", str(graded), output="tested")
+    assert "accuracy" not in read_record(folder).after["tested"]["test"]
+
+
+def test_batches_without_order_and_truncation_are_reported(train, make_corpus, pairs, caplog):
+    """Fails if steps that teach nothing, cut sentences or unknown characters pass in silence."""
+    with caplog.at_level(logging.INFO):
+        rows = [(a, b, float(n == 0)) for n, (a, b, _) in enumerate(pairs[:11])]
+        rows.append(("好" * 60, "璟", 0.0))
+        train(make_corpus({"train": rows}), "--per_device_train_batch_size", "2", "--num_train_epochs", "1")
+        few = make_corpus({"train": [(f"句{n}", f"话{n}", float(n == 0)) for n in range(12)]}, name="few")
+        flags = ("--per_device_train_batch_size", "2", "--num_train_epochs", "1", "--loss", "infonce")
+        train(few, *flags, output="infonce")
+    assert "made_up train: 1 of 24 sentences are longer than 32 tokens" in caplog.text
+    assert "% of characters are unknown to the model: 璟 1." in caplog.text
+    assert caplog.text.count("epoch 1: 5 of 6 batches") == 2, "of one label; without a similar pair"
+
+
+def test_two_corpora_train_one_head(train, make_corpus, pairs):
+    """Fails if the joint model of 8541 mixes the classes of similarity and NLI rows, or selects on one corpus alone."""
+    rows = {"train": pairs, "validation": pairs[:32]}
+    similar = make_corpus(rows, name="similar")
+    nli = make_corpus(
+        {split: [(a, b, 2 * y) for a, b, y in part] for split, part in rows.items()}, "nli", 2.0, name="nli"
+    )
+    folder = train((similar, nli), "--loss", "sbert_joint")
+    record = read_record(folder)
+    assert set(record.after) == {"similar", "nli"} and set(record.thresholds) == {"similar"}
+    with pytest.raises(InputError, match="sbert_joint .*binary"):
+        train(similar, "--loss", "sbert_joint", output="other")
+    with pytest.raises(InputError, match="--loss sbert .*sbert_joint"):
+        train((similar, nli), "--loss", "sbert", output="other")
+
+
+@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
+def test_every_held_out_pair_is_scored(train, make_corpus, pairs, tower):
+    """Fails if a flag for training batches leaves pairs out of a metric: 60 and 10 in batches of 24."""
+    corpus = make_corpus({"train": pairs, "validation": pairs[:60], "test": pairs[50:60]})
+    flags = ("--dataloader_drop_last", "true", "--per_device_eval_batch_size", "24", "--tower", tower)
+    scores = read_scores(train(corpus, *flags, "--num_train_epochs", "1") / "scores.npz")["made_up"]
+    assert {split: len(of["after"]) for split, of in scores.items()} == {"validation": 60, "test": 10}
+
+
+def test_random_negatives_reach_the_training_pairs(made_up):
+    """Fails if the flag is accepted and trains on the same pairs, or draws anew what is no negative."""
+    own, easy = (
+        corpora_of_run(DataArguments(corpus=[str(made_up)], random_negatives=flag), "cosent", 1).training_rows
+        for flag in (False, True)
+    )
+    kept, moved = set(), set()
+    for row, drawn in zip(own["made_up"], easy["made_up"], strict=True):
+        assert row["sentence1"] == drawn["sentence1"]
+        (kept if row["sentence2"] == drawn["sentence2"] else moved).add(row["label"])
+    assert moved == {0.0} and 1.0 in kept
+
+
+CROSS_ENCODER = ("--tower", "cross_encoder", "--num_train_epochs", "1")
+
+
+@pytest.fixture
+def similar(make_corpus, pairs):
+    return make_corpus({"train": pairs, "validation": pairs[:32], "test": pairs[32:]}, name="similar")
+
+
+@pytest.fixture
+def nli(make_corpus, pairs):
+    """Labels 0, 1, 2: how many of the two sentences have five characters; the validation split has them all."""
+    rows = [(a, b, float((len(a) == 5) + (len(b) == 5))) for a, b, _ in pairs]
+    return make_corpus({"train": rows, "validation": rows[16:48], "test": rows[32:]}, "nli", 2.0, name="nli")
+
+
+def test_training_ends_with_a_classifier_that_others_load(cross_run, pairs):
+    """Fails if the other tower does not learn, is served otherwise, or the oracle passes for the honest accuracy."""
+    record = cross_run.record
+    before, after = record.before["made_up"], record.after["made_up"]
+    assert after["validation"]["spearman"] > before["validation"]["spearman"] + 0.2
+    assert record.recipe["tower"] == "cross_encoder"
+    first, second, labels = map(list, zip(*pairs[32:], strict=True))
+    scores = CrossEncoder.from_pretrained(str(cross_run.folder)).similarity(first, second)
+    served = sentence_transformers.CrossEncoder(str(cross_run.folder), device="cpu")
+    np.testing.assert_allclose(served.predict(list(zip(first, second, strict=True))), scores, atol=1e-5)
+    test, threshold = after["test"], record.thresholds["made_up"]
+    assert test["oracle_accuracy"] == pytest.approx(find_threshold(scores, labels)[1])
+    assert test["accuracy"] == pytest.approx(np.mean((scores >= threshold) == np.array(labels)))
+    assert test["accuracy"] <= test["oracle_accuracy"]
+
+
+@pytest.mark.parametrize("loss, logits", [("ce3", 3), pytest.param("cosent", 1, marks=pytest.mark.slow)])
+def test_nli_is_scored_in_its_order(train, nli, loss, logits):
+    """Fails if a three-class model has no score, or one that does not rise from contradiction to entailment."""
+    folder = train(nli, *CROSS_ENCODER, "--loss", loss, "--num_train_epochs", "8")
+    assert read_record(folder).after["nli"]["validation"]["spearman"] > 0.3
+    config = CrossEncoder.from_pretrained(str(folder)).model.config
+    assert config.num_labels == logits and (config.label2id.get("entailment") == 2) == (loss == "ce3")
+
+
+def test_transfer_selects_on_other_corpora(train, nli, similar, make_corpus, pairs):
+    """Fails if the best epoch of an NLI run is chosen on NLI, or one of the tested corpora is left out."""
+    graded = make_corpus({"validation": pairs[:32], "test": [(a, b, 5 * y) for a, b, y in pairs]}, "graded", 5.0, "g")
+    record = read_record(train(nli, "--eval_corpora", str(similar), str(graded), "--num_train_epochs", "1"))
+    assert set(record.after) == {"nli", "similar", "g"} and set(record.thresholds) == {"similar"}
+    evaluated = {key for entry in record.history for key in entry if key.endswith("_spearman")}
+    assert evaluated == {"eval_similar_spearman", "eval_g_spearman", "eval_spearman"}
+    with pytest.raises(InputError, match="--eval_corpora names similar more than once"):
+        train(nli, "--eval_corpora", str(similar), str(similar), output="other")
+
+
+def test_corpora_with_weights(train, nli, similar):
+    """Fails if --corpus_weights is ignored: with 3, 1 and 4 batches of each, an epoch has 4 x 3 + 3 of the first."""
+    folder = train((nli, similar), *CROSS_ENCODER, "--corpus_weights", "3", "1")
+    assert len(history(folder, "loss")) == 15
+    for weights, words in ((["1"], r"\[1.0\] for 2"), (["1", "0"], r"\[1.0, 0.0\]"), (["1", "x"], "'x'")):
+        with pytest.raises(InputError, match=f"--corpus_weights.*{words}"):
+            train((nli, similar), "--corpus_weights", *weights, output="other")
+    with pytest.raises(InputError, match="--corpus_weights.*1,2"):
+        train((nli, similar), "--corpus_weights", "1,2", output="other")
+    with pytest.raises(InputError, match="sbert_joint .*--corpus_weights"):
+        train((nli, similar), "--loss", "sbert_joint", "--corpus_weights", "1", "2", output="other")
+
+
+@pytest.mark.parametrize(
+    ("curve", "collapsed"),
+    [((0.5, 0.41), False), ((0.5, 0.39), True), ((0.1, 0.3), False), ((0.5, math.nan), True), ((math.nan,), True)],
+)
+@pytest.mark.parametrize("losses", [[{"loss": 2.0}, {"loss": 1.5}], []], ids=["logged", "not logged yet"])
+@pytest.mark.parametrize("action", ["warn", "stop"])
+def test_what_is_a_collapse(curve, collapsed, action, losses, caplog):
+    """Fails if a collapse passes unseen, `stop` goes on, `warn` stops, or the guard cries wolf."""
+    args, control = SimpleNamespace(eval_strategy="epoch"), TrainerControl()
+    log = [*losses, *({"eval_spearman": value} for value in curve)]
+    state = TrainerState(log_history=log, global_step=8)
+    with caplog.at_level(logging.WARNING):
+        CollapseGuard(args, action).on_log(args, state, control, logs=log[-1])
+    assert ("collapse. Validation Spearman is" in caplog.text) == collapsed
+    assert ("from 2 to 1.5" in caplog.text) == (collapsed and bool(losses)) and "nan to nan" not in caplog.text
+    assert control.should_training_stop == (collapsed and action == "stop")
+
+
+def test_a_guard_ends_a_run(train, made_up, monkeypatch):
+    """Fails if the guard of a run does not see its validation, here with a drop that every epoch has."""
+    monkeypatch.setattr(trainer, "CollapseGuard", lambda args, action: CollapseGuard(args, action, drop=-9))
+    assert len(history(train(made_up, "--on_collapse", "stop"), "eval_spearman")) == 1
+
+
+@pytest.mark.slow
+def test_cross_encoders_are_watched_unless_switched_off(train, made_up, monkeypatch):
+    """Fails if a reranker collapses to one number, as users of every library report, and nothing says so."""
+    seen = []
+    monkeypatch.setattr(trainer, "CollapseGuard", lambda args, action: seen.append(action) or TrainerCallback())
+    tower = ("--tower", "cross_encoder")
+    for number, flags in enumerate((tower, (*tower, "--on_collapse", "off"), (), ("--on_collapse", "stop"))):
+        train(made_up, "--max_steps", "1", *flags, output=str(number))
+    assert seen == ["warn", "stop"]

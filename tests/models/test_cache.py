@@ -1,0 +1,96 @@
+"""The cache of what a teacher says."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from cosent.models import cache as cached
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cache import prune, sentence_vectors, teacher_vectors
+
+FIRST, SECOND = ["好", "坏", "好"], ["坏", "红", "绿"]
+
+
+@pytest.fixture
+def teacher(tiny_model) -> SentenceEncoder:
+    return SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean")
+
+
+def test_vectors_are_the_teachers_own(teacher, tmp_path):
+    """Fails if sentences get the vector of another, are read twice, or are not of length 1."""
+    vectors, rows = teacher_vectors(teacher, FIRST, SECOND, tmp_path)
+    assert vectors.shape == (4, 32) and rows.tolist() == [[0, 1], [1, 2], [0, 3]]
+    expected = teacher.encode(["好", "绿"], normalize_embeddings=True)
+    np.testing.assert_allclose(vectors[rows[2]], expected, atol=1e-6)
+
+
+def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
+    """Fails if a teacher is run twice, or another teacher, pool, length or corpus gets the vectors of this one."""
+    first, _ = teacher_vectors(teacher, FIRST, SECOND, tmp_path)
+    (file,) = tmp_path.iterdir()
+    marked = np.full((4, 32), 7, dtype=np.float32)
+    np.save(file, marked)  # what is read again can be told from what is computed again
+    assert (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).all()
+    assert not (teacher_vectors(teacher, FIRST, [*SECOND[:2], "白"], tmp_path)[0] == 7).any()
+    teacher.max_length = 10
+    assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any()
+    teacher.max_length = 512
+    with torch.no_grad():
+        teacher.backbone.embeddings.word_embeddings.weight[100, 0] += 1
+    assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any()
+    one_by_one = {
+        "pool": lambda: setattr(teacher.pooling, "mode", "cls"),
+        "case": lambda: setattr(teacher.tokenizer.backend_tokenizer.normalizer, "lowercase", False),
+        "segments": lambda: setattr(teacher.tokenizer, "model_input_names", ["input_ids", "attention_mask"]),
+        "vocabulary": lambda: teacher.tokenizer.add_tokens(["绿绿"]),
+    }
+    for name, change in one_by_one.items():
+        for file in tmp_path.iterdir():
+            np.save(file, marked)
+        change()
+        assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any(), name
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_teacher_that_is_killed_or_overtaken_by_another_job(teacher, tmp_path, monkeypatch, killed):
+    """Fails if hours of a teacher are lost, parts come in another order, stay behind, or are removed too early."""
+    sentences = ["好", "坏", "红", "绿", "白"]
+    whole = teacher.encode(sentences, normalize_embeddings=True)
+    monkeypatch.setattr(cached, "PART_TEXTS", 2)
+    encode, read = teacher.encode, []
+
+    def interrupted(share, **options):
+        read.extend(share)
+        if len(read) == 4:
+            if killed:
+                raise KeyboardInterrupt
+            sentence_vectors(teacher, sentences, tmp_path)
+        return encode(share, **options)
+
+    monkeypatch.setattr(teacher, "encode", interrupted)
+    if killed:
+        with pytest.raises(KeyboardInterrupt):
+            sentence_vectors(teacher, sentences, tmp_path)
+        assert len(list(tmp_path.iterdir())) == 1
+    np.testing.assert_allclose(sentence_vectors(teacher, sentences, tmp_path), whole, atol=1e-6)
+    assert read == ["好", "坏", "红", "绿", "红", "绿", "白"] and len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_cache_has_a_limit(teacher, tmp_path, monkeypatch):
+    """Fails if the cache of a user fills the disk, or loses what was just computed or is used the most."""
+    monkeypatch.setattr(cached, "DEFAULT_CACHE", tmp_path)
+    for name, size, age in (("a.npy", 60, 3), ("a.hnsw.faiss", 60, 4), ("b.npy", 30, 2), ("c.npy", 30, 1)):
+        (tmp_path / name).write_bytes(bytes(size))
+        os.utime(tmp_path / name, (time.time() - 60 * age,) * 2)
+    prune(tmp_path / "a.npy", 100)
+    assert {file.name for file in tmp_path.iterdir()} == {"a.npy", "a.hnsw.faiss", "b.npy", "c.npy"}
+    os.utime(tmp_path / "b.npy")
+    prune(tmp_path / "b.npy", 100)
+    assert {file.name for file in tmp_path.iterdir()} == {"b.npy", "c.npy"}
+    monkeypatch.setattr(prune, "__defaults__", (0,))
+    sentence_vectors(teacher, ["好"], tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,126 @@
+"""From training to an answer: probabilities and verdicts of a saved model, on the command line and in Python."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+from cosent import decision_rules, load_model
+from cosent.errors import InputError
+from cosent.evaluation.calibration import (
+    Calibration,
+    DecisionRule,
+    at_base_rate,
+    fit_calibration,
+    probability_metrics,
+    sigmoid,
+)
+from cosent.jobs.similarity import answers, line
+from cosent.record import read_record
+from cosent.search.differences import COLLISION
+
+
+@pytest.fixture
+def splits(pairs):
+    return {"train": pairs, "validation": pairs[:32], "test": pairs[32:]}
+
+
+def columns(part):
+    first, second, labels = zip(*part, strict=True)
+    return list(first), list(second), np.array(labels)
+
+
+@pytest.mark.parametrize("kind", ["bi_run", "cross_run", pytest.param("ce", marks=pytest.mark.slow)])
+def test_a_trained_model_answers_with_probabilities(kind, request, train, made_up, pairs, job, capsys):
+    """Fails if probabilities are not those of validation, or `similarity`, `evaluate`, Python and run.json disagree."""
+    if kind == "ce":
+        folder = train(made_up, "--tower", "cross_encoder", "--loss", "ce", "--num_train_epochs", "4")
+        printed = capsys.readouterr().out
+    else:
+        run = request.getfixturevalue(kind)
+        folder, printed = run.folder, run.printed
+    model, rule = load_model(str(folder)), decision_rules(folder)["made_up"]
+    first, second, labels = columns(pairs[:32])
+    expected = fit_calibration(model.similarity(first, second), labels)
+    assert rule.probabilities([0.1, 0.9]) == pytest.approx(expected.probabilities([0.1, 0.9]), abs=1e-4)
+
+    first, second, labels = columns(pairs[32:])
+    scores = model.similarity(first, second)
+    probabilities = rule.probabilities(scores)
+    assert 0 < probabilities.min() < probabilities.max() < 1
+    result = json.loads(job("cosent.jobs.evaluate", "--model", folder, "--corpus", made_up)[0])
+    wanted = probability_metrics(probabilities, labels)
+    raw = probability_metrics(sigmoid(scores) if kind != "bi_run" else np.clip(scores, 0, 1), labels)
+    stored = read_record(folder).after["made_up"]["test"]
+    for name, value in {**wanted, **{f"uncalibrated_{name}": value for name, value in raw.items()}}.items():
+        assert result[name] == pytest.approx(value, abs=1e-4) == stored[name]
+    assert f"Brier {stored['uncalibrated_brier']:.4f} -> {stored['brier']:.4f}" in printed
+    assert result["calibration"] == rule.calibration.method
+    assert result["threshold_from"] == "made_up validation, when the model was trained"
+
+    similarity = partial(job, "cosent.jobs.similarity", "--model", folder, first[1], second[1])
+    out, err = similarity()
+    verdict = "similar" if scores[1] >= rule.threshold else "not similar"
+    assert out.split("  ")[0].strip() == f"{scores[1]:.4f}" and f"{probabilities[1]:.4f}  {verdict}" in out
+    assert "as on made_up validation" in err
+    rare = at_base_rate(probabilities[1], rule.calibration.base_rate, 0.001)
+    verdict = "similar" if rare >= 0.5 else "not similar"
+    assert f"{rare:.4f}  {verdict}" in similarity("--base_rate", "0.001")[0]
+    for value in ("auto", "1.5", "much"):
+        with pytest.raises(InputError, match=f"--base_rate {value}"):
+            similarity("--base_rate", value)
+
+
+@pytest.mark.slow
+def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, splits, job):
+    """Fails if a corpus is answered with the map of another, or STS-B gets a probability."""
+    turned = {split: [(a, b, 1 - y) for a, b, y in part] for split, part in splits.items()}
+    graded = {split: [(a, b, 5 * y) for a, b, y in part] for split, part in splits.items()}
+    corpora = (make_corpus(splits, name="one"), make_corpus(turned, name="two"),
+               make_corpus(graded, "graded", 5.0, name="stsb"))  # fmt: skip
+    folder = train(corpora)
+    rules = decision_rules(folder)
+    assert list(rules) == ["one", "two", "all"] and rules["one"].calibration != rules["two"].calibration
+    assert "brier" not in read_record(folder).after["stsb"]["test"]
+    out, err = job("cosent.jobs.evaluate", "--model", folder, "--corpus", corpora[2])
+    assert json.loads(out)["threshold_from"] == "none: the labels are not binary"
+    assert "brier" not in out and "probabilities" not in err
+
+    similarity = partial(job, "cosent.jobs.similarity", "--model", folder, "好", "坏")
+    for flags, source in (((), "all"), (("--corpus", "two"), "two")):
+        out, err = similarity(*flags)
+        assert "similar" in out and f"as on {source} validation" in err
+    with pytest.raises(InputError, match="--corpus lcqmc: .* one two"):
+        similarity("--corpus", "lcqmc")
+
+
+def test_verdicts_agree_with_the_threshold():
+    """Fails if rounding calls a score similar that `evaluate` calls different: 0.7 in float32 is below 0.7."""
+    rule = DecisionRule("lcqmc", 0.7, Calibration(method="platt", pairs=98, slope=10.0, intercept=-7.0))
+    scores = np.array([0.7, 0.71, -1.0], dtype=np.float32)
+    assert rule.similar(scores).tolist() == [False, True, False]
+    assert rule.probabilities(scores) == pytest.approx([0.5, 0.525, 0.01], abs=1e-3)
+    pairs = [{"a": "甲", "b": "乙"}, {"a": "丙", "b": "丁"}, {"a": "戊", "b": "己"}]
+    found = answers(scores, [False, False, True], rule)
+    printed = [line(pair | new, ("a", "b")) for pair, new in zip(pairs, found, strict=True)]
+    assert printed[1] == " 0.7100  0.5250  similar      丙  |  丁"
+    assert printed[2] == f"-1.0000  0.0100  not similar  戊  |  己  ({COLLISION})"
+    assert line(pairs[0] | answers(scores[:1], [False], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
+
+
+def test_probabilities_of_a_model_from_elsewhere(made_up, pairs, tiny_model, job):
+    """Fails if --find_threshold fits on the scored split, or says nothing about a model that has no map."""
+    evaluate = partial(job, "cosent.jobs.evaluate", "--model", tiny_model, "--corpus", made_up)
+    out, err = evaluate()
+    without = json.loads(out)
+    assert without["calibration"] is None and "--find_threshold" in without["threshold_from"]
+    assert "brier" not in without and without["uncalibrated_brier"] > 0 and "no map" in err
+    found = json.loads(evaluate("--find_threshold")[0])
+    model = load_model(str(tiny_model))
+    first, second, labels = columns(pairs[:32])
+    calibration = fit_calibration(model.similarity(first, second), labels)
+    first, second, labels = columns(pairs[32:])
+    expected = probability_metrics(calibration.probabilities(model.similarity(first, second)), labels)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert found["threshold_from"] == "made_up validation"

@@ -1,0 +1,135 @@
+"""Vectors and scores of many sentences: the same as one at a time, whatever is done for speed; and wrong input."""
+
+import copy
+import logging
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from tokenizers.processors import TemplateProcessing
+from torch import nn
+
+from cosent.compute import onednn
+from cosent.errors import InputError
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.embedding import batch_bounds, embed, quantized, tokenize
+
+FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
+SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
+SENTENCES = ["怎么还款", "我喜欢北京", "好", "", "怎么还款", "推荐一辆红车给我的朋友", "今天天气很好" * 9, "好"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_model) -> SentenceEncoder:
+    return SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean", max_length=32)
+
+
+@pytest.fixture
+def cross(tiny_model) -> CrossEncoder:
+    return CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
+
+
+def test_rows_come_back_in_the_order_given(encoder):
+    """Fails if a user's vectors belong to other sentences, or a repeated sentence has two vectors."""
+    vectors = encoder.encode(SENTENCES, batch_size=2)
+    alone = np.concatenate([encoder.encode([sentence]) for sentence in SENTENCES])
+    np.testing.assert_allclose(vectors, alone, atol=1e-5)
+    assert vectors.dtype == np.float32 and encoder.encode([]).shape == (0, 32)
+    np.testing.assert_array_equal(vectors[0], vectors[4])
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3, "all vectors are alike: nothing was compared"
+
+
+def test_cut_sentences_are_counted_once_per_row(encoder, cross, caplog):
+    """Fails if a user does not learn that the ends of long sentences or pairs were never read."""
+    with caplog.at_level(logging.WARNING):
+        encoder.encode([*SENTENCES, SENTENCES[6]], batch_size=1)
+    assert len(caplog.records) == 1 and "2 of 9 sentences are longer than 32 tokens" in caplog.text
+    assert tokenize(encoder, SENTENCES).lengths.max() == 32
+    assert cross.similarity([], []).shape == (0,)
+    cross.max_length = 12
+    cross.similarity(["好" * 9, "好"], ["坏", "坏"])
+    assert "1 of 2 pairs are longer than 12 tokens" in caplog.text
+
+
+def test_training_mode_and_layers_are_left_as_they_were(encoder):
+    """Fails if encoding during training switches dropout off, or leaves layers without gradients behind."""
+    trained = copy.deepcopy(encoder).train()
+    torch.manual_seed(0)
+    trained.encode(["好"])
+    assert trained.training and trained.backbone.training
+    inputs = trained.tokenizer(["我喜欢北京"], return_tensors="pt", return_token_type_ids=False)
+    trained(**inputs)[:, 0].sum().backward()  # over all features a layer norm sums to 0
+    layer = next(module for module in trained.modules() if type(module) is nn.Linear)
+    assert layer.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("reorder", [False, True])
+def test_onednn_gives_the_same_numbers(reorder, monkeypatch):
+    """Fails if the fast linear layers change vectors; 3e-5 is float32 noise over 512 products near 1."""
+    torch.manual_seed(0)
+    calls, linear = [], onednn.linear
+    monkeypatch.setattr(onednn, "linear", lambda *args: calls.append(1) or linear(*args))
+    for bias in (True, False):
+        layer, inputs = nn.Linear(512, 96, bias=bias), torch.randn(3, 7, 512)
+        with torch.inference_mode(), onednn.onednn_linears(layer, reorder):
+            torch.testing.assert_close(layer(inputs), onednn.stock_forward(layer, inputs), atol=3e-5, rtol=0)
+    assert len(calls) == 2, "the layers were left as they are: nothing was compared"
+
+
+def test_int8_ranks_like_float32(encoder):
+    """If this fails, --int8 loses more than rounding: similar sentences are no longer found."""
+    torch.manual_seed(0)
+    texts = ["".join(np.random.default_rng(i).choice(list("红色苹果北京天气还款怎么"), 8)) for i in range(30)]
+    exact, fast = (model.encode(texts, normalize_embeddings=True) for model in (encoder, quantized(encoder)))
+    upper = np.triu_indices(len(texts), 1)
+    assert spearmanr((exact @ exact.T)[upper], (fast @ fast.T)[upper]).statistic > 0.99
+    assert np.abs(exact - fast).max() > 1e-6, "nothing was quantised"
+    assert all(type(module) is not nn.Linear for module in quantized(encoder).modules())
+
+
+@pytest.mark.parametrize("sentences", [[""], ["好", "", "怎么还款"]], ids=["alone", "among others"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_sentence_without_a_token_has_zeros(encoder, sentences, normalize):
+    """If this fails, an empty sentence stops a job whose tokenizer has no [CLS], or puts NaN in an index."""
+    bare = copy.deepcopy(encoder)
+    bare.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    settled = []
+    vectors, _ = embed(bare, sentences, 8, normalize, settled.append)
+    assert np.isfinite(vectors).all() and sum(settled) == len(sentences)
+    for sentence, vector in zip(sentences, vectors, strict=True):
+        assert (np.abs(vector).sum() == 0) == (sentence == "")
+        np.testing.assert_allclose(bare.encode([sentence], normalize_embeddings=normalize)[0], vector, atol=1e-6)
+    assert bare.similarity([""], ["好"]) == 0
+    for blank in ("", " ", "\u200b\ufeff\n"):
+        with pytest.raises(InputError, match="non-empty"):
+            encoder.similarity(blank, "好")
+
+
+def test_what_is_not_a_sentence_or_a_pair_is_named(encoder, cross):
+    """Fails if NaN from a table is encoded as the word nan, a string by characters, or a set in any order; or arrays
+    and columns of tables, which are no lists, are refused."""
+    for sentences, message in (
+        (["好", None], "None .* position 1"), (3, "int"), ({"好", "坏"}, "set"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            encoder.encode(sentences)
+    for first, second, message in (
+        ("好", ["坏"], "str and list"), (None, None, "None"), ("好", "", "and ''"), (["好"], ["好"] * 2, "1 and 2"),
+    ):  # fmt: skip
+        for model in (encoder, cross):
+            with pytest.raises(InputError, match=message):
+                model.similarity(first, second)
+    with pytest.raises(InputError, match="batch_size .* 0"):
+        encoder.encode(["好"], batch_size=0)
+    expected = encoder.encode(["好", "坏"])
+    for column in (("好", "坏"), np.array(["好", "坏"]), {1: "好", 2: "坏"}.values()):
+        np.testing.assert_array_equal(encoder.encode(column), expected)
+        assert cross.similarity(column, column).shape == (2,)
+
+
+def test_batches_keep_both_bounds():
+    """Fails if a batch of long sentences outgrows the memory, or a sentence is left out."""
+    lengths = np.array([50, 9, 9, 8, 3, 3, 3, 3])
+    assert batch_bounds(lengths, batch_size=3, tokens=20) == [(0, 1), (1, 3), (3, 5), (5, 8)]

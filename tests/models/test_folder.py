@@ -1,0 +1,289 @@
+"""A folder means the same vectors to us, to sentence-transformers and to AutoModel, before and after saving."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+from transformers import AutoModel
+
+from cosent.encoders import SHIPPED, resolve
+from cosent.errors import InputError
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.embedding import quantized
+from cosent.models.folder import read_json, write_json
+from cosent.models.modules import ACTIVATIONS, CHOICES, POOLINGS, Module, Normalize, Pooling
+from tests.support.families import save_family
+
+TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]
+SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+
+
+def theirs(folder, **options) -> np.ndarray:
+    """Vectors of sentence-transformers."""
+    return SentenceTransformer(str(folder), device="cpu", **options).encode(TEXTS)
+
+
+def ours(folder) -> np.ndarray:
+    return SentenceEncoder.from_pretrained(str(folder)).encode(TEXTS)
+
+
+def same_to_all(folder, again) -> np.ndarray:
+    """Vectors of a folder: the same here, in sentence-transformers, and after a further round through both."""
+    vectors = ours(folder)
+    SentenceTransformer(str(folder), device="cpu").save(str(again))
+    for other in (theirs(folder), theirs(again), ours(again)):  # the default prompt included, if there is one
+        np.testing.assert_allclose(other, vectors, rtol=0, atol=1e-6)
+    assert np.std(vectors, axis=0).max() > 1e-3, "all vectors are alike: nothing was compared"
+    return vectors
+
+
+def pooler(folder) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in load_file(folder / "model.safetensors").items() if "pooler" in name}
+
+
+def kinds(folder) -> list[str]:
+    return [module["type"].rsplit(".", 1)[-1] for module in read_json(str(folder), "modules.json")]
+
+
+def change(folder, file: str, **values) -> None:
+    write_json(folder / file, read_json(str(folder), file) | values)
+
+
+def test_poolings_on_paper():
+    """Fails if a pooling computes something else than its name, or reads padding on either side (bojone/CoSENT#2)."""
+    tokens = torch.tensor([[[1.0, 4.0], [3.0, 0.0], [9.0, 9.0]]])  # two tokens and padding
+    for mode, expected in (("cls", [1.0, 4.0]), ("mean", [2.0, 2.0]), ("lasttoken", [3.0, 0.0])):
+        assert Pooling(mode, 2)(tokens, torch.tensor([[1, 1, 0]])).tolist() == [expected]
+        left = tokens[:, [2, 0, 1]]
+        assert Pooling(mode, 2)(left, torch.tensor([[0, 1, 1]])).tolist() == [expected]
+        features = {"token_embeddings": left, "attention_mask": torch.tensor([[0, 1, 1]])}
+        assert modules.Pooling(2, mode)(features)["sentence_embedding"].tolist() == [expected]
+    for mode in ("median", "cls+mean", "MEAN", "max"):
+        with pytest.raises(InputError, match="--pooling"):
+            Pooling(mode, 8)
+
+
+@pytest.mark.parametrize("pooling", CHOICES)
+def test_sentence_transformers_and_we_read_what_the_other_saved(tiny_model, tmp_path, pooling):
+    """Fails if saving loses a part, or a folder has other vectors in sentence-transformers or after a round trip."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=16, seed=7)
+    encoder.save_pretrained(tmp_path / "ours")
+    np.testing.assert_array_equal(same_to_all(tmp_path / "ours", tmp_path / "theirs"), encoder.encode(TEXTS))
+    for folder in ("ours", "theirs"):
+        again = SentenceEncoder.from_pretrained(str(tmp_path / folder))
+        assert again.modules_after_backbone == encoder.modules_after_backbone and again.max_length == 16
+    other_seed = SentenceEncoder.from_pretrained(str(tmp_path / "ours"), pooling=pooling, seed=8)
+    assert all(map(torch.equal, encoder.state_dict().values(), other_seed.state_dict().values())), "drawn anew"
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean").save_pretrained(tmp_path / "ours")
+    assert [path.name for path in (tmp_path / "ours").iterdir() if path.is_dir()] == ["1_Pooling"], "left behind"
+
+
+def test_everything_comes_out_again(start, tmp_path):
+    """Fails if a starting folder loses a module, a prompt, a setting or a trained weight by loading and saving."""
+    SentenceEncoder.from_pretrained(str(start)).save_pretrained(tmp_path / "ours")
+    vectors = same_to_all(tmp_path / "ours", tmp_path / "again")
+    np.testing.assert_allclose(vectors, theirs(start), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert vectors.shape == (4, 20)
+    for folder in (tmp_path / "ours", tmp_path / "again"):
+        assert kinds(folder) == kinds(start) == ["Transformer", "Pooling", "Dense", "Dense", "Normalize"]
+        settings = read_json(str(start), SETTINGS)
+        assert read_json(str(folder), SETTINGS) == settings
+        assert settings["default_prompt_name"] == "query" and settings["similarity_fn_name"] == "dot"
+        weights = pooler(folder)
+        assert len(weights) == 2 and all(torch.equal(weights[name], value) for name, value in pooler(start).items())
+    _, report = AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert not any("pooler" in name for name, _ in SentenceEncoder.from_pretrained(str(start)).named_parameters())
+    int8 = quantized(SentenceEncoder.from_pretrained(str(start))).encode(TEXTS)
+    assert 0 < np.abs(int8 - vectors).max() < 0.1
+    np.testing.assert_allclose(np.linalg.norm(int8, axis=1), 1, atol=1e-6, err_msg="int8 leaves out a module")
+
+
+@pytest.mark.parametrize("flags", [("--use_peft", "true"), ("--bf16", "true", "--loss", "sbert")])
+def test_training_keeps_what_it_does_not_train(start, train, make_corpus, pairs, tmp_path, flags):
+    """Fails if a run loses a part of its starting folder, or leaves a Dense layer as it was."""
+    corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
+    folder = train(corpus, "--model_name_or_path", str(start), *flags)
+    vectors = same_to_all(folder, tmp_path / "again")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert np.abs(vectors - ours(start)).max() > 1e-2 and kinds(folder) == kinds(start)
+    weights = pooler(folder)
+    assert len(weights) == 2 and all(torch.equal(weights[name], value) for name, value in pooler(start).items())
+    for place in ("2_Dense", "3_Dense"):
+        before, after = load_file(start / place / "model.safetensors"), load_file(folder / place / "model.safetensors")
+        assert before.keys() == after.keys()
+        assert all(after[name].dtype == torch.float32 and not torch.equal(before[name], after[name]) for name in after)
+
+
+def test_another_pooling_keeps_only_modules_without_weights(start, caplog):
+    """Fails if a Dense layer reads vectors that it was not trained on, or goes without a word."""
+    for pooling, expected in (("lasttoken", ["Normalize"]), ("linear_cls", ["Dense", "Normalize"])):
+        encoder = SentenceEncoder.from_pretrained(str(start), pooling=pooling)
+        assert [type(module).__name__ for module in encoder.after_pooling] == expected
+        assert encoder.embedding_dimension == 32
+    for lost in ("2_Dense", "3_Dense"):
+        assert f"--pooling lasttoken starts without {lost} of {start}" in caplog.text
+    assert len(SentenceEncoder.from_pretrained(str(start), pooling="mean").after_pooling) == 3
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_encoders_are_small_and_float32_elsewhere(name):
+    """Fails if sentence-transformers trains a shipped encoder in half precision, or the package is too large."""
+    served = SentenceTransformer(resolve(name), device="cpu")
+    assert {weight.dtype for weight in served.parameters()} == {torch.float32}
+    assert AutoModel.from_pretrained(resolve(name)).dtype == torch.float32
+    encoder = SentenceEncoder.from_pretrained(name)
+    encoder.packing = False  # mini-roformer's table of sines is in half precision: not exact at other places in a row
+    np.testing.assert_allclose(theirs(resolve(name)), encoder.encode(TEXTS), rtol=0, atol=2e-6)
+    assert {weight.dtype for weight in load_file(f"{resolve(name)}/model.safetensors").values()} == {torch.float16}
+    assert encoder.tokenizer.unk_token_id not in encoder.tokenizer("谁的iPhone在2024年坏了？abcxyz")["input_ids"]
+
+
+def test_what_is_not_computed_is_named(start, tmp_path):
+    """Fails if a setting that changes vectors is ignored, or the user is not told which file has it."""
+    cases = [
+        ("2_Dense/config.json", {"activation_function": "own.Swish"}, "2_Dense/config.json: .*own.Swish"),
+        ("2_Dense/config.json", {"use_residual": True}, "2_Dense/config.json: use_residual"),
+        ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
+        ("3_Dense/config.json", {"in_features": 30}, "3_Dense"),
+        ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "1_Pooling/config.json: pooling cls.mean"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "1_Pooling/config.json: include_prompt"),
+        ("1_Pooling/config.json", {"temperature": 2}, "1_Pooling/config.json: temperature"),
+        (SETTINGS, {"truncate_dim": 8}, "truncate_dim = 8"),
+        (TRANSFORMER, {"processor_kwargs": {"x": 1}}, f"{TRANSFORMER}: processor_kwargs"),
+        (TRANSFORMER, {"module_output_name": "scores"}, "module_output_name = 'scores'"),
+        (TRANSFORMER, {"modality_config": {"text": {"method": "talk"}}}, "modality_config"),
+    ]
+    folder = shutil.copytree(start, tmp_path / "changed")
+    for file, values, message in cases:
+        before = read_json(str(folder), file)
+        change(folder, file, **values)
+        with pytest.raises(InputError, match=message):
+            SentenceEncoder.from_pretrained(str(folder))
+        write_json(folder / file, before)
+    listed = read_json(str(folder), "modules.json")
+    for place, kind in ((3, "own_code.Router"), (1, f"{'sentence_transformers'}.SpladePooling"), (3, "LayerNorm")):
+        write_json(folder / "modules.json", [one | ({"type": kind} if one["idx"] == place else {}) for one in listed])
+        with pytest.raises(
+            InputError, match=rf"modules.json: {kind.removeprefix('sentence_transformers.')}.*--pooling"
+        ):
+            SentenceEncoder.from_pretrained(str(folder))
+        assert SentenceEncoder.from_pretrained(str(folder), pooling="mean").pooling.mode == "mean"
+    write_json(folder / "modules.json", listed)
+    (folder / "3_Dense" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="3_Dense has other weights"):
+        SentenceEncoder.from_pretrained(str(folder))
+
+
+@pytest.mark.parametrize("name", [TRANSFORMER, "sentence_xlnet_config.json"])
+def test_lower_case_and_length_of_older_folders(tiny_model, tmp_path, name):
+    """Fails if a folder of an older sentence-transformers reads capitals or long sentences otherwise here."""
+    start = tmp_path / "start"
+    SentenceEncoder.from_pretrained(str(tiny_model)).save_pretrained(start)
+    change(start, "tokenizer_config.json", do_lower_case=False)
+    (start / TRANSFORMER).unlink()
+    cased = ours(start)
+    write_json(start / name, {"max_seq_length": 8, "do_lower_case": True})
+    SentenceEncoder.from_pretrained(str(start)).save_pretrained(tmp_path / "ours")
+    vectors = ours(tmp_path / "ours")
+    for folder in (start, tmp_path / "ours"):
+        np.testing.assert_allclose(theirs(folder), vectors, rtol=0, atol=1e-6)
+    assert (np.abs(vectors - cased).max(axis=1) > 1e-3).tolist() == [False, True, False, True]
+    assert read_json(str(tmp_path / "ours"), TRANSFORMER) == {"max_seq_length": 8, "do_lower_case": True}
+
+
+def test_other_similarity_functions(start, tmp_path, caplog):
+    """Fails if a user whose folder compares by dot products is not told that cosines are trained here."""
+    folder = shutil.copytree(start, tmp_path / "changed")
+    listed = read_json(str(folder), "modules.json")
+    for similarity, normalized, told in (("dot", True, 0), ("dot", False, 1), ("euclidean", True, 2)):
+        write_json(folder / "modules.json", listed if normalized else listed[:-1])
+        change(folder, SETTINGS, similarity_fn_name=similarity)
+        for _ in range(2):
+            SentenceEncoder.from_pretrained(str(folder)).save_pretrained(tmp_path / "ours")
+        assert caplog.text.count("similarity_fn_name") == told
+        assert read_json(str(tmp_path / "ours"), SETTINGS)["similarity_fn_name"] == similarity
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation(name, tmp_path):
+    """Fails if a Dense layer computes another function than in sentence-transformers."""
+    theirs = modules.Dense(6, 4, activation_function=getattr(torch.nn, name)()).eval()
+    (tmp_path / "2_Dense").mkdir()
+    theirs.save(str(tmp_path / "2_Dense"))
+    vectors, config = torch.randn(5, 6), theirs.get_config_dict()
+    module = Module("Dense", "2_Dense", config)
+    assert module.obstacle is None
+    built = module.build(str(tmp_path))
+    torch.testing.assert_close(built(vectors), theirs({"sentence_embedding": vectors})["sentence_embedding"])
+    assert built.config().items() <= config.items()
+
+
+@pytest.mark.parametrize("pooling", [*POOLINGS, "linear_cls"])
+def test_what_servers_read(tiny_model, tmp_path, pooling):
+    """Fails if a key is missing without which TEI 1.9.3 or vLLM refuses a bi-encoder or serves other vectors.
+
+    TEI stops without both booleans of the pooling and without the maximum length, vLLM ignores the latter without
+    `do_lower_case`, and both find `Dense` only under its old module path. sentence-transformers writes none of these.
+    """
+    SentenceEncoder.from_pretrained(str(tiny_model), pooling=pooling, max_length=24).save_pretrained(tmp_path)
+    keys = read_json(str(tmp_path), "1_Pooling/config.json")
+    mode = "cls" if pooling == "linear_cls" else pooling
+    assert [key for key, value in keys.items() if value is True] == [
+        {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}.get(mode, "pooling_mode_lasttoken")
+    ]
+    assert {"pooling_mode_cls_token", "pooling_mode_mean_tokens"} <= keys.keys()
+    assert read_json(str(tmp_path), TRANSFORMER) == {"max_seq_length": 24, "do_lower_case": False}
+    listed = ["Transformer", "Pooling", *(["Dense"] if pooling == "linear_cls" else [])]
+    types = [module["type"] for module in read_json(str(tmp_path), "modules.json")]
+    assert types == [f"sentence_transformers.models.{kind}" for kind in listed]
+    assert (tmp_path / "tokenizer.json").is_file()
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("tower", [SentenceEncoder, CrossEncoder])
+def test_modernbert_has_its_old_names_too(tmp_path, tower):
+    """Fails if TEI refuses a ModernBERT, or the keys for it change what transformers reads: layers and angles."""
+    encoder = tower.from_pretrained(str(save_family("modernbert", tmp_path / "start")))
+    encoder.save_pretrained(tmp_path / "saved")
+    saved = read_json(str(tmp_path / "saved"), "config.json")
+    names = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
+    assert [saved[name] for name in names] == [2, 160000.0, 10000.0]
+    again = tower.from_pretrained(str(tmp_path / "saved"))
+    for name in ("layer_types", "rope_parameters"):
+        assert getattr(again.backbone.config, name) == getattr(encoder.backbone.config, name)
+    np.testing.assert_array_equal(again.similarity(TEXTS, TEXTS[::-1]), encoder.similarity(TEXTS, TEXTS[::-1]))
+
+
+SENTENCES = ["怎么还款", "如何还款", "今天天气不错"]
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_truncated_vectors_are_the_first_numbers(tiny_model, tmp_path, unit):
+    """Fails if a truncated model, saved and loaded here or in sentence-transformers, gives other numbers."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    vectors = encoder.encode(SENTENCES)
+    if unit:
+        encoder.after_pooling.append(Normalize())
+    rules = encoder.rules
+    for dim in (0, 4096):
+        with pytest.raises(InputError, match=str(dim)):
+            encoder.truncate(dim)
+    encoder.truncate(8)
+    first = vectors[:, :8]
+    expected = first / np.linalg.norm(first, axis=1, keepdims=True) if unit else first
+    assert encoder.embedding_dimension == 8 and encoder.rules != rules
+    np.testing.assert_allclose(encoder.encode(SENTENCES), expected, atol=1e-6)
+    encoder.save_pretrained(tmp_path)
+    loaded = SentenceEncoder.from_pretrained(str(tmp_path))
+    assert np.array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
+    np.testing.assert_allclose(SentenceTransformer(str(tmp_path)).encode(SENTENCES), expected, atol=1e-6)
+    theirs = SentenceTransformer(str(tiny_model), truncate_dim=8)
+    np.testing.assert_allclose(theirs.encode(SENTENCES, normalize_embeddings=unit), expected, atol=1e-6)

@@ -1,0 +1,85 @@
+"""What a run leaves is read back as it was written, and scores rank the pairs exactly as they did."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cosent.encoders import resolve
+from cosent.errors import InputError
+from cosent.evaluation.calibration import Calibration
+from cosent.models.decision import choose_rule, decision_rules
+from cosent.record import (
+    RECORD_NAME,
+    UNFINISHED,
+    CorpusRecord,
+    Environment,
+    Footprint,
+    PretrainingRecord,
+    Proof,
+    RunRecord,
+    Shortfall,
+    read_record,
+    read_scores,
+    save_scores,
+)
+
+
+def test_a_record_reads_back_as_it_was(tmp_path):
+    """Fails if a field of a record is lost, or comes back as another type than it went."""
+    isotonic = Calibration(method="isotonic", pairs=9, log_loss={"platt": 0.5}, scores=[0.1, 0.2], fitted=[0.25, 0.5])
+    record = RunRecord(
+        recipe={"loss": "cosent", "lora_target_modules": ["query"], "pooling": None},
+        environment=Environment({"cosent": "0.1.0"}, None, "CPU", 2),
+        train_seconds=12.0,
+        processes=2,
+        footprint=Footprint(100, 10, 0.5, 300.0),
+        corpora={"stsb": CorpusRecord("data/stsb", "a" * 64)},
+        train_pairs=50,
+        before={"stsb": {"test": {"spearman": 0.25}}},
+        after={"stsb": {"test": {"spearman": 0.5}}},
+        thresholds={"stsb": 0.5},
+        calibrations={"stsb": Calibration(method="platt", pairs=9, slope=1.5, intercept=-1.0), "lcqmc": isotonic},
+        prompts=("query: ", ""),
+        intervals={"stsb": {"test": {"map": (0.25, 0.5)}}},
+        seconds=20.0,
+        history=[{"loss": 1.0, "step": 1}],
+        synonyms=7,
+        pretraining=PretrainingRecord({"a.txt": "b" * 64}, 1, 2, 3, 4.0, compare_loss=0.5),
+        proof=Proof(0.0, 0.5, 64, "vectors"),
+        shortfalls=[Shortfall("stsb", "test", "spearman", 0.5, "before training", 0.6)],
+    )
+    (tmp_path / UNFINISHED).touch()
+    record.save(tmp_path)
+    assert read_record(tmp_path) == record
+    assert [file.name for file in tmp_path.iterdir()] == [RECORD_NAME], "the run still counts as unfinished"
+
+
+def test_the_shipped_model_answers_with_a_probability():
+    """Fails if `cosent similarity` without --model gives no verdict, or its card shows others than its record."""
+    rule = choose_rule(decision_rules("similar"), None, "similar")
+    low, high = rule.probabilities([0.3, 0.99])
+    assert rule.corpus == "all" and 0 < low < 0.1 < 0.9 < high < 1
+    after, card = read_record("similar").after, Path(resolve("similar"), "README.md").read_text(encoding="utf-8")
+    row = next(line for line in card.splitlines() if line.startswith("| **similar**"))
+    spearmans = [after[corpus]["test"]["spearman"] for corpus in ("atec", "bq", "lcqmc", "pawsx", "stsb")]
+    assert [f"{100 * value:.1f}" for value in spearmans] == re.findall(r"\*\*(\d+\.\d)\*\*", row)[:5]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"recipe": {}}', '{"after": 3}', "\ufeff"])
+def test_what_cannot_be_read_says_so(tmp_path, text):
+    """Fails if another version's record ends in a traceback, or in a model without its thresholds."""
+    (tmp_path / RECORD_NAME).write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=RECORD_NAME):
+        read_record(tmp_path)
+
+
+def test_scores_are_read_back(tmp_path):
+    """Fails if a score of a run is rounded, or ends up under another split or name."""
+    scores = {"lcqmc": {"test": {"labels": np.array([0.0, 1.0]), "after": np.array([0.1, 0.1 + 1e-12])}}}
+    save_scores(tmp_path / "s.npz", scores)
+    kept = read_scores(tmp_path / "s.npz")
+    assert kept.keys() == scores.keys()
+    assert {k: v.tolist() for k, v in kept["lcqmc"]["test"].items()} == {
+        k: v.tolist() for k, v in scores["lcqmc"]["test"].items()}  # fmt: skip

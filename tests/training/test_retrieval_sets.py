@@ -1,0 +1,146 @@
+"""Retrieval next to Spearman, in training and evaluation: the figures are those of sentence-transformers."""
+
+import json
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+from cosent.data.corpus import load_corpus
+from cosent.data.retrieval import pool_and_relevance
+from cosent.errors import InputError
+from cosent.evaluation.retrieval import METRICS
+from cosent.record import read_queries, read_record
+from tests.conftest import SENTENCES
+
+QUERY, DOCUMENT = "问：", "答："
+
+
+@pytest.fixture
+def corpus(make_corpus):
+    """Each of 24 sentences is similar to the next one and the one after, and unlike the one after that."""
+    texts = [f"{a}{b}" for a in SENTENCES for b in ("", "吗", "了")]
+    rows = [(a, texts[(i + step) % 24], float(step < 3)) for i, a in enumerate(texts) for step in (1, 2, 3)]
+    return make_corpus({"train": rows[:60], "validation": rows[:30], "test": rows})
+
+
+def theirs(model, corpus, split: str, prompts: tuple[str, str] = ("", "")) -> dict[str, float]:
+    """The metrics of sentence-transformers' evaluator; a query is no document of its own, as it would find itself."""
+    pool, relevance, _ = pool_and_relevance(load_corpus(str(corpus)), split)
+    encoder = SentenceTransformer(str(model), device="cpu")
+    vectors = [encoder.encode([prompt + text for text in pool], normalize_embeddings=True) for prompt in prompts]
+    scores = vectors[0] @ vectors[1].T
+    np.fill_diagonal(scores, -np.inf)
+    evaluator = InformationRetrievalEvaluator(
+        queries={str(row): pool[row] for row in relevance.queries},
+        corpus={str(row): text for row, text in enumerate(pool)},
+        relevant_docs={
+            str(query): set(map(str, relevance.items[a:b]))
+            for query, a, b in zip(relevance.queries, relevance.starts, relevance.starts[1:], strict=False)
+        },
+        precision_recall_at_k=[1, 5, 10],
+    )
+    order = [np.argsort(-scores[query], kind="stable")[: len(pool) - 1] for query in relevance.queries]
+    found = evaluator.compute_metrics(
+        [[{"corpus_id": str(row), "score": float(scores[query][row])} for row in rows]
+         for query, rows in zip(relevance.queries, order, strict=True)]
+    )  # fmt: skip
+    values = {}
+    for name in METRICS:
+        kind, _, k = name.partition("_at_")
+        values[name] = float(np.mean(found[f"{kind}@k"][int(k or 100)]))
+    return values
+
+
+def test_training_and_evaluation_measure_what_sentence_transformers_does(train, evaluate, corpus, capsys):
+    """Fails if retrieval of a run or of `cosent evaluate` is that of another model, moment, split or formula."""
+    folder = train(corpus, "--pooling", "mean")
+    printed = capsys.readouterr().out
+    record, kept = read_record(folder), read_queries(folder / "queries.npz")["made_up"]
+    for split in ("validation", "test"):
+        found, pool = record.after["made_up"][split], pool_and_relevance(load_corpus(str(corpus)), split)[0]
+        assert {name: found[name] for name in METRICS} == pytest.approx(theirs(folder, corpus, split), abs=1e-6), split
+        assert 0 < found["recall_at_1"] < found["recall_at_10"] <= 1 and found["pool"] == len(pool)
+        for name in METRICS:
+            for moment, metrics in (("before", record.before), ("after", record.after)):
+                values = kept[split].moments[moment][name]
+                assert values.mean() == pytest.approx(metrics["made_up"][split][name], abs=1e-6)
+                assert len(values) == found["queries"]
+            low, high = record.intervals["made_up"][split][name]
+            assert low <= found[name] <= high and low < high or found[name] in (0, 1)
+    test = record.after["made_up"]["test"]
+    assert record.before["made_up"]["test"]["map"] != test["map"]
+    assert len([entry for entry in record.history if "eval_recall_at_10" in entry]) == 2
+    assert f"{test['recall_at_10']:.4f}" in printed and "Recall@1 before -> after" in printed
+
+    result, shown = evaluate("--corpus", corpus, model=folder)
+    compared = (*METRICS, "spearman")
+    assert {name: result[name] for name in compared} == pytest.approx({name: test[name] for name in compared}, abs=1e-6)
+    assert tuple(result["intervals"]["map"]) == record.intervals["made_up"]["test"]["map"]
+    assert "24 queries among 24 sentences" in shown and f"{result['ndcg_at_10']:.4f}" in shown
+    without, shown = evaluate("--corpus", corpus, "--retrieval", "false", model=folder)
+    assert "map" not in without and "retrieval" not in shown
+    assert without["spearman"] == pytest.approx(result["spearman"], abs=1e-6)
+    assert evaluate("--corpus", corpus, "--int8", "true", model=folder)[0]["map"] == pytest.approx(
+        result["map"], abs=0.1
+    )
+
+
+def test_two_prompts_are_those_of_queries_and_documents(train, evaluate, corpus):
+    """Fails if a pool is embedded as queries, or a query as a document, where a model tells them apart."""
+    folder = train(corpus, "--pooling", "mean", "--num_train_epochs", "1", "--prompt", QUERY, DOCUMENT)
+    found = read_record(folder).after["made_up"]["test"]
+    expected = theirs(folder, corpus, "test", (QUERY, DOCUMENT))
+    assert {name: found[name] for name in METRICS} == pytest.approx(expected, abs=1e-6)
+    result, _ = evaluate("--corpus", corpus, "--prompt_name", "query", "document", model=folder)
+    assert {name: result[name] for name in METRICS} == pytest.approx(expected, abs=1e-6)
+    assert result["spearman"] == pytest.approx(found["spearman"], abs=1e-6)
+    assert expected != pytest.approx(theirs(folder, corpus, "test", (QUERY, QUERY)), abs=1e-6)
+
+
+def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs):
+    """Fails if the mean is that of other corpora, or one in which nothing is similar stops the run."""
+    nothing = [("甲乙", "丙丁", 1.0), ("甲乙", "戊己", 0.0), ("丙丁", "戊己", 2.0)]
+    graded = make_corpus({"train": nothing * 8, "validation": nothing}, "graded", 5.0, name="graded")
+    second = make_corpus({"validation": pairs[:32]}, name="second")
+    folder = train(
+        (corpus, graded), "--eval_corpora", str(corpus), str(graded), str(second), "--metric_for_best_model", "map"
+    )
+    record = read_record(folder)
+    history = [entry for entry in record.history if "eval_map" in entry]
+    each = [
+        [e[f"eval_{name}_map"] for e in record.history if f"eval_{name}_map" in e] for name in ("made_up", "second")
+    ]
+    assert [entry["eval_map"] for entry in history] == pytest.approx(np.mean(each, axis=0).tolist())
+    assert "map" not in record.after["graded"]["validation"] and "map" not in record.intervals["graded"]["validation"]
+
+
+def test_without_anything_similar(train, evaluate, make_corpus, tiny_model, caplog):
+    """Fails if a split without queries gives NaN, or nothing says why it has no figures."""
+    rows = [("甲乙", "丙丁", 1.0), ("甲乙", "戊己", 0.0), ("丙丁", "戊己", 2.0)] * 4
+    graded = make_corpus({"train": rows, "validation": rows, "test": rows}, "graded", 5.0)
+    folder = train(graded, "--num_train_epochs", "1")
+    text = (folder / "run.json").read_text()
+    assert "recall" not in json.dumps(json.loads(text)["after"]) and "No retrieval metrics" in caplog.text
+    assert "map" not in evaluate("--corpus", graded, model=tiny_model)[0]
+    with pytest.raises(InputError, match="recall_at_10 needs queries.*made_up"):
+        train(graded, "--metric_for_best_model", "recall_at_10", output="other")
+
+
+def test_similar_pairs_alone_select_an_epoch(train, make_corpus):
+    """Fails if a corpus without dissimilar pairs, which Spearman cannot rank, keeps an epoch that finds less."""
+    rows = [(f"{text}{end}", f"{text}{other}", 1.0) for text in SENTENCES for end, other in (("", "吗"), ("了", "吗"))]
+    positives = make_corpus({"train": rows, "validation": rows}, name="positives")
+    flags = ("--loss", "infonce", "--pooling", "mean", "--num_train_epochs", "3")
+    folder = train(positives, *flags, "--metric_for_best_model", "map", output="selected")
+    record = read_record(folder)
+    epochs = [entry["eval_map"] for entry in record.history if "eval_map" in entry]
+    assert len(epochs) == 3 and len(set(epochs)) > 1
+    assert record.after["positives"]["validation"]["map"] == pytest.approx(max(epochs), abs=1e-6)
+
+
+def test_what_has_no_retrieval(cross_run, evaluate, made_up):
+    """Fails if a cross-encoder, which has no vectors, is measured by them."""
+    assert "map" not in cross_run.record.after["made_up"]["test"]
+    assert "map" not in evaluate("--corpus", made_up, model=cross_run.folder)[0]
