@@ -253,12 +253,12 @@ def test_the_command_lists_every_job(command):
     """Fails if a job of the package is not in the list that a newcomer sees, or a name of the list is no job."""
     status, text, _ = command("--help")
     assert status == 0 and command()[1] == text
-    files = Path(cli.__file__).parent.glob("*.py")
+    files = Path(cli.__file__).parent.glob("jobs/*.py")
     jobs = {file.stem for file in files if "\nARGUMENTS = " in file.read_text(encoding="utf-8")}
     assert jobs == set(cli.JOBS) - set(cli.PACKAGES) and len(jobs) >= 9
     for job, line in cli.JOBS.items():
         assert f"  {job:<12}{line}\n" in text
-        assert import_module(f"{cli.PACKAGES.get(job, 'cosent')}.{job}").ARGUMENTS
+        assert import_module(cli.module_of(job)).ARGUMENTS
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
@@ -306,7 +306,7 @@ import cosent
 from cosent import cli
 from importlib import import_module
 for job in {*cli.JOBS} - {"train", "distill"}:
-    cli.Parser(*import_module(f"{cli.PACKAGES.get(job, 'cosent')}.{job}").ARGUMENTS).format_help()
+    cli.Parser(*import_module(cli.module_of(job)).ARGUMENTS).format_help()
 slow = "torch transformers datasets pandas scipy accelerate peft matplotlib jinja2"
 print(*sorted({*slow.split()} & set(sys.modules)))
 cosent.load_model

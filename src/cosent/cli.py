@@ -123,7 +123,12 @@ def main() -> None:
         quiet_bars()
         let_waiting_threads_sleep()
         del sys.argv[1]
-        runpy.run_module(f"{PACKAGES.get(job, 'cosent.jobs')}.{job}", run_name="__main__", alter_sys=True)
+        runpy.run_module(module_of(job), run_name="__main__", alter_sys=True)
+
+
+def module_of(job: str) -> str:
+    """The module of a job: `cosent.jobs.train`."""
+    return f"{PACKAGES.get(job, 'cosent.jobs')}.{job}"
 
 
 def run(job: Callable, *argument_classes: type, shares_work: bool = True, recipes: bool = False) -> None:

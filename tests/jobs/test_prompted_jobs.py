@@ -98,7 +98,7 @@ def test_a_cross_encoder_is_served_as_it_was_trained(train, made_up, pairs):
 
 def test_students_and_teachers(tiny_student, tiny_model, made_up, tmp_path, monkeypatch):
     """Fails if a teacher is asked without its prompt, or a student is served without its own or writes it."""
-    monkeypatch.setattr(distill, "DEFAULT_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("cosent.training.student.DEFAULT_CACHE", tmp_path / "cache")
 
     def train_student(*flags, output="student"):
         words = ["--model_name_or_path", tiny_student, "--corpus", made_up, "--output_dir", tmp_path / output, *flags]

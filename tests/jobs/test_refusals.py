@@ -5,7 +5,7 @@ import shlex
 import pytest
 import torch
 
-from cosent.cli import PACKAGES
+from cosent.cli import module_of
 from cosent.data.files import table_writer
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
@@ -200,7 +200,7 @@ def test_what_is_refused(files, job, tmp_path, monkeypatch):
         words = shlex.split(" --".join((flags, *common)).format(**files))
         try:
             with pytest.raises(InputError, match=message):
-                job(f"{PACKAGES.get(name, 'cosent')}.{name}", *words)
+                job(module_of(name), *words)
         except (Exception, pytest.fail.Exception) as error:
             wrong.append(f"{name} {flags}: {type(error).__name__}: {error}")
     assert not wrong, "\n".join(wrong)

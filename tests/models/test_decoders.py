@@ -53,9 +53,8 @@ def test_the_score_is_read_from_the_last_token_everywhere(folder, tmp_path):
     assert np.std(scores) > 0.01, "all scores are alike: nothing was compared"
 
     tokens = tokenize_joined({"sentence1": FIRST, "sentence2": SECOND}, encoder.tokenizer, 64)
-    rows = [(ids, first, 0.0) for ids, first in zip(tokens["input_ids"], tokens["first_tokens"], strict=True)]
+    rows = [(ids, first, {}) for ids, first in zip(tokens["input_ids"], tokens["first_tokens"], strict=True)]
     batch = JoinedPairCollator.from_tokenizer(encoder.tokenizer)(rows)
-    del batch["labels"]
     np.testing.assert_allclose(encoder(**batch)["scores"], scores, atol=1e-6)  # as in training
 
     encoder.save_pretrained(tmp_path)

@@ -54,8 +54,8 @@ def folder(tmp_path_factory):
 
 def assert_all_learn(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
     """One step of CoSENT reaches every trainable weight with a gradient that is finite and not all zero."""
-    labels = torch.arange(len(batch.pop("labels")), dtype=torch.float32)
-    cosent_loss(model.train()(**batch)["scores"], labels).backward()
+    scores = model.train()(**batch)["scores"]
+    cosent_loss(scores, torch.arange(len(scores), dtype=torch.float32)).backward()
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     assert not [name for name, weight in weights.items() if weight.grad is None]
     gradients = [weight.grad for weight in weights.values()]
@@ -69,7 +69,7 @@ def test_a_bi_encoder(name, folder, tmp_path, caplog):
         encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
     assert "padded places" not in caplog.text
     tokens = tokenize_apart(COLUMNS, encoder.tokenizer, encoder.max_length)
-    rows = [(a, b, 0.0) for a, b in zip(tokens["input_ids1"], tokens["input_ids2"], strict=True)]
+    rows = [(a, b, {}) for a, b in zip(tokens["input_ids1"], tokens["input_ids2"], strict=True)]
     assert_all_learn(BiEncoder(encoder), PairCollator.from_tokenizer(encoder.tokenizer)(rows))
 
     packed = encoder.encode(TEXTS)
@@ -97,7 +97,7 @@ def test_a_cross_encoder(name, folder, tmp_path):
     """Fails if a classifier's head misses training, ties in half precision, or scores otherwise for others."""
     encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=3)
     pairs = tokenize_joined(COLUMNS, encoder.tokenizer, encoder.max_length)
-    rows = [(ids, first, 0.0) for ids, first in zip(pairs["input_ids"], pairs["first_tokens"], strict=True)]
+    rows = [(ids, first, {}) for ids, first in zip(pairs["input_ids"], pairs["first_tokens"], strict=True)]
     batch = JoinedPairCollator.from_tokenizer(encoder.tokenizer)(rows)
     assert_all_learn(encoder, batch)
 

@@ -89,9 +89,8 @@ def test_training_reads_what_encode_reads(tiny_model, packing):
     columns = {"sentence1": SENTENCES, "sentence2": SENTENCES[::-1]}
     tokens = tokenize_apart(columns, encoder.tokenizer, encoder.max_length, prefixes)
     assert sum(tokens["truncated"]) == 2
-    pairs = list(zip(tokens["input_ids1"], tokens["input_ids2"], [0.0] * len(SENTENCES), strict=True))
+    pairs = list(zip(tokens["input_ids1"], tokens["input_ids2"], [{}] * len(SENTENCES), strict=True))
     batch = PairCollator.from_tokenizer(encoder.tokenizer)(pairs)
-    del batch["labels"]
     with torch.no_grad():
         outputs = BiEncoder(encoder)(**batch)
     for side, (name, column) in enumerate(zip(TEXTS, columns.values(), strict=True)):

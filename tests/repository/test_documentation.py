@@ -104,6 +104,10 @@ def understands(monkeypatch, capsys):
             monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stock)
         raise AssertionError(f"{module} ran without parsing")
 
+    def parse_module(module: str, words: list[str]) -> None:
+        """`-m cosent JOB ...`, or a module of the lab."""
+        parse(*(cosent.cli.module_of(words[0]), words[1:]) if module == "cosent" else (module, words))
+
     def check(line: str) -> None:
         tool, *words = shlex.split(line)
         if "--help" in words:
@@ -113,16 +117,16 @@ def understands(monkeypatch, capsys):
         elif tool == "accelerate":
             assert words[0] == "launch"
             module, *words = launched(tuple(words[1:]))
-            parse(module, words)
+            parse_module(module, words)
         elif Path(tool).name == "python":
             if words[0].endswith("/run.py"):  # of an exported bundle, see tests/jobs/test_export.py
                 return
             assert words[0] == "-m"
             if words[1] not in OTHER_MODULES:
-                parse(words[1], words[2:])
+                parse_module(words[1], words[2:])
         elif tool == "cosent":
             assert words[0] in cosent.cli.JOBS, "no such job"
-            parse(f"{cosent.cli.PACKAGES.get(words[0], 'cosent')}.{words[0]}", words[1:])
+            parse(cosent.cli.module_of(words[0]), words[1:])
         else:
             assert Path(tool).name in OTHER_TOOLS, "an unknown tool"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from accelerate.state import DistributedType, PartialState
 
-from cosent.cli import run
+from cosent.cli import module_of, run
 from cosent.compute.distributed import decided_by_main, gather, gather_object, rank
 from cosent.errors import InputError
 from cosent.jobs import train
@@ -93,7 +93,7 @@ def run_jobs(file: str) -> None:
             with little_memory():
                 run(train.main, *train.ARGUMENTS)
         else:
-            job = import_module(f"cosent.{name}")
+            job = import_module(module_of(name))
             run(job.main, *job.ARGUMENTS)
 
 
