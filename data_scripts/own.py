@@ -140,7 +140,8 @@ def find_rows(path: Path, arguments) -> RawFile:
         words = words.partition(", ")[2]
         if format not in KEYED:
             words = "no header, columns " + ", ".join(f"{table.names.index(one)} as {one}" for one in table.sentences)
-    words = "quoted as CSV is, " * bool(options.quoted) + words
+    if options.quoted:
+        words = f"quoted as CSV is, {words}"
     return RawFile(path, table.records, PairRows(table.sentences), format, words)
 
 

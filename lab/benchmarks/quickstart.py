@@ -19,7 +19,7 @@ from cosent.models.auto import load_model
 from cosent.record import read_record, shortened
 
 PAIRS = "recipes/demo/pairs_8541.tsv"
-SIMILAR = 0.9  # published scores above it are of sentences that say the same; the others are at most 0.72
+SIMILAR_SCORE = 0.9  # published scores above it are of sentences that say the same; the others are at most 0.72
 
 
 def published_pairs() -> list[dict]:
@@ -43,8 +43,8 @@ def measure(run: str) -> dict:
 
 def wrong_orders(scores: list[float], published: list[float]) -> int:
     """How many of the combinations of a similar pair with another have the other one first."""
-    similar = [score for score, known in zip(scores, published, strict=True) if known > SIMILAR]
-    others = [score for score, known in zip(scores, published, strict=True) if known <= SIMILAR]
+    similar = [score for score, known in zip(scores, published, strict=True) if known > SIMILAR_SCORE]
+    others = [score for score, known in zip(scores, published, strict=True) if known <= SIMILAR_SCORE]
     return sum(one <= other for one, other in product(similar, others))
 
 

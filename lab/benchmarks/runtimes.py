@@ -208,7 +208,8 @@ def runtimes_table(result: dict) -> str:
     header = []
     for corpus, cpus in columns:
         beside = ", next to a busy process" if result.get("busy") else ""
-        header.append(f"{Path(corpus).name}, sentences/s, {cpus} core{'s' * (cpus > 1)}{beside}")
+        cores = "1 core" if cpus == 1 else f"{cpus} cores"
+        header.append(f"{Path(corpus).name}, sentences/s, {cores}{beside}")
         header += [f"{Path(corpus).name}, Spearman x100"] if cpus == 1 else []
     return (
         f"{markdown_table(['', *header], lines)}\n\n`{result['model']}`; seconds of one core's time, or of two cores; "

@@ -84,11 +84,11 @@ def claims_of(claims: list[Claim], results: Path) -> list[Claim]:
     for row in rows:
         if "mean_of" in row:
             row |= mean_of([by_name[name] for name in row["mean_of"]], row["beyond"])
-    judge(rows)
+    add_verdicts(rows)
     return rows
 
 
-def judge(rows: list[Claim]) -> None:
+def add_verdicts(rows: list[Claim]) -> None:
     """Adds a verdict to every measured row."""
     measured = [row for row in rows if "mean" in row and "verdict" not in row]
     tested = [row for row in measured if row["seeds"] >= SEEDS and "error" in row and "one_model" not in row]

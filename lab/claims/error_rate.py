@@ -18,7 +18,7 @@ from cosent.atomic import write_atomically
 from cosent.errors import messages_for_users
 from cosent.evaluation.significance import Components, Difference
 from lab import RESULTS
-from lab.claims import AGREES, DISAGREES, POINT, judge
+from lab.claims import AGREES, DISAGREES, POINT, add_verdicts
 
 FILE = RESULTS / "error_rate.json"
 REPETITIONS = 2000
@@ -57,7 +57,7 @@ def wrong(rows: list[dict[str, Any]], seeds: int | None, family: str | None) -> 
     rng, counts = np.random.default_rng(0), []
     for _ in range(REPETITIONS):
         drawn = [draw(row, seeds or row["seeds"], rng) | {"family": family} for row in rows]
-        judge(drawn)
+        add_verdicts(drawn)
         counts.append(sum(row["verdict"] in ((AGREES,) if row["expected"] == "equal" else (AGREES, DISAGREES))
                           for row in drawn))  # fmt: skip
     return counts

@@ -27,7 +27,7 @@ from lab import RESULTS
 from lab.tables.rows import read_study, read_test_rows
 from lab.tables.studies import audited, limited, published, run_length
 
-RESAMPLES = 1000  # an error of 2% in a standard error
+CLAIM_RESAMPLES = 1000  # an error of 2% in a standard error
 UNTRAINED = " before training"  # a row of a study, as its runs found it
 PARTS = ("bq", "pawsx_few")  # corpora of which only a part could be obtained
 Claim = dict[str, Any]
@@ -71,7 +71,7 @@ def by_spearman(first: list[Result], second: list[Result], claim: Claim) -> dict
     bases = {} if share is None else {name: read_test_rows()[f"{corpus}/{name}"] for name in ("untrained", "overlap")}
     scores = np.concatenate([scores, *(base[None] for base in bases.values())])
     each = np.array([spearman(row, labels) for row in scores])
-    drawn = resampled_spearman(scores, labels, RESAMPLES, groups=groups)
+    drawn = resampled_spearman(scores, labels, CLAIM_RESAMPLES, groups=groups)
     if share is None:
         return over_rows(drawn, each, count, groups, claim.get("beyond", 0.0))
     own, other = each[:count].mean(), each[count : 2 * count].mean()
@@ -90,13 +90,15 @@ def by_accuracy(first: list[Result], second: list[Result], claim: Claim) -> dict
     """As by Spearman, of the share of test rows on the right side of the threshold that validation gave."""
     right = np.stack([right_rows(run, claim["corpus"]) for run in (*first, *second)]).astype(np.float64)
     groups = shared_scores(first, claim["corpus"])[2]
-    return over_rows(resampled_means(right, RESAMPLES, groups=groups), right.mean(axis=1), len(first), groups)
+    return over_rows(resampled_means(right, CLAIM_RESAMPLES, groups=groups), right.mean(axis=1), len(first), groups)
 
 
 def by_recall_at_10(first: list[Result], second: list[Result], claim: Claim) -> dict[str, Any]:
     """As by Spearman, of Recall@10, with test queries drawn in the place of pairs."""
     values = shared_queries([*first, *second], claim["corpus"], "recall_at_10")
-    return over_rows(resampled_means(values, RESAMPLES), values.mean(axis=1), len(first), np.arange(values.shape[1]))
+    return over_rows(
+        resampled_means(values, CLAIM_RESAMPLES), values.mean(axis=1), len(first), np.arange(values.shape[1])
+    )
 
 
 def over_rows(
@@ -199,7 +201,7 @@ def of_fusion(claim: Claim, study: Study) -> dict[str, Any]:
     same = [mean_of_ranks(side[[i, j]]) for side in (first, second) for i, j in pairs]
     mixed = [mean_of_ranks(np.stack(two)) for i, j in pairs for two in ((first[i], second[j]), (first[j], second[i]))]
     fused = np.stack([*mixed, *same])
-    drawn = resampled_spearman(fused, labels, RESAMPLES, groups=groups)
+    drawn = resampled_spearman(fused, labels, CLAIM_RESAMPLES, groups=groups)
     each = np.array([spearman(row, labels) for row in fused])
     gaps, resampled = (v[..., : len(mixed)].mean(-1) - v[..., len(mixed) :].mean(-1) for v in (each, drawn))
     found = said(difference(np.array([gaps]), resampled[:, None], independent(groups)))

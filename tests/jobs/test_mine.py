@@ -68,7 +68,7 @@ def test_neighbours_are_negatives_and_own_pairs_keep_their_labels(mine, corpus):
 
 def test_one_teacher_labels_every_pair_with_its_score(mine, tiny_bi, tiny_cross):
     """Fails if a taught label is not the teacher's score of that pair, or own labels survive."""
-    encoder, judge = SentenceEncoder.from_pretrained(str(tiny_bi)), CrossEncoder.from_pretrained(str(tiny_cross))
+    encoder, cross = SentenceEncoder.from_pretrained(str(tiny_bi)), CrossEncoder.from_pretrained(str(tiny_cross))
     made, said = mine("--random", 5, "--teacher", tiny_bi, output="by_bi")
     assert said["pairs"]["own"] == 12 and (made.manifest.label_min, made.manifest.label_max) == (-1.0, 1.0)
     rows = made.split("train")
@@ -77,7 +77,7 @@ def test_one_teacher_labels_every_pair_with_its_score(mine, tiny_bi, tiny_cross)
     made, said = mine("--neighbours", 0, "--own", 6, "--random", 5, "--teacher", tiny_cross, output="by_cross")
     assert said["pairs"] == {"own": 6, "neighbours": 0, "random": 5} and made.manifest.label_kind == "graded"
     rows, labels = made.split("train"), made.labels("train")
-    np.testing.assert_allclose(labels, judge.similarity(rows["sentence1"][:], rows["sentence2"][:]), atol=1e-5)
+    np.testing.assert_allclose(labels, cross.similarity(rows["sentence1"][:], rows["sentence2"][:]), atol=1e-5)
     assert made.manifest.label_min <= labels.min() and labels.max() <= made.manifest.label_max
 
 
@@ -106,10 +106,10 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, tiny_cross, monkeypat
     """Fails if likely false negatives stay, or the corpus' own pairs are dropped with them."""
     without, _ = mine("--random", 20, output="without")
     new = [pair for pair in rows_of(without) if pair not in LABELLED]
-    judge = CrossEncoder.from_pretrained(str(tiny_cross))
+    cross = CrossEncoder.from_pretrained(str(tiny_cross))
     columns = zip(*((row["sentence1"], row["sentence2"]) for part in without.splits.values() for row in part
                     if frozenset((row["sentence1"], row["sentence2"])) in new), strict=True)  # fmt: skip
-    scores = judge.similarity(*map(list, columns))
+    scores = cross.similarity(*map(list, columns))
     threshold = float(np.median(scores)) + 1e-6
     with pytest.raises(InputError, match="no threshold.*--cross"):
         mine("--random", 20, "--cross", tiny_cross, output="unknown")

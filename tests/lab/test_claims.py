@@ -150,11 +150,11 @@ def test_verdicts_on_paper():
     an error of 0.1 is within a point."""
     rows = [measured(3.0, 1.0), measured(-3.0, 1.0), measured(1.0, 1.0), measured(30.0, 1.0, seeds=2)]
     rows += [measured(0.05, 0.1, expected="equal"), measured(3.0, 0.1, expected="equal"), measured(0.1, 0.15)]
-    claims.judge(rows)
+    claims.add_verdicts(rows)
     words = [claims.AGREES, claims.DISAGREES, claims.OPEN, claims.OPEN, claims.AGREES, claims.DISAGREES, claims.WITHIN]
     assert [row["verdict"] for row in rows] == words
     few = [measured(3.0, 1.0, freedom=2.0)]
-    claims.judge(few)
+    claims.add_verdicts(few)
     assert few[0]["verdict"] == claims.OPEN, "3 errors on 2 degrees of freedom are p = 0.095"
 
 
@@ -162,7 +162,7 @@ def test_the_primary_family_is_judged_by_itself():
     """Fails if claims outside make the primary ones harder, or the primary ones are judged one by one."""
     for primary, others, verdict in ((3, 9.0, claims.OPEN), (1, 0.1, claims.AGREES)):  # p = 0.028: not below 0.05 / 3
         rows = [measured(2.2, 1.0, family="primary") for _ in range(primary)]
-        claims.judge([*rows, *(measured(others, 1.0) for _ in range(50))])
+        claims.add_verdicts([*rows, *(measured(others, 1.0) for _ in range(50))])
         assert {row["verdict"] for row in rows} == {verdict}
 
 

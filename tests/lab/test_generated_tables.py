@@ -45,7 +45,7 @@ def test_every_page_is_current(monkeypatch, whole):
     """Fails if a result changed and a page still shows the old figure: run `make tables`. Ends of intervals take a
     minute of resampling: they are compared at night."""
     if not whole:
-        monkeypatch.setattr(measures, "RESAMPLES", 100)
+        monkeypatch.setattr(measures, "CLAIM_RESAMPLES", 100)
         for resampled in (significance.resampled_spearman, significance.resampled_means):
             monkeypatch.setattr(resampled, "__defaults__", (100, *resampled.__defaults__[1:]))
     figures.figure.cache_clear()

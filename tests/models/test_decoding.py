@@ -76,7 +76,7 @@ def test_draws_that_share_rows(monkeypatch):
     rows = torch.cat([torch.arange(40), torch.randint(40, (160,), generator=generator)])
     uniform = torch.rand(200, generator=generator)
     expected = sample_tokens(logits[rows], uniform)  # 64 candidates, more than there are tokens
-    monkeypatch.setattr(decoding, "CANDIDATES", (8, 20))  # some rows are looked at a second time
+    monkeypatch.setattr(decoding, "TOKENS_TRIED", (8, 20))  # some rows are looked at a second time
     assert torch.equal(sample_tokens(logits, uniform, rows=rows), expected)
     assert torch.equal(sample_tokens(logits[rows], uniform), expected)
     certain = torch.tensor([[-torch.inf, 0.0, -torch.inf]]).expand(2, -1)  # at either end of the random numbers

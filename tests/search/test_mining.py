@@ -9,6 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
 from cosent.data.corpus import load_corpus
+from cosent.evaluation.similarity import unit
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.search import mining
 from cosent.search.mining import Ranks, cosines, neighbour_pairs, random_pairs, read_pool
@@ -90,9 +91,11 @@ def test_nothing_known_is_made(make_corpus):
 
 
 def test_cosines_in_blocks(monkeypatch):
-    """Fails if a block of pairs gets the cosines of another."""
+    """Fails if a block of pairs gets the cosines of another, or a sentence and its copy do not tie with others."""
     monkeypatch.setattr(mining, "PAIRS", 3)
     rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(9, 4)).astype(np.float32)
+    vectors = unit(rng.normal(size=(9, 4)))
     first, second = rng.integers(9, size=(2, 20))
-    np.testing.assert_allclose(cosines(vectors, first, second), (vectors[first] * vectors[second]).sum(1), rtol=1e-5)
+    scores = cosines(vectors, first, second)
+    np.testing.assert_allclose(scores, (vectors[first] * vectors[second]).sum(1), atol=1e-6)
+    assert cosines(vectors, np.arange(9), np.arange(9)).tolist() == [1.0] * 9

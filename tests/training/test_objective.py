@@ -13,7 +13,7 @@ from cosent.data.manifest import Manifest
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
 from cosent.losses import LOSSES
-from cosent.losses.in_batch import SIMILAR, infonce_loss
+from cosent.losses.in_batch import SIMILAR_LABEL, infonce_loss
 from cosent.models.heads import FEATURES, SentenceBertHead
 from cosent.training.objective import build_objective, loss_targets
 
@@ -61,8 +61,8 @@ def test_loss_groups_and_retrieval_agree_on_what_is_similar(low, high):
     similar = grouped(manifest.similar_from)
     assert 0 < similar.sum() < len(labels) and targets.dtype == torch.float32
     assert (targets.diff() >= 0).all() and targets.max() == 1 and targets.min() == 0
-    assert retrieved(None).tolist() == similar.tolist() == (targets >= SIMILAR).tolist()
-    assert (targets.double() >= SIMILAR).tolist() == similar.tolist()
+    assert retrieved(None).tolist() == similar.tolist() == (targets >= SIMILAR_LABEL).tolist()
+    assert (targets.double() >= SIMILAR_LABEL).tolist() == similar.tolist()
     orthogonal = torch.eye(2)[None]  # of the two sentences of a pair, which finds its own less than another
     for label, positive in zip(targets, similar, strict=True):
         batch, numbers = orthogonal.repeat(2, 1, 1), torch.arange(4).reshape(2, 2)

@@ -16,7 +16,7 @@ ROWS += [("好", "好", 0.5), ("好", "坏", 0.5)]
 NAN = float("nan")
 
 
-def judged(before: dict, after: dict, floor: dict, intervals: dict | None = None) -> list[Shortfall]:
+def shortfalls_of(before: dict, after: dict, floor: dict, intervals: dict | None = None) -> list[Shortfall]:
     """Shortfalls on the test split of a corpus, from its metrics by name."""
     run = RunRecord(recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1)
     run.before, run.after, run.intervals, lowest = (
@@ -48,7 +48,7 @@ def test_the_floor_is_what_an_audit_reports():
 )
 def test_what_counts_as_no_better(before, after, floor, than):
     """Fails if a run that helped is called vain, or one that did not is praised."""
-    found = judged(*({"spearman": value} for value in (before, after, floor)))
+    found = shortfalls_of(*({"spearman": value} for value in (before, after, floor)))
     assert [one.than for one in found] == than
 
 
@@ -64,7 +64,7 @@ def test_what_counts_as_no_better(before, after, floor, than):
 def test_harm_is_told_from_noise(metric, before, after, interval, words):
     """Fails if a recall that collapses goes unnoticed, or a change within the noise is called a gain or a loss."""
     moments = ({"spearman": value} | {metric: number} for value, number in ((0.1, before), (0.5, after)))
-    lines = in_words(judged(*moments, {}, {"spearman": (0.4, 0.6), metric: interval}))
+    lines = in_words(shortfalls_of(*moments, {}, {"spearman": (0.4, 0.6), metric: interval}))
     assert len(lines) == (words is not None) and (words is None or re.match(f".*{words}", lines[0]))
 
 

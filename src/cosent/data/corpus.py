@@ -16,7 +16,7 @@ from cosent.evaluation.similarity import overlaps
 if TYPE_CHECKING:
     import datasets  # half a second, which models that serve do without
 
-FEWEST_PAIRS, MOST_PAIRS, RESAMPLES = 20, 2000, 500  # for an interval of character overlap
+FEWEST_PAIRS, MOST_PAIRS, OVERLAP_RESAMPLES = 20, 2000, 500  # for an interval of character overlap
 MOST_VALUES = 20  # different labels that a command line can exchange
 
 
@@ -99,7 +99,7 @@ def reversed_labels(rows: datasets.Dataset, manifest: Manifest) -> str | None:
     rows = random_subset(rows, MOST_PAIRS, "", seed=0)
     labels = labels_of(rows)
     values = overlaps(rows["sentence1"][:], rows["sentence2"][:])
-    resampled = resampled_spearman(values, labels, RESAMPLES)
+    resampled = resampled_spearman(values, labels, OVERLAP_RESAMPLES)
     if np.isnan(resampled).all() or not np.nanpercentile(resampled, 97.5) < 0:
         return None
     distinct = np.unique(labels)

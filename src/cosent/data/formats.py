@@ -67,7 +67,8 @@ AS_USUAL = FileOptions()
 def ending_of(path: str | Path) -> str:
     """The ending of a file's name in small letters: `.tsv`, or `.tsv.gz` of a compressed one."""
     name = Path(path).name.lower()
-    return Path(name.removesuffix(".gz")).suffix + ".gz" * name.endswith(".gz")
+    ending = Path(name.removesuffix(".gz")).suffix
+    return f"{ending}.gz" if name.endswith(".gz") else ending
 
 
 def format_of(path: str | Path) -> str | None:

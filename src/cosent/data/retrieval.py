@@ -25,7 +25,7 @@ from cosent.evaluation.retrieval import Relevance, sampled
 
 logger = logging.getLogger(__name__)
 
-MOST_QUERIES = 20_000  # of a larger split some are drawn: the search stays much cheaper than the embedding
+MOST_SPLIT_QUERIES = 20_000  # of a larger split some are drawn: the search stays much cheaper than the embedding
 
 
 @dataclass
@@ -50,7 +50,7 @@ class RetrievalTask:
 
     Args:
         pool: distinct sentences of the split.
-        relevance: queries and what each should find, as places in the pool; at most `MOST_QUERIES`.
+        relevance: queries and what each should find, as places in the pool; at most `MOST_SPLIT_QUERIES`.
         places: int64 of shape `(pairs, 2)`: places in the pool of the sentences of each pair of the split.
     """
 
@@ -83,7 +83,7 @@ def retrieval_task(rows, labels: Labels, where: str, from_label: float | None = 
     except InputError as error:
         logger.warning("No retrieval metrics: %s", error)
         return None
-    return RetrievalTask(pool, sampled(relevance, MOST_QUERIES), places)
+    return RetrievalTask(pool, sampled(relevance, MOST_SPLIT_QUERIES), places)
 
 
 def pool_and_relevance(
@@ -117,10 +117,10 @@ def pool_of_rows(rows, least: float, where: str) -> tuple[list[str], Relevance, 
     if not to_find.any():
         raise InputError(f"{where} has no two different sentences with a label of at least {least:g}. Name another.")
     (first, second), gains = places[to_find].T, labels[to_find].astype(np.float64)
-    return list(place), relevance(np.r_[first, second], np.r_[second, first], np.r_[gains, gains]), places
+    return list(place), relevant_rows(np.r_[first, second], np.r_[second, first], np.r_[gains, gains]), places
 
 
-def relevance(query: np.ndarray, item: np.ndarray, gain: np.ndarray) -> Relevance:
+def relevant_rows(query: np.ndarray, item: np.ndarray, gain: np.ndarray) -> Relevance:
     """`Relevance` of pairs of query and item in any order; of repeated ones the greatest gain is kept."""
     order = np.lexsort((-gain, item, query))
     query, item, gain = query[order], item[order], gain[order]
@@ -170,7 +170,7 @@ def read_judged(queries: str, documents: str, qrels: str) -> Judged:
     if not judgements:
         raise InputError(f"{qrels}: no document has a score above 0, so that there is nothing to find.")
     query_places, document_places, scores = np.array(judgements).T
-    known = relevance(query_places.astype(np.int64), document_places.astype(np.int64), scores)
+    known = relevant_rows(query_places.astype(np.int64), document_places.astype(np.int64), scores)
     if unanswered := len(texts[queries]) - len(known):
         logger.warning("%s: %d queries have no relevant document and are left out.", qrels, unanswered)
     asked, all_documents = list(texts[queries].values()), list(texts[documents].values())
@@ -182,7 +182,7 @@ def read_identified(path: str, flag: str) -> dict[str, str]:
     table = open_table(path, None, (ID_NAMES, (*TEXT_NAMES, "query", "document", "passage")), "", flag)
     identifier, text = table.sentences
     titled = "title" in table.names
-    columns = [identifier, text, *["title"] * titled]
+    columns = [identifier, text, "title"] if titled else [identifier, text]
     texts: dict[str, str] = {}
     for number, row in enumerate(replace(table, sentences=(text,)).rows(columns, keep_empty=titled), start=1):
         name, content = str(row[identifier]), f"{(row['title'] if titled else '') or ''} {row[text]}".strip()

@@ -11,6 +11,8 @@ import evaluate
 import numpy as np
 from scipy import stats
 
+from cosent.evaluation.significance import spearman
+
 
 class SimilarityMetrics(evaluate.Metric):
     """Spearman, Pearson and Kendall's tau-b of scores against labels; for binary labels also classification metrics.
@@ -18,8 +20,8 @@ class SimilarityMetrics(evaluate.Metric):
     `SimilarityMetrics().compute(predictions=scores, references=labels, threshold=None)` returns a dict of floats:
     `spearman`, `pearson`, `kendall` always; `average_precision` for labels of 0 and 1; with a `threshold` for such
     labels also `accuracy`, `precision`, `recall`, `f1`. Also `evaluate.load("path/to/metrics.py")`, offline; this file
-    imports no sibling and one module per line, as evaluate's parser demands. Rows stay in memory: processes never
-    share a file.
+    imports one module per line, and none relative to it, as evaluate's parser demands. Rows stay in memory: processes
+    never share a file.
 
     Raises:
         ValueError: lengths that differ, no row, NaN or infinite values, a threshold for labels other than 0 and 1.
@@ -66,9 +68,8 @@ def correlations(scores, labels) -> dict[str, float]:
             stacklevel=2,
         )
         return dict.fromkeys(("spearman", "pearson", "kendall"), float("nan"))
-    ranks = stats.rankdata(scores), stats.rankdata(labels)  # ties get the mean of their ranks
     return {
-        "spearman": float(np.corrcoef(*ranks)[0, 1]),
+        "spearman": spearman(scores, labels),
         "pearson": float(np.corrcoef(scores, labels)[0, 1]),
         "kendall": float(stats.kendalltau(scores, labels).statistic),
     }

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RESAMPLES = 2000
+RESAMPLES = 2000  # of the test rows, for a difference of two methods
 BLOCK = 2**17  # drawn rows in memory at a time: they stay in the cache of a core
 LEVEL = 0.05
 

@@ -115,7 +115,8 @@ class KeptApart:
             reason = "token collision"
         if reason is not None:
             self.reasons[reason] += 1
-            self.examples += [pair] * (len(self.examples) < EXAMPLES)
+            if len(self.examples) < EXAMPLES:
+                self.examples.append(pair)
         return reason
 
     def report(self) -> None:

@@ -48,7 +48,7 @@ def load(args: DemoArguments):
     """The `Models` that the flags name."""
     from cosent.compute.devices import choose_device
     from cosent.data.files import SENTENCE, open_table
-    from cosent.jobs.demo_page import Judge, Models
+    from cosent.jobs.demo_page import Models, Scorer
     from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.cache import growing_vectors
     from cosent.models.student import Student
@@ -60,11 +60,11 @@ def load(args: DemoArguments):
     elif args.text is not None:
         table = open_table(args.text, None, SENTENCE, "the only column, or one called text or sentence")
         index = Index.of(list(table.texts()), load_bi_encoder(args.model).to(device), growing_vectors)
-    judges = [Judge.of(args.model, load_model(args.model).to(device) if index is None else index.encoder)]
+    scorers = [Scorer.of(args.model, load_model(args.model).to(device) if index is None else index.encoder)]
     if args.cross is not None:
-        judges.append(Judge.of(args.cross, load_model(args.cross).to(device)))
+        scorers.append(Scorer.of(args.cross, load_model(args.cross).to(device)))
     student = args.student or ("similar-writer" if args.model == "similar" else None)
-    return Models(judges, index, student and Student.from_pretrained(student).to(device))
+    return Models(scorers, index, student and Student.from_pretrained(student).to(device))
 
 
 ARGUMENTS = (DemoArguments,)

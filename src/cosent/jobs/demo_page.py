@@ -44,7 +44,7 @@ Rows = list[list[str]]
 
 
 @dataclass(frozen=True)
-class Judge:
+class Scorer:
     """A model that scores pairs, its decision rules, and its name on the page."""
 
     model: TextModel
@@ -52,8 +52,8 @@ class Judge:
     name: str
 
     @classmethod
-    def of(cls, folder: str, model: TextModel) -> "Judge":
-        """A judge with the rules of its folder that were found with the prompts it reads here."""
+    def of(cls, folder: str, model: TextModel) -> "Scorer":
+        """A scorer with the rules of its folder that were found with the prompts it reads here."""
         prompts = model.prompts.sides()
         rules = {name: rule for name, rule in decision_rules(folder).items() if rule.prompts == prompts}
         chosen = choose_rule(rules, None, folder)
@@ -65,7 +65,7 @@ class Judge:
 class Models:
     """The loaded models, shared by all users of the page: `--model`, then `--cross`; None without its flag."""
 
-    judges: Sequence[Judge]
+    scorers: Sequence[Scorer]
     index: Index | None = None
     student: Student | None = None
 
@@ -99,44 +99,44 @@ def contributions(score: Callable[..., np.ndarray], one: str, other: str) -> tup
     return total, parts, [(other[start:stop], total - next(rest)) for start, stop in spans[1]]
 
 
-def comparison(judges: Sequence[Judge], first: object, second: object) -> list[Rows | Parts]:
+def comparison(scorers: Sequence[Scorer], first: object, second: object) -> list[Rows | Parts]:
     """Score and verdicts of a pair by each model, and by model its contributions, of which the largest one is 1."""
     pair = sentence(first, "句子一 Sentence 1"), sentence(second, "句子二 Sentence 2")
     rows: Rows = []
     coloured: list[Rows | Parts] = []
-    for judge in judges:
-        score, one, other = contributions(judge.model.similarity, *pair)
+    for scorer in scorers:
+        score, one, other = contributions(scorer.model.similarity, *pair)
         strongest = max((abs(added) for _, added in [*one, *other]), default=0.0) or 1.0
         coloured.append([(piece, added / strongest) for piece, added in [*one, ("\n", 0.0), *other]])
-        for rule in judge.rules:
+        for rule in scorer.rules:
             verdict = "相似 similar" if rule.similar([score])[0] else "不相似 not similar"
             verdict += f": {rule.threshold:.4f} ({rule.corpus})"
-            rows.append([judge.name, f"{score:.4f}", f"{rule.probabilities([score])[0]:.4f}", verdict])
-        if not judge.rules:
-            rows.append([judge.name, f"{score:.4f}", "", "没有阈值 no threshold"])
+            rows.append([scorer.name, f"{score:.4f}", f"{rule.probabilities([score])[0]:.4f}", verdict])
+        if not scorer.rules:
+            rows.append([scorer.name, f"{score:.4f}", "", "没有阈值 no threshold"])
     return [rows, *coloured]
 
 
-def hits(index: Index, judges: Sequence[Judge], query: object) -> tuple[str, Rows]:
+def hits(index: Index, scorers: Sequence[Scorer], query: object) -> tuple[str, Rows]:
     """A message if the model that orders them calls none similar, and the sentences nearest to a query."""
-    judge = judges[-1]
-    reranker = judge.model if len(judges) > 1 else None
+    scorer = scorers[-1]
+    reranker = scorer.model if len(scorers) > 1 else None
     top, candidates = min(10, len(index)), min(50, len(index))  # sentences shown, and read by the cross-encoder
     queries = [sentence(query, "要找的 The query")]
     found = index.search(queries, top, reranker=reranker, candidates=candidates)[0]
-    none = judge.rules and not any(rule.similar([hit.score])[0] for rule in judge.rules for hit in found)
+    none = scorer.rules and not any(rule.similar([hit.score])[0] for rule in scorer.rules for hit in found)
     rows = [[hit.sentence, "" if hit.rerank is None else f"{hit.rerank:.4f}", f"{hit.cosine:.4f}", str(hit.row)]
             for hit in found]  # fmt: skip
     return NOTHING if none else "", rows
 
 
-def paraphrases(student: Student, judge: Judge, text: object) -> Rows:
+def paraphrases(student: Student, scorer: Scorer, text: object) -> Rows:
     """Paraphrases with the student's cosines and the scores of `--model`, which is harder to please."""
     source = sentence(text, "句子 Sentence")
     written = student.similar_sentences([source], num_samples=60, keep=20)[0]
     if not written:
         raise InputError("没有写完的句子，请换一句。No sentence was finished: try another one.")
-    scores = judge.model.similarity([source] * len(written), [one for one, _ in written])
+    scores = scorer.model.similarity([source] * len(written), [one for one, _ in written])
     return [[one, f"{cosine:.4f}", f"{score:.4f}"] for (one, cosine), score in zip(written, scores, strict=True)]
 
 
@@ -161,16 +161,16 @@ def build(models: Models) -> gr.Blocks:
     def table(headers: list[str]) -> gr.Dataframe:
         return gr.Dataframe(headers=headers, wrap=True, column_widths=["24%"] * 4, interactive=False, show_label=False)
 
-    coloured = [gr.HighlightedText(label=f"{judge.name} · {LEGEND}") for judge in models.judges]
-    pair, compare = ["句子一 Sentence 1", "句子二 Sentence 2"], partial(comparison, models.judges)
+    coloured = [gr.HighlightedText(label=f"{scorer.name} · {LEGEND}") for scorer in models.scorers]
+    pair, compare = ["句子一 Sentence 1", "句子二 Sentence 2"], partial(comparison, models.scorers)
     tabs = {"比较 Compare": tab(compare, pair, [table(VERDICTS), *coloured], "比较 Compare", EXAMPLES)}
     if models.index is not None:
         button, shown = f"在 {len(models.index):,} 句中搜索 Search", [gr.Markdown(), table(HITS)]
         tabs["搜索 Search"] = tab(
-            partial(hits, models.index, models.judges), ["要找什么 What to look for"], shown, button
+            partial(hits, models.index, models.scorers), ["要找什么 What to look for"], shown, button
         )
     if models.student is not None:
-        write, shown = partial(paraphrases, models.student, models.judges[0]), [table(WRITTEN)]
+        write, shown = partial(paraphrases, models.student, models.scorers[0]), [table(WRITTEN)]
         tabs["改写 Paraphrase"] = tab(write, ["句子 Sentence"], shown, "改写 Paraphrase")
     return gr.TabbedInterface(
         [*tabs.values()], [*tabs], title="句子相似度 Sentence similarity", analytics_enabled=False

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,14 +37,17 @@ from cosent.data.manifest import SPLITS, Manifest
 from cosent.data.retrieval import Judged, RetrievalArguments, read_judged
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Calibration
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 from cosent.record import read_record
 
+if TYPE_CHECKING:
+    from cosent.evaluation.scoring import Validation
+
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
 OF_CORPUS = ("text_columns", "label_column", "split", "find_threshold", "predictions")
-CANDIDATES = 100  # documents of a retriever that a cross-encoder puts in order
+RERANKED = 100  # documents of a retriever that a cross-encoder puts in order
 SPLIT = "test"  # of a labelled file
+PROBABILITY_METRICS = ("brier", "log_loss", "calibration_error")
 FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
 
 
@@ -69,7 +73,8 @@ class EvaluateArguments:
     documents: str | None = option(None, "Documents that the queries should find: _id, text and perhaps title.")
     qrels: str | None = option(None, "Which query should find which document: query-id, corpus-id and score.")
     retriever: str | None = option(
-        None, f"cross_encoder, with --qrels: bi-encoder whose {CANDIDATES} nearest documents --model puts in order."
+        None,
+        f"cross_encoder, with --qrels: bi-encoder whose {RERANKED} nearest documents --model puts in order.",
     )
     probe: bool = option(False, "Instead: 2,040 minimal pairs of Chinese, by phenomenon: negation, number, typo, ...")
     baseline: str | None = option(None, "With --probe: another model, from which the difference is reported too.")
@@ -190,8 +195,7 @@ def evaluate_corpus(
     """The metrics on a split, as JSON and as lines; writes `--predictions`."""
     from cosent.compute.distributed import rank
     from cosent.data.retrieval import retrieval_task
-    from cosent.evaluation.calibration import calibration_metrics
-    from cosent.evaluation.metrics import SimilarityMetrics
+    from cosent.evaluation.scoring import evaluate_scores
     from cosent.evaluation.similarity import pair_cosines
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.embedding import embed_shared, score
@@ -209,52 +213,49 @@ def evaluate_corpus(
             documents = embed_shared(model, task.pool, prompts[1])
         scores = pair_cosines(queries[task.places[:, 0]], documents[task.places[:, 1]])
     labels = corpus.labels(args.split)
-    threshold, calibration, source = choose_decision(args, corpus, model, prompts)
-    metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
+    validation, source = choose_validation(args, corpus, model, prompts)
+    tower = ("bi_encoder" if embeds else "cross_encoder") if corpus.manifest.label_kind == "binary" else None
+    metrics = evaluate_scores(scores, labels, validation, tower)
     if rank() > 0:
         return {}, []
     if args.predictions:
-        write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
+        write_predictions(args.predictions, corpus.split(args.split), scores, validation.threshold)
     result = {"corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
     result |= {} if args.pairs is None else {"file": args.pairs}
-    result |= {"threshold": threshold, "threshold_from": source, "calibration": calibration and calibration.method}
-    errors, found = {}, {}
-    if corpus.manifest.label_kind == "binary":
-        errors = calibration_metrics(calibration, scores, labels, "bi_encoder" if embeds else "cross_encoder")
-    lines = table(args.model, result, metrics, errors)
+    method = validation.calibration and validation.calibration.method
+    result |= {"threshold": validation.threshold, "threshold_from": source, "calibration": method}
+    found, lines = {}, table(args.model, result, metrics)
     if task is not None:
         found = summary(found_by_vectors(queries, documents, task.relevance)) | task.size
         lines += retrieval_table(found)
-    numbers = {name: value if math.isfinite(value) else None for name, value in (metrics | errors).items()}
+    numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     return result | numbers | found, lines  # JSON has no NaN
 
 
-def choose_decision(
+def choose_validation(
     args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]
-) -> tuple[float | None, Calibration | None, str]:
-    """Threshold and map to probabilities, of validation or of the training of the model, and where they are from.
+) -> tuple["Validation", str]:
+    """Threshold and calibration, of validation or of the training of the model, and their source.
 
-    What training found with other prompts does not apply.
+    Those that training found with other prompts do not apply.
     """
-    from cosent.evaluation.calibration import fit_calibration
-    from cosent.evaluation.metrics import can_rank, find_threshold
+    from cosent.evaluation.scoring import Validation
     from cosent.models.embedding import score
 
     name, record = corpus.manifest.name, read_record(args.model)
     if corpus.manifest.label_kind != "binary":
         if args.find_threshold:
             raise InputError(f"{name} has {corpus.manifest.label_kind} labels: a threshold needs 0 and 1.")
-        return None, None, "none: the labels are not binary"
+        return Validation(), "none: the labels are not binary"
     if args.find_threshold:
-        scores, labels = score(model, corpus.split("validation"), prompts), corpus.labels("validation")
-        calibration = fit_calibration(scores, labels) if can_rank(labels) else None
-        return find_threshold(scores, labels)[0], calibration, f"{name} validation"
+        scores = score(model, corpus.split("validation"), prompts)
+        return Validation.of(scores, corpus.labels("validation")), f"{name} validation"
     if record is not None and record.prompts != prompts:
-        return None, None, f"none: the model was trained with {described(record.prompts)}; --find_threshold"
+        return Validation(), f"none: the model was trained with {described(record.prompts)}; --find_threshold"
     if record is None or name not in record.thresholds:
-        return None, None, f"none: the model was not trained on {name}; --find_threshold"
+        return Validation(), f"none: the model was not trained on {name}; --find_threshold"
     source = f"{name} validation, when the model was trained"
-    return record.thresholds[name], record.calibrations.get(name), source
+    return Validation(record.thresholds[name], record.calibrations.get(name)), source
 
 
 def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:
@@ -284,7 +285,7 @@ def evaluate_judged(model, judged: Judged, args: EvaluateArguments, prompts: tup
     sides = prompts if args.retriever is None else retriever.prompts.for_search()
     queries = embed_shared(retriever, judged.queries, sides[0])
     documents = embed_shared(retriever, judged.documents, sides[1])
-    rows, _ = nearest(queries, documents, min(CANDIDATES, len(documents)))
+    rows, _ = nearest(queries, documents, min(RERANKED, len(documents)))
     result = summary(retrieval_metrics(rows, judged.relevance))
     lines = [f"{args.model} on {args.qrels}"]
     lines += retrieval_table(result | size, f"retrieval by {args.retriever or args.model}")
@@ -345,18 +346,20 @@ def summary(values: dict[str, np.ndarray]) -> dict:
     return means | {"intervals": mean_intervals(values)}
 
 
-def table(model: str, result: dict, metrics: dict, errors: dict) -> list[str]:
+def table(model: str, result: dict, metrics: dict) -> list[str]:
     """Lines of the metrics, and of the errors of the probabilities."""
+    errors = [name for name in PROBABILITY_METRICS if f"uncalibrated_{name}" in metrics]
+    plain = {name: value for name, value in metrics.items() if name.removeprefix("uncalibrated_") not in errors}
     rows = result.get("file") or f"{result['corpus']} {result['split']}"
     head = f"{model} on {rows} ({result['pairs']} pairs)"
     if result["threshold"] is not None:
         head += f", threshold {result['threshold']:.4f} from {result['threshold_from']}"
-    lines = [head, *(f"  {name:<18}{value:8.4f}" for name, value in metrics.items())]
+    lines = [head, *(f"  {name:<18}{value:8.4f}" for name, value in plain.items())]
     if errors:
         lines += ["", f"as probabilities ({result['calibration'] or 'no map'})", f"{'':20}   as is  calibrated"]
-    for name in ("brier", "log_loss", "calibration_error") if errors else ():
-        line = f"  {name:<18}{errors[f'uncalibrated_{name}']:8.4f}"
-        lines.append(line + (f"{errors[name]:12.4f}" if name in errors else ""))
+    for name in errors:
+        line = f"  {name:<18}{metrics[f'uncalibrated_{name}']:8.4f}"
+        lines.append(line + (f"{metrics[name]:12.4f}" if name in metrics else ""))
     return lines
 
 

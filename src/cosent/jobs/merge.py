@@ -112,7 +112,8 @@ def evaluate(model, corpora):
 
     Nothing is found without a corpus, since the thresholds of members mean nothing for their mean.
     """
-    from cosent.evaluation.metrics import SimilarityMetrics, can_rank
+    from cosent.evaluation.metrics import can_rank
+    from cosent.evaluation.scoring import evaluate_scores
     from cosent.training.evaluation import Evaluation
 
     evaluation = Evaluation()
@@ -120,12 +121,10 @@ def evaluate(model, corpora):
         name, rows, labels = corpus.manifest.name, corpus.split("validation"), corpus.labels("validation")
         scores = model.similarity(rows["sentence1"][:], rows["sentence2"][:], show_progress_bar=True)
         evaluation.scores[name] = {"validation": {"labels": labels, "scores": scores}}
-        if corpus.manifest.label_kind == "binary" and can_rank(labels):
-            evaluation.decide(name, scores, labels)
-        threshold = evaluation.thresholds.get(name)
-        metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
-        evaluation.metrics[name] = {"validation": metrics}
-    evaluation.decide_jointly(list(evaluation.scores))
+        binary = corpus.manifest.label_kind == "binary" and can_rank(labels)
+        validation = evaluation.validate(name, scores, labels) if binary else None
+        evaluation.metrics[name] = {"validation": evaluate_scores(scores, labels, validation)}
+    evaluation.validate_jointly(list(evaluation.scores))
     return evaluation
 
 

@@ -54,7 +54,7 @@ def main(args: MineArguments) -> None:
     from cosent.data.corpus import load_corpus
     from cosent.data.files import read_texts
     from cosent.models.cache import DEFAULT_CACHE
-    from cosent.search.mining import judge, random_pairs, read_pool, some_of, teacher_labels, write_corpus
+    from cosent.search.mining import random_pairs, read_pool, score_by, some_of, teacher_labels, write_corpus
 
     start = time.time()
     if Path(args.output).exists():
@@ -74,7 +74,7 @@ def main(args: MineArguments) -> None:
         return
     check_labels(args, corpus)
     device, cache = choose_device(args.device), Path(args.teacher_cache or DEFAULT_CACHE)
-    judged_by = partial(judge, texts=pool.texts, device=device, cache=cache)
+    score_pairs = partial(score_by, texts=pool.texts, device=device, cache=cache)
     rng, left_out = np.random.default_rng(args.seed), Counter(pool.left_out)
     manifest, mined = manifest_of(args, corpus)
 
@@ -86,15 +86,15 @@ def main(args: MineArguments) -> None:
         neighbours = one[drawn], other[drawn]
     made = {"neighbours": neighbours, "random": random_pairs(pool, args.random, neighbours, rng)}
     if args.cross is not None:
-        mined["cross"] = drop_similar(made, args.cross, judged_by, corpus.manifest.name, left_out)
+        mined["cross"] = drop_similar(made, args.cross, score_pairs, corpus.manifest.name, left_out)
     pairs = {"own": (pool.first[own], pool.second[own]), **made}
     mined["pairs"] = {kind: len(first) for kind, (first, _) in pairs.items()}
     first, second = (np.concatenate([pair[side] for pair in pairs.values()]) for side in (0, 1))
     labels = np.r_[pool.labels[own], np.full(len(first) - len(own), manifest.label_min, np.float32)]
     if args.teacher is not None and len(first):
-        judged = [judged_by(teacher, first=first, second=second) for teacher in args.teacher]
-        labels, manifest.label_min, manifest.label_max, mined["labels"] = teacher_labels(judged)
-        manifest.label_kind, mined["teachers"] = "graded", [one.model for one in judged]
+        scored = [score_pairs(teacher, first=first, second=second) for teacher in args.teacher]
+        labels, manifest.label_min, manifest.label_max, mined["labels"] = teacher_labels(scored)
+        manifest.label_kind, mined["teachers"] = "graded", [one.model for one in scored]
     splits = {name: (first[rows], second[rows], labels[rows]) for name, rows in split(args, labels).items()}
     manifest.splits["train"] = {"left_out": dict(+left_out), "mined": mined}
     if rank() == 0:
@@ -208,7 +208,7 @@ def find_neighbours(
     return neighbour_pairs(pool, vectors, ranks, similar, left_out), facts
 
 
-def drop_similar(made: dict[str, "Pairs"], cross: str, judged_by: Callable, corpus: str, left_out: Counter) -> dict:
+def drop_similar(made: dict[str, "Pairs"], cross: str, score_pairs: Callable, corpus: str, left_out: Counter) -> dict:
     """Drops from `made` what `--cross` finds similar, most likely unlabelled similar pairs; says what it is."""
     from cosent.models.decision import decision_rules, needed_rule
 
@@ -216,10 +216,10 @@ def drop_similar(made: dict[str, "Pairs"], cross: str, judged_by: Callable, corp
     facts = {"threshold": rule.threshold}
     for kind, (first, second) in made.items():
         if len(first):
-            judged = judged_by(cross, first=first, second=second)
-            dissimilar = judged.scores.astype(np.float64) < facts["threshold"]
+            scored = score_pairs(cross, first=first, second=second)
+            dissimilar = scored.scores.astype(np.float64) < facts["threshold"]
             left_out["pair that --cross finds similar"] += int((~dissimilar).sum())
-            made[kind], facts = (first[dissimilar], second[dissimilar]), judged.model | facts
+            made[kind], facts = (first[dissimilar], second[dissimilar]), scored.model | facts
     return facts
 
 

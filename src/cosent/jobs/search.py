@@ -114,7 +114,7 @@ def check(args: SearchArguments) -> None:
                          "alone: no --rerank and no --faiss.")  # fmt: skip
 
 
-def acceptance(args: SearchArguments, judge, index) -> Callable[[list], list]:
+def acceptance(args: SearchArguments, rule, index) -> Callable[[list], list]:
     """What is left of the hits of a query, best first; nothing where the search should say that it found nothing."""
     if args.precision is not None:
         from cosent.data.corpus import load_corpus
@@ -122,16 +122,16 @@ def acceptance(args: SearchArguments, judge, index) -> Callable[[list], list]:
 
         prompts = (args.prompt if args.prompt is not None else index.encoder.prompts.for_search()[0], index.prompt)
         simulated = simulate(index.encoder, load_corpus(args.corpus, args.data_dir), "validation", prompts)
-        rule = fit_rule(simulated, args.precision)
+        gate = fit_rule(simulated, args.precision)
         print(
-            f"answers only if cosine + {rule.lead:g} x lead >= {rule.threshold:.4f}: at least {rule.precision:.1%} "
-            f"right and {rule.answered:.1%} of answerable queries answered, on {rule.queries:,} queries among "
-            f"{rule.pool:,} sentences of {args.corpus} validation, half of them without an answer",
+            f"answers only if cosine + {gate.lead:g} x lead >= {gate.threshold:.4f}: at least {gate.precision:.1%} "
+            f"right and {gate.answered:.1%} of answerable queries answered, on {gate.queries:,} queries among "
+            f"{gate.pool:,} sentences of {args.corpus} validation, half of them without an answer",
             file=sys.stderr,
         )
-        return lambda hits: hits if rule.answers(hits[0].cosine, hits[1].cosine if len(hits) > 1 else -1.0) else []
-    if judge is not None:
-        return lambda hits: [hit for hit in hits if judge.probabilities([hit.score])[0] >= args.min_probability]
+        return lambda hits: hits if gate.answers(hits[0].cosine, hits[1].cosine if len(hits) > 1 else -1.0) else []
+    if rule is not None:
+        return lambda hits: [hit for hit in hits if rule.probabilities([hit.score])[0] >= args.min_probability]
     if args.min_score is not None:
         return lambda hits: [hit for hit in hits if hit.score >= args.min_score]
     return list

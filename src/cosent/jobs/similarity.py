@@ -158,8 +158,8 @@ def answers(scores, same_tokens: list[bool], rule) -> list[dict]:
     both = zip(scores, same_tokens, strict=True)
     found: list[dict] = [{"score": round(float(score), 6), "token_collision": same} for score, same in both]
     if rule is not None:
-        judged = zip(rule.probabilities(scores), rule.similar(scores), strict=True)
-        for row, (probability, similar) in zip(found, judged, strict=True):
+        verdicts = zip(rule.probabilities(scores), rule.similar(scores), strict=True)
+        for row, (probability, similar) in zip(found, verdicts, strict=True):
             row |= {"probability": round(float(probability), 6), "verdict": "similar" if similar else "not similar"}
     return found
 
@@ -178,9 +178,9 @@ def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, st
 
 def line(row: dict, columns: tuple[str, ...]) -> str:
     """Score, with a rule probability and verdict, and the sentences."""
-    judged = f"  {row['probability']:6.4f}  {row['verdict']:<11}" if "verdict" in row else ""
+    verdict = f"  {row['probability']:6.4f}  {row['verdict']:<11}" if "verdict" in row else ""
     note = f"  ({COLLISION})" if row["token_collision"] else ""
-    return f"{row['score']:7.4f}{judged}  {row[columns[0]]}  |  {row[columns[1]]}{note}"
+    return f"{row['score']:7.4f}{verdict}  {row[columns[0]]}  |  {row[columns[1]]}{note}"
 
 
 def pair_up(sentences: list[str]) -> list[dict]:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cosent.losses.checks import at_least_float32, check_embeddings, check_groups, check_range
 from cosent.losses.cosent import COSINE_SCALE, cosent_loss
-from cosent.losses.in_batch import SIMILAR
+from cosent.losses.in_batch import SIMILAR_LABEL
 
 
 def angle_loss(
@@ -72,5 +72,5 @@ def in_batch_term(vectors: Tensor, labels: Tensor, groups: Tensor, scale: float)
     hidden = group[:, None] == group  # (2 * batch, 2 * batch), the sentence itself too
     hidden[rows, partner] = False
     logits = (scale * flat @ flat.T).masked_fill(hidden, -torch.inf)
-    similar = rows[(labels >= SIMILAR).repeat_interleave(2)]
+    similar = rows[(labels >= SIMILAR_LABEL).repeat_interleave(2)]
     return F.cross_entropy(logits[similar], partner[similar], reduction="sum") / max(1, len(flat))

@@ -17,7 +17,9 @@ from torch import Tensor
 from cosent.losses.checks import at_least_float32, check_embeddings, check_groups, check_range, check_scores
 from cosent.losses.cosent import COSINE_SCALE, cosent_loss
 
-SIMILAR = 0.8  # label of similar sentences and above; in float32, `training.objective.scaled` keeps labels on its side
+SIMILAR_LABEL = (
+    0.8  # label of similar sentences and above; in float32, `training.objective.scaled` keeps labels on its side
+)
 
 
 def infonce_loss(
@@ -37,7 +39,7 @@ def infonce_loss(
     differ.
     """
     cosines, labels, known = compared(embeddings, labels, groups)
-    similar = (labels >= SIMILAR).nonzero()[:, 0]
+    similar = (labels >= SIMILAR_LABEL).nonzero()[:, 0]
     logits = (scale * cosines).masked_fill(known.fill_diagonal_(False), -torch.inf)
     sums = [F.cross_entropy(rows[similar], similar, reduction="sum") for rows in (logits, logits.T)]
     return torch.stack(sums).sum() / max(1, 2 * len(similar))

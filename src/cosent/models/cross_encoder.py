@@ -37,10 +37,12 @@ from cosent.models.prompts import CROSS_ENCODER, Prompts
 logger = logging.getLogger(__name__)
 
 # Names of classes, as regular expressions. Of any other name nothing is known: a score is never guessed.
-SIMILAR = (
+SIMILAR_CLASS = (
     "entailment|similar|same|paraphrase|duplicate|equivalent|relevant|match|yes|true|1|蕴含|相似|相同|同义|重复|是"
 )
-DISSIMILAR = f"contradiction|different|no|false|0|矛盾|不同|否|((not|non|no|un|dis|in|ir|mis)_?|不是|不)({SIMILAR})"
+DISSIMILAR_CLASS = (
+    f"contradiction|different|no|false|0|矛盾|不同|否|((not|non|no|un|dis|in|ir|mis)_?|不是|不)({SIMILAR_CLASS})"
+)
 BINARY_CLASSES = ("dissimilar", "similar")  # the label is the position
 
 
@@ -49,8 +51,8 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     names = [re.sub(r"[\s-]+", "_", str(id2label[number]).strip().lower()) for number in sorted(id2label)]
     if len(names) == 1:
         return 0, None
-    similar = [place for place, name in enumerate(names) if re.fullmatch(SIMILAR, name)]
-    dissimilar = [place for place, name in enumerate(names) if re.fullmatch(DISSIMILAR, name)]
+    similar = [place for place, name in enumerate(names) if re.fullmatch(SIMILAR_CLASS, name)]
+    dissimilar = [place for place, name in enumerate(names) if re.fullmatch(DISSIMILAR_CLASS, name)]
     if len(similar) != 1 or len(dissimilar) != 1:
         raise InputError(
             f"The classes of this classifier are named {', '.join(names)}: which one means similar is unknown. Set "

@@ -20,7 +20,7 @@ from cosent.errors import InputError
 CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}  # limit for the keys and values of all samples of a batch
 # Number of most likely tokens to try first, as most draws are among them: sorting all 6,000 costs 14 times as much as
 # finding the top 64.
-CANDIDATES = (64, 1024)
+TOKENS_TRIED = (64, 1024)
 ROUNDING = 1e-6  # relative, of a cumulative probability
 
 
@@ -198,7 +198,7 @@ def sample_tokens(
     rows = torch.arange(len(logits), device=logits.device) if rows is None else rows
     drawn = torch.empty_like(rows)
     draws = torch.arange(len(rows), device=rows.device)  # draws without a token so far
-    for count in (*(count for count in CANDIDATES if count < most), most):
+    for count in (*(count for count in TOKENS_TRIED if count < most), most):
         values, tokens = probabilities.topk(count, dim=-1)  # (rows, count), falling
         cumulative = values.cumsum(dim=-1)
         last = (cumulative - values < top_p).sum(dim=-1) - 1  # (rows,), at least 0: the first has nothing before it

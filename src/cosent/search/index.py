@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CANDIDATES = 50  # nearest sentences that a reranker reads
+RERANKED_SENTENCES = 50  # nearest sentences that a reranker reads
 LENGTHS = 1000  # vectors whose length is checked
 
 
@@ -144,7 +144,7 @@ class Index:
 
     def search(
         self, queries: Sequence[str], top: int = 10, prompt: str | None = None, reranker: "TextModel | None" = None,
-        candidates: int = CANDIDATES,
+        candidates: int = RERANKED_SENTENCES,
     ) -> list[list[Hit]]:  # fmt: skip
         """The sentences that fit each query best, best first; a reranker orders the `candidates` nearest ones."""
         vectors = self.embed(queries, prompt)

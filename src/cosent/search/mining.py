@@ -23,6 +23,7 @@ from cosent.data.files import normalized_text
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest, sha256_of_file
 from cosent.errors import InputError, writing
 from cosent.evaluation.significance import mean_of_ranks
+from cosent.evaluation.similarity import pair_cosines
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import fingerprint, sentence_vectors, teacher_scores
@@ -185,11 +186,11 @@ def lowest_similar(pool: Pool, vectors: np.ndarray, similar: np.ndarray) -> np.n
 
 
 def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Cosines of pairs of rows of unit vectors, which may be a memory map, float32 of shape `(pairs,)`."""
+    """`pair_cosines` of pairs of rows of unit vectors, which may be a memory map, float32 of shape `(pairs,)`."""
     scores = np.empty(len(first), np.float32)
     for start in range(0, len(first), PAIRS):
         part = slice(start, start + PAIRS)
-        scores[part] = np.einsum("pw,pw->p", vectors[first[part]], vectors[second[part]])
+        scores[part] = pair_cosines(vectors[first[part]], vectors[second[part]])
     return scores
 
 
@@ -218,7 +219,7 @@ def some_of(pairs: Pairs, count: int | None, rng: np.random.Generator) -> np.nda
 
 
 @dataclass(frozen=True)
-class Judged:
+class ScoredPairs:
     """Scores of pairs by one model."""
 
     scores: np.ndarray  # cosines or logits, float32 (pairs,)
@@ -226,7 +227,9 @@ class Judged:
     model: dict[str, str]  # its name and hash, for the manifest
 
 
-def judge(path: str, texts: list[str], first: np.ndarray, second: np.ndarray, device: str, cache: Path) -> Judged:
+def score_by(
+    path: str, texts: list[str], first: np.ndarray, second: np.ndarray, device: str, cache: Path
+) -> ScoredPairs:
     """Scores of pairs by a model of either tower, from the cache if it has read them before."""
     model = load_model(path).to(device)
     about = {"model": path, "sha256": fingerprint(model, [])}
@@ -236,12 +239,12 @@ def judge(path: str, texts: list[str], first: np.ndarray, second: np.ndarray, de
             vectors, rows = sentence_vectors(model, texts, cache), np.r_[first, second]
         else:
             vectors = sentence_vectors(model, [texts[place] for place in places], cache)
-        return Judged(cosines(vectors, rows[: len(first)], rows[len(first) :]).clip(-1, 1), True, about)
+        return ScoredPairs(cosines(vectors, rows[: len(first)], rows[len(first) :]).clip(-1, 1), True, about)
     pairs = ([texts[place] for place in side] for side in (first, second))
-    return Judged(np.array(teacher_scores(model, *pairs, cache)), False, about)
+    return ScoredPairs(np.array(teacher_scores(model, *pairs, cache)), False, about)
 
 
-def teacher_labels(judged: list[Judged]) -> tuple[np.ndarray, float, float, str]:
+def teacher_labels(scored: list[ScoredPairs]) -> tuple[np.ndarray, float, float, str]:
     """One label per pair: the score of one teacher, the mean of the cosines of several bi-encoders, or else of ranks.
 
     Ranks are scaled to 0..1. A cross-encoder's count as much as those of the others, whatever its scale.
@@ -249,8 +252,8 @@ def teacher_labels(judged: list[Judged]) -> tuple[np.ndarray, float, float, str]
     Returns:
         Labels, float32 of shape `(pairs,)`; the lowest and the highest that there can be; and what a label is.
     """
-    scores = np.stack([one.scores for one in judged])
-    if all(one.is_cosine for one in judged):
+    scores = np.stack([one.scores for one in scored])
+    if all(one.is_cosine for one in scored):
         how = "cosine" if len(scores) == 1 else f"mean of the cosines of {len(scores)} teachers"
         return scores.mean(axis=0, dtype=np.float64).astype(np.float32), -1.0, 1.0, how
     if len(scores) == 1:

@@ -9,7 +9,7 @@ from cosent.data.groups import components
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
 
-MOST_QUERIES = 5000
+MOST_SIMULATED_QUERIES = 5000  # drawn from the split
 CONFIDENCE = 0.95  # that the precision on further queries of the same kind is at least the bound
 LEADS = (0.0, 0.5, 1.0)  # weights of the lead that are tried
 LEVELS = 40  # thresholds that are tried for each of them
@@ -66,7 +66,7 @@ def simulate(encoder, corpus: Corpus, split: str, prompts: tuple[str, str], seed
     pool, known, _ = pool_and_relevance(corpus, split)
     first = np.repeat(known.queries, np.diff(known.starts))
     group = components(first, known.items, len(pool))
-    chosen = np.random.default_rng(seed).permutation(known.queries)[:MOST_QUERIES]
+    chosen = np.random.default_rng(seed).permutation(known.queries)[:MOST_SIMULATED_QUERIES]
     documents = encoder.encode(pool, normalize_embeddings=True, prompt=prompts[1])
     vectors = documents[chosen]
     if prompts[0] != prompts[1]:

@@ -152,7 +152,9 @@ class RunArguments(TrainingArguments):
         if not self.output_dir:
             raise InputError("--output_dir is missing: name the folder for the trained model, e.g. runs/stsb.")
         refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
-        refuse_negative(self, *["learning_rate"] * (self.learning_rate is not None), "weight_decay", "max_grad_norm")
+        refuse_negative(self, "weight_decay", "max_grad_norm")
+        if self.learning_rate is not None:
+            refuse_negative(self, "learning_rate")
         for flag in fields(TrainingArguments):  # of a Python caller; on a command line they do not exist
             if (
                 flag.name in ELSEWHERE

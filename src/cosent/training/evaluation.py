@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from cosent.data.corpus import Corpus
-from cosent.evaluation.calibration import JOINT, Calibration, calibration_metrics, fit_calibration
+from cosent.evaluation.calibration import JOINT, Calibration
 from cosent.evaluation.metrics import can_rank, find_threshold
 from cosent.evaluation.retrieval import mean_intervals
+from cosent.evaluation.scoring import Validation
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.record import (
@@ -36,7 +37,7 @@ from cosent.training.pairs import EvaluationSet, tower_of
 
 logger = logging.getLogger(__name__)
 
-RESAMPLES = 500  # of the pairs for an interval of Spearman
+SPEARMAN_RESAMPLES = 500  # of the pairs for an interval of Spearman
 
 
 @dataclass
@@ -57,17 +58,19 @@ class Evaluation:
     scores: Scores = field(default_factory=dict)
     queries: dict[str, dict[str, tuple[str, dict[str, np.ndarray]]]] = field(default_factory=dict)
 
-    def decide(self, name: str, scores: np.ndarray, labels: np.ndarray) -> None:
-        """Finds threshold and calibration on validation pairs with labels of 0 and 1."""
-        self.thresholds[name] = find_threshold(scores, labels)[0]
-        self.calibrations[name] = fit_calibration(scores, labels)
+    def validate(self, name: str, scores: np.ndarray, labels: np.ndarray) -> Validation:
+        """Keeps and returns threshold and calibration of validation pairs with labels of 0 and 1, both present."""
+        validation = Validation.of(scores, labels)
+        assert validation.threshold is not None and validation.calibration is not None
+        self.thresholds[name], self.calibrations[name] = validation.threshold, validation.calibration
+        return validation
 
-    def decide_jointly(self, names: list[str]) -> None:
+    def validate_jointly(self, names: list[str]) -> None:
         """Finds threshold and calibration `JOINT` on the validation pairs of several corpora, if there are several."""
         joined = [self.scores[name]["validation"] for name in names if name in self.calibrations]
         if len(joined) > 1:
             scores, labels = (np.concatenate([pairs[column] for pairs in joined]) for column in ("scores", "labels"))
-            self.decide(JOINT, scores, labels)
+            self.validate(JOINT, scores, labels)
 
 
 def held_out_sets(trainer: GlobalBatchTrainer, corpora: RunCorpora) -> dict[str, dict[str, EvaluationSet]]:
@@ -101,17 +104,18 @@ def evaluate_splits(
         scored = {split: (output.predictions["scores"], output.label_ids) for split, output in outputs.items()}
         binary = corpora.by_name[name].manifest.label_kind == "binary"
         decided = [split for split, (_, labels) in scored.items() if final and binary and can_rank(labels)]
+        validation, tower = None, None
         if "validation" in decided:
-            result.decide(name, *scored["validation"])
+            validation, tower = result.validate(name, *scored["validation"]), tower_of(trainer.encoder)
         metrics = {
-            split: pair_metrics(output.predictions, output.label_ids, result.thresholds.get(name))
+            split: pair_metrics(output.predictions, output.label_ids, validation, tower if split == "test" else None)
             for split, output in outputs.items()
         }
         intervals: dict[str, dict] = {split: {} for split in outputs}
         for split, (scores, labels) in scored.items():
             result.scores.setdefault(name, {})[split] = {"labels": labels, "scores": scores}
             if final and can_rank(labels) and can_rank(scores):
-                low, high = np.nanpercentile(resampled_spearman(scores, labels, RESAMPLES), (2.5, 97.5))
+                low, high = np.nanpercentile(resampled_spearman(scores, labels, SPEARMAN_RESAMPLES), (2.5, 97.5))
                 intervals[split]["spearman"] = float(low), float(high)
             if (retrieval := splits[split].retrieval) is not None:
                 values = outputs[split].predictions["queries"]
@@ -121,13 +125,9 @@ def evaluate_splits(
         if "test" in decided:
             best = find_threshold(*scored["test"])
             metrics["test"] |= {"oracle_threshold": best[0], "oracle_accuracy": best[1]}
-        if name in result.calibrations and "test" in scored:
-            metrics["test"] |= calibration_metrics(
-                result.calibrations[name], *scored["test"], tower_of(trainer.encoder)
-            )
         result.metrics[name] = metrics
         result.intervals |= {name: known} if (known := {s: one for s, one in intervals.items() if one}) else {}
-    result.decide_jointly([corpus.manifest.name for corpus in corpora.training])
+    result.validate_jointly([corpus.manifest.name for corpus in corpora.training])
     return result
 
 

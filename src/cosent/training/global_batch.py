@@ -23,8 +23,8 @@ from cosent.data.manifest import Labels
 from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
-from cosent.evaluation.metrics import SimilarityMetrics
 from cosent.evaluation.retrieval import METRICS
+from cosent.evaluation.scoring import Validation, evaluate_scores
 from cosent.models.bi_encoder import TextModel
 from cosent.models.lora import Adapter
 from cosent.search.neighbours import found_by_vectors
@@ -41,10 +41,13 @@ Pairs = PairDataset | ConcatDataset
 
 
 def pair_metrics(
-    predictions: dict[str, np.ndarray], labels: np.ndarray, threshold: float | None = None
+    predictions: dict[str, np.ndarray],
+    labels: np.ndarray,
+    validation: Validation | None = None,
+    tower: str | None = None,
 ) -> dict[str, float]:
-    """Metrics of the scores of pairs and, for a student that generates, the perplexity of synonyms given each other."""
-    metrics = SimilarityMetrics().compute(predictions=predictions["scores"], references=labels, threshold=threshold)
+    """`evaluate_scores` and, for a student that generates, the perplexity of synonyms given each other."""
+    metrics = evaluate_scores(predictions["scores"], labels, validation, tower)
     if (tokens := np.sum(predictions.get("target_tokens", 0))) > 0:  # [SEP] included; both directions count
         metrics["perplexity"] = float(np.exp(np.sum(predictions["target_losses"], dtype=np.float64) / tokens))
     return metrics

@@ -14,7 +14,7 @@ from cosent.data.manifest import Labels
 from cosent.errors import InputError
 from cosent.losses import LOSSES, OUTPUTS, Loss, inputs_of
 from cosent.losses.checks import equal_parts
-from cosent.losses.in_batch import SIMILAR
+from cosent.losses.in_batch import SIMILAR_LABEL
 from cosent.models.heads import SentenceBertHead
 
 
@@ -177,18 +177,21 @@ def loss_targets(
         in_batch_negatives: whether some sentences of the corpus differ in meaning, for the remedy of an error.
     """
     distinct = np.unique(labels)
-    in_batch = ", or train a bi-encoder on positives alone with --loss infonce" * in_batch_negatives
     any_similar = similar(distinct, manifest.similar_from).any()
     if loss.compares_sentences:
         if not any_similar:
+            other_loss = ", or use --loss cosent" if len(distinct) > 1 else ""
             raise InputError(
                 f"--loss {loss.name} learns from similar pairs, and no training pair of {manifest.name} has a label of "
-                f"at least {manifest.similar_from:g}. Add such pairs{', or use --loss cosent' * (len(distinct) > 1)}."
+                f"at least {manifest.similar_from:g}. Add such pairs{other_loss}."
             )
     elif len(distinct) < 2:
+        in_batch = ""
+        if any_similar and in_batch_negatives:
+            in_batch = ", or train a bi-encoder on positives alone with --loss infonce"
         raise InputError(
             f"All {len(labels)} training pairs of {manifest.name} have the label {distinct[0]:g}, from which --loss "
-            f"{loss.name} learns nothing. Add pairs of another label{in_batch if any_similar else ''}."
+            f"{loss.name} learns nothing. Add pairs of another label{in_batch}."
         )
     if loss.name == "sbert_joint":
         return labels + 2 if manifest.label_kind == "nli" else classes_of(labels, manifest, 2)
@@ -213,9 +216,9 @@ def classes_of(labels: np.ndarray, manifest: Labels, classes: int) -> np.ndarray
 
 
 def scaled(labels: np.ndarray, manifest: Labels) -> np.ndarray:
-    """Labels scaled to 0..1, float32 of shape `(pairs,)`: at least `SIMILAR` where they are at least `similar_from`."""
+    """Labels scaled to 0..1, float32 `(pairs,)`: at least `SIMILAR_LABEL` where they are at least `similar_from`."""
     values = shares(labels, manifest).astype(np.float32)
     # Rounding could carry a label over an end of its range, or over the boundary that in-batch losses read.
-    boundary = np.float32(SIMILAR)
+    boundary = np.float32(SIMILAR_LABEL)
     is_similar = similar(labels, manifest.similar_from)
     return np.where(is_similar, values.clip(boundary, 1), values.clip(0, np.nextafter(boundary, np.float32(0))))

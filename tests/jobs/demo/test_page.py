@@ -12,7 +12,7 @@ from tests.conftest import save_record
 pytest.importorskip("gradio", reason="the page needs gradio: pip install -r requirements-dev.txt")
 from cosent.jobs import demo
 from cosent.jobs import demo_page as answers
-from cosent.jobs.demo_page import LONGEST, MOST_PIECES, Judge
+from cosent.jobs.demo_page import LONGEST, MOST_PIECES, Scorer
 
 RULE = DecisionRule("lcqmc", 0.8, Calibration(method="platt", pairs=100, slope=2.0, intercept=0.0))
 
@@ -27,7 +27,7 @@ class Characters:
         return [[("写写", 0.5)] if text == "写" else [] for text in texts]
 
 
-JUDGE = Judge(Characters(), [RULE], "runs/a")
+SCORER = Scorer(Characters(), [RULE], "runs/a")
 
 
 class Found:
@@ -46,11 +46,11 @@ class Found:
 
 def test_a_search_shows_rows_in_order_or_says_that_nothing_is_similar():
     """Fails if a sentence that is not similar is shown as an answer, one that is as none, or columns are mixed up."""
-    told = [answers.hits(Found(cosine), [JUDGE], "乙")[0] for cosine in (0.79, 0.81)]
+    told = [answers.hits(Found(cosine), [SCORER], "乙")[0] for cosine in (0.79, 0.81)]
     assert ["Nothing found" in message for message in told] == [True, False]
-    message, rows = answers.hits(Found(0.1), [Judge(Characters(), [], "runs/a")], "乙")
+    message, rows = answers.hits(Found(0.1), [Scorer(Characters(), [], "runs/a")], "乙")
     assert message == "" and rows == [["甲", "", "0.1000", "7"], ["长" * 5000, "", "0.0500", "3"]]
-    assert answers.hits(Found(0.5), [JUDGE, JUDGE], "乙")[1][0] == ["甲", "2.0000", "0.5000", "7"]
+    assert answers.hits(Found(0.5), [SCORER, SCORER], "乙")[1][0] == ["甲", "2.0000", "0.5000", "7"]
 
 
 def test_pieces_and_their_contributions():
@@ -79,22 +79,22 @@ def test_pieces_and_their_contributions():
 
 def test_a_comparison_shows_all():
     """Fails if a score, a verdict or a contribution is missing or wrong."""
-    rows, coloured = answers.comparison([JUDGE], "北京好", "北京")
+    rows, coloured = answers.comparison([SCORER], "北京好", "北京")
     probability = f"{1 / (1 + np.exp(-0.4)):.4f}"
     assert rows == [["runs/a", "0.2000", probability, "不相似 not similar: 0.8000 (lcqmc)"]]
     assert [piece for piece, _ in coloured] == ["北", "京", "好", "\n", "北", "京"]
     assert [added for _, added in coloured] == pytest.approx([1, 1, 0, 0, 1, 1])
-    (row,), _ = answers.comparison([JUDGE], "一二三四五六七八", "一二三四五六七八")
+    (row,), _ = answers.comparison([SCORER], "一二三四五六七八", "一二三四五六七八")
     assert row[3].startswith("相似 similar")
-    (row,), _ = answers.comparison([Judge(Characters(), [], "m")], "好", "好")
+    (row,), _ = answers.comparison([Scorer(Characters(), [], "m")], "好", "好")
     assert "no threshold" in row[3]
 
 
 def test_paraphrases():
     """Fails if a paraphrase stands next to another one's scores, or an empty table says nothing."""
-    assert answers.paraphrases(Characters(), JUDGE, "写") == [["写写", "0.5000", "0.1000"]]
+    assert answers.paraphrases(Characters(), SCORER, "写") == [["写写", "0.5000", "0.1000"]]
     with pytest.raises(InputError, match="No sentence"):
-        answers.paraphrases(Characters(), JUDGE, "别写")
+        answers.paraphrases(Characters(), SCORER, "别写")
 
 
 def test_what_is_typed_becomes_one_line():
@@ -113,7 +113,7 @@ def test_judges_keep_the_rules_of_their_prompts(tiny_model, tmp_path):
     encoder.save_pretrained(tmp_path)
     for prompt, expected in (("", 1), ("query: ", 0)):
         save_record(tmp_path, {"faq": 0.9}, prompts=(prompt, prompt))
-        assert len(Judge.of(str(tmp_path), encoder).rules) == expected
+        assert len(Scorer.of(str(tmp_path), encoder).rules) == expected
 
 
 def test_a_missing_library_is_named_at_once(monkeypatch):
