@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosent.cli import option, read_yaml, run
-from cosent.jobs.study import StudyArguments, checked_study, read_study, run_study
+from cosent.comparing.plan import checked_study, read_study
+from cosent.jobs.study import StudyArguments, run_study
 from lab import RESULTS, ROOT
 
 FILE = ROOT / "lab/studies.yaml"

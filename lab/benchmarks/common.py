@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from cosent.atomic import write_atomically
 from cosent.cli import parse
+from cosent.comparing.plan import Run
 from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.groups import pair_groups
@@ -27,7 +28,6 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import read_record
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.job import environment
-from cosent.training.launches import Run
 
 BATCH_SIZE = 32  # pairs
 WARM_UP = 3  # passes before the clock starts
@@ -114,7 +114,7 @@ def trained(run: Run, folder: Path) -> str:
     """Trains a run in this process and in a folder below `folder`, unless it has finished; returns that folder."""
     output = folder / run.name
     if read_record(output) is None:
-        train.main(*parse(run.job(output, "data", overwrite_output_dir=True)[1:], *TRAIN_ARGUMENTS))
+        train.main(*parse(run.words(output, "data"), *TRAIN_ARGUMENTS))
     return str(output)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent.comparing.document import Cell, markdown_table, mean_of, times_100
+from cosent.comparing.plan import Run
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users
@@ -20,7 +21,6 @@ from cosent.evaluation.significance import ranks, spearman
 from cosent.models.auto import load_bi_encoder
 from cosent.record import shortened
 from cosent.search.mining import write_corpus
-from cosent.training.launches import Run
 from lab.benchmarks.common import ranking_gap, save, trained
 from lab.tables.studies import with_interval
 

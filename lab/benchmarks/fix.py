@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent.comparing.document import Cell, markdown_table, times_100
+from cosent.comparing.plan import Run
 from cosent.data.corpus import load_corpus, random_subset
 from cosent.errors import messages_for_users
 from cosent.evaluation.phenomena import CHANGES, PHENOMENA, pairs, passed, read_items
@@ -23,7 +24,6 @@ from cosent.jobs.mine import write_contrasts
 from cosent.models.auto import load_bi_encoder
 from cosent.record import shortened
 from cosent.search.contrasts import changed
-from cosent.training.launches import Run
 from lab.benchmarks.common import gap, ranking_gap, save, trained
 from lab.tables.studies import with_interval
 

@@ -156,7 +156,7 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True, recipe
         values = parser.values(sys.argv[1:])
         strategy, processes = values.pop("launch", None), values.pop("processes", None)
         if strategy is not None and os.environ.pop(LAUNCHED_VARIABLE, None) is None:
-            launch(name, strategy, processes)
+            launch(launch_command(name, sys.argv[1:], strategy, processes))
         arguments = fill(values, *argument_classes)
         check_world_size(shares_work)
         try:
@@ -547,11 +547,15 @@ def let_waiting_threads_sleep() -> None:
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
-def launch(module: str, strategy: str, processes: int | None) -> NoReturn:
-    """Replaces this process by `accelerate launch` of the same command."""
+def launch_command(module: str, words: list[str], strategy: str, processes: int | None = None) -> list[str]:
+    """Command line of a job in the processes of `accelerate launch`, whose number may be another than the file's."""
     command = [sys.executable, "-m", "cosent.compute.launcher", "--config_file", recipe_file(strategy, "accelerate")]
     command += [] if processes is None else ["--num_processes", str(processes)]
-    command += ["-m", module, *sys.argv[1:]]
+    return [*command, "-m", module, *words]
+
+
+def launch(command: list[str]) -> NoReturn:
+    """Replaces this process by another command."""
     os.environ[LAUNCHED_VARIABLE] = "1"
     if os.name == "posix":
         os.execv(sys.executable, command)

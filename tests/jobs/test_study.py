@@ -13,12 +13,15 @@ import pytest
 import yaml
 
 from cosent.cli import as_words, parse
+from cosent.comparing import session
+from cosent.comparing.plan import expand, read_study, settings_of
 from cosent.comparing.results import read_results
+from cosent.comparing.session import EARLIER, study_lock
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.jobs import study
-from cosent.jobs.study import StudyArguments, expand, read_study
+from cosent.jobs.study import StudyArguments
 from cosent.record import (
     QUERIES_NAME,
     SCORES_NAME,
@@ -29,7 +32,6 @@ from cosent.record import (
     save_queries,
     save_scores,
 )
-from cosent.training import launches
 from cosent.training.arguments import TRAIN_ARGUMENTS
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +61,8 @@ def run_study(tmp_path, monkeypatch, make_recipe):
     """Returns a function that runs a study with a stand-in for training, and what was trained as (folder, flags)."""
     trained, failing = [], set()
 
-    def train(job, folder, accelerate_config, parallel, stop):
+    def train(command, log_file, threads, stop):
+        job, folder = command[command.index("cosent.jobs.train") :], log_file.parent
         args = parse(job[1:], *TRAIN_ARGUMENTS)
         given = {key: value for one in args for key, value in vars(one).items()}
         name, rate = Path(job[job.index("--config") + 1]).stem, given["learning_rate"]
@@ -83,7 +86,7 @@ def run_study(tmp_path, monkeypatch, make_recipe):
         save_queries(folder / QUERIES_NAME, {"stsb": {"test": queries}})
         return ""
 
-    monkeypatch.setattr(launches, "launch", train)
+    monkeypatch.setattr(session, "run_logged", train)
     paths = {name: make_recipe(name, f"loss: {name}\nlearning_rate: 0.5\n") for name in ("cosent", "sbert")}
 
     def run(*arguments, seeds=(1,), recipes=("cosent",), fails=(), **more):
@@ -174,7 +177,7 @@ def test_a_study_that_is_wrong(tmp_path, text, named):
         read_study(str(tmp_path / "a.yaml"))
     assert all(word in str(error.value) for word in named)
     with pytest.raises(InputError, match="KEY=VALUE"):
-        launches.settings_of(["pooling"], "b.yaml")
+        settings_of(["pooling"], "b.yaml")
 
 
 def test_every_run_once_and_the_result_is_kept(run_study):
@@ -196,7 +199,7 @@ def test_results_of_other_settings_leave_the_table(run_study, capsys):
     run_study(seeds=[1, 2])
     assert len(run_study(flags={"learning_rate": 0.2}, seeds=[1])[1]) == 1
     assert [result.settings["learning_rate"] for result in read_results(run_study.results).results] == [0.2]
-    assert len((run_study.results / study.EARLIER).read_text().splitlines()) == 2
+    assert len((run_study.results / EARLIER).read_text().splitlines()) == 2
     assert "cosent-stsb-2 was made with other settings" in capsys.readouterr().err
 
 
@@ -214,7 +217,7 @@ def test_results_of_other_data_leave_the_table(run_study, make_corpus, capsys):
 
 def test_one_study_at_a_time(run_study):
     """Fails if a second process trains in the folders of the first."""
-    with launches.study_lock(run_study.results), pytest.raises(InputError, match="another process"):
+    with study_lock(run_study.results), pytest.raises(InputError, match="another process"):
         run_study()
     assert run_study()[0] == 0
 
@@ -225,7 +228,7 @@ def test_a_failure_is_listed_and_the_rest_goes_on(run_study, monkeypatch, capsys
     assert status == 1 and len(trained) == 2
     assert "cosent-stsb-13 failed: unlucky" in capsys.readouterr().err
     assert [result.seed for result in read_results(run_study.results).results] == [1]
-    monkeypatch.setattr(launches, "launch", lambda *_: "")
+    monkeypatch.setattr(session, "run_logged", lambda *_: "")
     assert run_study(seeds=[1, 2])[0] == 1
     assert "cosent-stsb-2 failed: its output in" in capsys.readouterr().err
 

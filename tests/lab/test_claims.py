@@ -8,10 +8,10 @@ import pytest
 import yaml
 from scipy import stats
 
+from cosent.comparing.plan import expand
 from cosent.comparing.results import read_results
 from cosent.errors import InputError
 from cosent.evaluation.significance import Difference
-from cosent.jobs.study import expand
 from lab import RESULTS, ROOT
 from lab.claims import __main__ as claims
 from lab.claims import facts

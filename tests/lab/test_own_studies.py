@@ -5,9 +5,9 @@ import json
 import pytest
 
 from cosent.cli import as_words, parse, read_yaml
+from cosent.comparing.plan import choose, expand
 from cosent.comparing.results import STUDY_NAME, read_results
 from cosent.errors import InputError
-from cosent.jobs.study import choose, expand
 from cosent.losses import LOSSES
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from lab import RESULTS, ROOT

@@ -11,9 +11,9 @@ from accelerate.commands.launch import launch_command_parser
 from cosent.data_scripts.corpora import CORPORA
 
 from cosent.cli import parse
+from cosent.comparing.plan import expand, read_study
 from cosent.data.manifest import Manifest
 from cosent.jobs import distill
-from cosent.jobs.study import expand, read_study
 from cosent.losses import LOSSES
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.objective import build_objective

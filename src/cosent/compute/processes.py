@@ -4,10 +4,10 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import psutil
 
@@ -33,7 +33,7 @@ def end_with_parent(parent: int, every: float = 1.0) -> None:
         followed = psutil.Process(parent)  # compares start times too: a reused process id is another process
     except psutil.NoSuchProcess:
         os._exit(ORPHANED)
-    threading.Thread(target=watch, name="end_with_parent", daemon=True).start()
+    Thread(target=watch, name="end_with_parent", daemon=True).start()
 
 
 def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:
@@ -51,6 +51,35 @@ def end_tree(process: subprocess.Popen, patience: float = 20.0) -> None:
         psutil.wait_procs(started, timeout=patience)
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=patience)
+
+
+def run_logged(command: list[str], log_file: Path, threads: int, stop: Event | None = None) -> str:
+    """Runs a job until it ends or should stop; returns the reason of a failure, or "".
+
+    It ends with this process, even if that is killed, and with this call, even if Ctrl-C interrupts it.
+
+    Args:
+        log_file: for all of its output.
+        threads: OMP_NUM_THREADS, unless it is set: more threads than free cores wait for one another.
+    """
+    environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | {PARENT_VARIABLE: str(os.getpid())}
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with open(log_file, "w", encoding="utf-8") as log:
+        # In a separate session: Ctrl-C in the terminal reaches only this process, which then ends the job.
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        try:
+            while (stop is None or not stop.is_set()) and process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.5)
+        finally:
+            if process.poll() is None:
+                end_tree(process)
+    if process.returncode == 0:
+        return ""
+    lines = log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?(error: |[\w.]*(Error|Exception)\b)", line)]
+    reason = said[0].removeprefix("error: ") if said else f"exit status {process.returncode}"
+    return f"{reason} (all of its output is in {log_file})"
 
 
 def peak_memory_mib() -> float:

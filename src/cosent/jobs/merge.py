@@ -37,11 +37,11 @@ class MergeArguments:
 
 
 def main(args: MergeArguments) -> None:
-    from cosent.comparing.card import write_card
     from cosent.compute.devices import choose_device
     from cosent.data.corpus import load_corpus
     from cosent.models.merging import common_start, shares
     from cosent.record import CorpusRecord, RunRecord
+    from cosent.training.card import write_card
     from cosent.training.job import environment, footprint
     from cosent.training.proof import SAME_WEIGHTS, FolderProof
 

@@ -17,7 +17,6 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
 import cosent
-from cosent.comparing.card import write_card
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import leaks
 from cosent.data.groups import pair_groups
@@ -25,6 +24,7 @@ from cosent.data.manifest import sha256_of_file
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
 from cosent.training.arguments import PairTrainingArguments
+from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.corpora import RunCorpora, warn_of_missing_prompts
 from cosent.training.evaluation import (

@@ -13,11 +13,11 @@ from transformers import Trainer
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 
-from cosent.comparing.card import upload
 from cosent.compute.distributed import decided_by_main
 from cosent.errors import InputError
 from cosent.models.loading import quiet_transformers
 from cosent.record import UNFINISHED
+from cosent.training.card import upload
 from cosent.training.checkpoints import SEAL, SETTINGS, best_checkpoint, clear_disk_errors, had_ended, seal
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 

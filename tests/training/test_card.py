@@ -13,10 +13,10 @@ from huggingface_hub import HfApi, ModelCard, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import filter_repo_objects
 
-from cosent.comparing.card import CARD_NAME, card_text
 from cosent.encoders import resolve
 from cosent.models.auto import load_model
 from cosent.record import read_record
+from cosent.training.card import CARD_NAME, card_text
 
 
 @pytest.fixture

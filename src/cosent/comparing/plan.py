@@ -1,0 +1,182 @@
+"""Runs of a study: its YAML file, checked and expanded to trainings."""
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cosent.cli import as_words, parser_of, read_yaml, recipe_file
+from cosent.comparing.results import Result, Study, points
+from cosent.errors import InputError
+from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
+
+NEEDED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants", "tune", "tune_flags")
+# Flags that are set for every run.
+RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training: a recipe with flags on top, on corpora, with a seed; `method` and `point` as in `Result`."""
+
+    method: str
+    recipe: str
+    corpora: tuple[str, ...]
+    seed: int
+    flags: dict[str, Any] = field(default_factory=dict, compare=False)
+    point: str = ""
+
+    @property
+    def corpus(self) -> str:
+        """The training corpus, under its name in the results."""
+        return ",".join(self.corpora)
+
+    @property
+    def name(self) -> str:
+        return "-".join([*self.method.split(), *(Path(part).name for part in self.corpora), str(self.seed)])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Recipe and flags, as JSON holds them; the number of epochs decides nothing where that of steps is given."""
+        settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(self.recipe) | self.flags
+        if float(settings.get("max_steps") or 0) > 0:
+            settings.pop("num_train_epochs", None)
+        return json.loads(json.dumps(settings, default=str))
+
+    def words(self, output: Path, data_dir: str) -> list[str]:
+        """Command line of the training, without its program."""
+        words = ["--config", self.recipe, "--corpus", *self.corpora, "--data_dir", data_dir]
+        words += ["--output_dir", str(output), "--seed", str(self.seed)]
+        flags = {"disable_tqdm": True, "save_total_limit": 1, "overwrite_output_dir": True}
+        return words + as_words(flags | self.flags)
+
+
+def read_study(path: str) -> dict[str, Any]:
+    """Reads a study from its file, see `checked_study`."""
+    path = recipe_file(path, "studies")
+    return checked_study(read_yaml(Path(path).read_text(encoding="utf-8"), path), path)
+
+
+def checked_study(study: Any, path: str) -> dict[str, Any]:
+    """A study as YAML has it, with the values of its flags; refuses unknown and missing keys.
+
+    Args:
+        path: what errors call it.
+    """
+    keys = set(study) if isinstance(study, dict) else set()
+    wrong, missing = sorted(keys - {*NEEDED, *OPTIONAL}), [key for key in NEEDED if key not in keys]
+    if wrong or missing:
+        raise InputError(
+            f"{path}: a study has the keys {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}; unknown: "
+            f"{', '.join(wrong) or 'none'}; missing: {', '.join(missing) or 'none'}."
+        )
+    for key in NEEDED:
+        if not isinstance(study[key], list) or not study[key]:
+            raise InputError(f"{path}, {key}: expected a list with one entry or more, got {study[key]!r}.")
+    entries = [entry_of(recipe, path) for recipe in study["recipes"]]
+    for recipe, _, _ in entries:
+        recipe_file(recipe)
+    variants, tune = study.get("variants", {}), study.get("tune", {})
+    if not isinstance(variants, dict):
+        raise InputError(f"{path}, variants: expected a mapping of names to flags, got {variants!r}.")
+    for name in (*variants, *(name for _, name, _ in entries)):
+        if not re.fullmatch(r"[\w.,+-]+", name):
+            raise InputError(f"{path}: {name!r} becomes part of a file name. Use only letters, digits and _ . , + -")
+    if not isinstance(tune, dict) or not all(isinstance(values, list) and len(values) > 1 for values in tune.values()):
+        raise InputError(f"{path}, tune: expected two or more values per flag, as {{scale: [5, 20]}}, got {tune!r}.")
+    try:
+        study["seeds"] = [int(seed) for seed in study["seeds"]]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: seeds must be a list of whole numbers, got {study['seeds']}.") from error
+    study["recipes"] = [{"recipe": recipe, "name": name} | values_of(flags, f"{path}, {name}")
+                        for recipe, name, flags in entries]  # fmt: skip
+    study |= {key: values_of(study[key], f"{path}, {key}") for key in ("flags", "tune_flags") if key in study}
+    study["variants"] = {name: values_of(flags, f"{path}, {name}") for name, flags in variants.items()}
+    study["tune"] = {key: [values_of({key: value}, f"{path}, tune")[key] for value in values]
+                     for key, values in tune.items()}  # fmt: skip
+    return study
+
+
+def entry_of(entry: str | dict[str, Any], path: str = "a study") -> tuple[str, str, dict[str, Any]]:
+    """File, name and flags of an entry of `recipes`; a recipe has the name of its file unless it is given one."""
+    own = dict(entry) if isinstance(entry, dict) else {"recipe": entry}
+    if "recipe" not in own:
+        raise InputError(f"{path}: expected a recipe, or a mapping with `recipe: FILE`, in `recipes`, got {entry!r}.")
+    recipe = str(own.pop("recipe"))
+    return recipe, str(own.pop("name", Path(recipe).stem)), own
+
+
+def values_of(flags: dict, where: str) -> dict[str, Any]:
+    """The values of flags of training, each of the type of its flag."""
+    if not isinstance(flags, dict):
+        raise InputError(f"{where} must be a mapping of flags to values ({{}} for none), got {flags!r}.")
+    for key, value in flags.items():
+        if key in RESERVED:
+            raise InputError(f"{where}: {key} is set for every run. Take it out.")
+        if value is None:
+            raise InputError(f"{where}: {key} must have a value as on a command line, got null.")
+    return parser_of(*TRAIN_ARGUMENTS).read_mapping(flags, where)
+
+
+def settings_of(pairs: list[str], where: str) -> dict[str, Any]:
+    """Parses `KEY=VALUE` flags to a mapping, values as YAML."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise InputError(f"--set takes KEY=VALUE, got {pair!r}. E.g. --set model_name_or_path=mini pooling=mean")
+    settings = {key: read_yaml(value, f"--set {key}") for key, value in (pair.split("=", 1) for pair in pairs)}
+    return values_of(settings, f"--set for {where}")
+
+
+def expand(study: dict[str, Any], overrides: dict[str, Any]) -> list[Run]:
+    """All runs of a study, seed by seed, so that a study that is stopped early has every method once."""
+    runs = [
+        Run(method, recipe, tuple(map(str, corpus)) if isinstance(corpus, list) else (str(corpus),), seed, flags)
+        for seed in study["seeds"]
+        for corpus in study["corpora"]
+        for method, recipe, flags in methods_of(study, overrides)
+    ]
+    names = [run.name for run in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"Two runs of the study would be called {twice}. Give recipes or corpora other file names.")
+    return runs
+
+
+def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Name, recipe and flags of every method of a study; variants that the overrides make equal are merged."""
+    variants = study.get("variants") or {"": {}}
+    distinct: dict[str, str] = {}
+    for name, flags in variants.items():
+        distinct.setdefault(json.dumps(flags | overrides, sort_keys=True), name)
+    merged = len(distinct) == 1 < len(variants)
+    entries = [entry_of(entry) for entry in study["recipes"]]
+    stems = [stem for _, stem, _ in entries]
+    methods = []
+    for recipe, stem, own in entries:
+        settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(recipe)
+        for variant in distinct.values():
+            flags = study.get("flags", {}) | own | variants[variant] | overrides
+            tower = (settings | flags).get("tower", ModelArguments.tower)
+            parts = [tower if stems.count(stem) > 1 else "", stem, "" if merged else variant]
+            methods.append((" ".join(filter(None, parts)), recipe, flags))
+    return methods
+
+
+def choose(runs: list[Run], tune: dict[str, list], results: list[Result]) -> tuple[list[Run], list[Run]]:
+    """Runs with the flags that were best on validation, and runs whose grid is not complete."""
+    grid, tried = points(tune), Study("", [], {"tune": tune}, [result for result in results if result.point]).tried
+    chosen, waiting = [], []
+    for run in runs:
+        reached = tried.get((run.method, run.corpus), {})
+        measured = {point: value for point, value in reached.items() if value is not None}
+        if len(reached) < len(grid):
+            waiting.append(run)
+        elif not measured:
+            raise InputError(
+                f"{run.method} on {run.corpus} has no validation Spearman to choose by. Give the corpus a validation "
+                "split with two different labels, or take `tune` out."
+            )
+        else:
+            chosen.append(replace(run, flags=run.flags | grid[max(measured, key=lambda point: measured[point])]))
+    return chosen, waiting

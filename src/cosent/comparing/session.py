@@ -1,0 +1,178 @@
+"""Trainings of a study in separate processes, and the upkeep of its results."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from cosent.cli import launch_command
+from cosent.comparing.plan import Run
+from cosent.comparing.results import Result, save_results
+from cosent.compute.processes import run_logged
+from cosent.data.manifest import corpus_folder
+from cosent.errors import InputError
+from cosent.record import QUERIES_NAME, SCORES_NAME, CorpusRecord, RunRecord, read_queries, read_record, read_scores
+
+EARLIER = "earlier.jsonl"  # next to the results
+
+
+@dataclass
+class Session:
+    """Results of a study, and the training of those that are missing.
+
+    Args:
+        folder: of the results.
+        definition: first line of the results, see `Study`.
+        parallel: trainings at the same time, which share the cores.
+    """
+
+    folder: Path
+    definition: dict[str, Any]
+    results: list[Result]
+    data_dir: str
+    accelerate_config: str
+    parallel: int
+
+    def train(self, runs: list[Run], waiting: Sequence[Run] = ()) -> set[str]:
+        """Trains what has no result yet, and returns the names of the runs that failed.
+
+        Args:
+            waiting: runs whose settings are not known yet; their earlier results stay.
+        """
+        self.set_aside(runs, waiting)
+        finished = {(r.point, r.method, r.corpus, r.seed) for r in self.results}
+        todo = [run for run in runs if (run.point, run.method, run.corpus, run.seed) not in finished]
+        print(f"{self.folder.name}: {len(runs)} runs, {len(runs) - len(todo)} already finished", file=sys.stderr)
+        stop, failed = Event(), set()
+        with ThreadPoolExecutor(self.parallel) as pool, tqdm(total=len(todo), unit="run") as bar:
+            started = {pool.submit(self.execute, run, stop): run for run in todo}
+            try:
+                for future in as_completed(started):
+                    outcome, run = future.result(), started[future]
+                    if isinstance(outcome, str):
+                        failed.add(run.name)
+                        bar.write(f"{run.name} failed: {outcome}", file=sys.stderr)
+                    else:
+                        self.results.append(outcome)
+                        save_results(self.folder, self.definition, self.results)
+                    bar.update()
+            except BaseException:  # the active runs would continue, and collide with those of the next call
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+        return failed
+
+    def execute(self, run: Run, stop: Event) -> Result | str:
+        """The result of a training in a separate process, or the reason of its failure."""
+        output = Path("runs/studies", self.folder.name, run.point, run.name)
+        command = launch_command("cosent.jobs.train", run.words(output, self.data_dir), self.accelerate_config)
+        error = run_logged(command, output / "log.txt", max(1, (os.cpu_count() or 1) // self.parallel), stop)
+        if error:
+            return error
+        try:
+            return result_of(run, output)
+        except (OSError, KeyError, ValueError) as problem:
+            return f"its output in {output} cannot be kept ({type(problem).__name__}: {problem})"
+
+    def set_aside(self, runs: list[Run], waiting: Sequence[Run] = ()) -> None:
+        """Moves results that the study would no longer produce (other flags, methods or data) out of its report."""
+        current = {(run.point, run.method, run.corpus): run for run in runs}
+        undecided = {(run.point, run.method, run.corpus) for run in waiting}
+        of_grid, kept = any(run.point for run in runs), []
+        for result in self.results:
+            place = (result.point, result.method, result.corpus)
+            other_part = place not in current and (of_grid or result.point)  # of study and grid
+            reason = "" if other_part or place in undecided else self.reason_to_set_aside(result, current.get(place))
+            if not reason:
+                kept.append(result)
+                continue
+            print(f"{result.name} was made {reason}: moved to {self.folder / EARLIER}", file=sys.stderr)
+            with open(self.folder / EARLIER, "a", encoding="utf-8") as file:
+                file.write(json.dumps(result.to_json({}), ensure_ascii=False, default=str) + "\n")
+        self.results = kept
+        save_results(self.folder, self.definition, self.results)
+
+    def reason_to_set_aside(self, result: Result, run: Run | None) -> str:
+        """How a result was made otherwise than the run in its place; empty if it was not."""
+        if run is None:
+            return "with other settings"
+        if anew := prepared_anew(result, run, self.data_dir):
+            return f"from other data ({', '.join(anew)} was prepared anew)"
+        return "" if result.settings == run.settings else "with other settings"
+
+    def take_over(self, runs: list[Run]) -> None:
+        """Takes runs of the grid for runs of the study that have the same settings."""
+        there = {(r.method, r.corpus, r.seed): r.settings for r in self.results if not r.point}
+        trials = [result for result in self.results if result.point]
+        for run in runs:
+            key = (run.method, run.corpus, run.seed)
+            same = [t for t in trials if (t.method, t.corpus, t.seed) == key and t.settings == run.settings]
+            if same and there.get(key) != run.settings:
+                self.results.append(replace(same[0], point=""))
+
+
+def result_of(run: Run, output: Path) -> Result:
+    """What a report needs of a finished run; deletes its checkpoints."""
+    record = read_record(output)
+    if record is None:
+        raise InputError(f"{output} has no record of the run")
+    for checkpoint in output.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    scores, queries = read_scores(output / SCORES_NAME), read_queries(output / QUERIES_NAME)
+    trained, scored = speeds(record)
+    return Result(
+        **vars(record) | {"history": []},
+        method=run.method,
+        corpus=run.corpus,
+        seed=run.seed,
+        point=run.point,
+        settings=run.settings,
+        train_pairs_per_second=trained,
+        score_pairs_per_second=scored,
+        validation_curve=[(e["epoch"], e["eval_spearman"]) for e in record.history if "eval_spearman" in e],
+        scores={name: splits["test"] for name, splits in scores.items() if "test" in splits},
+        queries={name: splits["test"] for name, splits in queries.items() if "test" in splits},
+    )
+
+
+def speeds(record: RunRecord) -> tuple[float | None, float | None]:
+    """Pairs per second of training, without evaluations, and of scoring, by Trainer's own clock; None if unknown."""
+    seconds, pairs, epochs = 0.0, 0.0, 0.0
+    for entry in record.history:
+        epochs = max(epochs, entry.get("epoch", 0.0))
+        for key in entry:
+            if re.fullmatch(r"eval_(.+_)?runtime", key):
+                seconds += entry[key]
+                pairs += entry[key] * entry[key.replace("runtime", "samples_per_second")]
+    training = record.train_seconds - seconds
+    trained = epochs * record.train_pairs / training if record.train_pairs is not None and training > 0 else None
+    return trained, pairs / seconds if seconds else None
+
+
+def prepared_anew(result: Result, run: Run, data_dir: str) -> list[str]:
+    """Corpora of a run that were prepared anew after a result; those that are not on this machine are not compared."""
+    hashes = {Path(corpus.folder).name: corpus.manifest_sha256 for corpus in result.corpora.values()}
+    names = [*run.corpora, *(run.settings.get("eval_corpora") or [])]
+    folders = {name: corpus_folder(name, data_dir) for name in names if Path(name).name in hashes}
+    return [name for name, folder in folders.items()
+            if folder is not None and CorpusRecord.of(folder).manifest_sha256 != hashes[Path(name).name]]  # fmt: skip
+
+
+def study_lock(results: Path) -> AbstractContextManager:
+    """Locks a folder of results against other processes, which would train in the same folders."""
+    results.mkdir(parents=True, exist_ok=True)
+    try:
+        return FileLock(results / ".lock").acquire(blocking=False)  # released with the process, however it ends
+    except Timeout as error:
+        raise InputError(f"{results}: another process runs this study now. Wait for it, or stop it.") from error
