@@ -8,6 +8,7 @@ The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the t
 `lab/results/NAME`, or of the benchmark whose JSON is `lab/results/NAME.json`. `<!-- results:NAME probabilities -->`
 asks for the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
 `corpora` for a row per corpus, `teaching` for what teachers add, and `picture` for the picture of an experiment.
+`results:reference` is the list of public names, of the code.
 Figures in sentences and other tables: see figures.py.
 """
 
@@ -34,6 +35,7 @@ from lab.benchmarks.widths import widths_table
 from lab.claims.table import claims_table
 from lab.tables.figures import fill_figures, passages
 from lab.tables.pictures import picture
+from lab.tables.reference import reference
 from lab.tables.rows import read_study
 from lab.tables.studies import (
     corpora_table,
@@ -108,7 +110,9 @@ def fill(text: str, results: Path) -> str:
     def table(match: re.Match) -> str:
         start, name, view, _, end = match.groups()
         file = results / f"{name}.json"
-        if name in TABLES and file.is_file():
+        if name == "reference":
+            text = reference()
+        elif name in TABLES and file.is_file():
             text = TABLES[name](json.loads(file.read_text(encoding="utf-8")))
         elif (ROOT / f"recipes/studies/{name}.yaml").is_file() and not (results / name).is_dir():
             text = f"Not run yet: `python -m lab.study {name}`."

@@ -197,6 +197,7 @@ class Flag:
     name: str
     kind: type  # of the value, or of the items of a list: bool, int, float or str
     is_list: bool
+    may_be_list: bool  # one word is a value, several are a list: `str | list[str]`
     optional: bool  # whether None is a value, which a recipe writes as null
     required: bool
     default: Any
@@ -222,7 +223,7 @@ def option(default, help_text: str, choices=None, *, positional: bool = False, c
 
 @cache
 def flags_of(*argument_classes: type) -> dict[str, Flag]:
-    """The flags of dataclasses by name, in order; values of other types than these four stay text.
+    """The flags of dataclasses by name, in order; values of other types than those of `Flag` stay text.
 
     Those of `TrainingArguments` that are in `ELSEWHERE` are left out.
     """
@@ -235,7 +236,7 @@ def flags_of(*argument_classes: type) -> dict[str, Flag]:
             if get_origin(hint) in (Union, types.UnionType):
                 others = [part for part in parts if part is not type(None)]
                 hint = others[0] if len(others) == 1 else str
-            is_list = get_origin(hint) is list
+            is_list, may_be_list = get_origin(hint) is list, {str, list[str]} <= set(parts)
             kind = get_args(hint)[0] if is_list else hint
             kind = kind if kind in (bool, int, float) else str
             made = one.default_factory() if one.default_factory is not MISSING else one.default
@@ -243,7 +244,9 @@ def flags_of(*argument_classes: type) -> dict[str, Flag]:
             owner = next(base for base in cls.__mro__ if one.name in inspect.get_annotations(base))
             if one.name in ELSEWHERE and owner.__module__.startswith("transformers."):
                 continue
-            found[one.name] = Flag(one.name, kind, is_list, optional, required, default, one.metadata, owner)
+            found[one.name] = Flag(
+                one.name, kind, is_list, may_be_list, optional, required, default, one.metadata, owner
+            )
     return found
 
 
@@ -270,6 +273,13 @@ class Once(argparse.Action):
         if self.dest in vars(namespace):
             parser.error(f"{option_string} is given twice; a list takes several values: --flag a b")
         setattr(namespace, self.dest, self.const if self.nargs == 0 else values)
+
+
+class OneOrSeveral(Once):
+    """Stores one value as it is, and several as a list."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        super().__call__(parser, namespace, values[0] if len(values) == 1 else values, option_string)
 
 
 class Parser(argparse.ArgumentParser):
@@ -355,7 +365,7 @@ class Parser(argparse.ArgumentParser):
             empty, items = value is None and self.flags[key].optional, value if isinstance(value, list) else [value]
             if not empty and not all(isinstance(item, str) for item in items):
                 raise InputError(f"{where}: {key} takes a value or a flat list of values, got {value}.")
-            if isinstance(value, list) and not self.flags[key].is_list:
+            if isinstance(value, list) and not (self.flags[key].is_list or self.flags[key].may_be_list):
                 raise InputError(f"{where}: {key} takes one value, got the list [{', '.join(value)}].")
         try:
             words = as_words({key: value for key, value in settings.items() if value is not None})
@@ -385,6 +395,8 @@ def add_flag(group, flag: Flag) -> None:
         group.add_argument(f"--{flag.name}", nargs="?", const=True, **options)
         if negated:
             group.add_argument(f"--no_{flag.name}", dest=flag.name, nargs=0, const=False, help=HIDDEN)
+    elif flag.may_be_list:
+        group.add_argument(f"--{flag.name}", nargs="+", action=OneOrSeveral, **options)
     else:
         group.add_argument(f"--{flag.name}", nargs="+" if flag.is_list else None, **options)
 

@@ -5,8 +5,10 @@ import re
 
 import pytest
 
+import cosent
 from cosent.errors import InputError
 from cosent.evaluation import significance
+from cosent.losses import LOSSES
 from lab.benchmarks.quickstart import quickstart_table
 from lab.claims import measures
 from lab.tables import __main__ as tables
@@ -37,6 +39,15 @@ INTERVAL = re.compile(
     r"\\?\[[-+]?[\d.]+, [-+]?[\d.]+\\?\]|\([-+][\d.]+ to [-+][\d.]+\)|\*\*"
     r"|(, )?(better|worse)( in (Spearman|Recall@10))?|not significant"
 )
+
+
+def test_the_reference_is_of_the_code():
+    """Fails if a public name has no line, or its signature has changed since: run `make tables`."""
+    page = tables.ROOT / "docs/reference.md"
+    text = page.read_text(encoding="utf-8")
+    assert tables.filled(page, text) == text
+    functions = {loss.function.__name__ for loss in LOSSES.values()}
+    assert {name for name in [*cosent.__all__, *functions] if f"* **`{name}(" not in text} == set()
 
 
 @pytest.mark.slow

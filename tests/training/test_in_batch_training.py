@@ -96,7 +96,7 @@ def test_what_teaches_nothing_is_refused(train, made_up, tmp_path, caplog):
     ]
     for arguments, loss, message in cases:
         with pytest.raises(InputError, match=message):
-            corpora_of_run(DataArguments(**arguments), LOSSES[loss], 1)
+            corpora_of_run(DataArguments(**arguments), loss, 1)
     (tmp_path / "empty.txt").write_text("\n一样\n\n一样\n", encoding="utf-8")
     with pytest.raises(InputError, match="empty.txt has 1 "):
         train(made_up, "--loss", "simcse", "--text", str(tmp_path / "empty.txt"))

@@ -5,6 +5,7 @@ import pytest
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import sha256_of_file
 from cosent.errors import InputError
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import read_record
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.trainer import PairTrainer
@@ -75,6 +76,35 @@ def test_logits_and_progress_reach_a_loss_of_ones_own(train, made_up, tmp_path, 
     flags = ("--tower", tower, "--loss", f"{file}:on_logits", "--loss_args", "weight=2", "--max_steps", "4")
     losses = history(train(made_up, *flags), "loss")
     assert (tmp_path / "seen").read_text().split() == ["0.0", "0.25", "0.5", "0.75"] and losses[-1] != losses[0] > 0
+
+
+def test_a_loss_for_each_corpus(train, made_up, make_corpus, pairs, tiny_model, tmp_path):
+    """Fails if the command trains a corpus with the loss of another, or card and record do not say which it had."""
+    corpora = load_corpus(str(made_up)), load_corpus(str(make_corpus({"train": pairs[:32]}, name="faq")))
+    words = ["made_up=cosine_floor", "faq=infonce"]
+    flags = ("--num_train_epochs", "1", "--skip_test", "true", "--loss_args", "floor=0.5")
+    folder = train(tuple(corpus.folder for corpus in corpora), "--loss", *words, *flags)
+    quiet = {"use_cpu": True, "disable_tqdm": True, "report_to": "none"}
+    trainer = PairTrainer(
+        SentenceEncoder.from_pretrained(str(tiny_model)),
+        PairTrainingArguments(
+            output_dir=str(tmp_path / "python"),
+            num_train_epochs=1,
+            learning_rate=1e-3,
+            per_device_train_batch_size=16,
+            **quiet,
+        ),
+        loss=dict(word.split("=") for word in words),
+        loss_args={"floor": 0.5},
+        train_dataset={corpus.manifest.name: corpus.split("train") for corpus in corpora},
+        eval_dataset=corpora[0].split("validation"),
+    )
+    trainer.train()
+    trainer.save_model()
+    assert (folder / "model.safetensors").read_bytes() == (tmp_path / "python/model.safetensors").read_bytes()
+    assert read_record(folder).recipe["loss"] == words
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "with the losses `made_up=cosine_floor` and `faq=infonce`" in card and "- loss:infonce\n" in card
 
 
 def test_a_function_trains_in_python(made_up, tiny_model, tmp_path):

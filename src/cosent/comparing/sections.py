@@ -76,6 +76,8 @@ def setting(value: Any) -> Cell:
     """The value of a flag as a cell."""
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
     return None if value is None else str(value)
 
 

@@ -6,7 +6,6 @@ cosent train --config recipes/bi_encoder/cosent.yaml --corpus stsb --output_dir 
 from transformers import set_seed
 
 from cosent.cli import run
-from cosent.losses import find_loss
 from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import (
     TRAIN_ARGUMENTS,
@@ -17,8 +16,7 @@ from cosent.training.arguments import (
 )
 from cosent.training.corpora import build_encoder, corpora_of_run, make_room
 from cosent.training.job import begin, output_folder, run_training
-from cosent.training.objective import number_of_logits
-from cosent.training.trainer import PairTrainer
+from cosent.training.trainer import PairTrainer, objectives
 
 
 def main(
@@ -31,20 +29,21 @@ def main(
     start = begin(args)
     if start is None:
         return
-    loss = find_loss(loss_args.loss)
+    loss, parameters, tower = loss_args.by_corpus, loss_args.parameters(), model_args.tower
     corpora = corpora_of_run(data_args, loss, args.seed)
     set_seed(args.seed)
-    labels = [corpora.labels[name] for name in corpora.training_rows]
-    classes = number_of_logits(loss, labels, model_args.tower)
-    encoder = build_encoder(model_args, classes, corpora.max_length(model_args.tower), args.seed)
+    labels = {name: corpora.labels[name] for name in corpora.training_rows}
+    built = objectives(loss, parameters, args.label_smoothing_factor, labels, tower)
+    classes = max(objective.classes for objective in built.values())
+    encoder = build_encoder(model_args, classes, corpora.max_length(tower), args.seed)
     if model_args.max_length is None:
         make_room(encoder, prompt_args)
     with output_folder(args):
         trainer = PairTrainer(
             encoder,
             args,
-            loss=loss_args.loss,
-            loss_args=loss_args.parameters(),
+            loss=loss,
+            loss_args=parameters,
             train_dataset=corpora.training_rows,
             eval_dataset=corpora.validation_rows,
             labels=corpora.labels,
@@ -54,7 +53,7 @@ def main(
             peft_config=model_args.peft_config(),
         )
     arguments = (args, model_args, prompt_args, data_args, loss_args)
-    run_training(start, trainer, corpora, arguments, code=[loss.file] if loss.file else [])
+    run_training(start, trainer, corpora, arguments, code=loss_args.files)
 
 
 ARGUMENTS = TRAIN_ARGUMENTS

@@ -108,7 +108,11 @@ class DataArguments(CorpusArguments):
 class LossArguments:
     """The loss and its parameters; parameters that a loss does not have are refused."""
 
-    loss: str = option("cosent", f"{', '.join(LOSSES)}; or FILE.py:FUNCTION, a loss of your own (docs/losses.md).")
+    loss: str | list[str] = option(
+        "cosent",
+        f"{', '.join(LOSSES)}; or FILE.py:FUNCTION, a loss of your own (docs/losses.md). One for each corpus: "
+        "stsb=cosent faq=cosent_in_batch, that of --text as text=simcse.",
+    )
     scale: float | None = option(
         None,
         f"cosent..., angle, infonce, simcse: inverse temperature; default {COSINE_SCALE:g}, logits {LOGIT_SCALE:g}.",
@@ -125,8 +129,22 @@ class LossArguments:
     )
 
     def __post_init__(self):
-        if self.loss not in LOSSES:
-            file_of(self.loss)
+        self.files = [file_of(name)[0] for name in self.names if name not in LOSSES]  # of losses of one's own
+
+    @property
+    def by_corpus(self) -> str | dict[str, str]:
+        """The `loss` of `PairTrainer`: one for all datasets, or one for each."""
+        words = [self.loss] if isinstance(self.loss, str) else self.loss
+        if len(words) == 1 and "=" not in words[0]:
+            return words[0]
+        losses = dict(word.split("=", 1) for word in words if "=" in word)
+        if len(losses) < len(words):
+            raise InputError(f"--loss takes one loss, or one NAME=LOSS for each corpus, got {' '.join(words)}.")
+        return losses
+
+    @property
+    def names(self) -> list[str]:
+        return [self.by_corpus] if isinstance(self.by_corpus, str) else list(self.by_corpus.values())
 
     def parameters(self) -> dict[str, Any]:
         """The `loss_args` of `PairTrainer`, numbers as text; None for the default of the loss."""

@@ -63,7 +63,13 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
         weights=[weight / sum(weights) for weight in weights],
         shown=shown,
         measured=result_rows(record, shown),
-        settings=[f"{key} {recipe[key]}" for key in SETTINGS if recipe.get(key) not in (None, False, "None")],
+        losses=as_list(recipe["loss"]),
+        methods=methods(recipe),
+        settings=[
+            f"{key} {' '.join(as_list(recipe[key]))}"
+            for key in SETTINGS
+            if recipe.get(key) not in (None, False, "None")
+        ],
         manifests=manifests(record),
         shortfalls=in_words(record.shortfalls),
     )
@@ -72,6 +78,11 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
 
 def as_list(value: Any) -> list[str]:
     return [] if value is None else [str(one) for one in (value if isinstance(value, list) else [value])]
+
+
+def methods(recipe: dict[str, Any]) -> list[str]:
+    """The different losses of a recipe, without the corpora that each is for."""
+    return list(dict.fromkeys(word.rpartition("=")[2] for word in as_list(recipe.get("loss"))))
 
 
 def kind_of(folder: Path, record: RunRecord) -> str:
@@ -115,7 +126,7 @@ def result_rows(record: RunRecord, shown: dict[str, str]) -> list[list[str]]:
 def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
     """Metadata of the Hub: task, tags, base model if the Hub has it, and the test results as `model-index`."""
     _, task, tags = KINDS[kind]
-    start, loss = str(record.recipe.get("model_name_or_path") or ""), record.recipe.get("loss")
+    start = str(record.recipe.get("model_name_or_path") or "")
     on_hub = start.count("/") == 1 and start not in SHIPPED and not Path(start).exists()
     results = [
         EvalResult(
@@ -135,7 +146,7 @@ def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
         language="zh",
         library_name="transformers" if kind == "encoder" else "sentence-transformers",
         pipeline_tag=task,
-        tags=[*tags, "cosent", *([f"loss:{loss}"] if loss else [])],
+        tags=[*tags, "cosent", *(f"loss:{loss}" for loss in methods(record.recipe))],
         base_model=start if on_hub and not start.startswith((".", "/", "runs/")) else None,
         model_name=name,
         metrics=["spearmanr", "accuracy"] if record.after else None,

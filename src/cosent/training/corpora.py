@@ -2,7 +2,7 @@
 
 import logging
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from cosent.data.manifest import Labels
 from cosent.data.negatives import random_negatives, simcse_pairs
 from cosent.data.pairs import Prefixes
 from cosent.errors import InputError
-from cosent.losses import LOSSES, Loss
+from cosent.losses import LOSSES, find_loss
 from cosent.models import lora
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
@@ -24,7 +24,7 @@ from cosent.training.arguments import CorpusArguments, DataArguments, ModelArgum
 
 logger = logging.getLogger(__name__)
 
-TEXT = "--text"  # name of the dataset that sentences without labels make
+TEXT = "text"  # name of the dataset that sentences without labels make
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class RunCorpora:
         return max(corpus.manifest.max_length[tower] for corpus in self.by_name.values())
 
 
-def corpora_of_run(args: DataArguments, loss: Loss, seed: int) -> RunCorpora:
-    """The corpora of a run of a loss, with negatives as the arguments say."""
+def corpora_of_run(args: DataArguments, loss: str | Mapping[str, str], seed: int) -> RunCorpora:
+    """The corpora of a run of one loss, or of one for each corpus, with negatives as the arguments say."""
     check_text(args, loss)
     corpora = load_corpora(args, lines_with_themselves, seed)
     for corpus in corpora.training:
@@ -102,6 +102,8 @@ def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dat
             others = [c for c in corpora.training if c.manifest.name == name and c.folder != corpus.folder]
             if others or [c.manifest.name for c in some].count(name) > 1:
                 raise InputError(f"{flag} names {name} more than once. Name each corpus once.")
+            if text is not None and name == TEXT:
+                raise InputError(f"{flag} names a corpus called {TEXT}, as --text is. Prepare it under another --name.")
     seed = seed if args.limit_seed is None else args.limit_seed
     for corpus in corpora.training:
         corpus.splits["train"] = random_subset(corpus.splits["train"], args.limit_train, "--limit_train", seed)
@@ -127,13 +129,14 @@ def adjacent_lines(files: list[str]) -> Dataset:
     return Dataset.from_dict({"sentence1": lines[::2], "sentence2": lines[1::2], "label": labels})
 
 
-def check_text(args: DataArguments, loss: Loss) -> None:
+def check_text(args: DataArguments, loss: str | Mapping[str, str]) -> None:
     """Refuses text that a loss cannot learn from, and a run with nothing to train on or to measure."""
     if not args.text and not args.corpus:
         raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
-    if args.text and not loss.compares_sentences:
+    name = loss if isinstance(loss, str) else loss.get(TEXT)
+    if args.text and name is not None and not find_loss(name).compares_sentences:
         able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
-        raise InputError(f"--text has no labels, and --loss {loss.name} learns from labels only. Choose one of {able}.")
+        raise InputError(f"--text has no labels, and --loss {name} learns from labels only. Choose one of {able}.")
     if not args.corpus and not args.eval_corpora:
         raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
 

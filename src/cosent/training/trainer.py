@@ -107,8 +107,7 @@ class PairTrainer(GlobalBatchTrainer):
         held_out = {name: check_rows(own, f"{name} validation") for name, own in named(eval_dataset).items()}
         self.meanings = meanings(labels, held_out | rows)
         trained = {name: self.meanings[name] for name in rows}
-        options = {"label_smoothing_factor": args.label_smoothing_factor or None, **(loss_args or {})}
-        self.objectives = objectives(loss, options, trained, tower_of(encoder))
+        self.objectives = objectives(loss, loss_args, args.label_smoothing_factor, trained, tower_of(encoder))
         if "simcse" in (objective.name for objective in self.objectives.values()):
             warn_without_dropout(encoder)
 
@@ -202,17 +201,41 @@ class PairTrainer(GlobalBatchTrainer):
 
 
 def objectives(
-    loss: Loss | Mapping[str, Loss], options: dict[str, Any], labels: Mapping[str, Labels], tower: str
+    loss: Loss | Mapping[str, Loss],
+    loss_args: Mapping[str, Any] | None,
+    label_smoothing: float,
+    labels: Mapping[str, Labels],
+    tower: str,
 ) -> dict[str, Objective]:
-    """The objective of every dataset: one for all, or one for each."""
+    """The objective of every dataset: one for all, or one for each.
+
+    Of several losses, each gets the options that it has; one that none of them has is refused.
+    """
+    options = {"label_smoothing_factor": label_smoothing or None, **(loss_args or {})}
     if not isinstance(loss, Mapping):
         return dict.fromkeys(labels, build_objective(resolved(loss), options, list(labels.values()), tower))
     if set(loss) != set(labels):
-        raise InputError(f"loss names {', '.join(loss)}, and the datasets are {', '.join(labels)}. Give one for each.")
-    built = {name: build_objective(resolved(loss[name]), options, [labels[name]], tower) for name in labels}
-    if len(heads := [name for name, one in built.items() if one.classes]) > 1:
-        raise InputError(f"The losses of {' and '.join(heads)} both read logits, and a model has one head.")
+        raise InputError(
+            f"--loss names {', '.join(loss)}, and the datasets are {', '.join(labels)}. Give one for each."
+        )
+    every = {name: resolved(loss[name]) for name in labels}
+    takers = {option: [name for name, one in every.items() if takes(one, option, tower)] for option in options}
+    built = {
+        name: build_objective(
+            one, {key: options[key] for key in options if name in (takers[key] or every)}, [labels[name]], tower
+        )
+        for name, one in every.items()
+    }
+    heads = {name: one.classes for name, one in built.items() if one.classes}
+    if len(heads) > 1 and (tower == "bi_encoder" or len(set(heads.values())) > 1):
+        raise InputError(f"The losses of {' and '.join(heads)} read logits of their own, and a model has one head.")
     return built
+
+
+def takes(loss: losses.Loss, option: str, tower: str) -> bool:
+    """Whether a loss has this parameter, or the head that it is of."""
+    has_head = tower == "bi_encoder" and "logits" in loss.inputs
+    return option in loss.hyper_parameters or (has_head and option in ("features", "sbert_classes"))
 
 
 def resolved(loss: Loss) -> losses.Loss:
