@@ -57,7 +57,9 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
         choose_device(index_args.device)
     )
     index = open_index(index_args.index, index_args.text, encoder, growing_vectors)
-    inputs = index_args.text or [index_args.index, open_vectors(index_args.index).input]
+    inputs = list(index_args.text or [])
+    if index_args.index is not None:
+        inputs += [index_args.index, str(open_vectors(index_args.index).input)]
     if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:
         raise InputError(f"--output {args.output} is an input. Name another file.")
     kept_apart = KeptApart(index.sentences, encoder) if args.keep_apart else None

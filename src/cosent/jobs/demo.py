@@ -64,7 +64,7 @@ def load(args: DemoArguments):
     if args.cross is not None:
         scorers.append(Scorer.of(args.cross, load_model(args.cross).to(device)))
     student = args.student or ("similar-writer" if args.model == "similar" else None)
-    return Models(scorers, index, student and Student.from_pretrained(student).to(device))
+    return Models(scorers, index, Student.from_pretrained(student).to(device) if student else None)
 
 
 ARGUMENTS = (DemoArguments,)

@@ -86,7 +86,7 @@ def check(args: EncodeArguments) -> None:
         raise InputError(f"--output {output}: expected a file x.npy in a folder that exists. Name one.")
     if output.exists() and not args.overwrite:
         raise InputError(f"--output {output} exists. Name another, or pass --overwrite.")
-    check_line_breaks(args.prompt and [args.prompt])
+    check_line_breaks([args.prompt or ""])
     if args.int8 and args.dtype != "float32":
         raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")
 

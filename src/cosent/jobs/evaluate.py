@@ -102,7 +102,9 @@ def main(
     from cosent.models.embedding import quantized
 
     device = choose_device(args.device, args.int8)
-    judged = None if args.qrels is None else read_judged(args.queries, args.documents, args.qrels)
+    judged = None
+    if args.queries and args.documents and args.qrels:
+        judged = read_judged(args.queries, args.documents, args.qrels)
     corpus = None if args.qrels or args.probe else rows_of(args, table_args)
     short = args.truncate_dim is not None
     model = (load_bi_encoder(args.model, truncate_dim=args.truncate_dim) if short else load_model(args.model)).to(
@@ -150,6 +152,7 @@ def rows_of(args: EvaluateArguments, table_args: TableArguments) -> Corpus:
     from cosent.data.corpus import load_corpus
 
     if args.pairs is None:
+        assert args.corpus is not None  # see `check`
         return load_corpus(args.corpus, args.data_dir)
     record = read_record(args.model)
     rules = [] if record is None else list(record.thresholds)

@@ -151,12 +151,20 @@ def write_graph(model, folder: Path, args: ExportArguments, corpus) -> list[str]
     sample = model.tokenizer(SENTENCES, padding=True, return_tensors="pt")
     inputs = tuple(sample.get(name, torch.zeros_like(sample["input_ids"])) for name in names)
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=model.max_length)}
-    shapes, named = (tuple(axes for _ in names),), {"input_names": names, "output_names": ["output"]}
+    shapes = (tuple(axes for _ in names),)
     try:
         with quiet():
             # By itself, torch.onnx falls back to a graph of one batch size and length.
             program = torch.export.export(graph, inputs, dynamic_shapes=shapes)
-            torch.onnx.export(program, f=file, dynamo=True, external_data=False, verbose=False, **named)
+            torch.onnx.export(
+                program,
+                f=file,
+                input_names=names,
+                output_names=["output"],
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
     except Exception as error:  # of many kinds, by architecture
         cause = error.__cause__ or error
         reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)

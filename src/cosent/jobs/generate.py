@@ -54,10 +54,11 @@ def main(args: GenerateArguments) -> None:
         texts, num_samples=args.num_samples, top_p=args.top_p, max_length=args.max_length, keep=args.num, seed=args.seed
     )
     if args.output:
+        nothing: list[tuple[None, None]] = [(None, None)]
         rows = [
             {"text": text, "similar": similar, "score": score}
             for text, sentences in zip(texts, found, strict=True)
-            for similar, score in sentences or [(None, None)]
+            for similar, score in (sentences or nothing)
         ]
         with table_writer(args.output, ("text", "similar", "score")) as write:
             write(rows)
@@ -70,10 +71,10 @@ def main(args: GenerateArguments) -> None:
 
 
 def read_texts(texts: list[str] | None, file: str | None, column: str | None = None) -> list[str]:
-    if (texts is None) == (file is None):
-        raise InputError("Give sentences or --text FILE, one of the two.")
-    if file is not None:
+    if file is not None and texts is None:
         return list(open_table(file, column and [column], SENTENCE, "--text_column").texts())
+    if texts is None or file is not None:
+        raise InputError("Give sentences or --text FILE, one of the two.")
     if any(map(is_blank, texts)):
         raise InputError("Nothing is similar to an empty sentence. Leave it out.")
     return texts

@@ -100,8 +100,9 @@ def shorten(model, args: MergeArguments, corpora: list) -> None:
 
     if not isinstance(model, SentenceEncoder):
         raise InputError(f"--truncate_dim and --pca_dim shorten a bi-encoder, and this is a {type(model).__name__}.")
-    if args.pca_dim is None:
+    if args.truncate_dim is not None:
         return model.truncate(args.truncate_dim)
+    assert args.pca_dim is not None
     splits = [corpus.split("train") for corpus in corpora]
     texts = (text for rows in splits for name in ("sentence1", "sentence2") for text in rows[name][:])
     model.truncate(args.pca_dim, list(dict.fromkeys(texts)))

@@ -123,7 +123,9 @@ def write_contrasts(folder: Path, sentences: list[str], made_of: list[str], seed
 
     order = np.random.default_rng(seed).permutation(len(sentences))
     held_out = set(order[: max(LEAST // 5, len(sentences) // 10)].tolist())
-    splits, texts, counts = {}, {}, {}
+    splits: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    texts: dict[str, int] = {}
+    counts = {}
     for split in ("train", "validation"):
         own = [text for place, text in enumerate(sentences) if (place in held_out) == (split == "validation")]
         pairs = training_pairs(own, seed)
@@ -133,8 +135,10 @@ def write_contrasts(folder: Path, sentences: list[str], made_of: list[str], seed
                 f"--contrasts: {len(own)} sentences make {counts[split]} pairs for {split}. Add sentences with "
                 "numbers, dates, places, negations, ... by --text."
             )
-        sides = [np.array([texts.setdefault(text, len(texts)) for text in side]) for side in zip(*pairs, strict=True)]
-        splits[split] = (*sides, np.array(list(pairs.values()), np.float32))
+        first, second = (
+            np.array([texts.setdefault(text, len(texts)) for text in side]) for side in zip(*pairs, strict=True)
+        )
+        splits[split] = first, second, np.array(list(pairs.values()), np.float32)
     longest = max(map(len, texts)) + 2
     manifest = Manifest(
         name=folder.name,
@@ -197,6 +201,7 @@ def find_neighbours(
 
     if args.range_max > pool.size - 1:
         raise InputError(f"--range_max {args.range_max}: a sentence has {pool.size - 1} others. Lower it.")
+    assert args.model is not None  # `main` has refused that
     model = load_bi_encoder(args.model).to(device)
     ranks = Ranks(
         *(args.range_min, args.range_max, args.per_sentence, args.margin, args.relative_margin),

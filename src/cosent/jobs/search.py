@@ -10,7 +10,7 @@ Without --query and --queries, queries are read from standard input, one a line.
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import filterfalse, islice
 
@@ -82,14 +82,15 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     accepts = acceptance(args, rule, index)
     if not args.json:
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine       row  sentence")
-    queries, at_once = args.query, QUERIES
+    queries: Iterable[str] = args.query or []
+    at_once = QUERIES
     if args.queries is not None:
         queries = read_texts([args.queries])
-    elif queries is None:
+    elif args.query is None:
         print(f"{len(index):,} sentences; a query a line, Ctrl-D ends", file=sys.stderr)
         queries, at_once = filterfalse(is_blank, map(str.strip, iter(sys.stdin.readline, ""))), 1
-    queries = iter(queries)
-    while some := list(islice(queries, at_once)):
+    asked = iter(queries)
+    while some := list(islice(asked, at_once)):
         answer(some, index, reranker, args, accepts)
 
 
@@ -100,7 +101,7 @@ def check(args: SearchArguments) -> None:
     if args.query and any(map(is_blank, args.query)):
         raise InputError(f"--query: got an empty one in {args.query}. Leave it out.")
     refuse_below_1(args, "top")
-    check_line_breaks(args.prompt and [args.prompt])
+    check_line_breaks([args.prompt or ""])
     chosen = [name for name in ("min_score", "min_probability", "precision") if getattr(args, name) is not None]
     if len(chosen) > 1:
         raise InputError(f"--{chosen[0]} and --{chosen[1]} both decide what is found. Give one of them.")
@@ -120,6 +121,7 @@ def acceptance(args: SearchArguments, rule, index) -> Callable[[list], list]:
         from cosent.data.corpus import load_corpus
         from cosent.search.precision import fit_rule, simulate
 
+        assert args.corpus is not None  # see `check`
         prompts = (args.prompt if args.prompt is not None else index.encoder.prompts.for_search()[0], index.prompt)
         simulated = simulate(index.encoder, load_corpus(args.corpus, args.data_dir), "validation", prompts)
         gate = fit_rule(simulated, args.precision)

@@ -72,8 +72,8 @@ def main(args: ServeArguments) -> None:
     models = [load(path) for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
     rules = decision_rules(args.model)
     if isinstance(models[0], Bundle) and (saved := models[0].settings)["calibration"]:
-        rule = DecisionRule(saved["corpus"], saved["threshold"], Calibration(**saved["calibration"]))
-        rules = {saved["corpus"]: rule}
+        calibration = Calibration(**saved["calibration"])
+        rules = {saved["corpus"]: DecisionRule(saved["corpus"], saved["threshold"], calibration)}
     rule = choose_rule(rules, None, args.model)
     app = build(args.model, models[0], models[-1], rule, os.environ.get(KEY_VARIABLE))
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False)

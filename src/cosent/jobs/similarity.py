@@ -82,17 +82,19 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, file_args: Fil
     if rule is not None and args.base_rate is not None:
         rule, scored = with_base_rate(rule, args.base_rate, scored)
     if table is None or args.output is None:
-        for chunk, *answer in scored:
-            print(*(line(row | new, columns) for row, new in zip(chunk, answers(*answer, rule), strict=True)), sep="\n")
+        for chunk, scores, same_tokens in scored:
+            answered = zip(chunk, answers(scores, same_tokens, rule), strict=True)
+            print(*(line(row | new, columns) for row, new in answered), sep="\n")
         return
     written, added = 0, ADDED[:2] if rule is None else ADDED
     with table_writer(args.output, (*table.names, *added)) as append, tqdm(unit="pair", file=sys.stderr) as progress:
-        for chunk, *answer in scored:
-            append([row | new for row, new in zip(chunk, answers(*answer, rule), strict=True)])
+        for chunk, scores, same_tokens in scored:
+            append([row | new for row, new in zip(chunk, answers(scores, same_tokens, rule), strict=True)])
             written += len(chunk)
             progress.update(len(chunk))
-    result = {"output": args.output, "pairs": written, "seconds": round(time.time() - start, 3)}
-    print(json.dumps(result | {"pairs_per_second": round(written / result["seconds"], 1)}))
+    seconds = round(time.time() - start, 3)
+    result = {"output": args.output, "pairs": written, "seconds": seconds}
+    print(json.dumps(result | {"pairs_per_second": round(written / seconds, 1)}))
 
 
 def check(args: SimilarityArguments, file_args: FileArguments) -> Table | None:

@@ -17,9 +17,7 @@ from torch import Tensor
 from cosent.losses.checks import at_least_float32, check_embeddings, check_groups, check_range, check_scores
 from cosent.losses.cosent import COSINE_SCALE, cosent_loss
 
-SIMILAR_LABEL = (
-    0.8  # label of similar sentences and above; in float32, `training.objective.scaled` keeps labels on its side
-)
+SIMILAR_LABEL = 0.8  # the least of similar sentences; in float32, `training.objective.scaled` keeps labels on its side
 
 
 def infonce_loss(

@@ -91,7 +91,8 @@ def write_targets(student: nn.Module, sources: list[list[int]], sampling: Sampli
             f"Sources of up to {longest - sampling.max_length} tokens and max_length {sampling.max_length} need "
             f"{longest} positions, but this model has {student.backbone.config.max_position_embeddings}. Lower one."
         )
-    config, written = student.backbone.config, [[] for _ in sources]
+    config = student.backbone.config
+    written: list[list[tuple[str, float]]] = [[] for _ in sources]
     sample_bytes = 2 * config.num_hidden_layers * longest * config.hidden_size * student.backbone.dtype.itemsize
     room = CACHE_BYTES.get(student.backbone.device.type, CACHE_BYTES["cuda"])
     at_once = max(1, room // (sampling.num_samples * sample_bytes))  # sources, if no prefix were shared
@@ -132,7 +133,7 @@ def _write(student: nn.Module, sources: list[list[int]], sampling: Sampling) -> 
             cache.batch_select_indices(parents)
         visible = torch.nn.functional.pad(visible[parents], (0, 1), value=0.0)
         logits = student.head(next_states(student, drawn, cache, visible))
-    written = [[] for _ in sources]
+    written: list[list] = [[] for _ in sources]
     for sample, (row, length) in enumerate(zip(tokens.tolist(), lengths.tolist(), strict=True)):
         if length >= 0:
             written[sample // samples].append(row[:length])
@@ -245,7 +246,8 @@ def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
     def compact(string: str) -> str:
         return "".join(string.lower().split())  # a tokenizer may lose case and spaces
 
-    source, candidates = normalized_text(text), {}
+    source = normalized_text(text)
+    candidates: dict[str, str] = {}
     for sentence in sentences:
         form = normalized_text(sentence)
         if form and form != source and all(compact(part) in compact(sentence) for part in required):

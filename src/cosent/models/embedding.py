@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from cosent.compute.onednn import onednn_linears
 from cosent.data.collators import JoinedPairCollator
 from cosent.data.pairs import NO_PREFIXES, Prefixes, tokenize_joined
 from cosent.errors import InputError
+
+Encoder = TypeVar("Encoder", bound=nn.Module)
 
 CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which limits the memory of token ids
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
@@ -220,7 +223,7 @@ def embed_tokens(
     return restored
 
 
-def quantized(encoder: nn.Module) -> nn.Module:
+def quantized(encoder: Encoder) -> Encoder:
     """A copy of an encoder for the CPU with int8 linear layers: weights by output channel, inputs as they come."""
     if encoder.device.type != "cpu":
         raise InputError(f"int8 is for the CPU, got an encoder on {encoder.device}. Use bfloat16 there.")

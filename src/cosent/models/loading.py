@@ -4,6 +4,7 @@ import logging
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,7 +120,7 @@ def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, di
     return backbone, {} if missing & pooler.keys() else pooler
 
 
-def load_seeded(auto_class: type, path: str, seed: int, **config_changes) -> tuple[nn.Module, set[str]]:
+def load_seeded(auto_class: Any, path: str, seed: int, **config_changes) -> tuple[nn.Module, set[str]]:
     """Loads a model in float32, and the names of missing weights, which start from `seed`; logs those of no head."""
     config = load_config(path)
     if getattr(config, "is_decoder", False):  # RoFormer-Sim: attention would be causal

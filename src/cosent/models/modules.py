@@ -210,7 +210,7 @@ def load_modules(
     mode = pooling or (LINEAR_CLS if ported else default)
     if not (saved or pooling or ported):
         note_of_pooling(path, mode)
-    modules = []
+    modules: list[nn.Module] = []
     if mode == LINEAR_CLS:
         modules.append(Dense(hidden_size, hidden_size, activation_function=IDENTITY, seed=seed))
         if ported:

@@ -149,7 +149,7 @@ class Student(SentenceEncoder):
             if plan is not None:
                 packed = pack(tensors, plan)
                 tensors, segments, slots = packed.tensors, packed.segments, packed.slots
-        kind = self.backbone.device.type  # the mask is added to attention scores, and has their dtype
+        kind: str = self.backbone.device.type  # the mask is added to attention scores, and has their dtype
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.backbone.dtype
         mask = unilm_mask(segments, tensors["token_type_ids"], dtype)
         hidden = self.backbone(**tensors, attention_mask=mask).last_hidden_state

@@ -139,7 +139,8 @@ def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.n
     limits = ranks.limits(lowest_similar(pool, vectors, similar)) if by_margin else None
     k = min(ranks.range_max + pool.most_known(), pool.size - 1)
     last = min(ranks.range_max, ranks.range_min + ranks.per_sentence)
-    counted, blocks = Counter(), {}
+    counted: Counter[str] = Counter()
+    blocks = {}
     for start in tqdm(range(0, pool.size, QUERIES)[rank() :: world_size()], desc="Neighbours", disable=rank() > 0):
         queries = np.arange(start, min(start + QUERIES, pool.size))
         rows, scores = nearest(vectors[queries], vectors, k, queries)
@@ -240,8 +241,8 @@ def score_by(
         else:
             vectors = sentence_vectors(model, [texts[place] for place in places], cache)
         return ScoredPairs(cosines(vectors, rows[: len(first)], rows[len(first) :]).clip(-1, 1), True, about)
-    pairs = ([texts[place] for place in side] for side in (first, second))
-    return ScoredPairs(np.array(teacher_scores(model, *pairs, cache)), False, about)
+    sentences1, sentences2 = ([texts[place] for place in side] for side in (first, second))
+    return ScoredPairs(np.array(teacher_scores(model, sentences1, sentences2, cache)), False, about)
 
 
 def teacher_labels(scored: list[ScoredPairs]) -> tuple[np.ndarray, float, float, str]:

@@ -199,7 +199,7 @@ def build(vectors: np.ndarray, factory: str) -> Any:
 
     kind, _, parameters = factory.partition(";")
     index: Any = faiss.index_factory(vectors.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
-    faiss.ParameterSpace().set_index_parameters(index, parameters)
+    faiss.ParameterSpace().set_index_parameters(index, parameters)  # type: ignore[arg-type]  # faiss types it as int
     if not index.is_trained:
         index.train(vectors[np.linspace(0, len(vectors) - 1, min(TRAINED_ON, len(vectors))).astype(np.int64)])
     with tqdm(total=len(vectors), desc=f"faiss {factory}", unit="row") as progress:

@@ -27,8 +27,8 @@ class AnswerRule:
     queries: int  # that it was fitted on, each with and without its answers in the pool
     pool: int  # sentences that were searched: among many more of them, a wrong one comes closer
 
-    def answers(self, best: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Whether each query is answered: bool of the shape of both arrays."""
+    def answers(self, best: np.ndarray | float, second: np.ndarray | float) -> np.ndarray | bool:
+        """Whether each query is answered: bool of the shape of both."""
         return best + self.lead * (best - second) >= self.threshold
 
 

@@ -4,7 +4,7 @@ import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import datasets
 import numpy as np
@@ -30,8 +30,8 @@ from cosent.training.objective import Objective
 logger = logging.getLogger(__name__)
 
 MANY = 0.5  # of the pairs of sentences
-Rows = datasets.Dataset
-Datasets = Rows | Mapping[str, Rows]
+Rows: TypeAlias = datasets.Dataset
+Datasets: TypeAlias = Rows | Mapping[str, Rows]
 
 
 class Tower(NamedTuple):
@@ -54,7 +54,7 @@ def check_rows(rows: Any, where: str) -> Rows:
         raise InputError(
             f"{where} is streamed, and pairs are read from Arrow files on disk. Load it without streaming."
         )
-    if not isinstance(rows, Rows):
+    if not isinstance(rows, datasets.Dataset):
         raise InputError(
             f"{where} is a {type(rows).__name__}, not a datasets.Dataset. Try Dataset.from_list or from_dict."
         )
@@ -96,7 +96,7 @@ def named(given: Datasets | None) -> dict[str, Rows]:
     """Datasets by name; a single one is called `pairs`."""
     if given is None:
         return {}
-    return dict(given) if isinstance(given, Mapping) and not isinstance(given, Rows) else {"pairs": given}
+    return dict(given) if isinstance(given, Mapping) and not isinstance(given, datasets.Dataset) else {"pairs": given}
 
 
 def meanings(given: Labels | Mapping[str, Labels] | None, rows: Mapping[str, Rows]) -> dict[str, Labels]:
@@ -113,7 +113,7 @@ def meaning_of(known: Mapping[str, Labels], name: str | Labels | None, rows: Row
         return name
     if name is None and len(known) == 1:
         (name,) = known
-    return known[name] if name in known else read_labels(where, rows)
+    return known[name] if name is not None and name in known else read_labels(where, rows)
 
 
 def use_prompts(

@@ -168,6 +168,8 @@ class StudentTrainer(GlobalBatchTrainer):
 
     targets = ("labels", "teacher")
 
+    data_collator: Any  # of transformers' trainer, whose types are not read
+
     def __init__(
         self,
         model: SentenceEncoder | str,
