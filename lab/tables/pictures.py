@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cosent.atomic import write_atomically
-from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, curves, intervals, saved, styled
+from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, draw_curves, intervals, saved, styled
 from cosent.comparing.results import Result, Study
 from cosent.losses import TOWERS
 from lab import RESULTS, ROOT
@@ -122,11 +122,21 @@ EXPERIMENTS = {  # by study: title, x axis, values
 LOGARITHMIC = ("gap_labels", "gap_labels_atec", "collapse", "batch")
 
 
+@styled
 def experiment(name: str, study: Study) -> str:
     """A line per method through the means of its seeds, in a band from the lowest to the highest."""
     title, x_name, points = EXPERIMENTS[name]
     series = [(label, sorted(found), [found[x] for x in sorted(found)]) for label, found in points(study).items()]
-    return curves(title, series, x_name, "Spearman x100", logarithmic=name in LOGARITHMIC)
+    axes = canvas(title, x_name, 3)
+    axes.set_ylabel("Spearman x100", color=FAINT)
+    if name in LOGARITHMIC:
+        axes.set_xscale("log")
+        axes.set_xticks(ticks := sorted({x for _, places, _ in series for x in places}), [f"{x:g}" for x in ticks])
+        axes.minorticks_off()
+    else:
+        axes.locator_params(axis="x", integer=True)
+    draw_curves(axes, series)
+    return saved(axes)
 
 
 def against_others() -> str:

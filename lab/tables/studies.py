@@ -1,15 +1,16 @@
 """Markdown tables of studies for README and docs."""
 
 import json
-import statistics
+from collections import Counter
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import yaml
 
-from cosent.comparing.comparison import Compared, by_seed, compare, compare_queries, start_rows, test_row
-from cosent.comparing.document import Cell, markdown_table, mean_of, times_100
+from cosent.comparing.columns import minutes, most_runs, peak_mib, rows_of, score, start_rows, trained_share
+from cosent.comparing.comparison import Compared, by_seed, compare, compare_queries
+from cosent.comparing.document import Cell, markdown_table, times_100
 from cosent.comparing.results import Result, Study
 from cosent.comparing.sections import ERROR_HEADER, error_rows, setting
 from lab import RESULTS, ROOT
@@ -31,23 +32,24 @@ def study_table(study: Study) -> str:
     weights and the peak memory.
     """
     adapters = any(run.footprint and run.footprint.trained_share < 1 for run in study.results)
-    extra = ["weights trained", "peak MiB"] if adapters else []
-    empty = [None] * (2 + len(study.tune) + len(extra))
-    rows: list[list[Cell]] = [["character overlap, no model", *map(overlap_cell, study.corpora), *empty]]
-    for row, runs in study.rows.items():
-        means = [times_100(run.test(corpus) for run in study.cell(row, corpus)) for corpus in study.corpora]
-        minutes = f"{statistics.mean(run.train_seconds for run in runs) / 60:.1f}"
-        chosen = (", ".join(dict.fromkeys(str(setting(run.recipe[key])) for run in runs)) for key in study.tune)
-        counts = [len(cell) for corpus in study.corpora if (cell := study.cell(row, corpus))]
-        seeds = " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))  # unequal while a study is running
-        cells: list[Cell] = [row, *means, *chosen, seeds, minutes]
-        if adapters:
-            footprints = [run.footprint for run in runs if run.footprint is not None]
-            peak = mean_of((footprint.peak_mib for footprint in footprints), ".0f")
-            cells += [f"{footprints[0].trained_share:.1%}", peak]
-        rows.append(cells)
-    header = ["test Spearman x100, mean ± std", *study.corpora, *study.tune, "seeds", "minutes per run", *extra]
-    return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
+    columns = {key: partial(settings, key) for key in study.tune} | {"seeds": seeds, "minutes per run": minutes}
+    if adapters:
+        columns |= {"weights trained": trained_share, "peak MiB": peak_mib}
+    overlaps = ["character overlap, no model", *map(overlap_cell, study.corpora), *[None] * len(columns)]
+    rows = rows_of(study.rows, [*map(score, study.corpora), *columns.values()])
+    header = ["test Spearman x100, mean ± std", *study.corpora, *columns]
+    return f"{markdown_table(header, [overlaps, *rows])}\n\n{protocol(study.results, study.tune)}"
+
+
+def settings(key: str, runs: list[Result]) -> str:
+    """Values of a flag that was chosen on validation."""
+    return ", ".join(dict.fromkeys(str(setting(run.recipe[key])) for run in runs))
+
+
+def seeds(runs: list[Result]) -> str:
+    """Runs that were tested on a corpus: fewest to most, which differ while a study is running."""
+    counts = Counter(corpus for run in runs for corpus in run.tested_on).values()
+    return " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
 
 
 def audited(corpus: str, split: str, entry: str) -> Any:
@@ -137,10 +139,9 @@ def retrieval_table(study: Study) -> str:
         compared = (compare(runs, corpus), compare_queries(runs, corpus, "recall_at_10"))
         every = [run for seeds in runs.values() for run in seeds.values()]
         rows = [[*row, None, None] for row in start_rows(every, corpus, SHOWN)]
-        for row in runs:
-            rows.append(
-                [*test_row(study, row, corpus, SHOWN), *(gap_of(found, (first, row), -1) for found in compared)]
-            )
+        tested = {row: study.rows[row] for row in runs}
+        for row in rows_of(tested, [*(score(corpus, name) for name in SHOWN), most_runs([corpus])]):
+            rows.append([*row, *(gap_of(found, (first, str(row[0])), -1) for found in compared)])
         header = [corpus, "Spearman", "Recall@1", "Recall@10", "seeds"]
         header += [f"Spearman less that of {first}", f"Recall@10 less that of {first}"]
         parts.append(markdown_table(header, rows))

@@ -1,11 +1,10 @@
-"""Methods of a study compared: test metrics as rows of a table, and intervals of differences."""
+"""Differences between the methods of a study, with intervals over test rows and seeds."""
 
 from collections.abc import Callable, Hashable
 from itertools import combinations
 
 import numpy as np
 
-from cosent.comparing.document import Cell, times_100
 from cosent.comparing.results import Result, Study
 from cosent.errors import InputError
 from cosent.evaluation.significance import (
@@ -17,36 +16,8 @@ from cosent.evaluation.significance import (
     spearman,
 )
 
-# Settings that decide what a model scores before it is trained.
-STARTS = ("model_name_or_path", "tower", "pooling")
-
 Runs = dict[str, dict[int, Result]]  # by row of a table and seed
 Compared = dict[tuple[str, str], tuple[Difference, int]]  # difference and number of seeds of every two rows
-
-
-def by_start(results: list[Result]) -> dict[str, list[Result]]:
-    """Results by the encoder, tower and pooling that they started from, which decide what an untrained model scores."""
-    starts: dict[str, list[Result]] = {}
-    for result in results:
-        values = (result.recipe.get(key) for key in STARTS)
-        starts.setdefault(", ".join(str(value) for value in values if value is not None), []).append(result)
-    return starts
-
-
-def test_row(study: Study, row: str, corpus: str, metrics: tuple[str, ...]) -> list[Cell]:
-    """Test metrics of a method, and the number of its runs."""
-    runs = study.cell(row, corpus)
-    return [row, *(times_100(run.test(corpus, metric) for run in runs) for metric in metrics), len(runs)]
-
-
-def start_rows(runs: list[Result], corpus: str, metrics: tuple[str, ...]) -> list[list[Cell]]:
-    """The same before training, a row for each encoder and pooling that runs started from."""
-    starts = by_start(runs)
-    rows: list[list[Cell]] = []
-    for start, (run, *_) in starts.items():  # but for rounding, all runs of a start have the same
-        values = [times_100([run.test(corpus, metric, "before")]) for metric in metrics]
-        rows.append([f"before training: {start}" if len(starts) > 1 else "before training", *values, None])
-    return rows
 
 
 def by_seed(study: Study, corpus: str, kept: str = "scores") -> Runs:

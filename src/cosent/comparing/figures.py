@@ -18,6 +18,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (3, 1.5)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.
 FAINT = "#5b636c"
 # The reader's machine renders the text, so these are the fonts of common systems, Chinese ones included.
 FONTS = "'Noto Sans', 'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
+Series = tuple[str, list[float], list[list[float]]]  # label, x of the points, and the values of all runs by x
 STYLE = {
     "axes.grid": True,
     "axes.spines.left": False,
@@ -112,30 +113,19 @@ def intervals(title: str, rows: list[tuple[str, float, float, float]], unit: str
 
 
 @styled
-def curves(
-    title: str,
-    series: list[tuple[str, list[float], list[list[float]]]],
-    x_name: str,
-    y_name: str,
-    logarithmic: bool = False,
-) -> str:
-    """A line of means on a band of all runs, per series: label, x of the points, and the values of all runs by x.
-
-    Args:
-        logarithmic: whether the x axis is, with a tick at each point.
-    """
+def curves(title: str, series: list[Series], x_name: str, y_name: str) -> str:
+    """Curves over whole numbers, such as epochs."""
     axes = canvas(title, x_name, 3)
     axes.set_ylabel(y_name, color=FAINT)
-    if logarithmic:
-        axes.set_xscale("log")
-        ticks = sorted({x for _, points, _ in series for x in points})
-        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-        axes.minorticks_off()
-    else:
-        axes.locator_params(axis="x", integer=True)
+    axes.locator_params(axis="x", integer=True)
+    draw_curves(axes, series)
+    return saved(axes)
+
+
+def draw_curves(axes, series: list[Series]) -> None:
+    """A line of means on a band of all runs, per series."""
     for place, (label, points, runs) in enumerate(series):
         color, dash = COLORS[place % len(COLORS)], DASHES[place % len(DASHES)]
         means = [float(np.mean(values)) for values in runs]
         axes.fill_between(points, list(map(min, runs)), list(map(max, runs)), color=color, alpha=0.13, linewidth=0)
         axes.plot(points, means, color=color, linestyle=dash, marker="o", markersize=4, label=printable(label))
-    return saved(axes)

@@ -9,7 +9,7 @@ original scores to the last bit. Of the retrieval metrics of queries, the one th
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -188,20 +188,15 @@ class Study:
     @cached_property
     def crosses(self) -> bool:
         """Whether a method was tested on the same corpus after training on different ones in different runs."""
-        trained: dict[tuple[str, str], set[str]] = {}
-        for result in self.results:
-            for corpus in result.tested_on:
-                trained.setdefault((result.method, corpus), set()).add(result.corpus)
-        return any(len(corpora) > 1 for corpora in trained.values())
+        places = {(result.method, corpus, result.corpus) for result in self.results for corpus in result.tested_on}
+        return len({(method, corpus) for method, corpus, _ in places}) < len(places)
 
     @cached_property
     def rows(self) -> dict[str, list[Result]]:
         """Results by row of a table: a method, if needed with its training corpus."""
-        rows: dict[str, list[Result]] = {}
-        for result in self.results:
-            name = f"{result.method}, trained on {result.corpus}" if self.crosses else result.method
-            rows.setdefault(name, []).append(result)
-        return rows
+        if self.crosses:
+            return grouped(self.results, lambda run: f"{run.method}, trained on {run.corpus}")
+        return grouped(self.results, lambda run: run.method)
 
     @cached_property
     def corpora(self) -> list[str]:
@@ -210,6 +205,14 @@ class Study:
 
     def cell(self, row: str, corpus: str) -> list[Result]:
         return [result for result in self.rows[row] if corpus in result.tested_on]
+
+
+def grouped(results: Iterable[Result], name: Callable[[Result], str]) -> dict[str, list[Result]]:
+    """Results by a name of theirs, in order of appearance."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(name(result), []).append(result)
+    return groups
 
 
 def points(tune: dict[str, list]) -> dict[str, dict[str, Any]]:

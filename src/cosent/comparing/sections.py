@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cosent.comparing import figures
-from cosent.comparing.comparison import Compared, by_seed, by_start, compare, compare_queries, start_rows, test_row
+from cosent.comparing import columns, figures
+from cosent.comparing.columns import Column, mean, most_runs, rows_of, score, start_of, start_rows
+from cosent.comparing.comparison import Compared, by_seed, compare, compare_queries
 from cosent.comparing.document import Cell, image, markdown_table, mean_of, measured, plain, section, times_100
-from cosent.comparing.results import Result, Study, points
+from cosent.comparing.results import Result, Study, grouped, points
 from cosent.evaluation.retrieval import METRICS, NAMES
 from cosent.evaluation.significance import RESAMPLES
 
@@ -44,6 +45,20 @@ SPEED = (
     "anew; a bi-encoder that stores its vectors would need only a dot product per pair. Parallel runs share the "
     "machine: compare figures only within a study."
 )
+LEARNING: dict[str, Column] = {
+    "after epoch 1": lambda runs: times_100(run.first_epoch for run in runs),
+    "best": lambda runs: times_100(run.best_validation for run in runs),
+    "epochs to 90% of best": mean(lambda run: run.epochs_to_90, ".1f"),
+}
+COSTS: dict[str, Column] = {
+    "training minutes": columns.minutes,
+    "pairs/s trained": mean(lambda run: run.train_pairs_per_second, ".0f"),
+    "pairs/s scored": mean(lambda run: run.score_pairs_per_second, ".0f"),
+    "weights trained": columns.trained_share,
+    "optimizer MiB": mean(lambda run: run.footprint.optimizer_mib if run.footprint else None, ".1f"),
+    "peak MiB": columns.peak_mib,
+    "test Spearman x100": lambda runs: times_100(run.test(corpus) for run in runs for corpus in run.tested_on),
+}
 ERRORS = {"brier": "Brier", "log_loss": "log loss", "calibration_error": "calibration error"}
 ERROR_HEADER = ["method, corpus", "map",
                 *(f"{name}, {how}" for name in ERRORS.values() for how in ("as is", "calibrated"))]  # fmt: skip
@@ -98,10 +113,9 @@ def tuning(study: Study, _: Path) -> str:
 def quality(study: Study, folder: Path) -> str:
     """Test Spearman by method and corpus, after training and before it."""
     rows = means(study, "spearman", study.corpora)
-    before: list[list[Cell]] = []
-    for start, results in by_start(study.results).items():
-        cells = [[r.test(c, moment="before") for r in results if c in r.tested_on] for c in study.corpora]
-        before.append([f"before training: {start}", *map(times_100, cells), mean_of_corpora(cells), None])
+    starts = grouped(study.results, lambda run: f"before training: {start_of(run)}")
+    untrained = [score(corpus, moment="before") for corpus in study.corpora]
+    before = rows_of(starts, [*untrained, mean_of_corpora(study.corpora, moment="before"), lambda _: None])
     header = ["method", *study.corpora, "mean of corpora", "n"]
     plots = []
     for corpus in study.corpora:
@@ -125,17 +139,18 @@ def accuracy(study: Study, _: Path) -> str:
 
 def means(study: Study, metric: str, corpora: list[str]) -> list[list[Cell]]:
     """Rows of a test metric, one per method: a column per corpus, their mean, and the number of seeds."""
-    rows: list[list[Cell]] = []
-    for row in study.rows:
-        cells = [[run.test(corpus, metric) for run in study.cell(row, corpus)] for corpus in corpora]
-        rows.append([row, *map(times_100, cells), mean_of_corpora(cells), max(map(len, cells))])
-    return rows
+    each = [score(corpus, metric) for corpus in corpora]
+    return rows_of(study.rows, [*each, mean_of_corpora(corpora, metric), most_runs(corpora)])
 
 
-def mean_of_corpora(cells: list[list[float | None]]) -> str | None:
+def mean_of_corpora(corpora: list[str], metric: str = "spearman", moment: str = "after") -> Column:
     """Mean over corpora of the mean over runs, times 100; None unless there are several, all of them measured."""
-    each = [statistics.mean(measured(cell)) for cell in cells if measured(cell)]
-    return f"{100 * statistics.mean(each):.2f}" if len(each) == len(cells) > 1 else None
+
+    def column(runs: list[Result]) -> Cell:
+        cells = [measured(run.test(corpus, metric, moment) for run in runs) for corpus in corpora]
+        return f"{100 * statistics.mean(map(statistics.mean, cells)):.2f}" if len(cells) > 1 and all(cells) else None
+
+    return column
 
 
 def best_of(rows: list[list[Cell]]) -> list[tuple[int, int]]:
@@ -171,8 +186,9 @@ def retrieval(study: Study, folder: Path) -> str:
         if not runs:
             continue
         every = [run for seeds in runs.values() for run in seeds.values()]
-        rows = [*start_rows(every, corpus, ("spearman", *METRICS)),
-                *(test_row(study, row, corpus, ("spearman", *METRICS)) for row in study.rows)]  # fmt: skip
+        names = ("spearman", *METRICS)
+        rows = start_rows(every, corpus, names)
+        rows += rows_of(study.rows, [*(score(corpus, name) for name in names), most_runs([corpus])])
         sizes = {(run.test(corpus, "queries"), run.test(corpus, "pool")) for run in every}
         among = " or ".join(f"{queries:.0f} queries among {pool:.0f} sentences" for queries, pool in sorted(sizes))
         blocks.append(plain(f"Test x100 on {corpus}, {among}; mean ± standard deviation over n seeds."))
@@ -224,22 +240,17 @@ def learning(study: Study, folder: Path) -> str:
     """Validation curves by corpus, quality after one epoch, and epochs to 90% of the best."""
     plots: list[str] = []
     rows: list[list[Cell]] = []
-    for corpus in dict.fromkeys(result.corpus for result in study.results):
-        series = []
-        for method in dict.fromkeys(result.method for result in study.results):
-            runs = [r for r in study.results if r.method == method and r.corpus == corpus and r.validation_curve]
-            if runs:
-                series.append(curve(method, runs))
-                first, best = (times_100(values) for values in (
-                    (run.first_epoch for run in runs), (run.best_validation for run in runs)))  # fmt: skip
-                rows.append([f"{method}, {corpus}", first, best, mean_of((run.epochs_to_90 for run in runs), ".1f")])
-        if any(epochs for _, epochs, _ in series):
+    validated = [run for run in study.results if run.validation_curve]
+    for corpus, runs in grouped(validated, lambda run: run.corpus).items():
+        methods = grouped(runs, lambda run: run.method)
+        rows += rows_of({f"{method}, {corpus}": of_method for method, of_method in methods.items()}, LEARNING.values())
+        drawn = [line for method, of_method in methods.items() if (line := curve(method, of_method))[1]]
+        if drawn:
             title = f"{corpus}: validation"
-            drawn = [line for line in series if line[1]]
             plots.append(image(folder, title, figures.curves(title, drawn, "epoch", "Spearman x100")))
     caption = "Validation Spearman x100. A line is the mean of the runs of a method; the band spans all of them."
-    header = ["method, trained on", "after epoch 1", "best", "epochs to 90% of best"]
-    return section("Learning curves", caption, *plots, markdown_table(header, rows)) if rows else ""
+    table = markdown_table(["method, trained on", *LEARNING], rows)
+    return section("Learning curves", caption, *plots, table) if rows else ""
 
 
 def curve(method: str, runs: list[Result]) -> tuple[str, list[float], list[list[float]]]:
@@ -254,24 +265,9 @@ def curve(method: str, runs: list[Result]) -> tuple[str, list[float], list[list[
 
 def speed(study: Study, _: Path) -> str:
     """Time and memory of training, time of scoring, and quality: means over seeds."""
-    rows: list[list[Cell]] = []
-    for row, results in study.rows.items():
-        for corpus in dict.fromkeys(result.corpus for result in results):
-            runs = [result for result in results if result.corpus == corpus]
-            sizes = [run.footprint for run in runs if run.footprint is not None]
-            rows.append([
-                row if study.crosses else f"{row}, {corpus}",
-                mean_of((run.train_seconds / 60 for run in runs), ".1f"),
-                mean_of((run.train_pairs_per_second for run in runs), ".0f"),
-                mean_of((run.score_pairs_per_second for run in runs), ".0f"),
-                f"{sizes[-1].trained_share:.1%}" if sizes else None,
-                mean_of((size.optimizer_mib for size in sizes), ".1f"),
-                mean_of((size.peak_mib for size in sizes), ".0f"),
-                times_100(run.test(c) for run in runs for c in run.tested_on),
-            ])  # fmt: skip
-    header = ["method, trained on", "training minutes", "pairs/s trained", "pairs/s scored", "weights trained",
-              "optimizer MiB", "peak MiB", "test Spearman x100"]  # fmt: skip
-    return section("Time", SPEED, markdown_table(header, rows))
+    between = ", trained on " if study.crosses else ", "
+    rows = rows_of(grouped(study.results, lambda run: f"{run.method}{between}{run.corpus}"), COSTS.values())
+    return section("Time", SPEED, markdown_table(["method, trained on", *COSTS], rows))
 
 
 SECTIONS = (overview, tuning, quality, differences, retrieval, accuracy, probabilities, learning, speed)
