@@ -52,10 +52,6 @@ class OwnPairsArguments(TableArguments):
     label_min: float | None = option(None, "Lowest possible graded label; default: 0.")
     label_max: float | None = option(None, "Highest possible graded label.")
     header: bool | None = option(None, "Whether line 1 holds column names (--no_header: a pair); default: found out.")
-    text_columns: list[str] | None = option(
-        None, "Names of the two columns of sentences, or positions from 0; default: sentence1 and sentence2 and their "
-        "like, or the first two of three.", commas=True,
-    )  # fmt: skip
     label_column: list[str] | None = option(
         None, "Name or position of the column of labels; of several, each file's is the first that it has; default: "
         "label, score, ...", commas=True,

@@ -74,7 +74,11 @@ def test_the_input_is_never_replaced(dedup, tiny_bi, tmp_path):
     flags = ("--threshold", 0.9, "--overwrite", "--output")
     with pytest.raises(InputError, match=r"--output .*faq\.csv"):
         dedup(*flags, tmp_path / "faq.csv", text="faq.csv")
-    encode(EncodeArguments(str(tmp_path / "faq.csv"), str(tmp_path / "v.npy"), str(tiny_bi), normalize=True))
+    encode(
+        EncodeArguments(
+            text=str(tmp_path / "faq.csv"), output=str(tmp_path / "v.npy"), model=str(tiny_bi), normalize=True
+        )
+    )
     for name in ("faq.csv", "v.npy"):
         before = (tmp_path / name).read_bytes()
         with pytest.raises(InputError, match=f"--output .*{name}"):

@@ -28,7 +28,9 @@ def sentences(tmp_path):
 
 
 def job(tiny_model, path, tmp_path, **changes):
-    return EncodeArguments(str(path), str(tmp_path / "vectors.npy"), str(tiny_model), device="cpu", **changes)
+    return EncodeArguments(
+        text=str(path), output=str(tmp_path / "vectors.npy"), model=str(tiny_model), device="cpu", **changes
+    )
 
 
 def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, monkeypatch):

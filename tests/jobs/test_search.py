@@ -42,7 +42,11 @@ def encoder(tiny_bi):
 
 
 def encoded(text, output, model, **changes):
-    encode(EncodeArguments(str(text), str(output), str(model), **{"normalize": True, "device": "cpu"} | changes))
+    encode(
+        EncodeArguments(
+            text=str(text), output=str(output), model=str(model), **{"normalize": True, "device": "cpu"} | changes
+        )
+    )
 
 
 @pytest.fixture
@@ -129,7 +133,7 @@ def test_prompts_of_queries_and_sentences(folder, tiny_bi, tmp_path, caplog):
     encoder = SentenceEncoder.from_pretrained(str(tiny_bi))
     encoder.prompts = Prompts({"query": "问：", "passage": "答："})
     encoder.save_pretrained(tmp_path / "bi")
-    encoded(folder / "faq.txt", tmp_path / "vectors.npy", tmp_path / "bi", prompt_name="passage")
+    encoded(folder / "faq.txt", tmp_path / "vectors.npy", tmp_path / "bi", prompt_name=["passage"])
     index = Index.open(tmp_path / "vectors.npy", encoder)
     np.testing.assert_allclose(
         index.embed(["还款"]), encoder.encode(["问：还款"], normalize_embeddings=True), atol=1e-6

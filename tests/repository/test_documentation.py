@@ -220,7 +220,7 @@ def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student, pairs):
     (tmp_path / "runs/a").mkdir()
     save_scores(tmp_path / "runs/a/scores.npz", {"stsb": {"test": {"after": np.array([0.5, 0.7])}}})
     (tmp_path / "questions.txt").write_text("怎么还款\n如何借款\n天气\n", encoding="utf-8")
-    encode(EncodeArguments("questions.txt", "vectors.npy", "runs/faq", normalize=True, device="cpu"))
+    encode(EncodeArguments(text="questions.txt", output="vectors.npy", model="runs/faq", normalize=True, device="cpu"))
 
 
 NOT_RUN = "<!-- not run: "  # and the reason, on the line above a block

@@ -67,6 +67,10 @@ class FileArguments:
 
     sheet: str | None = option(None, "Sheet to read of a workbook with several.")
     encoding: str = option("utf-8", "Encoding of text.", (*ENCODINGS, "gbk"))
+    text_columns: list[str] | None = option(
+        None, "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
+        "sentence2 and their like, or the only two, with labels the first two of three.", commas=True,
+    )  # fmt: skip
 
     @property
     def options(self) -> FileOptions:
@@ -83,7 +87,14 @@ class TableArguments(FileArguments):
     )  # fmt: skip
 
 
-OF_FILES = ("sheet", "encoding")
+@dataclass(kw_only=True)
+class TextFiles:
+    """Files of sentences."""
+
+    text: list[str] | None = option(None, "Text files, a sentence per line: .txt or .jsonl, also .gz.")
+
+
+OF_FILES = ("sheet", "encoding", "text_columns")
 OF_TABLES = (*OF_FILES, "label_values")
 
 

@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cosent.cli import option
 from cosent.errors import InputError
 
 COLUMNS = ("sentence1", "sentence2", "label")  # string, string, float32
@@ -78,6 +79,13 @@ class Manifest(Labels):
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, json.JSONDecodeError) as error:
             raise InputError(f"{path} was not written by this version ({error}). Prepare the corpus again.") from error
+
+
+@dataclass(kw_only=True)
+class DataFolder:
+    """Where corpora are."""
+
+    data_dir: str = option("data", "Folder of the prepared corpora.")
 
 
 def corpus_folder(name_or_folder: str, data_dir: str | Path) -> Path | None:

@@ -1,64 +1,146 @@
-"""Arguments of the jobs that search and mine, apart from what they load: their help needs no torch."""
+"""Arguments that jobs share: where a model comes from, a corpus, sentences, pairs, and where the output goes.
 
-from dataclasses import dataclass
+Importing this module loads no torch, so that --help answers at once.
+"""
 
-from cosent.cli import option, refuse_below_1, refuse_negative
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cosent.cli import REQUIRED, option
+from cosent.data.files import FileArguments, TextFiles
+from cosent.data.manifest import DataFolder
+from cosent.encoders import resolve
 from cosent.errors import InputError
 
+MODEL = (
+    "Folder of a trained model, a shipped model or a Hub id: a bi-encoder where vectors are needed, a student for "
+    "`generate`; for `serve` also an exported bundle."
+)
 
-@dataclass
-class IndexArguments:
-    """The sentences, and the model that compares them."""
 
-    model: str = option("similar", "Bi-encoder: folder of a trained model, a shipped model or a Hub id.")
-    index: str | None = option(None, "Vectors that `cosent encode` wrote with --normalize.")
-    text: list[str] | None = option(
-        None, "Instead: text files, a sentence per line; embedded once, and cached by model and text."
-    )
-    long_texts: str = option(
-        "truncate", "What becomes of texts longer than the model reads: cut; mean of the vectors of overlapping "
-        "windows; or the best window, with --text.", ("truncate", "mean", "best"),
-    )  # fmt: skip
-    truncate_dim: int | None = option(None, "Compare the first numbers of every vector only, with --text.")
+@dataclass(kw_only=True)
+class Device:
+    """The device."""
+
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
+
+
+@dataclass(kw_only=True)
+class ModelSource(Device):
+    """The model."""
+
+    model: str = option("similar", MODEL)
+    # Flags of the jobs with `Int8` or `Vectors` only.
+    int8: bool = field(default=False, init=False)
+    long_texts: str = field(default="truncate", init=False)
+    truncate_dim: int | None = field(default=None, init=False)
+
+
+@dataclass(kw_only=True)
+class Int8:
+    """Precision; a base before `ModelSource`."""
+
+    int8: bool = option(False, "Linear layers in int8, on the CPU, which is then the default of --device.")
+
+
+@dataclass(kw_only=True)
+class Vectors:
+    """Vectors of a bi-encoder; a base before `ModelSource`."""
+
+    long_texts: str = option(
+        "truncate", "What is read of texts longer than the model reads: their beginning; overlapping windows, of which "
+        "the mean counts; or the best window, where two texts are compared.", ("truncate", "mean", "best"),
+    )  # fmt: skip
+    truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
+
+    def refuse_best(self) -> None:
+        """For jobs that need one vector of a text."""
+        if self.long_texts == "best":
+            raise InputError("--long_texts best keeps several vectors of a text. Give mean or truncate.")
+
+
+def open_model(source: ModelSource, bi_encoder: bool = False):
+    """The model of `--model` on its device, in evaluation mode.
+
+    Args:
+        bi_encoder: whether a cross-encoder is refused; flags of vectors refuse it in any case.
+    """
+    resolve(source.model)  # before imports that take seconds
+    from cosent.compute.devices import choose_device
+    from cosent.models.auto import load_bi_encoder, load_model
+    from cosent.models.embedding import quantized
+
+    device = choose_device(source.device, source.int8)
+    if bi_encoder or source.long_texts != "truncate" or source.truncate_dim is not None:
+        model = load_bi_encoder(source.model, source.long_texts, source.truncate_dim)
+    else:
+        model = load_model(source.model)
+    model = model.to(device).eval()
+    return quantized(model) if source.int8 else model
+
+
+@dataclass(kw_only=True)
+class CorpusSource(DataFolder):
+    """The corpus."""
+
+    corpus: str | None = option(None, "Prepared corpus: a name under --data_dir, or a folder.")
+
+
+@dataclass(kw_only=True)
+class SentenceFile:
+    """The sentences."""
+
+    text: str | None = option(
+        None, "File of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
+    )
+    text_column: str | None = option(None, "Column of its sentences; default: text or sentence, or the only one.")
+
+
+@dataclass(kw_only=True)
+class PairsFile(FileArguments):
+    """The file of pairs."""
+
+    pairs: str | None = option(
+        None, "File with a pair per row: txt or tsv (tabs), csv, jsonl, parquet, xlsx; text also as .gz."
+    )
+
+
+@dataclass(kw_only=True)
+class OutputFile:
+    """The output."""
+
+    output: str | None = option(None, "File to write, in the form described above.")
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+    def refuse_existing(self) -> None:
+        """Refuses to replace a file without `--overwrite`."""
+        if self.output is not None and Path(self.output).exists() and not self.overwrite:
+            raise InputError(f"--output {self.output} exists. Name another, or pass --overwrite.")
+
+
+@dataclass(kw_only=True)
+class OutputFolder:
+    """The output."""
+
+    output: str = option(REQUIRED, "Folder to write.")
+
+    def new_folder(self) -> Path:
+        """The folder, which must not exist."""
+        if (folder := Path(self.output)).exists():
+            raise InputError(f"--output {folder} exists. Name another folder, or remove it.")
+        return folder
+
+
+@dataclass(kw_only=True)
+class IndexArguments(Vectors, ModelSource, TextFiles):
+    """The sentences to compare."""
+
+    index: str | None = option(None, "Instead of --text: vectors that `cosent encode` wrote with --normalize.")
 
     def __post_init__(self):
         if self.index is not None and self.truncate_dim is not None:
             raise InputError("--truncate_dim shortens what is embedded, and --index is. Give it to `cosent encode`.")
         if (self.index is None) == (self.text is None):
             raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
-        if self.index is not None and self.long_texts == "best":
-            raise InputError("--long_texts best keeps several vectors of a text, and --index has one. Give --text.")
-
-
-@dataclass(kw_only=True)
-class PairArguments:
-    """Which pairs to make."""
-
-    text: list[str] | None = option(None, "Further sentences: .txt or .jsonl files, also .gz, a sentence per line.")
-    range_min: int = option(10, "How many of the nearest neighbours of a sentence are skipped.")
-    range_max: int = option(100, "How many of the nearest neighbours of a sentence are looked at.")
-    per_sentence: int = option(1, "Neighbours taken per sentence.")
-    margin: float | None = option(
-        None, "Least distance of a neighbour's cosine below that of the least similar pair that is labelled similar."
-    )
-    relative_margin: float | None = option(
-        None, "The same as a share: 0.05 leaves out neighbours above 0.95 of that cosine (TopK-PercPos)."
-    )
-    max_score: float | None = option(None, "Highest cosine of a neighbour.")
-    min_score: float | None = option(None, "Lowest cosine of a neighbour.")
-    draw: str = option("nearest", "Which of the neighbours that remain are taken.", ("nearest", "random"))
-    neighbours: int | None = option(None, "Pairs with neighbours, drawn from those found; default: all.")
-    random: int = option(0, "Random pairs.")
-    own: int | None = option(
-        None, "Pairs of the corpus itself, drawn at random; a teacher replaces their labels. Default: all."
-    )
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
-    teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/model_outputs.")
-
-    def __post_init__(self):
-        refuse_below_1(self, "range_max", "per_sentence")
-        counts = ("range_min", "neighbours", "random", "own")
-        refuse_negative(self, *(name for name in counts if getattr(self, name) is not None))
-        if self.range_max < (least := self.range_min + self.per_sentence):
-            raise InputError(f"--range_min and --per_sentence need a --range_max of at least {least}.")
+        if self.index is not None:
+            self.refuse_best()

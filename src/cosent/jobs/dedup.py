@@ -2,6 +2,8 @@
 
 cosent dedup --model runs/faq --text questions.txt --output unique.txt
 cosent dedup --model runs/faq --index vectors.npy --threshold 0.9
+
+--output keeps the first sentence of every group, a sentence per line.
 """
 
 import json
@@ -18,14 +20,14 @@ from cosent.atomic import write_atomically
 from cosent.cli import option, run
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
-from cosent.jobs.arguments import IndexArguments
+from cosent.jobs.arguments import IndexArguments, OutputFile, open_model
 
 EXAMPLES = 5  # of pairs that are kept apart
 HELD_PAIRS = 10_000_000  # in memory before they are merged into groups
 
 
-@dataclass
-class DedupArguments:
+@dataclass(kw_only=True)
+class DedupArguments(OutputFile):
     """When two sentences are the same, and what becomes of them."""
 
     threshold: float | None = option(
@@ -35,16 +37,12 @@ class DedupArguments:
         True,
         "Keep sentences apart that differ in a number, unit, code or negation, or in what the model does not read.",
     )
-    output: str | None = option(None, "File to write: the sentences, of each group only the first.")
-    json: bool = option(False, "A JSON object per group.")
-    overwrite: bool = option(False, "Replace the output if it exists.")
+    json: bool = option(False, "JSON lines instead of text.")
 
 
 def main(index_args: IndexArguments, args: DedupArguments) -> None:
     check(index_args, args)  # before imports that take seconds
     resolve(index_args.model)
-    from cosent.compute.devices import choose_device
-    from cosent.models.auto import load_bi_encoder
     from cosent.models.cache import growing_vectors
     from cosent.models.decision import needed_rule
     from cosent.search.index import open_index
@@ -53,9 +51,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     threshold = args.threshold
     if threshold is None:
         threshold = needed_rule(index_args.model, None, "Give --threshold, e.g. 0.9.").threshold
-    encoder = load_bi_encoder(index_args.model, index_args.long_texts, index_args.truncate_dim).to(
-        choose_device(index_args.device)
-    )
+    encoder = open_model(index_args, bi_encoder=True)
     index = open_index(index_args.index, index_args.text, encoder, growing_vectors)
     inputs = list(index_args.text or [])
     if index_args.index is not None:
@@ -84,10 +80,8 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
 
 def check(index_args: IndexArguments, args: DedupArguments) -> None:
     """Refuses arguments before a model is loaded."""
-    if index_args.long_texts == "best":
-        raise InputError("--long_texts best keeps several vectors of a text. Give mean or truncate.")
-    if args.output is not None and Path(args.output).exists() and not args.overwrite:
-        raise InputError(f"--output {args.output} exists. Name another, or pass --overwrite.")
+    index_args.refuse_best()
+    args.refuse_existing()
     if args.threshold is not None and not -1 <= args.threshold <= 1:
         raise InputError(f"--threshold {args.threshold}: expected a cosine, from -1 to 1. Correct it, e.g. to 0.9.")
     if args.json and args.output is not None:

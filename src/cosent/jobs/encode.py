@@ -3,7 +3,8 @@
 cosent encode --model runs/stsb --text sentences.txt --output vectors.npy --normalize
 cosent encode --launch ddp --processes 2 ...    shares the chunks out over GPUs, or over processes on a CPU
 
-Row n is the vector of row n of the input; vectors.npy.json, next to vectors.npy, says of which model and input.
+Row n is the vector of row n of the input; vectors.npy.json, next to vectors.npy, says of which model and input. The
+output is float32, to be read by `numpy.load("vectors.npy", mmap_mode="r")`; the input may have any length.
 """
 
 import json
@@ -16,33 +17,18 @@ from pathlib import Path
 from cosent.cli import REQUIRED, option, run
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.models.prompts import check_line_breaks, warn_of_other_prompts
+from cosent.jobs.arguments import Int8, ModelSource, OutputFile, SentenceFile, Vectors
+from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
 
-@dataclass
-class EncodeArguments:
-    """Input, output and speed of encoding."""
+@dataclass(kw_only=True)
+class EncodeArguments(Vectors, Int8, ModelSource, PromptArguments, SentenceFile, OutputFile):
+    """Vectors and precision."""
 
-    text: str = option(
-        REQUIRED, "File of any length: txt (one sentence per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
-    )
-    output: str = option(REQUIRED, "File to write, x.npy: float32, a row per sentence; numpy.load(..., mmap_mode='r').")
-    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
-    text_column: str | None = option(None, "Column of the sentences; default: text or sentence, or the only one.")
-    prompt: str | None = option(
-        None, 'Text in front of every sentence; "" for none; default: the default prompt of the model.'
-    )
-    prompt_name: str | None = option(None, "Instead: the name of a prompt of the model.")
-    long_texts: str = option(
-        "truncate", "What becomes of texts longer than the model reads: cut, or the mean of the vectors of overlapping "
-        "windows.", ("truncate", "mean"),
-    )  # fmt: skip
-    truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
+    text: str = REQUIRED
+    output: str = REQUIRED
     normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
-    int8: bool = option(False, "Linear layers in int8 (CPU).")
     dtype: str = option("float32", "Type of the computation; vectors are float32.", ("float32", "bfloat16", "float16"))
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
-    overwrite: bool = option(False, "Replace an existing output.")
 
 
 def main(args: EncodeArguments) -> None:
@@ -59,7 +45,7 @@ def main(args: EncodeArguments) -> None:
     check(args)
     wait_for_everyone()  # else a late process finds the output of an early one
     encoder, settings = load_with_settings(
-        args.model, device, args.prompt, args.prompt_name, args.dtype, args.int8, args.long_texts, args.truncate_dim,
+        args.model, device, *args.single(), args.dtype, args.int8, args.long_texts, args.truncate_dim,
         normalize=args.normalize, text_column=args.text_column,
     )  # fmt: skip
     warn_of_other_prompts(args.model, settings.prefix)
@@ -84,9 +70,9 @@ def check(args: EncodeArguments) -> None:
         raise InputError(f"--text: there is no file {source}. Name one file; of several, run this once for each.")
     if output.suffix != ".npy" or not output.parent.is_dir():
         raise InputError(f"--output {output}: expected a file x.npy in a folder that exists. Name one.")
-    if output.exists() and not args.overwrite:
-        raise InputError(f"--output {output} exists. Name another, or pass --overwrite.")
-    check_line_breaks([args.prompt or ""])
+    args.refuse_existing()
+    args.refuse_best()
+    args.single()
     if args.int8 and args.dtype != "float32":
         raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")
 

@@ -5,6 +5,8 @@ cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --lab
 cosent evaluate --model runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels qrels/test.tsv
 cosent evaluate --model runs/cross --retriever runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels ...
 cosent evaluate --model runs/faq --probe --baseline mini
+
+With --pairs, --corpus names the corpus whose threshold counts; by default the only one that the model was trained on.
 """
 
 import json
@@ -37,6 +39,7 @@ from cosent.data.manifest import SPLITS, Manifest
 from cosent.data.retrieval import Judged, RetrievalArguments, read_judged
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, Vectors, open_model
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 from cosent.record import read_record
 
@@ -44,27 +47,17 @@ if TYPE_CHECKING:
     from cosent.evaluation.scoring import Validation
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
-OF_CORPUS = ("text_columns", "label_column", "split", "find_threshold", "predictions")
+OF_CORPUS = ("split", "find_threshold", "predictions")
 RERANKED = 100  # documents of a retriever that a cross-encoder puts in order
 SPLIT = "test"  # of a labelled file
 PROBABILITY_METRICS = ("brier", "log_loss", "calibration_error")
 FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
 
 
-@dataclass
-class EvaluateArguments:
+@dataclass(kw_only=True)
+class EvaluateArguments(Vectors, Int8, ModelSource, PromptArguments, CorpusSource, PairsFile, TableArguments):
     """Model, corpus and threshold of an evaluation."""
 
-    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
-    corpus: str | None = option(None, "Prepared corpus: a name under --data_dir, or a folder.")
-    pairs: str | None = option(
-        None, "Instead: file with a labelled pair per row: txt or tsv (tabs), csv, jsonl, parquet, xlsx; text also as "
-        ".gz. --corpus then names the corpus whose threshold counts; default: the only one that the model has."
-    )  # fmt: skip
-    text_columns: list[str] | None = option(
-        None, "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
-        "sentence2 and their like, or the first two of three.", commas=True,
-    )  # fmt: skip
     label_column: str | None = option(None, "Name or position of its column of labels; default: label, score, ...")
     queries: str | None = option(
         None, "Instead: queries of your own, with --documents and --qrels: tables with the columns _id and text, as in "
@@ -79,48 +72,31 @@ class EvaluateArguments:
     probe: bool = option(False, "Instead: 2,040 minimal pairs of Chinese, by phenomenon: negation, number, typo, ...")
     baseline: str | None = option(None, "With --probe: another model, from which the difference is reported too.")
     split: str = option("test", "Split to score.", SPLITS)
-    data_dir: str = option("data", "Folder of the prepared corpora.")
     find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
-    truncate_dim: int | None = option(None, "bi_encoder: compare the first numbers of every vector only.")
-    int8: bool = option(False, "Linear layers in int8 (CPU).")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
     predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
-def main(
-    args: EvaluateArguments,
-    prompt_args: PromptArguments,
-    retrieval_args: RetrievalArguments,
-    table_args: TableArguments,
-) -> None:
+def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     start = time.time()
-    check(args, retrieval_args, table_args)  # before imports that take seconds
+    check(args, retrieval_args)  # before imports that take seconds
     resolve(args.model)
-    from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank
-    from cosent.models.auto import load_bi_encoder, load_model
-    from cosent.models.embedding import quantized
+    from cosent.models.auto import load_model
 
-    device = choose_device(args.device, args.int8)
     judged = None
     if args.queries and args.documents and args.qrels:
         judged = read_judged(args.queries, args.documents, args.qrels)
-    corpus = None if args.qrels or args.probe else rows_of(args, table_args)
-    short = args.truncate_dim is not None
-    model = (load_bi_encoder(args.model, truncate_dim=args.truncate_dim) if short else load_model(args.model)).to(
-        device
-    )
-    if args.int8:
-        model = quantized(model)
-    prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
-    if judged is not None and prompt_args == PromptArguments():
+    corpus = None if args.qrels or args.probe else rows_of(args)
+    model = open_model(args)
+    prompts = model.prompts.sides(args.prompt, args.prompt_name)
+    if judged is not None and args.prompt is None and args.prompt_name is None:
         prompts = model.prompts.for_search()
     warn_of_other_prompts(args.model, *prompts)
     if judged is not None:
         result, lines = evaluate_judged(model, judged, args, prompts)
     elif corpus is None:
-        baseline = None if args.baseline is None else load_model(args.baseline).to(device)
-        result, lines = evaluate_probe(model, baseline, args, prompts, prompt_args)
+        baseline = None if args.baseline is None else load_model(args.baseline).to(model.device)
+        result, lines = evaluate_probe(model, baseline, args, prompts)
     else:
         result, lines = evaluate_corpus(model, corpus, args, retrieval_args, prompts)
     if rank() == 0:
@@ -129,8 +105,9 @@ def main(
         print(json.dumps(head | result | {"seconds": time.time() - start}))
 
 
-def check(args: EvaluateArguments, retrieval_args: RetrievalArguments, table_args: TableArguments) -> None:
+def check(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     """Refuses arguments before a model is loaded."""
+    args.refuse_best()
     judged = [name for name in ("queries", "documents", "qrels") if getattr(args, name) is not None]
     if len(judged) not in (0, 3) or (args.retriever is not None and not judged):
         raise InputError("--queries, --documents and --qrels belong together, and --retriever to them.")
@@ -139,15 +116,14 @@ def check(args: EvaluateArguments, retrieval_args: RetrievalArguments, table_arg
     if not args.probe:
         refuse_changed(args, ("baseline",), "--probe")
     if args.pairs is None:
-        refuse_changed(table_args, OF_TABLES, "--pairs FILE")
-        refuse_changed(args, ("text_columns", "label_column") if args.corpus else OF_CORPUS, "--pairs FILE")
+        refuse_changed(args, OF_TABLES if args.corpus else (*OF_TABLES, *OF_CORPUS), "--pairs FILE")
     if not (args.pairs or args.corpus) and retrieval_args != RetrievalArguments():
         raise InputError("--retrieval and its like do nothing with --qrels and --probe. Leave them out.")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
 
 
-def rows_of(args: EvaluateArguments, table_args: TableArguments) -> Corpus:
+def rows_of(args: EvaluateArguments) -> Corpus:
     """The corpus that is scored: a prepared one, or a file under the name of the corpus whose threshold counts."""
     from cosent.data.corpus import load_corpus
 
@@ -157,8 +133,8 @@ def rows_of(args: EvaluateArguments, table_args: TableArguments) -> Corpus:
     record = read_record(args.model)
     rules = [] if record is None else list(record.thresholds)
     name = args.corpus or (rules[0] if len(rules) == 1 else Path(args.pairs).stem)
-    values = label_values(table_args.label_values)
-    return read_labelled(args.pairs, args.text_columns, args.label_column, name, table_args.options, values)
+    values = label_values(args.label_values)
+    return read_labelled(args.pairs, args.text_columns, args.label_column, name, args.options, values)
 
 
 def read_labelled(
@@ -307,9 +283,7 @@ def evaluate_judged(model, judged: Judged, args: EvaluateArguments, prompts: tup
     return {"qrels": args.qrels} | result | size, lines
 
 
-def evaluate_probe(
-    model, baseline, args: EvaluateArguments, prompts: tuple[str, str], prompt_args: PromptArguments
-) -> tuple[dict, list[str]]:
+def evaluate_probe(model, baseline, args: EvaluateArguments, prompts: tuple[str, str]) -> tuple[dict, list[str]]:
     """Accuracy on the shipped minimal pairs by phenomenon, as JSON and as lines; of a baseline too if there is one."""
     from cosent.evaluation.phenomena import by_phenomenon, pairs, passed, read_items
     from cosent.models.embedding import check_finite, score
@@ -317,7 +291,7 @@ def evaluate_probe(
     items, hits = read_items(), []
     for one, name, sides in ((model, args.model, prompts), (baseline, args.baseline, None)):
         if one is not None:
-            sides = sides or one.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+            sides = sides or one.prompts.sides(args.prompt, args.prompt_name)
             scores = score(one, pairs(items), sides)
             check_finite(scores, 0, f"--model {name}")
             hits.append(passed(scores))
@@ -374,7 +348,7 @@ def retrieval_table(found: dict, what: str = "retrieval") -> list[str]:
     return lines
 
 
-ARGUMENTS = (EvaluateArguments, PromptArguments, RetrievalArguments, TableArguments)
+ARGUMENTS = (EvaluateArguments, RetrievalArguments)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS)

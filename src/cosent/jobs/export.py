@@ -5,7 +5,8 @@ cosent export --model runs/faq --format openvino --int8 --corpus faq --output fa
 python faq.onnx/run.py 怎么还款 如何还款
 
 The graph includes pooling and head; threshold and probabilities of the model's training travel along. Before the folder
-is complete, it has answered like the model, or the export fails.
+is complete, it has answered like the model, or the export fails: on the validation split of --corpus, which int8 and
+bf16 need, and whose threshold is taken.
 """
 
 import io
@@ -23,9 +24,10 @@ import numpy as np
 
 from cosent import __version__
 from cosent.atomic import complete_folder
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import option, run
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
+from cosent.jobs.arguments import MODEL, CorpusSource, OutputFolder
 
 PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino", "nncf")}
 PAIRS = 1000  # of validation, on which the export is compared with the model
@@ -37,26 +39,18 @@ LEAST_AGREEMENT = 0.98  # of verdicts in int8 or bfloat16
 SENTENCES = ["怎么还款", "如何还款", "今天天气不错", "我不喜欢北京", "给我推荐一款红色的车", "好", "OPPO R11 多少钱?"]
 
 
-@dataclass
-class ExportArguments:
+@dataclass(kw_only=True)
+class ExportArguments(OutputFolder, CorpusSource):
     """Model, form and place of the export."""
 
-    output: str = option(REQUIRED, "Folder to write.")
-    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
+    model: str = option("similar", MODEL)
     format: str = option("onnx", "Runtime of the graph.", ("onnx", "openvino"))
     int8: bool = option(False, "Matrix products in int8: smaller, faster on CPUs with VNNI, and slightly different.")
     bf16: bool = option(False, "openvino: compute in bfloat16 on CPUs that have it (AVX512_BF16 or AMX).")
-    corpus: str | None = option(
-        None,
-        "Prepared corpus: its validation split proves the export, as int8 and bf16 need, and its threshold is taken.",
-    )
-    data_dir: str = option("data", "Folder of the prepared corpora.")
 
 
 def main(args: ExportArguments) -> None:
-    output, rounded = Path(args.output), "int8" if args.int8 else "bf16" if args.bf16 else None
-    if output.exists():
-        raise InputError(f"--output {output} exists. Name another folder, or remove it.")
+    output, rounded = args.new_folder(), "int8" if args.int8 else "bf16" if args.bf16 else None
     if missing := [name for name in PACKAGES[args.format] if find_spec(name) is None]:
         raise InputError(f"--format {args.format} needs {', '.join(missing)}. Run pip install -e '.[export]'.")
     if args.bf16 and args.format != "openvino":

@@ -2,6 +2,9 @@
 
 cosent generate --model runs/student 微信和支付宝哪个好 --num 20
 cosent generate --model runs/student --text questions.xlsx --text_column question --output similar.xlsx
+
+--output (tsv, csv, jsonl, parquet, xlsx) has a row per generated sentence with text, similar and score, which are both
+empty if there is none.
 """
 
 import json
@@ -12,31 +15,20 @@ from cosent.data.files import SENTENCE, check_output, open_table, table_writer
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile
 
 
-@dataclass
-class GenerateArguments:
-    """Input and sampling parameters of generation."""
+@dataclass(kw_only=True)
+class GenerateArguments(ModelSource, SentenceFile, OutputFile):
+    """Sentences and sampling."""
 
-    model: str = option("similar-writer", "Folder of a student, or a published RoFormer-Sim.")
-    sentences: list[str] | None = option(None, "Sentences to generate similar ones for.", positional=True, commas=True)
-    text: str | None = option(
-        None,
-        "Instead: file of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz.",
-    )
-    text_column: str | None = option(None, "Column of its sentences; default: text or sentence, or the only one.")
-    output: str | None = option(
-        None,
-        "File to write, a row per generated sentence with text, similar and score (both empty if there is none): tsv, "
-        "csv, jsonl, parquet, xlsx.",
-    )
+    model: str = "similar-writer"
+    sentences: list[str] | None = option(None, "Sentences, instead of --text.", positional=True, commas=True)
     num: int = option(20, "Most sentences to show per text.")
     num_samples: int = option(100, "Samples per text, before repetitions are dropped.")
     top_p: float = option(0.95, "Draw from the most likely tokens that together reach this probability.")
     max_length: int = option(64, "Tokens of a generated sentence.")
     seed: int = option(42, "Seed of the sampling.")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
-    overwrite: bool = option(False, "Replace the output if it exists.")
 
 
 def main(args: GenerateArguments) -> None:

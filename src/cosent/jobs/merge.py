@@ -7,22 +7,22 @@ cosent merge --models runs/faq --pca_dim 64 --corpus faq --output runs/faq64    
 import json
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from cosent.atomic import complete_folder
 from cosent.cli import REQUIRED, option, run
+from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
+from cosent.jobs.arguments import Device, OutputFolder
 
 PAIRS = [("今天天气不错", "今天天气很好"), ("我喜欢北京", "我不喜欢北京"), ("怎么还款", "如何还款")]  # of the proof
 
 
-@dataclass
-class MergeArguments:
+@dataclass(kw_only=True)
+class MergeArguments(OutputFolder, DataFolder, Device):
     """Models to merge, and how."""
 
     models: list[str] = option(REQUIRED, "Folders of trained models, shipped models or Hub ids.")
-    output: str = option(REQUIRED, "Folder to write.")
     weights: list[float] | None = option(None, "A positive number for each model; default: equal ones.")
     corpus: list[str] | None = option(
         None, "Prepared corpora whose validation splits find threshold and probabilities; default: none are found."
@@ -32,8 +32,6 @@ class MergeArguments:
     pca_dim: int | None = option(
         None, "Project vectors on so many principal directions of the training sentences of --corpus."
     )
-    data_dir: str = option("data", "Folder of the prepared corpora.")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
 
 def main(args: MergeArguments) -> None:
@@ -45,9 +43,7 @@ def main(args: MergeArguments) -> None:
     from cosent.training.job import environment, footprint
     from cosent.training.proof import SAME_WEIGHTS, FolderProof
 
-    start, output = time.time(), Path(args.output)
-    if output.exists():
-        raise InputError(f"--output {output} exists. Name another folder, or remove it.")
+    start, output = time.time(), args.new_folder()
     weights = shares(args.weights, len(args.models))
     shorter = [name for name in ("truncate_dim", "pca_dim") if getattr(args, name) is not None]
     if len(shorter) > 1 or ("pca_dim" in shorter and not args.corpus):

@@ -3,6 +3,9 @@
 cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_hard
 cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_taught --teacher runs/bi --random 20000
 cosent mine --corpus faq --output data/faq_contrasts --contrasts
+
+Sentences are those of the train split of --corpus and of --text; neighbours are found by the cosine of --model. The
+corpus that is written has the name of its folder.
 """
 
 import json
@@ -16,22 +19,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.cli import REQUIRED, flags_of, option, refuse_negative, run
+from cosent.cli import REQUIRED, flags_of, option, refuse_below_1, refuse_negative, run
+from cosent.data.files import TextFiles
 from cosent.errors import InputError
-from cosent.jobs.arguments import PairArguments
+from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, open_model
 
 if TYPE_CHECKING:
     from cosent.search.mining import Pairs
 
 
 @dataclass(kw_only=True)
-class MineArguments(PairArguments):
-    """What to mine, and what labels the pairs."""
+class MineArguments(ModelSource, CorpusSource, TextFiles, OutputFolder):
+    """Which pairs to make, and what labels them."""
 
-    corpus: str = option(REQUIRED, "Prepared corpus whose train split is mined: a name under --data_dir, or a folder.")
-    output: str = option(REQUIRED, "Folder to write: a prepared corpus of that name.")
-    model: str | None = option(None, "Bi-encoder whose cosine finds neighbours; not needed with --neighbours 0.")
-    data_dir: str = option("data", "Folder of the prepared corpora.")
+    corpus: str = REQUIRED
+    range_min: int = option(10, "How many of the nearest neighbours of a sentence are skipped.")
+    range_max: int = option(100, "How many of the nearest neighbours of a sentence are looked at.")
+    per_sentence: int = option(1, "Neighbours taken per sentence.")
+    margin: float | None = option(
+        None, "Least distance of a neighbour's cosine below that of the least similar pair that is labelled similar."
+    )
+    relative_margin: float | None = option(
+        None, "The same as a share: 0.05 leaves out neighbours above 0.95 of that cosine (TopK-PercPos)."
+    )
+    max_score: float | None = option(None, "Highest cosine of a neighbour.")
+    min_score: float | None = option(None, "Lowest cosine of a neighbour.")
+    draw: str = option("nearest", "Which of the neighbours that remain are taken.", ("nearest", "random"))
+    neighbours: int | None = option(None, "Pairs with neighbours, drawn from those found; default: all.")
+    random: int = option(0, "Random pairs.")
+    own: int | None = option(
+        None, "Pairs of the corpus itself, drawn at random; a teacher replaces their labels. Default: all."
+    )
     teacher: list[str] | None = option(
         None, "Models of either tower whose scores label all pairs; default: 0 for pairs that are made."
     )
@@ -42,6 +60,14 @@ class MineArguments(PairArguments):
         "random (0), for `cosent train --corpus faq FOLDER`."
     )  # fmt: skip
     seed: int = option(42, "Seed of all that is drawn.")
+    teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/model_outputs.")
+
+    def __post_init__(self):
+        refuse_below_1(self, "range_max", "per_sentence")
+        counts = ("range_min", "neighbours", "random", "own")
+        refuse_negative(self, *(name for name in counts if getattr(self, name) is not None))
+        if self.range_max < (least := self.range_min + self.per_sentence):
+            raise InputError(f"--range_min and --per_sentence need a --range_max of at least {least}.")
 
 
 OF_CONTRASTS = ("corpus", "output", "text", "data_dir", "contrasts", "seed")
@@ -57,12 +83,9 @@ def main(args: MineArguments) -> None:
     from cosent.search.mining import random_pairs, read_pool, score_by, some_of, teacher_labels, write_corpus
 
     start = time.time()
-    if Path(args.output).exists():
-        raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
+    args.new_folder()
     if args.contrasts:
         refuse_others(args)
-    elif args.model is None and args.neighbours != 0:
-        raise InputError("--model is missing: a bi-encoder that finds neighbours. --neighbours 0 does without it.")
     refuse_negative(args, "validation_pairs")
     wait_for_everyone()  # else a late process finds the output of an early one
     corpus = load_corpus(args.corpus, args.data_dir)
@@ -81,7 +104,7 @@ def main(args: MineArguments) -> None:
     own = some_of((pool.first, pool.second), args.own, rng)
     neighbours = np.empty(0, np.int64), np.empty(0, np.int64)
     if args.neighbours != 0:
-        (one, other), mined["neighbours_by"] = find_neighbours(args, corpus, pool, device, cache, left_out)
+        (one, other), mined["neighbours_by"] = find_neighbours(args, corpus, pool, cache, left_out)
         drawn = some_of((one, other), args.neighbours, rng)
         neighbours = one[drawn], other[drawn]
     made = {"neighbours": neighbours, "random": random_pairs(pool, args.random, neighbours, rng)}
@@ -191,18 +214,14 @@ def manifest_of(args: MineArguments, corpus):
     return manifest, mined
 
 
-def find_neighbours(
-    args: MineArguments, corpus, pool, device: str, cache: Path, left_out: Counter
-) -> tuple["Pairs", dict]:
+def find_neighbours(args: MineArguments, corpus, pool, cache: Path, left_out: Counter) -> tuple["Pairs", dict]:
     """Pairs of a sentence with its neighbours, and the model, ranks and search that found them."""
-    from cosent.models.auto import load_bi_encoder
     from cosent.models.cache import fingerprint, sentence_vectors
     from cosent.search.mining import Ranks, neighbour_pairs
 
     if args.range_max > pool.size - 1:
         raise InputError(f"--range_max {args.range_max}: a sentence has {pool.size - 1} others. Lower it.")
-    assert args.model is not None  # `main` has refused that
-    model = load_bi_encoder(args.model).to(device)
+    model = open_model(args, bi_encoder=True)
     ranks = Ranks(
         *(args.range_min, args.range_max, args.per_sentence, args.margin, args.relative_margin),
         *(args.max_score, args.min_score, args.seed if args.draw == "random" else None),

@@ -18,24 +18,21 @@ from cosent.cli import option, refuse_below_1, refuse_changed, run
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.jobs.arguments import IndexArguments
-from cosent.models.prompts import check_line_breaks
+from cosent.jobs.arguments import CorpusSource, IndexArguments, open_model
+from cosent.models.prompts import PromptArguments
 from cosent.search.differences import COLLISION
 
 QUERIES = 512  # read and answered at a time
 
 
-@dataclass
-class SearchArguments:
+@dataclass(kw_only=True)
+class SearchArguments(PromptArguments, CorpusSource):
     """What to find, and how."""
 
     query: list[str] | None = option(None, "Queries.", commas=True)
     queries: str | None = option(None, "Instead: a text file with a query per line.")
     top: int = option(10, "Sentences per query, at most.")
     rerank: str | None = option(None, "Model that orders the 50 nearest sentences again, best a cross-encoder.")
-    prompt: str | None = option(
-        None, 'Text in front of every query; "" for none; default: the prompt `query` of the model, or its default.'
-    )
     faiss: str | None = option(
         None,
         "Search approximately, with this index of faiss: what its index_factory takes, and parameters after a "
@@ -44,24 +41,23 @@ class SearchArguments:
     )
     min_score: float | None = option(None, "Least score of a hit: its cosine, or with --rerank that of the reranker.")
     min_probability: float | None = option(
-        None, "Least probability of a hit, by the map that the training of the model (with --rerank: of that) found."
+        None,
+        "Least probability of a hit, by the map for --corpus that the training of the model (with --rerank: of "
+        "that) found.",
     )
+    json: bool = option(False, "JSON lines instead of text.")
     precision: float | None = option(
         None, "Answer only so that at least this share of answers is right, as estimated on the validation split of "
         "--corpus, where half of the queries have no answer."
     )  # fmt: skip
-    corpus: str | None = option(None, "Prepared corpus of --precision; or whose map --min_probability uses.")
-    data_dir: str = option("data", "Folder of the prepared corpora.")
-    json: bool = option(False, "A JSON object per query.")
 
 
 def main(index_args: IndexArguments, args: SearchArguments) -> None:
     check(args)  # before imports that take seconds
     for model in filter(None, (index_args.model, args.rerank)):
         resolve(model)
-    from cosent.compute.devices import choose_device
     from cosent.data.files import read_texts
-    from cosent.models.auto import load_bi_encoder, load_model
+    from cosent.models.auto import load_model
     from cosent.models.cache import growing_vectors
     from cosent.models.decision import needed_rule
     from cosent.search.index import open_index
@@ -69,17 +65,13 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     rule, model = None, args.rerank or index_args.model
     if args.min_probability is not None:
         rule = needed_rule(model, args.corpus, "Name one with --corpus, or give --min_score.")
-    device = choose_device(index_args.device)
-    index = open_index(
-        index_args.index,
-        index_args.text,
-        load_bi_encoder(index_args.model, index_args.long_texts, index_args.truncate_dim).to(device),
-        growing_vectors,
-    )
-    reranker = None if args.rerank is None else load_model(args.rerank).to(device)
+    encoder = open_model(index_args, bi_encoder=True)
+    index = open_index(index_args.index, index_args.text, encoder, growing_vectors)
+    prompt = encoder.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
+    reranker = None if args.rerank is None else load_model(args.rerank).to(encoder.device)
     if args.faiss is not None:
         index.use_faiss(args.faiss)
-    accepts = acceptance(args, rule, index)
+    accepts = acceptance(args, rule, index, prompt)
     if not args.json:
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine       row  sentence")
     queries: Iterable[str] = args.query or []
@@ -91,7 +83,7 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         queries, at_once = filterfalse(is_blank, map(str.strip, iter(sys.stdin.readline, ""))), 1
     asked = iter(queries)
     while some := list(islice(asked, at_once)):
-        answer(some, index, reranker, args, accepts)
+        answer(some, index, prompt, reranker, args, accepts)
 
 
 def check(args: SearchArguments) -> None:
@@ -101,7 +93,7 @@ def check(args: SearchArguments) -> None:
     if args.query and any(map(is_blank, args.query)):
         raise InputError(f"--query: got an empty one in {args.query}. Leave it out.")
     refuse_below_1(args, "top")
-    check_line_breaks([args.prompt or ""])
+    args.single()
     chosen = [name for name in ("min_score", "min_probability", "precision") if getattr(args, name) is not None]
     if len(chosen) > 1:
         raise InputError(f"--{chosen[0]} and --{chosen[1]} both decide what is found. Give one of them.")
@@ -115,14 +107,14 @@ def check(args: SearchArguments) -> None:
                          "alone: no --rerank and no --faiss.")  # fmt: skip
 
 
-def acceptance(args: SearchArguments, rule, index) -> Callable[[list], list]:
+def acceptance(args: SearchArguments, rule, index, prompt: str | None) -> Callable[[list], list]:
     """What is left of the hits of a query, best first; nothing where the search should say that it found nothing."""
     if args.precision is not None:
         from cosent.data.corpus import load_corpus
         from cosent.search.precision import fit_rule, simulate
 
         assert args.corpus is not None  # see `check`
-        prompts = (args.prompt if args.prompt is not None else index.encoder.prompts.for_search()[0], index.prompt)
+        prompts = (prompt if prompt is not None else index.encoder.prompts.for_search()[0], index.prompt)
         simulated = simulate(index.encoder, load_corpus(args.corpus, args.data_dir), "validation", prompts)
         gate = fit_rule(simulated, args.precision)
         print(
@@ -139,11 +131,13 @@ def acceptance(args: SearchArguments, rule, index) -> Callable[[list], list]:
     return list
 
 
-def answer(queries: list[str], index, reranker, args: SearchArguments, accepts: Callable[[list], list]) -> None:
+def answer(
+    queries: list[str], index, prompt: str | None, reranker, args: SearchArguments, accepts: Callable[[list], list]
+) -> None:
     """Prints the hits of each query, and how long they took."""
     start = time.perf_counter()
     most = min(len(index), max(args.top, 2 if args.precision else 1))
-    hits = index.search(queries, most, args.prompt, reranker)
+    hits = index.search(queries, most, prompt, reranker)
     milliseconds = 1000 * (time.perf_counter() - start)
     for query, some in zip(queries, map(accepts, hits), strict=True):
         if args.json:

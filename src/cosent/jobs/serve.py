@@ -14,7 +14,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from cosent.cli import option, run
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.jobs.arguments import Int8, ModelSource, open_model
 from cosent.search.differences import collisions
 
 KEY_VARIABLE = "COSENT_API_KEY"
@@ -32,16 +33,13 @@ BATCH = 1024  # texts or pairs computed at a time
 WAITING = 256  # requests; one more is answered with 503
 
 
-@dataclass
-class ServeArguments:
+@dataclass(kw_only=True)
+class ServeArguments(Int8, ModelSource):
     """Models to serve, and where."""
 
-    model: str = option("similar", "Trained model of either tower, exported bundle, shipped model or Hub id.")
     rerank: str | None = option(None, "Model for /rerank, best a cross-encoder; default: --model.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
     port: int = option(8000, "Port.")
-    int8: bool = option(False, "Linear layers in int8 (CPU).")
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available, cpu with --int8.")
 
 
 def main(args: ServeArguments) -> None:
@@ -51,14 +49,9 @@ def main(args: ServeArguments) -> None:
         resolve(model)  # before imports that take seconds
     import uvicorn
 
-    from cosent.compute.devices import choose_device
     from cosent.evaluation.calibration import Calibration, DecisionRule
-    from cosent.models.auto import load_model
     from cosent.models.bundle import Bundle
     from cosent.models.decision import choose_rule, decision_rules
-    from cosent.models.embedding import quantized
-
-    device = choose_device(args.device, args.int8)
 
     def load(path: str):
         if Path(path, "bundle.json").is_file():
@@ -66,8 +59,7 @@ def main(args: ServeArguments) -> None:
                 return Bundle(path)
             except ValueError as error:
                 raise InputError(str(error)) from error
-        model = load_model(path).to(device).eval()
-        return quantized(model) if args.int8 else model
+        return open_model(replace(args, model=path))
 
     models = [load(path) for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
     rules = decision_rules(args.model)

@@ -2,6 +2,9 @@
 
 cosent similarity --model runs/stsb 我喜欢北京 我不喜欢北京
 cosent similarity --model runs/stsb --pairs pairs.csv --text_columns q1 q2 --output scored.xlsx
+
+--output (tsv, csv, jsonl, parquet, xlsx) has the rows of --pairs, as many as they are, with score, and where known
+probability and verdict; by default they are printed.
 """
 
 import json
@@ -9,17 +12,16 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from cosent.cli import option, refuse_changed, run
-from cosent.data.files import OF_FILES, PAIR, FileArguments, Table, check_output, open_table, table_writer
+from cosent.data.files import OF_FILES, PAIR, Table, check_output, open_table, table_writer
 from cosent.data.formats import is_blank
-from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.jobs.arguments import ModelSource, OutputFile, PairsFile, Vectors, open_model
 from cosent.models.decision import choose_rule
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 from cosent.search.differences import COLLISION, collisions
@@ -29,50 +31,27 @@ UNLIKELY = 1e-4  # a share at which EM has run to an end of its range
 ADDED = ("score", "token_collision", "probability", "verdict")  # columns
 
 
-@dataclass
-class SimilarityArguments:
+@dataclass(kw_only=True)
+class SimilarityArguments(Vectors, ModelSource, PromptArguments, PairsFile, OutputFile):
     """Sentences to compare."""
 
-    model: str = option("similar", "Folder of a trained model, a shipped model or a Hub id.")
-    sentences: list[str] | None = option(None, "Sentences, in pairs.", positional=True, commas=True)
-    pairs: str | None = option(
-        None, "Instead of sentences: file with a pair per row, of any length: txt or tsv (tabs), csv, jsonl, parquet, "
-        "xlsx; text also as .gz."
-    )  # fmt: skip
-    text_columns: list[str] | None = option(
-        None, "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
-        "sentence2 and their like, or the only two.", commas=True,
-    )  # fmt: skip
-    output: str | None = option(
-        None, "File for the rows of --pairs with score, and where known probability and verdict: tsv, csv, jsonl, "
-        "parquet, xlsx; default: lines on stdout."
-    )  # fmt: skip
+    sentences: list[str] | None = option(None, "Sentences, instead of --pairs.", positional=True, commas=True)
     corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
     base_rate: str | None = option(
         None, "Share of similar pairs among yours, as 0.001, which probabilities and verdicts then hold for; auto: "
         "estimated from the scores of all --pairs; default: that of the corpus."
     )  # fmt: skip
-    long_texts: str = option(
-        "truncate", "What becomes of texts longer than the model reads (bi-encoders): cut; mean of the vectors of "
-        "overlapping windows; or the best pair of windows.", ("truncate", "mean", "best"),
-    )  # fmt: skip
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
-    overwrite: bool = option(False, "Replace the output if it exists.")
 
 
-def main(args: SimilarityArguments, prompt_args: PromptArguments, file_args: FileArguments) -> None:
-    table = check(args, file_args)  # before imports that take seconds
+def main(args: SimilarityArguments) -> None:
+    table = check(args)  # before imports that take seconds
     rows = pair_up(args.sentences or []) if table is None else table.rows()
-    resolve(args.model)
+    model = open_model(args)
     from tqdm.auto import tqdm
 
-    from cosent.compute.devices import choose_device
-    from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.decision import decision_rules
 
-    load = load_model if args.long_texts == "truncate" else partial(load_bi_encoder, long_texts=args.long_texts)
-    model = load(args.model).to(choose_device(args.device))
-    prompts = model.prompts.sides(prompt_args.prompt, prompt_args.prompt_name)
+    prompts = model.prompts.sides(args.prompt, args.prompt_name)
     warn_of_other_prompts(args.model, *prompts)
     rule, note = rule_and_note(decision_rules(args.model), args, prompts)
     print(note, file=sys.stderr)
@@ -97,16 +76,15 @@ def main(args: SimilarityArguments, prompt_args: PromptArguments, file_args: Fil
     print(json.dumps(result | {"pairs_per_second": round(written / seconds, 1)}))
 
 
-def check(args: SimilarityArguments, file_args: FileArguments) -> Table | None:
+def check(args: SimilarityArguments) -> Table | None:
     """The table of `--pairs`, or None for sentences."""
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
     check_base_rate(args.base_rate, args.pairs)
     if args.pairs is None:
-        refuse_changed(args, ("text_columns", "output", "overwrite"), "--pairs FILE")
-        refuse_changed(file_args, OF_FILES, "--pairs FILE")
+        refuse_changed(args, (*OF_FILES, "output", "overwrite"), "--pairs FILE")
         return None
-    table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs", file_args.options)
+    table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs", args.options)
     if args.output:
         check_output(args.output, args.pairs, args.overwrite)
         if taken := set(ADDED) & set(table.names):
@@ -191,7 +169,7 @@ def pair_up(sentences: list[str]) -> list[dict]:
     return [{"sentence1": one, "sentence2": two} for one, two in zip(sentences[::2], sentences[1::2], strict=True)]
 
 
-ARGUMENTS = (SimilarityArguments, PromptArguments, FileArguments)
+ARGUMENTS = (SimilarityArguments,)
 
 if __name__ == "__main__":
     run(main, *ARGUMENTS, shares_work=False)

@@ -23,12 +23,13 @@ from typing import Any
 
 from cosent.cli import REQUIRED, option
 from cosent.cli import run as run_job
+from cosent.data.manifest import DataFolder
 
 STOPPED = 130  # exit status after Ctrl-C
 
 
 @dataclass
-class StudyArguments:
+class StudyArguments(DataFolder):
     """Runs of a study, and where they run."""
 
     study: str = option(REQUIRED, "recipes/studies/<name>.yaml", positional=True)
@@ -41,7 +42,6 @@ class StudyArguments:
     )
     parallel: int = option(1, "Parallel runs, which share the cores.")
     accelerate_config: str = option("cpu", "Configuration of accelerate.")
-    data_dir: str = option("data", "Folder of the prepared corpora.")
     results: str = option("results", "Folder for the results, a folder per study; models and logs go to runs/studies.")
 
 

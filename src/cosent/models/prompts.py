@@ -122,8 +122,8 @@ class PromptArguments:
     """Prompts: texts in front of the sentences."""
 
     prompt: list[str] | None = option(
-        None, 'Text in front of both sentences, or two: of the first and the second; "" for none; default: that of the '
-        "model.", commas=True,
+        None, 'Text in front of every sentence, in `search` of every query; of pairs also two, of the first and the '
+        'second sentence; "" for none; default: that of the model.', commas=True,
     )  # fmt: skip
     prompt_name: list[str] | None = option(None, "Instead: the name of a prompt of the model, or two names.")
 
@@ -131,6 +131,13 @@ class PromptArguments:
         two_sides(self.prompt)
         two_sides(self.prompt_name)
         check_line_breaks(self.prompt)
+
+    def single(self) -> tuple[str | None, str | None]:
+        """The prompt and the prompt name of a job that reads single sentences."""
+        for name, values in (("prompt", self.prompt), ("prompt_name", self.prompt_name)):
+            if len(values or []) > 1:
+                raise InputError(f"--{name} takes one value here: there are no pairs, got {' '.join(values)}.")
+        return self.prompt and self.prompt[0], self.prompt_name and self.prompt_name[0]
 
 
 def check_line_breaks(prompts: list[str] | None) -> None:

@@ -107,7 +107,7 @@ def form_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which neighbours of a sentence form a pair with it: see `PairArguments`, and `mine_hard_negatives`.
+    """Which neighbours of a sentence form a pair with it: see `MineArguments`, and `mine_hard_negatives`.
 
     Ranks are counted among the neighbours that remain after all others were left out.
     """

@@ -11,6 +11,7 @@ from transformers import TrainingArguments
 
 from cosent.cli import ELSEWHERE, option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.compute.onednn import has_bfloat16
+from cosent.data.manifest import DataFolder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.losses import LOSSES, TOWERS, file_of
@@ -73,14 +74,13 @@ class ModelArguments(EncoderArguments):
 
 
 @dataclass
-class CorpusArguments:
+class CorpusArguments(DataFolder):
     """Prepared corpora to train and evaluate on."""
 
     corpus: list[str] | None = option(None, "Prepared corpora to train on: names under --data_dir, or folders.")
     eval_corpora: list[str] | None = option(
         None, "Corpora for selection (by their mean) and test, and test of those trained on; default: the latter alone."
     )
-    data_dir: str = option("data", "Folder of the prepared corpora.")
     text: list[str] | None = option(
         None,
         "Files of sentences without labels, a line each (.txt, .jsonl, also .gz), for SimCSE (--loss infonce, simcse, "
@@ -319,7 +319,7 @@ class PairTrainingArguments(RunArguments):
 class StudentTrainingArguments(PairTrainingArguments):
     """As `PairTrainingArguments`, with batches of equal size, since the similarity loss depends on it."""
 
-    retrieval: bool = option(False, "Measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
+    retrieval: bool = False
     dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
 
     def __post_init__(self):
