@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -299,6 +300,46 @@ def test_what_a_job_shows_of_its_log(monkeypatch, capsys, quiet_afterwards, rank
         run(job, NoArguments)
     expected = "resuming from here\nwarning: cut off\nwarning: old\n"
     assert capsys.readouterr() == ("", expected if rank == "0" else "")
+
+
+# Names that mean different things in different jobs.
+AMBIGUOUS = {
+    *("corpus", "cross", "dtype", "int8", "label_column", "max_length", "min_score", "model", "model_name_or_path"),
+    *("output", "overwrite", "port", "queries", "teacher", "text"),
+}
+
+
+def test_a_flag_is_described_in_the_same_words_by_every_job():
+    """Fails if two jobs describe a flag that they share in different words, so that it seems to do different things."""
+    texts = defaultdict(set)
+    for job in cli.JOBS:
+        for name, flag in cli.flags_of(*import_module(cli.module_of(job)).ARGUMENTS).items():
+            if not flag.owner.__module__.startswith("transformers."):
+                texts[name].add(flag.metadata["help"])
+    assert len(texts) > 100 and all(map(all, texts.values()))
+    assert {name for name, words in texts.items() if len(words) > 1} == AMBIGUOUS
+
+
+def test_a_subclass_changes_a_default_alone():
+    """Fails if a job with another default of a shared flag loses its description, choices or place in the help."""
+
+    @dataclass
+    class Shared:
+        """Shared."""
+
+        draw: str = option("nearest", "Which are taken.", ("nearest", "random"))
+
+    @dataclass
+    class Own(Shared):
+        """Own."""
+
+        draw: str = "random"
+
+    flag = cli.flags_of(Own)["draw"]
+    assert (flag.default, flag.owner, flag.metadata["help"]) == ("random", Shared, "Which are taken.")
+    assert parse([], Own)[0].draw == "random"
+    with pytest.raises(InputError, match="--draw"):
+        parse(["--draw", "all"], Own)
 
 
 LIGHT = """

@@ -71,11 +71,9 @@ def open_model(source: ModelSource, bi_encoder: bool = False):
     from cosent.models.embedding import quantized
 
     device = choose_device(source.device, source.int8)
-    if bi_encoder or source.long_texts != "truncate" or source.truncate_dim is not None:
-        model = load_bi_encoder(source.model, source.long_texts, source.truncate_dim)
-    else:
-        model = load_model(source.model)
-    model = model.to(device).eval()
+    vectors = bi_encoder or source.long_texts != "truncate" or source.truncate_dim is not None
+    options = (source.long_texts, source.truncate_dim)
+    model = (load_bi_encoder(source.model, *options) if vectors else load_model(source.model)).to(device).eval()
     return quantized(model) if source.int8 else model
 
 

@@ -23,12 +23,12 @@ class GenerateArguments(ModelSource, SentenceFile, OutputFile):
     """Sentences and sampling."""
 
     model: str = "similar-writer"
-    sentences: list[str] | None = option(None, "Sentences, instead of --text.", positional=True, commas=True)
+    sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True, commas=True)
     num: int = option(20, "Most sentences to show per text.")
     num_samples: int = option(100, "Samples per text, before repetitions are dropped.")
     top_p: float = option(0.95, "Draw from the most likely tokens that together reach this probability.")
     max_length: int = option(64, "Tokens of a generated sentence.")
-    seed: int = option(42, "Seed of the sampling.")
+    seed: int = option(42, "Seed of all that is drawn.")
 
 
 def main(args: GenerateArguments) -> None:

@@ -4,7 +4,8 @@ cosent search --model runs/faq --text questions.txt --query 怎么还款        
 cosent search --model runs/faq --index vectors.npy --query 怎么还款 --rerank runs/cross
 cosent search --model runs/faq --text questions.txt --query 怎么还款 --precision 0.9 --corpus faq     or "nothing found"
 
-Without --query and --queries, queries are read from standard input, one a line.
+Without --query and --queries, queries are read from standard input, one a line. --rerank orders the 50 nearest
+sentences again.
 """
 
 import json
@@ -32,7 +33,7 @@ class SearchArguments(PromptArguments, CorpusSource):
     query: list[str] | None = option(None, "Queries.", commas=True)
     queries: str | None = option(None, "Instead: a text file with a query per line.")
     top: int = option(10, "Sentences per query, at most.")
-    rerank: str | None = option(None, "Model that orders the 50 nearest sentences again, best a cross-encoder.")
+    rerank: str | None = option(None, "Model that reranks, best a cross-encoder.")
     faiss: str | None = option(
         None,
         "Search approximately, with this index of faiss: what its index_factory takes, and parameters after a "

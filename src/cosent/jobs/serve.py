@@ -4,8 +4,9 @@ cosent serve --model runs/faq                                    http://127.0.0.
 cosent serve --model runs/faq --rerank runs/cross --port 8080
 curl -s localhost:8000/similarity -H 'Content-Type: application/json' -d '{"pairs": [["怎么还款", "如何还款"]]}'
 
-/v1/embeddings has the shape of OpenAI's, /rerank those of TEI ("texts") and of Jina and Cohere ("documents"). What
-several clients ask at a time is computed in one packed batch. Requests need the key of COSENT_API_KEY, if it is set.
+/v1/embeddings has the shape of OpenAI's, /rerank, of --model unless there is --rerank, those of TEI ("texts") and of
+Jina and Cohere ("documents"). What several clients ask at a time is computed in one packed batch. Requests need the key
+of COSENT_API_KEY, if it is set.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ WAITING = 256  # requests; one more is answered with 503
 class ServeArguments(Int8, ModelSource):
     """Models to serve, and where."""
 
-    rerank: str | None = option(None, "Model for /rerank, best a cross-encoder; default: --model.")
+    rerank: str | None = option(None, "Model that reranks, best a cross-encoder.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
     port: int = option(8000, "Port.")
 

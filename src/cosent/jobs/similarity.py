@@ -35,7 +35,7 @@ ADDED = ("score", "token_collision", "probability", "verdict")  # columns
 class SimilarityArguments(Vectors, ModelSource, PromptArguments, PairsFile, OutputFile):
     """Sentences to compare."""
 
-    sentences: list[str] | None = option(None, "Sentences, instead of --pairs.", positional=True, commas=True)
+    sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True, commas=True)
     corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
     base_rate: str | None = option(
         None, "Share of similar pairs among yours, as 0.001, which probabilities and verdicts then hold for; auto: "
